@@ -125,9 +125,6 @@ fn to_delete(target: &xml::DeleteTarget) -> Target {
 fn deleted(deleted: Deleted) -> Result<xml::Deleted, S3Error> {
     match deleted {
         Deleted::Done { marker } => Ok(xml::Deleted { marker }),
-        Deleted::Refused { code, message } => {
-            let code = Code::parse(&code).unwrap_or(Code::InternalError);
-            Err(code.with_message(message))
-        }
+        Deleted::Refused(refused) => Err(refused.into()),
     }
 }

@@ -6,20 +6,23 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{Exchange, RequestHead, ResponseHead};
+use prism_replica::{Bucket, Phase};
 use prism_s3::{Code, Document, S3Error};
 use prism_service::{BodyFailure, Io, RequestBody, send, set};
-use prism_store::{Replicas, Store};
+use prism_store::{Error, Replicas, Stamp, Store};
 
 use crate::delete::delete_here;
-use crate::errors::store_error;
+use crate::errors::{StoreResult, not_yet};
 use crate::fence::elsewhere;
 use crate::hand_over::hand_over;
 use crate::question::{Asked, ListWanted, Question, Reply};
-use crate::registry::apply_record;
-use crate::{Node, Replicator, catch_up_page, resolve, shares};
+use crate::{Node, Replicator, resolve, shares};
 
 /// Longest question: 1,000 keys of 1 KiB. JSON writes each byte of a key with up to six.
 const MAX_QUESTION_BYTES: u64 = 8 << 20;
+/// Buckets of one answer: below 8 MiB with two documents of 64 KiB each, of which JSON may write
+/// each byte with two.
+const BUCKETS_AT_ONCE: usize = 25;
 
 impl Replicator {
     /// Answers another node's question. Returns whether the connection lives on.
@@ -35,32 +38,27 @@ impl Replicator {
             Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Err(Code::InvalidRequest),
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest),
         };
-        let asked = read.map_err(S3Error::from);
-        let result = match asked {
-            Ok(Asked { epoch, question })
-                if question.is_for_all() && epoch < self.node.replication.epoch() =>
-            {
-                Err(elsewhere())
-            }
-            Ok(Asked {
-                question: Question::Fetch(scope),
-                ..
-            }) => return hand_over(&self.node, io, exchange, scope, None).await,
-            Ok(Asked {
-                question: Question::FetchVersion { scope, at },
-                ..
-            }) => return hand_over(&self.node, io, exchange, scope, Some(at)).await,
-            Ok(Asked { question, .. }) => self.answer_here(question).await,
-            Err(error) => Err(error),
+        let is_outdated = |asked: &Asked| {
+            asked.question.is_for_all() && asked.epoch < self.node.replication.epoch()
+        };
+        let result = match read {
+            Ok(asked) if is_outdated(&asked) => Err(elsewhere()),
+            Ok(Asked { question, .. }) => match question {
+                Question::Fetch(scope) => {
+                    return hand_over(&self.node, io, exchange, scope, None).await;
+                }
+                Question::FetchVersion { scope, at } => {
+                    return hand_over(&self.node, io, exchange, scope, Some(at)).await;
+                }
+                question => self.answer_here(question).await,
+            },
+            Err(code) => Err(code.into()),
         };
         let exchange = Exchange {
             keep_alive: exchange.keep_alive && body.skip_rest(io).await,
             ..*exchange
         };
-        let reply = serde_json::to_vec(&Reply::from_result(result)).map_err(io::Error::other)?;
-        let mut head = ResponseHead::new(200);
-        set(&mut head, "Content-Type", "application/json")?;
-        send(io, &exchange, head, &reply).await
+        send_reply(io, &exchange, &Reply::from_result(result)).await
     }
 
     /// Answers a question, if this node may serve from its store or the question does not need
@@ -97,10 +95,21 @@ impl Replicator {
             Question::Standing { changes, .. } => self.resolve_own_keys(changes).await?,
             _ => {}
         }
-        self.node
-            .on_store(move |node, store| answer(node, store, question))
-            .await
+        let answer = move |node: &Node, store: &Store| answer(node, store, question);
+        self.node.on_store(answer).await
     }
+}
+
+/// Sends a reply as the whole answer. Returns whether the connection lives on.
+pub(crate) async fn send_reply(
+    io: &mut impl Io,
+    exchange: &Exchange<'_>,
+    reply: &Reply,
+) -> io::Result<bool> {
+    let text = serde_json::to_vec(reply).map_err(io::Error::other)?;
+    let mut head = ResponseHead::new(200);
+    set(&mut head, "Content-Type", "application/json")?;
+    send(io, exchange, head, &text).await
 }
 
 fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Error> {
@@ -110,41 +119,50 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
             return Ok(Reply::Report {
                 open_changes: store.open_changes().older_than(Duration::ZERO, None).len() as u64,
                 bytes_used: store.bytes_used(),
-                progress: node.progress.report(),
+                progress: node.progress().clone(),
             });
         }
         Question::Decided(decided) => store.open_changes().decided(decided),
         Question::Standing { changes, epoch } => {
             return resolve::standings(store, replication, &changes, epoch);
         }
-        Question::Settled { epoch } => return catch_up_page::settled(store, epoch),
-        Question::Buckets { after, unless } => {
-            return catch_up_page::buckets(store, &after, unless);
+        Question::Settled { epoch } => {
+            if store.epoch() < epoch || !store.open_changes().begun_before(epoch).is_empty() {
+                return Err(not_yet(
+                    "Changes of earlier epochs are open at another node.",
+                ));
+            }
+            Ok(())
         }
-        Question::Agreed { bucket } => return catch_up_page::agreed(node, store, &bucket),
+        Question::Buckets { after, unless } => return records(store, &after, unless),
+        Question::Agreed { bucket } => {
+            node.check_keeper()?;
+            let found = store.buckets().record(&bucket).in_s3()?;
+            return Ok(Reply::Agreed(found.map(Box::new)));
+        }
         Question::Agree {
             bucket,
             before,
             next,
-        } => return catch_up_page::agree(node, store, &bucket, before, &next),
+        } => return agree(node, store, &bucket, before, &next).map(Reply::Has),
         Question::TakeBucket { bucket, record } => {
-            return apply_record(node, store, &bucket, &record).map(|()| Reply::Done);
+            node.apply_record(store, &bucket, &record)?;
+            Ok(())
         }
         Question::SealBucket { bucket, record } => {
-            apply_record(node, store, &bucket, &record)?;
+            node.apply_record(store, &bucket, &record)?;
             // This node may have objects that it does not read, and that others have deleted.
-            store
-                .buckets()
-                .check_deletable(&bucket, |key| replication.is_reader(&bucket, key))
+            let is_read_here = |key: &str| replication.may_answer(true, &bucket, key);
+            store.buckets().check_deletable(&bucket, is_read_here)
         }
-        Question::CatchUpPage(wanted) => return catch_up_page::page(store, replication, &wanted),
+        Question::CatchUpPage(wanted) => return wanted.page(node, store).map(Reply::CatchUpPage),
         // `serve_question` answers these.
         Question::Fetch(_) | Question::FetchVersion { .. } => {
             return Err(Code::InternalError.into());
         }
         Question::HasChange { scope, open, epoch } => {
             let has = store.open_changes().has_change(&scope, open, epoch);
-            return has.map(Reply::Has).map_err(|e| store_error(&e));
+            return has.map(Reply::Has).in_s3();
         }
         Question::Policy { bucket } => return document(store, &bucket, Document::Policy),
         Question::Cors { bucket } => return document(store, &bucket, Document::Cors),
@@ -161,14 +179,61 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
             return shares::uploads(store, replication, &wanted).map(Reply::Share);
         }
     };
-    done.map(|()| Reply::Done).map_err(|e| store_error(&e))
+    done.map(|()| Reply::Done).in_s3()
 }
 
 fn document(store: &Store, bucket: &str, document: Document) -> Result<Reply, S3Error> {
-    let found = store.buckets().document(bucket, document.as_str());
-    let found = found.map_err(|e| store_error(&e))?;
+    let found = store
+        .buckets()
+        .document(bucket, document.as_str())
+        .in_s3()?;
     let text = found.map(String::from_utf8).transpose();
     Ok(Reply::Document(text.map_err(|_| Code::InternalError)?))
+}
+
+/// This node's records of the next buckets after `after`; none if their version is still
+/// `unless`.
+fn records(store: &Store, after: &str, unless: Option<u64>) -> Result<Reply, S3Error> {
+    // Read first, so that the next call finds later changes.
+    let version = store.buckets().version();
+    let mut page = Vec::new();
+    if unless == Some(version) {
+        return Ok(Reply::Buckets { version, page });
+    }
+    for info in store.buckets().names(after, BUCKETS_AT_ONCE).in_s3()? {
+        if let Some(record) = store.buckets().record(&info.name).in_s3()? {
+            page.push((info.name, record));
+        }
+    }
+    Ok(Reply::Buckets { version, page })
+}
+
+/// As the keeper, replaces the agreed record by `next`, if its stamp is `before`. Returns
+/// whether it did.
+fn agree(
+    node: &Node,
+    store: &Store,
+    bucket: &str,
+    before: Option<Stamp>,
+    next: &Bucket,
+) -> Result<bool, S3Error> {
+    node.check_keeper()?;
+    let mut changed = store.buckets().change_record(bucket, before, next);
+    if let Err(Error::Busy) = changed {
+        // The remains of the deleted bucket of that name go first.
+        let purged = store.buckets().purge(bucket);
+        changed = purged.and_then(|()| store.buckets().change_record(bucket, before, next));
+    }
+    match changed {
+        Ok(()) => {
+            if next.phase == Phase::Gone {
+                node.purge.notify_one();
+            }
+            Ok(true)
+        }
+        Err(Error::BucketChanged) => Ok(false),
+        Err(error) => Err(error).in_s3(),
+    }
 }
 
 #[cfg(test)]

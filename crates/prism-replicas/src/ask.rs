@@ -2,6 +2,9 @@
 //!
 //! Not here: the answers (`answer.rs`) and the wire format (`question.rs`).
 
+use std::io;
+use std::time::Duration;
+
 use prism_http::RequestHead;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Policy, Verified};
@@ -10,6 +13,7 @@ use prism_service::{PeerRequest, join_all, parse_own_head};
 use prism_store::Replicas;
 
 use crate::Replicator;
+use crate::errors::not_yet;
 use crate::question::{Asked, Question, Reply};
 use crate::replication::Replication;
 
@@ -26,19 +30,28 @@ pub(crate) struct EncodedQuestion {
 
 impl EncodedQuestion {
     pub(crate) fn new(replication: &Replication, question: &Question) -> Result<Self, S3Error> {
-        let body = Asked::encode(replication.epoch(), question)?;
-        let len = body.len();
-        let text = format!("POST / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
-        let head = parse_own_head(text.as_bytes()).map_err(|_| Code::InternalError)?;
+        let asked = Asked {
+            epoch: replication.epoch(),
+            question: question.clone(),
+        };
+        let body = serde_json::to_vec(&asked).map_err(|_| Code::InternalError)?;
+        let head = own_head("POST", body.len() as u64).map_err(|_| Code::InternalError)?;
         Ok(Self { head, body })
     }
+}
 
-    pub(crate) fn request(&self, principal: &Principal, is_repeatable: bool) -> PeerRequest<'_> {
-        PeerRequest {
-            head: &self.head,
-            preamble: preamble_for(principal),
-            is_repeatable,
-        }
+/// The head of a request to another node with a body of `len` bytes.
+pub(crate) fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
+    let text = format!("{method} / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
+    parse_own_head(text.as_bytes())
+}
+
+/// A request of this node on behalf of `principal`.
+pub(crate) fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
+    PeerRequest {
+        head,
+        preamble: preamble_for(principal),
+        is_repeatable: true,
     }
 }
 
@@ -67,6 +80,17 @@ impl Replicator {
         self.ask_for(node, &Principal::Anonymous, question).await
     }
 
+    /// [`Self::ask`], for at most the time `limit`.
+    pub(crate) async fn ask_within(
+        &self,
+        limit: Duration,
+        node: &str,
+        question: &Question,
+    ) -> Result<Reply, S3Error> {
+        let reply = tokio::time::timeout(limit, self.ask(node, question)).await;
+        reply.unwrap_or_else(|_| Err(not_yet("Another node takes too long to answer.")))
+    }
+
     /// Asks the backend `node`, which may be this node, on behalf of `principal`.
     ///
     /// # Errors
@@ -85,11 +109,15 @@ impl Replicator {
             self.node.replication.avoid(node);
             Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
-        let encoded = EncodedQuestion::new(&self.node.replication, question)?;
-        let request = encoded.request(principal, question.is_repeatable());
+        let EncodedQuestion { head, body } =
+            EncodedQuestion::new(&self.node.replication, question)?;
+        let request = PeerRequest {
+            is_repeatable: question.is_repeatable(),
+            ..request_for(&head, principal)
+        };
         let asked = self
             .peers
-            .ask(node, &request, &encoded.body, MAX_ANSWER_BYTES)
+            .ask(node, &request, &body, MAX_ANSWER_BYTES)
             .await;
         let (answer, bytes) = asked.map_err(|e| unavailable(&e))?;
         if answer.status() != 200 {

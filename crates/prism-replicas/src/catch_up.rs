@@ -8,19 +8,20 @@
 //!
 //! Not here: the comparison of a page, and what may be taken in (`prism-replica`, the store).
 
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Phase, Status, View};
 use prism_membership::Buckets;
-use prism_replica::Phase as BucketPhase;
+use prism_replica::{Bucket, Phase as BucketPhase};
 use prism_s3::{Code, S3Error};
 use prism_service::{Stage, join_all};
 use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};
 
-use crate::errors::store_error;
+use crate::errors::{StoreResult, not_yet};
+use crate::fetch::Purpose;
 use crate::question::{CatchUpPageWanted, Question, Reply};
-use crate::registry::not_yet;
 use crate::{Node, Replicator};
 
 /// Time between two looks at the cluster's view.
@@ -32,157 +33,138 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Scopes fetched at once, each with two pieces of its bytes in memory.
 const FETCHES_AT_ONCE: usize = 4;
 
-/// A position among the scopes of one bucket.
-#[derive(Clone)]
-struct PageStart {
-    bucket: String,
-    /// The uploads and their parts, not the objects.
-    uploads: bool,
-    /// The last scope of the page before.
-    after: Option<Scope>,
-}
-
-impl PageStart {
-    fn request(&self) -> PageRequest<'_> {
-        PageRequest {
-            bucket: &self.bucket,
-            uploads: self.uploads,
-            after: self.after.as_ref(),
+/// Catches up whenever the view demands it, until the node stops. One worker does it.
+pub(crate) async fn keep_caught_up(replicator: &Replicator) {
+    let node = &replicator.node;
+    let Some(store) = &node.store else {
+        return;
+    };
+    // Whether this store may have keys of other nodes. The process before this one may have
+    // stopped before it had removed them.
+    let mut may_have_extra = true;
+    // The view says nothing about the keys of a store that was never a member.
+    let mut was_member = false;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = node.orders.reached(Stage::Leaving) => return,
         }
-    }
-}
-
-/// The one task of a node that catches up.
-pub(crate) struct CatchUp {
-    replicator: Rc<Replicator>,
-}
-
-impl CatchUp {
-    pub(crate) fn new(replicator: Rc<Replicator>) -> Self {
-        Self { replicator }
-    }
-
-    /// Catches up whenever the view demands it, until the node stops.
-    pub(crate) async fn run(&self) {
-        let Some(store) = &self.replicator.node.store else {
-            return;
+        let view = node.replication.view();
+        let wanted = view.state().fetches_since(&node.name);
+        let is_settled = view.state().phase == Phase::Settled;
+        may_have_extra |= !is_settled;
+        was_member |= view.state().is_store_of(&node.name, store.identity());
+        let caught_up = node.progress().caught_up;
+        let run = CatchUp {
+            replicator,
+            node,
+            store,
+            view,
         };
-        // Whether this store may have keys of other nodes. The process before this one may have
-        // stopped before it had removed them.
-        let mut may_have_extra = true;
-        // The view says nothing about the keys of a store that was never a member.
-        let mut was_member = false;
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = self.replicator.node.orders.reached(Stage::Leaving) => return,
+        let result = match wanted {
+            Some(wanted) if caught_up < wanted => {
+                node.progress().is_running = true;
+                run.fetch_missing().await
             }
-            let view = self.replicator.node.replication.view();
-            let progress = &self.replicator.node.progress;
-            let wanted = view.state().fetches_since(&self.replicator.node.name);
-            let is_settled = view.state().phase == Phase::Settled;
-            may_have_extra |= !is_settled;
-            was_member |= view
-                .state()
-                .is_store_of(&self.replicator.node.name, store.identity());
-            let result = match wanted {
-                Some(wanted) if progress.caught_up() < wanted => {
-                    progress.set_running(true);
-                    self.fetch_missing(&view).await
-                }
-                None if is_settled && may_have_extra && was_member => {
-                    let trimmed = self.trim(&view).await;
-                    may_have_extra &= trimmed.is_err();
-                    trimmed
-                }
-                _ => Ok(()),
-            };
-            if let Err(error) = result {
-                tracing::debug!(%error, "catching up failed; trying again");
-                progress.set_hindrance(error.message().to_owned());
-                tokio::time::sleep(RETRY_PAUSE).await;
+            None if is_settled && may_have_extra && was_member => {
+                let trimmed = run.trim().await;
+                may_have_extra &= trimmed.is_err();
+                trimmed
             }
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "catching up failed; trying again");
+            node.progress().hindrance = error.message().to_owned();
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
+}
 
+/// One try, by one view: pages of different views do not fit together.
+struct CatchUp<'r> {
+    replicator: &'r Replicator,
+    node: &'r Arc<Node>,
+    store: &'r Store,
+    view: Arc<View>,
+}
+
+impl CatchUp<'_> {
     /// Fetches everything that this node lacks, as of the view's epoch.
-    async fn fetch_missing(&self, view: &View) -> Result<(), S3Error> {
-        let begun = Instant::now();
-        self.check_settled(view).await?;
-        self.replicator.node.progress.all_settled(view.epoch());
+    async fn fetch_missing(&self) -> Result<(), S3Error> {
+        let (begun, epoch) = (Instant::now(), self.view.epoch());
+        self.check_settled().await?;
+        self.node.settled.store(epoch, Ordering::Release);
         // Read now, because this node may have missed changes of buckets while it was away.
         let agreed = self.replicator.all_agreed().await?;
         self.replicator.apply_records(&agreed).await?;
-        self.compare_buckets(view, &agreed).await?;
-        let existing = agreed.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
-        for (bucket, _) in existing {
-            for source in sources(view, &self.replicator.node.name) {
+        self.compare_buckets(&agreed).await?;
+        for (bucket, _) in existing(&agreed) {
+            for source in self.sources() {
                 for uploads in [false, true] {
-                    self.catch_up_with(view, &source, bucket, uploads).await?;
+                    self.catch_up_with(&source, bucket, uploads).await?;
                 }
             }
         }
-        self.still_in(view)?;
-        let own = self.store()?.open_changes().begun_before(view.epoch());
-        if !own.is_empty() {
+        self.check_view()?;
+        if !self.store.open_changes().begun_before(epoch).is_empty() {
             return Err(not_yet("Changes of earlier epochs are open here."));
         }
-        self.replicator.node.progress.done(view.epoch());
-        self.replicator.node.cluster.caught_up(view.epoch());
-        tracing::info!(
-            epoch = view.epoch(),
-            seconds = begun.elapsed().as_secs_f64(),
-            "this node has caught up"
-        );
+        {
+            let mut report = self.node.progress();
+            (report.caught_up, report.is_running) = (epoch, false);
+            report.hindrance.clear();
+        }
+        self.node.cluster.caught_up(epoch);
+        let seconds = begun.elapsed().as_secs_f64();
+        tracing::info!(epoch, seconds, "this node has caught up");
         Ok(())
     }
 
-    fn store(&self) -> Result<&Store, S3Error> {
-        self.replicator
-            .node
-            .store
-            .as_ref()
-            .ok_or(Code::InternalError.into())
-    }
-
-    /// Checks that the epoch is still the view's. Pages of different views do not fit together.
-    fn still_in(&self, view: &View) -> Result<(), S3Error> {
-        let epoch = view.epoch();
-        let is_still = self.replicator.node.replication.view().epoch() == epoch;
-        match is_still && self.store()?.epoch() == epoch {
+    /// Checks that the epoch is still the view's.
+    fn check_view(&self) -> Result<(), S3Error> {
+        let epoch = self.view.epoch();
+        match self.node.replication.view().epoch() == epoch && self.store.epoch() == epoch {
             true => Ok(()),
             false => Err(not_yet("The cluster has changed.")),
         }
     }
 
     /// Checks that all other backends are in this epoch, without open changes of earlier ones.
-    async fn check_settled(&self, view: &View) -> Result<(), S3Error> {
-        self.still_in(view)?;
-        let others = view.state().backends.iter().filter(|(name, backend)| {
-            name.as_str() != self.replicator.node.name && backend.status != Status::Out
+    async fn check_settled(&self) -> Result<(), S3Error> {
+        self.check_view()?;
+        let backends = self.view.state().backends.iter();
+        let others = backends.filter(|(name, backend)| {
+            name.as_str() != self.node.name && backend.status != Status::Out
         });
-        let question = Question::Settled {
-            epoch: view.epoch(),
-        };
-        let asked = others.map(|(name, _)| self.ask_other(name.as_str(), &question));
-        for answer in join_all(asked.collect()).await {
-            answer?;
-        }
-        Ok(())
+        let epoch = self.view.epoch();
+        let question = Question::Settled { epoch };
+        let asked = others.map(|(name, _)| self.ask(name.as_str(), &question));
+        join_all(asked.collect())
+            .await
+            .into_iter()
+            .try_for_each(|answer| answer.map(drop))
     }
 
-    async fn ask_other(&self, name: &str, question: &Question) -> Result<Reply, S3Error> {
-        let reply = self.replicator.ask(name, question);
-        let reply = tokio::time::timeout(ANSWER_TIMEOUT, reply).await;
-        reply.unwrap_or_else(|_| Err(not_yet("Another node takes too long to answer.")))
+    async fn ask(&self, name: &str, question: &Question) -> Result<Reply, S3Error> {
+        self.replicator
+            .ask_within(ANSWER_TIMEOUT, name, question)
+            .await
+    }
+
+    /// The other backends that may be primaries of keys.
+    fn sources(&self) -> Vec<String> {
+        let state = self.view.state();
+        let members = state.placing.members.iter().map(NodeName::as_str);
+        let is_source = |n: &&str| *n != self.node.name && state.status(n) == Some(Status::InSync);
+        members.filter(is_source).map(str::to_owned).collect()
     }
 
     /// Checks that the registry has the buckets of all sources: it may have lost its data.
-    async fn compare_buckets(&self, view: &View, agreed: &Buckets) -> Result<(), S3Error> {
-        for source in sources(view, &self.replicator.node.name) {
+    async fn compare_buckets(&self, agreed: &Buckets) -> Result<(), S3Error> {
+        for source in self.sources() {
             let (_, theirs) = self.replicator.buckets_of(&source, None).await?;
-            let mut existing = theirs.iter().filter(|(_, b)| b.phase != BucketPhase::Gone);
-            if existing.any(|(name, _)| !agreed.contains_key(name)) {
+            if existing(&theirs).any(|(name, _)| !agreed.contains_key(name)) {
                 return Err(not_yet("The registry lacks a bucket of another node."));
             }
         }
@@ -192,32 +174,28 @@ impl CatchUp {
     /// Fetches what this node lacks of one bucket's keys whose primary is `source`.
     async fn catch_up_with(
         &self,
-        view: &View,
         source: &str,
         bucket: &str,
         uploads: bool,
     ) -> Result<(), S3Error> {
-        let mut start = PageStart {
+        let mut wanted = CatchUpPageWanted {
             bucket: bucket.to_owned(),
             uploads,
             after: None,
+            source: source.to_owned(),
+            by: self.node.name.clone(),
+            epoch: self.view.epoch(),
         };
         loop {
-            self.still_in(view)?;
-            let question = Question::CatchUpPage(CatchUpPageWanted {
-                bucket: bucket.to_owned(),
-                uploads,
-                after: start.after.clone(),
-                source: source.to_owned(),
-                by: self.replicator.node.name.clone(),
-                epoch: view.epoch(),
-            });
-            let page = match self.ask_other(source, &question).await {
+            self.check_view()?;
+            let question = Question::CatchUpPage(wanted.clone());
+            let page = match self.ask(source, &question).await {
                 Ok(Reply::CatchUpPage(page)) => page,
                 Ok(_) => return Err(Code::InternalError.into()),
                 // If the bucket's deletion is agreed, there is nothing to copy.
                 Err(error) if error.code() == Code::NoSuchBucket => {
-                    return match self.is_gone(bucket).await? {
+                    let agreed = self.replicator.agreed(bucket).await?;
+                    return match agreed.is_none_or(|b| b.phase == BucketPhase::Gone) {
                         true => Ok(()),
                         false => Err(error),
                     };
@@ -225,66 +203,53 @@ impl CatchUp {
                 Err(error) => return Err(error),
             };
             let end = page.end.clone();
-            let missing = self.compare(view, source, start.clone(), page).await?;
-            self.fetch_all(view, source, missing.take).await?;
+            let missing = self.compare(wanted.clone(), page).await?;
+            self.fetch_all(source, missing.take).await?;
             match end {
-                Some(end) => start.after = Some(end),
+                Some(end) => wanted.after = Some(end),
                 None => return Ok(()),
             }
         }
-    }
-
-    async fn is_gone(&self, bucket: &str) -> Result<bool, S3Error> {
-        let agreed = self.replicator.agreed(bucket).await?;
-        Ok(agreed.is_none_or(|agreed| agreed.phase == BucketPhase::Gone))
     }
 
     /// Compares a page of the source with this store. Removes what the source does not have, and
     /// returns what is missing here.
     async fn compare(
         &self,
-        view: &View,
-        source: &str,
-        start: PageStart,
+        wanted: CatchUpPageWanted,
         page: ScopePage,
     ) -> Result<Missing, S3Error> {
-        let (view, source) = (view.clone(), source.to_owned());
-        self.replicator
-            .node
-            .on_store(move |node, store| {
-                let wanted =
-                    |key: &str| fetches_from(&view, &source, &node.name, &start.bucket, key);
-                let since = view.epoch();
-                let found = store.catch_up();
-                let found = found.compare(start.request(), &page, since, wanted);
-                let mut found = found.map_err(|e| store_error(&e))?;
-                let remove = std::mem::take(&mut found.remove);
-                node.progress.add_compared(page.items.len());
-                node.progress.add_removed(remove.len());
-                let removed = store.catch_up().remove_missing(remove, since);
-                removed.map_err(|e| store_error(&e))?;
-                Ok(found)
-            })
-            .await
+        let view = self.view.clone();
+        let compare = move |node: &Node, store: &Store| {
+            let (catch_up, is_wanted) = (store.catch_up(), |key: &str| wanted.has(&view, key));
+            let found = catch_up.compare(wanted.request(), &page, wanted.epoch, is_wanted);
+            let mut found = found.in_s3()?;
+            let remove = std::mem::take(&mut found.remove);
+            {
+                let mut report = node.progress();
+                report.compared += page.items.len() as u64;
+                report.removed += remove.len() as u64;
+            }
+            catch_up.remove_missing(remove, wanted.epoch).in_s3()?;
+            Ok(found)
+        };
+        self.node.on_store(compare).await
     }
 
     /// Fetches scopes, a few at once: uploads before their parts.
-    async fn fetch_all(
-        &self,
-        view: &View,
-        source: &str,
-        scopes: Vec<Scope>,
-    ) -> Result<(), S3Error> {
+    async fn fetch_all(&self, source: &str, scopes: Vec<Scope>) -> Result<(), S3Error> {
         let is_part = |scope: &Scope| matches!(scope.upload, Some((_, Some(_))));
         let (parts, first): (Vec<_>, Vec<_>) = scopes.into_iter().partition(is_part);
-        for scopes in first
-            .chunks(FETCHES_AT_ONCE)
-            .chain(parts.chunks(FETCHES_AT_ONCE))
-        {
-            self.still_in(view)?;
+        let purpose = Purpose::CatchUp {
+            since: self.view.epoch(),
+            is_paced: true,
+        };
+        let (first, parts) = (first.chunks(FETCHES_AT_ONCE), parts.chunks(FETCHES_AT_ONCE));
+        for scopes in first.chain(parts) {
+            self.check_view()?;
             let fetched = scopes
                 .iter()
-                .map(|scope| self.replicator.fetcher.fetch(source, scope, view.epoch()));
+                .map(|scope| self.replicator.fetch(source, scope, purpose));
             for fetched in join_all(fetched.collect()).await {
                 fetched?;
             }
@@ -293,35 +258,30 @@ impl CatchUp {
     }
 
     /// Removes the keys that this node no longer has, once all others act by the same view.
-    async fn trim(&self, view: &View) -> Result<(), S3Error> {
-        self.check_settled(view).await?;
+    async fn trim(&self) -> Result<(), S3Error> {
+        self.check_settled().await?;
         for bucket in self.replicator.names_of_buckets().await? {
             for uploads in [false, true] {
-                self.trim_bucket(view, &bucket, uploads).await?;
+                let mut after = None;
+                loop {
+                    self.check_view()?;
+                    let (view, bucket) = (self.view.clone(), bucket.clone());
+                    let trim = move |node: &Node, store: &Store| {
+                        let request = PageRequest {
+                            bucket: &bucket,
+                            uploads,
+                            after: after.as_ref(),
+                        };
+                        trim_page(node, store, &view, request)
+                    };
+                    after = self.node.on_store(trim).await?;
+                    if after.is_none() {
+                        break;
+                    }
+                }
             }
         }
         Ok(())
-    }
-
-    async fn trim_bucket(&self, view: &View, bucket: &str, uploads: bool) -> Result<(), S3Error> {
-        let mut start = PageStart {
-            bucket: bucket.to_owned(),
-            uploads,
-            after: None,
-        };
-        loop {
-            self.still_in(view)?;
-            let (view, here) = (view.clone(), start.clone());
-            let end = self
-                .replicator
-                .node
-                .on_store(move |node, store| trim_page(node, store, &view, &here))
-                .await?;
-            match end {
-                Some(end) => start.after = Some(end),
-                None => return Ok(()),
-            }
-        }
     }
 }
 
@@ -330,33 +290,54 @@ fn trim_page(
     node: &Node,
     store: &Store,
     view: &View,
-    start: &PageStart,
+    request: PageRequest<'_>,
 ) -> Result<Option<Scope>, S3Error> {
-    let has_place = |key: &str| view.has_place(&node.name, &start.bucket, key);
-    let page = match store.catch_up().without_place(start.request(), has_place) {
-        Ok(page) => page,
+    let has_place = |key: &str| view.has_place(&node.name, request.bucket, key);
+    let page = match store.catch_up().without_place(request, has_place) {
         // The bucket has just been deleted.
         Err(prism_store::Error::NoSuchBucket) => return Ok(None),
-        Err(error) => return Err(store_error(&error)),
+        page => page.in_s3()?,
     };
-    node.progress.add_trimmed(page.items.len());
+    node.progress().trimmed += page.items.len() as u64;
     let scopes = page.items.into_iter().map(|(scope, _)| scope).collect();
-    let removed = store.catch_up().remove_without_place(scopes, view.epoch());
-    removed.map_err(|e| store_error(&e))?;
+    store
+        .catch_up()
+        .remove_without_place(scopes, view.epoch())
+        .in_s3()?;
     Ok(page.end)
 }
 
-/// The other backends that may be primaries of keys.
-fn sources(view: &View, me: &str) -> Vec<String> {
-    let state = view.state();
-    let members = state.placing.members.iter().map(NodeName::as_str);
-    let sources = members.filter(|n| *n != me && state.status(n) == Some(Status::InSync));
-    sources.map(str::to_owned).collect()
+/// The buckets that are not deleted.
+fn existing(buckets: &Buckets) -> impl Iterator<Item = (&String, &Arc<Bucket>)> {
+    buckets.iter().filter(|(_, b)| b.phase != BucketPhase::Gone)
 }
 
-/// Whether the node `by` has to fetch a key from `source`: it lacks the key, and `source` is the
-/// primary.
-pub(crate) fn fetches_from(view: &View, source: &str, by: &str, bucket: &str, key: &str) -> bool {
-    let primary = view.primary(bucket, key);
-    primary.is_some_and(|name| name.as_str() == source) && view.lacks(by, bucket, key)
+impl CatchUpPageWanted {
+    fn request(&self) -> PageRequest<'_> {
+        PageRequest {
+            bucket: &self.bucket,
+            uploads: self.uploads,
+            after: self.after.as_ref(),
+        }
+    }
+
+    /// Whether the asking node has to fetch a key from the source: it lacks the key, and the
+    /// source is the primary.
+    fn has(&self, view: &View, key: &str) -> bool {
+        let primary = view.primary(&self.bucket, key);
+        primary.is_some_and(|name| name.as_str() == self.source)
+            && view.lacks(&self.by, &self.bucket, key)
+    }
+
+    /// As the source, the page of what this node has and the asking node lacks.
+    pub(crate) fn page(&self, node: &Node, store: &Store) -> Result<ScopePage, S3Error> {
+        let view = node.replication.view();
+        if view.epoch() != self.epoch || store.epoch() != self.epoch {
+            return Err(not_yet("Another node is in another epoch."));
+        }
+        store
+            .catch_up()
+            .page(self.request(), |key| self.has(&view, key))
+            .in_s3()
+    }
 }

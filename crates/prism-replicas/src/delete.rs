@@ -3,7 +3,7 @@
 use prism_s3::{Code, Conditions, Outcome, S3Error};
 use prism_store::{Error, ObjectMeta, Removed, Store, ToDelete, VersionId, Versioning};
 
-use crate::errors::store_error;
+use crate::errors::{StoreResult, store_error};
 use crate::fence::elsewhere;
 use crate::question::{Deleted, Target};
 use crate::replication::Replication;
@@ -13,12 +13,9 @@ use crate::replication::Replication;
 /// # Errors
 /// The text is no version id.
 pub fn named(version: Option<&str>) -> Result<Option<VersionId>, S3Error> {
-    let Some(text) = version else {
-        return Ok(None);
-    };
-    let id = VersionId::parse(text)
-        .ok_or_else(|| Code::InvalidArgument.with_message("Invalid version id specified."))?;
-    Ok(Some(id))
+    let invalid = || Code::InvalidArgument.with_message("Invalid version id specified.");
+    let id = version.map(|text| VersionId::parse(text).ok_or_else(invalid));
+    id.transpose()
 }
 
 /// Deletes an object, or a version, if the conditions hold. Blocks on disk.
@@ -43,11 +40,10 @@ pub fn delete(
 
 /// Whether a deletion of the key changes nothing, not even by a delete marker.
 fn is_absent(store: &Store, bucket: &str, key: &str) -> Result<bool, S3Error> {
-    let found = store.head(bucket, key).map_err(|e| store_error(&e))?;
-    if found.is_some() {
+    if store.head(bucket, key).in_s3()?.is_some() {
         return Ok(false);
     }
-    let info = store.buckets().get(bucket).map_err(|e| store_error(&e))?;
+    let info = store.buckets().get(bucket).in_s3()?;
     Ok(info.versioning == Versioning::Never)
 }
 
@@ -77,40 +73,43 @@ pub(crate) fn delete_here(
     bucket: &str,
     targets: &[Target],
 ) -> Result<Vec<Deleted>, S3Error> {
-    let mut results: Vec<Option<Deleted>> = vec![None; targets.len()];
-    let (mut plain, mut places) = (Vec::new(), Vec::new());
-    for (target, result) in targets.iter().zip(&mut results) {
-        if !replication.is_primary(bucket, &target.key) {
-            let error = elsewhere();
-            tracing::warn!(%error, bucket, key = target.key, "did not delete a key: this node is not its primary");
-            *result = Some(Deleted::from_result(Err(error)));
-            continue;
-        }
-        let version = match named(target.version.as_deref()) {
-            Ok(version) => version,
-            Err(error) => {
-                *result = Some(Deleted::from_result(Err(error)));
-                continue;
+    // `None` has its result in the one commit of the plain deletions.
+    let (mut results, mut plain) = (Vec::new(), Vec::new());
+    for target in targets {
+        let key = target.key.as_str();
+        let version = match replication.may_answer(false, bucket, key) {
+            true => named(target.version.as_deref()),
+            false => {
+                tracing::warn!(
+                    bucket,
+                    key,
+                    "did not delete a key: this node is not its primary"
+                );
+                Err(elsewhere())
             }
         };
-        let key = target.key.as_str();
-        let deletion = ToDelete { key, version };
-        match &target.etag {
-            None => {
-                plain.push(deletion);
-                places.push(result);
-            }
-            Some(etag) => {
+        results.push(match (version, &target.etag) {
+            (Err(error), _) => Some(Err(error)),
+            (Ok(version), Some(etag)) => {
                 let conditions = Conditions::matching(etag);
-                let done = delete(store, bucket, deletion, &conditions);
-                *result = Some(Deleted::from_result(done));
+                Some(delete(
+                    store,
+                    bucket,
+                    ToDelete { key, version },
+                    &conditions,
+                ))
             }
-        }
+            (Ok(version), None) => {
+                plain.push(ToDelete { key, version });
+                None
+            }
+        });
     }
-    let done = store.delete_many(bucket, &plain);
-    for (place, done) in places.into_iter().zip(done.map_err(|e| store_error(&e))?) {
-        *place = Some(Deleted::from_result(done.map_err(|e| store_error(&e))));
-    }
-    let results: Option<Vec<Deleted>> = results.into_iter().collect();
+    let mut done = store.delete_many(bucket, &plain).in_s3()?.into_iter();
+    let results = results.into_iter().map(|result| {
+        let result = result.or_else(|| done.next().map(StoreResult::in_s3));
+        result.map(Deleted::from_result)
+    });
+    let results: Option<Vec<Deleted>> = results.collect();
     results.ok_or_else(|| Code::InternalError.into())
 }

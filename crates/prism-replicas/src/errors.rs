@@ -17,6 +17,11 @@ impl<T> StoreResult<T> for Result<T, prism_store::Error> {
     }
 }
 
+/// The answer to a request that succeeds a moment later: the client tries again.
+pub fn not_yet(why: &'static str) -> S3Error {
+    Code::ServiceUnavailable.with_message(why)
+}
+
 /// A store's error as an S3 error. Internal errors are logged.
 pub fn store_error(error: &prism_store::Error) -> S3Error {
     use prism_store::Error;

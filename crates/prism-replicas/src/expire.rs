@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use prism_s3::{Code, S3Error};
 use prism_service::Stage;
-use prism_store::{Error, UploadId, UploadName};
+use prism_store::{Error, Store, UploadId, UploadName};
 
-use crate::errors::store_error;
-use crate::{Replicator, now_ms};
+use crate::errors::StoreResult;
+use crate::{Node, Replicator, now_ms};
 
 /// A day in milliseconds.
 const DAY_MS: u64 = 86_400_000;
@@ -39,17 +39,15 @@ pub(crate) async fn expire_uploads(replicator: &Replicator) {
             () = replicator.node.orders.reached(Stage::Leaving) => return,
         }
         let before_ms = now_ms().saturating_sub(days.saturating_mul(DAY_MS));
-        pause = match expire_all(replicator, before_ms).await {
-            Ok(0) => LOOK_EVERY,
-            Ok(uploads) => {
-                tracing::info!(uploads, days, "aborted idle uploads");
-                LOOK_EVERY
-            }
+        pause = LOOK_EVERY;
+        match expire_all(replicator, before_ms).await {
+            Ok(0) => {}
+            Ok(uploads) => tracing::info!(uploads, days, "aborted idle uploads"),
             Err(error) => {
                 tracing::debug!(%error, "looking for idle uploads failed; trying again");
-                RETRY_PAUSE
+                pause = RETRY_PAUSE;
             }
-        };
+        }
     }
 }
 
@@ -59,17 +57,15 @@ async fn expire_all(replicator: &Replicator, before_ms: u64) -> Result<usize, S3
         let mut at: LastUpload = None;
         loop {
             let (name, begin) = (bucket.clone(), at);
-            let (idle, next) = replicator
-                .node
-                .on_store(move |_, store| {
-                    let begin = begin.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
-                    match store.uploads().list_idle(&name, before_ms, begin, PAGE) {
-                        // The bucket was deleted meanwhile.
-                        Err(Error::NoSuchBucket) => Ok((Vec::new(), None)),
-                        found => found.map_err(|e| store_error(&e)),
-                    }
-                })
-                .await?;
+            let page = move |_: &Node, store: &Store| {
+                let begin = begin.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
+                match store.uploads().list_idle(&name, before_ms, begin, PAGE) {
+                    // The bucket was deleted meanwhile.
+                    Err(Error::NoSuchBucket) => Ok((Vec::new(), None)),
+                    found => found.in_s3(),
+                }
+            };
+            let (idle, next) = replicator.node.on_store(page).await?;
             for (key, id) in idle {
                 aborted += usize::from(expire(replicator, &bucket, key, id).await?);
             }
@@ -90,7 +86,7 @@ async fn expire(
     id: UploadId,
 ) -> Result<bool, S3Error> {
     let replication = &replicator.node.replication;
-    if !replication.is_primary(bucket, &key) {
+    if !replication.may_answer(false, bucket, &key) {
         return Ok(false);
     }
     if replication.begin().is_none() {
@@ -98,19 +94,16 @@ async fn expire(
     }
     replicator.resolve_key(bucket, &key).await?;
     let bucket = bucket.to_owned();
-    replicator
-        .node
-        .on_store(move |_, store| {
-            let name = UploadName {
-                bucket: &bucket,
-                key: &key,
-                id,
-            };
-            match store.uploads().abort(name) {
-                Ok(()) => Ok(true),
-                Err(Error::NoSuchUpload) => Ok(false),
-                Err(error) => Err(store_error(&error)),
-            }
-        })
-        .await
+    let abort = move |_: &Node, store: &Store| {
+        let name = UploadName {
+            bucket: &bucket,
+            key: &key,
+            id,
+        };
+        match store.uploads().abort(name) {
+            Err(Error::NoSuchUpload) => Ok(false),
+            aborted => aborted.in_s3().map(|()| true),
+        }
+    };
+    replicator.node.on_store(abort).await
 }

@@ -110,14 +110,13 @@ async fn adopt(node: &Arc<Node>, state: &State) {
             Some(store) => store.adopt(state.epoch),
             None => Ok(()),
         });
-        match adopting.await {
+        let error = match adopting.await {
             Ok(Ok(())) => return,
-            // The cluster waits until this node has adopted it or its lease has ended.
-            Ok(Err(error)) => {
-                tracing::error!(%error, epoch, "cannot adopt the epoch; trying again")
-            }
-            Err(error) => tracing::error!(%error, epoch, "cannot adopt the epoch; trying again"),
-        }
+            Ok(Err(error)) => anyhow::Error::from(error),
+            Err(error) => error.into(),
+        };
+        // The cluster waits until this node has adopted it or its lease has ended.
+        tracing::error!(%error, epoch, "cannot adopt the epoch; trying again");
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }

@@ -4,7 +4,7 @@
 use std::io;
 
 use prism_service::Input;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of a body that are written or sent at a time.
 pub const PIECE_BYTES: usize = 512 << 10;
@@ -14,9 +14,10 @@ pub const PIECE_BYTES: usize = 512 << 10;
 pub const MAX_HEADER_BYTES: usize = 8 << 20;
 
 /// A description as it precedes its bytes.
-pub(crate) fn prefix(header: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_header(description: &impl Serialize) -> io::Result<Vec<u8>> {
+    let header = serde_json::to_vec(description)?;
     let len = u32::try_from(header.len()).map_err(io::Error::other)?;
-    Ok([&len.to_be_bytes(), header].concat())
+    Ok([len.to_be_bytes().as_slice(), &header].concat())
 }
 
 /// Reads a description from a body of which `left` bytes are unread.

@@ -12,8 +12,8 @@ use prism_s3::Code;
 use prism_service::{Io, send};
 use prism_store::{Body, CheckedFile, Scope, Stamp};
 
-use crate::errors::store_error;
-use crate::framed::prefix;
+use crate::errors::StoreResult;
+use crate::framed::encode_header;
 use crate::{Node, checked_file};
 
 /// Sends what this node has of `scope`; with `version`, only that version of the key. Returns
@@ -30,8 +30,7 @@ pub(crate) async fn hand_over(
             None => store.catch_up().hand_over(&scope),
             Some(version) => store.catch_up().hand_over_version(&scope, version),
         };
-        let found = found.map_err(|e| store_error(&e))?;
-        found.ok_or(Code::NoSuchKey.into())
+        found.in_s3()?.ok_or(Code::NoSuchKey.into())
     });
     let (handed, body) = match found.await {
         Ok(found) => found,
@@ -40,13 +39,12 @@ pub(crate) async fn hand_over(
             return send(io, exchange, head, &[]).await;
         }
     };
-    let header = serde_json::to_vec(&handed).map_err(io::Error::other)?;
-    let prefix = prefix(&header)?;
-    let len = prefix.len() as u64 + handed.len.unwrap_or(0);
-    let mut bytes = Vec::with_capacity(1024 + prefix.len());
+    let header = encode_header(&handed)?;
+    let len = header.len() as u64 + handed.len.unwrap_or(0);
+    let mut bytes = Vec::with_capacity(1024 + header.len());
     let head = ResponseHead::new(200);
     let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
-    bytes.extend_from_slice(&prefix);
+    bytes.extend_from_slice(&header);
     io.write_more(&bytes).await?;
     match body {
         None => {}

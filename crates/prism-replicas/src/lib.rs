@@ -19,10 +19,8 @@
 
 mod answer;
 mod ask;
-mod blocking;
 mod buckets;
 mod catch_up;
-mod catch_up_page;
 pub mod checked_file;
 pub mod delete;
 mod errors;
@@ -31,14 +29,12 @@ mod fence;
 mod fetch;
 mod framed;
 mod hand_over;
-mod lister;
 pub mod meta;
 mod node;
 mod open_changes;
 mod pace;
 mod pause;
 mod prepare;
-mod progress;
 mod question;
 mod registry;
 mod repair;
@@ -52,18 +48,15 @@ mod survey;
 mod tasks;
 
 pub use ask::{done_by_all, preamble_for};
-pub use blocking::{blocking, joined};
-pub use errors::{StoreResult, store_error};
+pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
-pub use node::{Node, now_ms};
+pub use node::{Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
-pub use progress::ProgressReport;
 pub use question::{
-    CatchUpPageWanted, Deleted, Item, ListShare, ListWanted, Question, Reply, Target,
+    CatchUpPageWanted, Deleted, Item, ListShare, ListWanted, ProgressReport, Question, Reply,
+    Target,
 };
-pub use registry::not_yet;
-pub use replicate::Replicator;
 pub use replication::Replication;
 pub use scrub::{ScrubTotals, Scrubber};
 pub use shares::{Line, place};

@@ -1,22 +1,25 @@
-//! The part of a node that all of its threads share.
+//! The part of a node that all of its threads share, and the part of one thread.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use anyhow::Context;
 use prism_cluster::MinReplicas;
 use prism_config::Config;
 use prism_handoff::Process;
 use prism_membership::Cluster;
 use prism_replica::StampClock;
-use prism_s3::S3Error;
-use prism_service::{Orders, RequestCounters};
+use prism_s3::{Code, S3Error};
+use prism_service::{Orders, Peers, RequestCounters};
 use prism_store::Store;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-use crate::buckets;
+use crate::pace::Pace;
 use crate::pause::Pauses;
-use crate::progress::Progress;
+use crate::question::ProgressReport;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
 
@@ -42,7 +45,9 @@ pub struct Node {
     pub process: Arc<Process>,
     /// The orders to the threads of the node.
     pub orders: Orders,
-    pub(crate) progress: Progress,
+    progress: Mutex<ProgressReport>,
+    /// The epoch before which no change is open anywhere. Fetches may begin in it.
+    pub(crate) settled: AtomicU64,
     /// The clock of stamps for buckets' records.
     pub(crate) stamps: StampClock,
     /// Notified when there are remains of a deleted bucket.
@@ -79,7 +84,8 @@ impl Node {
             counters: Arc::default(),
             process,
             orders: Orders::default(),
-            progress: Progress::default(),
+            progress: Mutex::default(),
+            settled: AtomicU64::new(0),
             stamps: StampClock::new(prism_replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),
             has_all_records: AtomicBool::new(false),
@@ -88,8 +94,8 @@ impl Node {
             node.join_store(store)?;
             // Before any request: buckets may have been made and deleted meanwhile.
             if let Some(known) = node.cluster.known() {
-                buckets::apply_newer_records(&node, store, &known.buckets)
-                    .map_err(refused_buckets)?;
+                let applied = node.apply_newer_records(store, &known.buckets);
+                applied.context("the cluster's buckets")?;
             }
         }
         Ok(node)
@@ -110,16 +116,78 @@ impl Node {
         }
         Ok(())
     }
+
+    /// Runs `work` on this node's store, on a thread that may block.
+    ///
+    /// # Errors
+    /// Fails as `work` does. A panic or a missing store is an internal error.
+    pub async fn on_store<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self, &Store) -> Result<T, S3Error> + Send + 'static,
+    ) -> Result<T, S3Error> {
+        joined(blocking(self, |node| work(node, node.store()?))).await
+    }
+
+    /// This node's progress in catching up, to read or to change it.
+    pub(crate) fn progress(&self) -> MutexGuard<'_, ProgressReport> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This node's store. A frontend has none, and is not asked for it.
+    pub(crate) fn store(&self) -> Result<&Store, S3Error> {
+        self.store.as_ref().ok_or(Code::InternalError.into())
+    }
 }
 
-fn refused_buckets(error: S3Error) -> anyhow::Error {
-    anyhow::Error::new(error).context("the cluster's buckets")
+/// One thread's exchange with other backends.
+pub struct Replicator {
+    /// The node, which all threads share.
+    pub node: Arc<Node>,
+    /// The streams to other nodes.
+    pub peers: Rc<Peers>,
+    /// The pace of catching up.
+    pub(crate) pace: Pace,
+}
+
+impl Replicator {
+    /// The replicator of the calling thread.
+    #[must_use]
+    pub fn new(node: Arc<Node>, peers: Rc<Peers>) -> Self {
+        Self {
+            pace: Pace::new(node.config.store.refill_bytes_per_s),
+            node,
+            peers,
+        }
+    }
+}
+
+/// Runs `work` on a thread that may block.
+pub fn blocking<T: Send + 'static>(
+    node: &Arc<Node>,
+    work: impl FnOnce(&Node) -> Result<T, S3Error> + Send + 'static,
+) -> JoinHandle<Result<T, S3Error>> {
+    let node = node.clone();
+    tokio::task::spawn_blocking(move || work(&node))
+}
+
+/// The result of a blocking task; its panic is an internal error.
+///
+/// # Errors
+/// Fails as the task does.
+pub async fn joined<T>(task: JoinHandle<Result<T, S3Error>>) -> Result<T, S3Error> {
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a blocking task failed");
+        Err(Code::InternalError.into())
+    })
 }
 
 /// Milliseconds since the Unix epoch.
 pub fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    now_us() / 1000
+}
+
+/// Microseconds since the Unix epoch.
+pub(crate) fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }

@@ -9,8 +9,9 @@ use prism_service::Stage;
 use prism_store::{Decided, Deletion};
 use tokio::time::Instant;
 
-use crate::errors::store_error;
+use crate::errors::StoreResult;
 use crate::question::Question;
+use crate::resolve::without_epochs;
 use crate::{Replicator, now_ms};
 
 /// Age of a change whose outcome this node asks for.
@@ -33,8 +34,8 @@ pub(crate) async fn settle_open_changes(replicator: &Replicator) {
             return;
         };
         // Nodes that catch up wait for changes of earlier epochs, so these need no age.
-        let before = store.open_changes().begun_before(store.epoch()).into_iter();
-        let mut open: Vec<_> = before.map(|(scope, open)| (scope, open.stamp)).collect();
+        let before = store.open_changes().begun_before(store.epoch());
+        let mut open = Vec::from_iter(without_epochs(before));
         for late in store.open_changes().older_than(OPEN_AFTER, None) {
             if !open.contains(&late) {
                 open.push(late);
@@ -60,22 +61,18 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
     let mut after = Vec::new();
     loop {
         let begin = after.clone();
-        let (old, last) = node
-            .on_store(move |_, store| {
-                let found = store.old_deletions(&begin, now_ms());
-                found.map_err(|e| store_error(&e))
-            })
-            .await?;
+        let found = node.on_store(move |_, store| store.old_deletions(&begin, now_ms()).in_s3());
+        let (old, last) = found.await?;
         let mut gone = Vec::new();
         for deletion in old {
             let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
-            if !node.replication.is_primary(bucket, key)
+            if !node.replication.may_answer(false, bucket, key)
                 || apply_everywhere(replicator, &deletion).await.is_ok()
             {
                 gone.push(deletion);
             }
         }
-        node.on_store(move |_, store| store.forget_deletions(&gone).map_err(|e| store_error(&e)))
+        node.on_store(move |_, store| store.forget_deletions(&gone).in_s3())
             .await?;
         match last {
             Some(last) => after = last,

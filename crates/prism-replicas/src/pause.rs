@@ -6,12 +6,13 @@
 //!
 //! Safety does not depend on pauses: the rules of replication refuse a write that takes longer.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prism_membership::etcd::Pause;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::Node;
 
@@ -21,102 +22,47 @@ const WRITES_TIMEOUT: Duration = Duration::from_millis(800);
 const PAUSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The writes of this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pauses {
-    /// Numbers of writes of the present generation and of the one before. The two alternate.
-    under_way: [AtomicUsize; 2],
+    /// Shared by the writes of the present generation, and of the one before. The two alternate.
+    /// A pause has both for itself. Locks are fair: a pause that waits holds new writes back.
+    under_way: [RwLock<()>; 2],
     generation: AtomicUsize,
-    ended: Notify,
-    is_on: watch::Sender<bool>,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self {
-            under_way: Default::default(),
-            generation: AtomicUsize::new(0),
-            ended: Notify::new(),
-            is_on: watch::Sender::new(false),
-        }
-    }
 }
 
 /// A write that has begun. It ends when this is dropped.
-pub struct UnderWay<'p> {
-    pauses: &'p Pauses,
-    count: &'p AtomicUsize,
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.pauses.ended.notify_waiters();
-        }
-    }
-}
+pub type UnderWay<'p> = RwLockReadGuard<'p, ()>;
 
 impl Pauses {
     /// Begins a write as soon as there is no pause. The caller reads the cluster's view after
     /// that.
     pub async fn begin(&self) -> UnderWay<'_> {
-        loop {
-            let begun = self.count_one();
-            if !*self.is_on.borrow() {
-                return begun;
-            }
-            drop(begun);
-            // The channel stays open: `self` holds its sender.
-            let _ = self.is_on.subscribe().wait_for(|is_on| !is_on).await;
-        }
+        self.of_generation(self.generation.load(Ordering::SeqCst))
+            .read()
+            .await
     }
 
-    fn count_one(&self) -> UnderWay<'_> {
+    fn of_generation(&self, generation: usize) -> &RwLock<()> {
         let [even, odd] = &self.under_way;
-        let count = match self.generation.load(Ordering::SeqCst) % 2 {
+        match generation % 2 {
             0 => even,
             _ => odd,
-        };
-        count.fetch_add(1, Ordering::SeqCst);
-        UnderWay {
-            pauses: self,
-            count,
         }
     }
 
     /// Resolves when the writes have ended that are under way now. Others may begin. May be
     /// called once in the life of a process.
     pub async fn present_writes_ended(&self) {
-        let before = self.generation.fetch_add(1, Ordering::SeqCst) % 2;
-        let none_left = || {
-            let count = self.under_way.get(before);
-            count.is_none_or(|count| count.load(Ordering::SeqCst) == 0)
-        };
-        self.until(none_left).await;
+        let before = self.generation.fetch_add(1, Ordering::SeqCst);
+        drop(self.of_generation(before).write().await);
     }
 
-    /// Holds new writes back. Resolves when none is under way.
-    async fn stop(&self) {
-        self.is_on.send_replace(true);
-        let none_left = || {
-            let mut counts = self.under_way.iter();
-            counts.all(|count| count.load(Ordering::SeqCst) == 0)
-        };
-        self.until(none_left).await;
-    }
-
-    async fn until(&self, is_over: impl Fn() -> bool) {
-        loop {
-            // Created before the check, so that no end of a write is missed.
-            let ended = self.ended.notified();
-            if is_over() {
-                return;
-            }
-            ended.await;
-        }
-    }
-
-    fn resume(&self) {
-        self.is_on.send_replace(false);
+    /// Resolves when no write is under way. Holds new writes back until it is dropped with its
+    /// result.
+    async fn stop(&self) -> [RwLockWriteGuard<'_, ()>; 2] {
+        let [even, odd] = &self.under_way;
+        let (even, odd) = tokio::join!(even.write(), odd.write());
+        [even, odd]
     }
 }
 
@@ -138,16 +84,14 @@ pub async fn follow(node: &Arc<Node>) {
 
 async fn hold_writes(node: &Node, pause: Pause) {
     let begun = tokio::time::Instant::now();
-    if tokio::time::timeout(WRITES_TIMEOUT, node.pauses.stop())
-        .await
-        .is_err()
-    {
+    let mut stopping = pin!(node.pauses.stop());
+    let stopped = tokio::time::timeout(WRITES_TIMEOUT, &mut stopping).await;
+    if stopped.is_err() {
         tracing::debug!("some writes take longer than the cluster's step waits for them");
     }
     node.cluster.paused(pause);
     let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
     node.replication.wait_beyond(pause.epoch, left).await;
-    node.pauses.resume();
 }
 
 #[cfg(test)]
@@ -155,20 +99,32 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(10);
+
     #[tokio::test]
     async fn a_pause_waits_for_earlier_writes_and_holds_back_later_ones() {
         let pauses = Pauses::default();
         let first = pauses.begin().await;
-        let short = Duration::from_millis(20);
-        assert!(tokio::time::timeout(short, pauses.stop()).await.is_err());
-        let held_back = tokio::time::timeout(short, pauses.begin()).await;
-        assert!(held_back.is_err(), "begun in a pause");
+        let mut stopping = pin!(pauses.stop());
+        assert!(tokio::time::timeout(SHORT, &mut stopping).await.is_err());
+        let held_back = tokio::time::timeout(SHORT, pauses.begin()).await;
+        assert!(held_back.is_err(), "begun in a pause that waits");
         drop(first);
-        let long = Duration::from_secs(10);
-        tokio::time::timeout(long, pauses.stop()).await.unwrap();
-        let (begun, ()) = tokio::join!(pauses.begin(), async { pauses.resume() });
+        let stopped = tokio::time::timeout(LONG, stopping).await.unwrap();
+        let held_back = tokio::time::timeout(SHORT, pauses.begin()).await;
+        assert!(held_back.is_err(), "begun in a pause");
+        let (begun, ()) = tokio::join!(pauses.begin(), async { drop(stopped) });
         drop(begun);
-        tokio::time::timeout(long, pauses.stop()).await.unwrap();
+        drop(tokio::time::timeout(LONG, pauses.stop()).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_is_given_up_holds_no_write_back() {
+        let pauses = Pauses::default();
+        let _first = pauses.begin().await;
+        assert!(tokio::time::timeout(SHORT, pauses.stop()).await.is_err());
+        drop(tokio::time::timeout(LONG, pauses.begin()).await.unwrap());
     }
 
     #[tokio::test]
@@ -182,11 +138,9 @@ mod tests {
             second
         };
         let both = async { tokio::join!(pauses.present_writes_ended(), begins_another) };
-        let long = Duration::from_secs(10);
-        let ((), second) = tokio::time::timeout(long, both).await.unwrap();
-        let short = Duration::from_millis(20);
-        assert!(tokio::time::timeout(short, pauses.stop()).await.is_err());
+        let ((), second) = tokio::time::timeout(LONG, both).await.unwrap();
+        assert!(tokio::time::timeout(SHORT, pauses.stop()).await.is_err());
         drop(second);
-        tokio::time::timeout(long, pauses.stop()).await.unwrap();
+        drop(tokio::time::timeout(LONG, pauses.stop()).await.unwrap());
     }
 }

@@ -8,13 +8,14 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{BodyFraming, Exchange, PROCESSING, RequestHead, ResponseHead};
-use prism_service::{Io, send, set};
+use prism_http::{BodyFraming, Exchange, PROCESSING, RequestHead};
+use prism_service::Io;
 use prism_store::{Error, Prepare, PutWriter, Refusal};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Replicator;
+use crate::answer::send_reply;
 use crate::errors::store_error;
 use crate::framed::{PIECE_BYTES, read_header, take_buffered};
 use crate::question::Reply;
@@ -41,22 +42,13 @@ impl Replicator {
                 Reply::Done
             }
             Err(Error::Refused(refusal)) => Reply::NotPrepared(refusal),
-            Err(error) => {
-                let error = store_error(&error);
-                Reply::Refused {
-                    code: error.code().as_str().to_owned(),
-                    message: error.message().to_owned(),
-                }
-            }
+            Err(error) => Reply::from_result(Err(store_error(&error))),
         };
         let exchange = Exchange {
             keep_alive: left == 0,
             ..*exchange
         };
-        let text = serde_json::to_vec(&reply).map_err(io::Error::other)?;
-        let mut head = ResponseHead::new(200);
-        set(&mut head, "Content-Type", "application/json")?;
-        send(io, &exchange, head, &text).await
+        send_reply(io, &exchange, &reply).await
     }
 
     async fn take_in(
@@ -109,7 +101,7 @@ impl Replicator {
             Err(error) => Err(error),
         };
         let fetched = match (&prepared, bucket) {
-            (Err(Error::Refused(Refusal::Lacking)), _) => self.fetcher.fetch_lacking(lacking).await,
+            (Err(Error::Refused(Refusal::Lacking)), _) => self.fetch_lacking(lacking).await,
             // This node may have missed the bucket's creation.
             (Err(Error::NoSuchBucket), Some(bucket)) => self.refresh_bucket(&bucket).await,
             _ => Ok(()),

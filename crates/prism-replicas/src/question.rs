@@ -10,25 +10,12 @@ use prism_s3::{Code, S3Error};
 use prism_store::{Decided, Pending, Refusal, Removed, Scope, ScopePage, Stamp, Standing};
 use serde::{Deserialize, Serialize};
 
-use crate::progress::ProgressReport;
-
 /// A question with the epoch of the node that asks it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Asked {
     /// The epoch by which the asking node chose the asked nodes.
     pub(crate) epoch: u64,
     pub(crate) question: Question,
-}
-
-impl Asked {
-    /// Encodes a question of this node.
-    pub(crate) fn encode(epoch: u64, question: &Question) -> Result<Vec<u8>, S3Error> {
-        let asked = Self {
-            epoch,
-            question: question.clone(),
-        };
-        serde_json::to_vec(&asked).map_err(|_| Code::InternalError.into())
-    }
 }
 
 /// A question to a backend. It may be repeated, unless [`Question::is_repeatable`] is false.
@@ -176,12 +163,32 @@ pub enum Reply {
         progress: ProgressReport,
     },
     /// An S3 error.
-    Refused {
-        /// Its code.
-        code: String,
-        /// The message for the client.
-        message: String,
-    },
+    Refused(Refused),
+}
+
+/// An S3 error on its way to another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Its code.
+    pub code: String,
+    /// The message for the client.
+    pub message: String,
+}
+
+impl From<S3Error> for Refused {
+    fn from(error: S3Error) -> Self {
+        Self {
+            code: error.code().as_str().to_owned(),
+            message: error.message().to_owned(),
+        }
+    }
+}
+
+impl From<Refused> for S3Error {
+    fn from(refused: Refused) -> Self {
+        let code = Code::parse(&refused.code).unwrap_or(Code::InternalError);
+        code.with_message(refused.message)
+    }
 }
 
 impl Question {
@@ -218,18 +225,12 @@ impl Question {
 
 impl Reply {
     pub(crate) fn from_result(result: Result<Self, S3Error>) -> Self {
-        result.unwrap_or_else(|error| Self::Refused {
-            code: error.code().as_str().to_owned(),
-            message: error.message().to_owned(),
-        })
+        result.unwrap_or_else(|error| Self::Refused(error.into()))
     }
 
     pub(crate) fn into_result(self) -> Result<Self, S3Error> {
         match self {
-            Self::Refused { code, message } => {
-                let code = Code::parse(&code).unwrap_or(Code::InternalError);
-                Err(code.with_message(message))
-            }
+            Self::Refused(refused) => Err(refused.into()),
             reply => Ok(reply),
         }
     }
@@ -250,6 +251,29 @@ pub struct CatchUpPageWanted {
     pub by: String,
     /// Both nodes have to be in this epoch.
     pub epoch: u64,
+}
+
+/// The report of a node's progress in catching up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressReport {
+    /// The epoch as of which this node has all of its keys; 0 if it never had to fetch any, or
+    /// lacks some.
+    pub caught_up: u64,
+    /// Whether it is catching up now.
+    pub is_running: bool,
+    /// Objects, uploads and parts that were compared with another node's. This and the other
+    /// counts begin with the process.
+    pub compared: u64,
+    /// Objects, uploads and parts that were fetched.
+    pub fetched: u64,
+    /// Bytes that were fetched.
+    pub fetched_bytes: u64,
+    /// Objects, uploads and parts that were removed, because their primary has none.
+    pub removed: u64,
+    /// Objects, uploads and parts that were removed, because this node no longer has their keys.
+    pub trimmed: u64,
+    /// The last error; empty if the last try succeeded.
+    pub hindrance: String,
 }
 
 /// A share of a listing. `P` is a place in it.
@@ -345,12 +369,7 @@ pub enum Deleted {
         marker: Option<String>,
     },
     /// Nothing was deleted.
-    Refused {
-        /// S3's code of the error.
-        code: String,
-        /// The message for the client.
-        message: String,
-    },
+    Refused(Refused),
 }
 
 impl Deleted {
@@ -361,10 +380,7 @@ impl Deleted {
                     .filter(|removed| removed.is_marker)
                     .map(|removed| removed.version.to_string()),
             },
-            Err(error) => Self::Refused {
-                code: error.code().as_str().to_owned(),
-                message: error.message().to_owned(),
-            },
+            Err(error) => Self::Refused(error.into()),
         }
     }
 }

@@ -6,18 +6,19 @@
 //!
 //! Not here: the changes, and which of two records counts (`prism_replica`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use prism_membership::Buckets;
-use prism_replica::{Bucket, BucketRefusal, Phase};
+use prism_replica::{Bucket, BucketRefusal, BucketStamp, Phase};
 use prism_s3::{Code, S3Error};
-use prism_store::{Stamp, Store};
+use prism_store::{BUCKET_RECORDS_MAX, Stamp, Store};
 
 use crate::ask::done_by_all;
-use crate::buckets;
-use crate::errors::store_error;
+use crate::errors::{StoreResult, not_yet};
+use crate::node::now_us;
 use crate::question::{Question, Reply};
 use crate::{Node, Replicator};
 
@@ -137,22 +138,21 @@ impl Replicator {
     /// Has this node's store act by the agreed record of a bucket.
     pub(crate) async fn refresh_bucket(&self, bucket: &str) -> Result<(), S3Error> {
         let record = self.agreed(bucket).await?.ok_or(Code::NoSuchBucket)?;
-        let is_gone = record.phase == Phase::Gone;
+        let phase = record.phase;
         self.apply_record(bucket, record).await?;
-        match is_gone {
-            true => Err(Code::NoSuchBucket.into()),
-            false => Ok(()),
+        match phase {
+            Phase::Gone => Err(Code::NoSuchBucket.into()),
+            _ => Ok(()),
         }
     }
 
     /// The buckets of this node's store.
     pub(crate) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
-        self.node
-            .on_store(|_, store| {
-                let buckets = store.buckets().list().map_err(|e| store_error(&e))?;
-                Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
-            })
-            .await
+        let buckets = self
+            .node
+            .on_store(|_, store| store.buckets().list().in_s3())
+            .await?;
+        Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
     }
 
     /// All records of buckets in a backend's store, with their version. No records if the
@@ -186,17 +186,15 @@ impl Replicator {
     /// Has this node's store act by all agreed records.
     pub(crate) async fn apply_records(&self, agreed: &Arc<Buckets>) -> Result<(), S3Error> {
         let agreed = agreed.clone();
-        self.node
-            .on_store(move |node, store| buckets::apply_newer_records(node, store, &agreed))
-            .await
+        let apply = move |node: &Node, store: &Store| node.apply_newer_records(store, &agreed);
+        self.node.on_store(apply).await
     }
 
     /// Has this node's store act by a record.
     pub(crate) async fn apply_record(&self, bucket: &str, record: Bucket) -> Result<(), S3Error> {
         let bucket = bucket.to_owned();
-        self.node
-            .on_store(move |node, store| apply_record(node, store, &bucket, &record))
-            .await
+        let apply = move |node: &Node, store: &Store| node.apply_record(store, &bucket, &record);
+        self.node.on_store(apply).await
     }
 }
 
@@ -221,36 +219,55 @@ impl Node {
         }
     }
 
-    /// Notes that this node, the keeper, has the records of all backends.
-    pub(crate) fn set_has_all_records(&self) {
-        self.has_all_records.store(true, Ordering::Release);
-    }
-
     /// A new stamp for a bucket's record, above `above`.
     pub fn stamp_above(&self, above: Option<Stamp>) -> Stamp {
         let epoch = self.replication.view().epoch();
         self.stamps
             .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
     }
+
+    /// Has the store act by a record. The remains of a deleted bucket are removed in the
+    /// background. Blocks on disk.
+    pub(crate) fn apply_record(
+        &self,
+        store: &Store,
+        bucket: &str,
+        record: &Bucket,
+    ) -> Result<(), S3Error> {
+        self.stamps.observe(record.stamp);
+        store.buckets().accept_record(bucket, record).in_s3()?;
+        if record.phase == Phase::Gone {
+            self.purge.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Has the store act by the agreed records that are newer than its own. Blocks on disk.
+    pub(crate) fn apply_newer_records(
+        &self,
+        store: &Store,
+        agreed: &Buckets,
+    ) -> Result<(), S3Error> {
+        let known = known_by(store)?;
+        let is_newer = |name: &String, record: &Bucket| {
+            known
+                .get(name)
+                .is_none_or(|known| known.stamp < record.stamp)
+        };
+        let mut newer = agreed
+            .iter()
+            .filter(|(name, record)| is_newer(name, record));
+        newer.try_for_each(|(name, record)| self.apply_record(store, name, record))
+    }
 }
 
-/// Has a store act by a record. The remains of a deleted bucket are removed in the background.
-/// Blocks on disk.
-pub(crate) fn apply_record(
-    node: &Node,
-    store: &Store,
-    bucket: &str,
-    record: &Bucket,
-) -> Result<(), S3Error> {
-    node.stamps.observe(record.stamp);
-    store
-        .buckets()
-        .accept_record(bucket, record)
-        .map_err(|e| store_error(&e))?;
-    if record.phase == Phase::Gone {
-        node.purge.notify_one();
-    }
-    Ok(())
+/// The records of a store, without their contents.
+pub(crate) fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
+    let all = store.buckets().names("", BUCKET_RECORDS_MAX).in_s3()?;
+    Ok(all
+        .into_iter()
+        .map(|info| (info.name, info.which))
+        .collect())
 }
 
 fn refused(refusal: BucketRefusal) -> S3Error {
@@ -261,21 +278,10 @@ fn refused(refusal: BucketRefusal) -> S3Error {
     }
 }
 
-/// The answer to a request that succeeds a moment later: the client tries again.
-pub fn not_yet(why: &'static str) -> S3Error {
-    Code::ServiceUnavailable.with_message(why)
-}
-
 fn out_of_reach(error: &anyhow::Error) -> S3Error {
     tracing::warn!(
         error = format!("{error:#}"),
         "cannot read the registry of buckets in etcd"
     );
     Code::ServiceUnavailable.with_message("The registry of buckets is out of reach. Try again.")
-}
-
-/// Microseconds since the Unix epoch.
-pub(crate) fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }

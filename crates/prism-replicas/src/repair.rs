@@ -4,15 +4,15 @@
 
 use std::io;
 
-use prism_http::{Headers, RequestHead};
 use prism_s3::query::encode_path;
 use prism_s3::{Code, Principal, S3Error};
-use prism_service::{PeerRequest, parse_own_head, read_all};
+use prism_service::parse_own_head;
 use prism_store::{DamagedBlock, Place, Scope, ScrubFault};
 
 use crate::Replicator;
-use crate::ask::preamble_for;
-use crate::errors::store_error;
+use crate::ask::request_for;
+use crate::errors::StoreResult;
+use crate::fetch::Purpose;
 
 /// Longest block.
 const MAX_BLOCK_BYTES: usize = prism_store::BLOCK_LEN as usize;
@@ -25,20 +25,18 @@ impl Replicator {
             return;
         };
         let place = fault.place.clone();
-        let scope = self.node.on_store(move |_, store| {
-            let scope = store.integrity().damaged_scope(&place);
-            scope.map_err(|e| store_error(&e))
-        });
+        let scope = self
+            .node
+            .on_store(move |_, store| store.integrity().damaged_scope(&place).in_s3());
         match scope.await {
             Ok(None) => {}
             Ok(Some(scope)) => return self.repair_whole(&scope).await,
             Err(error) => return tracing::error!(%fault, %error, "damage is not repaired"),
         }
         let place = fault.place.clone();
-        let damaged = self.node.on_store(move |_, store| {
-            let blocks = store.integrity().damaged_blocks(&place);
-            blocks.map_err(|e| store_error(&e))
-        });
+        let damaged = self
+            .node
+            .on_store(move |_, store| store.integrity().damaged_blocks(&place).in_s3());
         for block in damaged.await.unwrap_or_default() {
             match self.repair_block(bucket, key, &block).await {
                 Ok(peer) => {
@@ -57,15 +55,10 @@ impl Replicator {
     async fn repair_whole(&self, scope: &Scope) {
         let (bucket, key) = (&scope.bucket, &scope.key);
         for peer in self.other_readers(bucket, key) {
-            match self.fetcher.fetch_again(&peer, scope).await {
+            match self.fetch(&peer, scope, Purpose::Repair).await {
                 Ok(true) => {
                     self.node.scrub.count_repaired();
-                    return tracing::info!(
-                        bucket,
-                        key,
-                        peer,
-                        "replaced by the copy of another replica"
-                    );
+                    return tracing::info!(bucket, key, peer, "replaced by another replica's copy");
                 }
                 // The object has changed meanwhile, here or there.
                 Ok(false) => tracing::debug!(peer, "a replica has something else"),
@@ -92,10 +85,9 @@ impl Replicator {
                 }
             };
             let place = block.place.clone();
-            let written = self.node.on_store(move |_, store| {
-                let written = store.integrity().write_block(&place, &data);
-                written.map_err(|e| store_error(&e))
-            });
+            let written = self
+                .node
+                .on_store(move |_, store| store.integrity().write_block(&place, &data).in_s3());
             match written.await {
                 Ok(()) => return Ok(peer),
                 Err(error) => failure = error,
@@ -116,39 +108,17 @@ impl Replicator {
         key: &str,
         block: &DamagedBlock,
     ) -> io::Result<Vec<u8>> {
-        let head = block_head(bucket, key, block)?;
+        let (path, last) = (encode_path(key), block.bytes.end.saturating_sub(1));
+        let range = format!("bytes={}-{last}", block.bytes.start);
+        let text =
+            format!("GET /{bucket}/{path} HTTP/1.1\r\nHost: prism\r\nRange: {range}\r\n\r\n");
+        let head = parse_own_head(text.as_bytes())?;
         // The node reads for itself; other nodes trust its preamble.
-        let itself = Principal::AccessKey(String::from("prism"));
-        let request = PeerRequest {
-            head: &head,
-            preamble: preamble_for(&itself),
-            is_repeatable: true,
-        };
-        let asked = self.peers.begin_asking(peer, &request, &[]).await;
-        let (mut upstream, answer) = asked.map_err(io::Error::other)?;
-        let framing = answer.framing(head.method()).map_err(io::Error::other)?;
-        let data = read_all(&mut upstream, framing, MAX_BLOCK_BYTES).await;
-        let data = data.map_err(io::Error::other)?;
-        if answer.status() != 206 {
-            return Err(io::Error::other(format!("status {}", answer.status())));
+        let request = request_for(&head, &Principal::AccessKey(String::from("prism")));
+        let asked = self.peers.ask(peer, &request, &[], MAX_BLOCK_BYTES).await;
+        match asked.map_err(io::Error::other)? {
+            (answer, data) if answer.status() == 206 => Ok(data),
+            (answer, _) => Err(io::Error::other(format!("status {}", answer.status()))),
         }
-        if answer.keep_alive() && upstream.is_clean() {
-            self.peers.keep(peer, upstream);
-        }
-        Ok(data)
     }
-}
-
-/// The head of a GET of one block.
-fn block_head(bucket: &str, key: &str, block: &DamagedBlock) -> io::Result<RequestHead> {
-    let last = block.bytes.end.saturating_sub(1);
-    let range = format!("bytes={}-{last}", block.bytes.start);
-    let mut headers = Headers::new();
-    for (name, value) in [("Host", "prism"), ("Range", range.as_str())] {
-        headers.append(name, value).map_err(io::Error::other)?;
-    }
-    let mut text = format!("GET /{bucket}/{} HTTP/1.1\r\n", encode_path(key)).into_bytes();
-    headers.write_to(&mut text);
-    text.extend_from_slice(b"\r\n");
-    parse_own_head(&text)
 }

@@ -5,26 +5,20 @@
 
 use std::io::{self, ErrorKind::TimedOut};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::RelayStream;
-use prism_http::{Limits, RequestHead, ResponseHead};
+use prism_http::{Limits, ResponseHead};
 use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal};
-use prism_service::{
-    Io as _, PeerRequest, Peers, RelayError, encode_head, join_all, parse_own_head, read_all,
-    read_answer,
-};
+use prism_service::{Io as _, RelayError, encode_head, join_all, read_all, read_answer};
 use prism_store::{Bytes, Decided, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
-use crate::Node;
-use crate::ask::preamble_for;
-use crate::fetch::Fetcher;
-use crate::framed::prefix;
-use crate::question::{Question, Reply};
-use crate::replication::Job;
+use crate::Replicator;
+use crate::ask::{own_head, request_for};
+use crate::question::{Question, Refused, Reply};
+use crate::replication::{Job, Outgoing};
 
 /// Longest answer to a change.
 const MAX_REPLY_BYTES: usize = 64 << 10;
@@ -37,26 +31,7 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(3);
 /// Pause before a change is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// One thread's exchange with other backends.
-pub struct Replicator {
-    /// The node, which all threads share.
-    pub node: Arc<Node>,
-    /// The streams to other nodes.
-    pub peers: Rc<Peers>,
-    pub(crate) fetcher: Fetcher,
-}
-
 impl Replicator {
-    /// The replicator of the calling thread.
-    #[must_use]
-    pub fn new(node: Arc<Node>, peers: Rc<Peers>) -> Self {
-        Self {
-            fetcher: Fetcher::new(node.clone(), peers.clone()),
-            node,
-            peers,
-        }
-    }
-
     /// Runs the jobs that the store submits, until the worker ends.
     pub(crate) async fn run_jobs(self: &Rc<Self>, jobs: &mut mpsc::Receiver<Job>) {
         while let Some(job) = jobs.recv().await {
@@ -65,14 +40,10 @@ impl Replicator {
                 match job {
                     Job::Prepare {
                         others,
-                        header,
-                        len,
-                        bytes,
+                        change,
                         answer,
                     } => {
-                        let asked = others
-                            .iter()
-                            .map(|peer| worker.prepare_at(peer, &header, &bytes, len));
+                        let asked = others.iter().map(|peer| worker.prepare_at(peer, &change));
                         let answers = join_all(asked.collect()).await;
                         let _ = answer.send(verdict(&others, answers));
                     }
@@ -103,36 +74,28 @@ impl Replicator {
     }
 
     /// Has one replica prepare a change. Tries again while the replica is behind.
-    async fn prepare_at(
-        &self,
-        peer: &str,
-        header: &[u8],
-        bytes: &Bytes,
-        len: u64,
-    ) -> Result<(), Unprepared> {
+    async fn prepare_at(&self, peer: &str, change: &Outgoing) -> Result<(), Unprepared> {
         let begun = tokio::time::Instant::now();
-        let mut result = self.try_prepare_at(peer, header, bytes, len).await;
+        let mut result = self.try_prepare_at(peer, change).await;
         while self.is_behind(&result) && begun.elapsed() < BEHIND_TIMEOUT {
             tokio::time::sleep(RETRY_PAUSE).await;
-            result = self.try_prepare_at(peer, header, bytes, len).await;
+            result = self.try_prepare_at(peer, change).await;
         }
         let reply = result.map_err(|error| {
             tracing::warn!(peer, %error, "a replica did not prepare a change");
             self.node.replication.avoid(peer);
             Unprepared::Unreachable(peer.to_owned())
         })?;
+        let failed = |why: String| Unprepared::Failed(peer.to_owned(), why);
         match reply {
             Reply::Done => Ok(()),
             Reply::NotPrepared(refusal) => Err(Unprepared::Refused(peer.to_owned(), refusal)),
-            Reply::Refused { code, message } => Err(match Code::parse(&code) {
+            Reply::Refused(Refused { code, message }) => Err(match Code::parse(&code) {
                 Some(Code::InsufficientStorage) => Unprepared::NoSpace,
                 Some(Code::OperationAborted) => Unprepared::Busy,
-                _ => Unprepared::Failed(peer.to_owned(), message),
+                _ => failed(message),
             }),
-            _ => Err(Unprepared::Failed(
-                peer.to_owned(),
-                "an answer of the wrong kind".into(),
-            )),
+            _ => Err(failed("an answer of the wrong kind".into())),
         }
     }
 
@@ -144,28 +107,18 @@ impl Replicator {
             }
             Ok(Reply::NotPrepared(Refusal::Lacking)) => true,
             // This node has the bucket, so it exists.
-            Ok(Reply::Refused { code, .. }) => Code::parse(code) == Some(Code::NoSuchBucket),
+            Ok(Reply::Refused(error)) => Code::parse(&error.code) == Some(Code::NoSuchBucket),
             _ => false,
         }
     }
 
-    async fn try_prepare_at(
-        &self,
-        peer: &str,
-        header: &[u8],
-        bytes: &Bytes,
-        len: u64,
-    ) -> Result<Reply, RelayError> {
-        let prefix = prefix(header).map_err(RelayError::Broken)?;
-        let head = put_head(prefix.len() as u64 + len).map_err(RelayError::Broken)?;
-        let request = PeerRequest {
-            head: &head,
-            preamble: preamble_for(&Principal::Anonymous),
-            is_repeatable: true,
-        };
+    async fn try_prepare_at(&self, peer: &str, change: &Outgoing) -> Result<Reply, RelayError> {
+        let len = change.header.len() as u64 + change.len;
+        let head = own_head("PUT", len).map_err(RelayError::Broken)?;
+        let request = request_for(&head, &Principal::Anonymous);
         let (mut upstream, used) = self.peers.begin(peer, &request).await?;
         upstream.set_io_timeout(ANSWER_TIMEOUT);
-        let mut answer = send_change(&mut upstream, &prefix, bytes, len).await;
+        let mut answer = send_change(&mut upstream, change).await;
         // Another node may have closed an idle stream. Preparing twice has the same effect as once.
         let is_lost = match &answer {
             Err(RelayError::Broken(error)) => error.kind() != TimedOut,
@@ -176,7 +129,7 @@ impl Replicator {
             upstream.set_io_timeout(ANSWER_TIMEOUT);
             let again = upstream.write_more(&encode_head(&request)).await;
             again.map_err(RelayError::Broken)?;
-            answer = send_change(&mut upstream, &prefix, bytes, len).await;
+            answer = send_change(&mut upstream, change).await;
         }
         let answer = answer?;
         let framing = answer.framing(head.method())?;
@@ -203,30 +156,23 @@ fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<()
 /// Sends a change and reads the head of the answer. A refusal may come before the last byte.
 async fn send_change(
     upstream: &mut RelayStream,
-    prefix: &[u8],
-    bytes: &Bytes,
-    len: u64,
+    change: &Outgoing,
 ) -> Result<ResponseHead, RelayError> {
-    if let Err(error) = send_whole(upstream, prefix, bytes, len).await {
+    if let Err(error) = send_whole(upstream, change).await {
         tracing::debug!(%error, "a change was not sent to its end");
     }
     read_answer(upstream).await
 }
 
-async fn send_whole(
-    upstream: &mut RelayStream,
-    prefix: &[u8],
-    bytes: &Bytes,
-    len: u64,
-) -> io::Result<()> {
-    upstream.write_more(prefix).await?;
-    match bytes {
+async fn send_whole(upstream: &mut RelayStream, change: &Outgoing) -> io::Result<()> {
+    upstream.write_more(&change.header).await?;
+    match &change.bytes {
         Bytes::None => upstream.write_all(&[]).await,
         Bytes::Inline(bytes) => upstream.write_all(bytes).await,
         Bytes::File(file) => {
             let mut at = 0;
-            while at < len {
-                let piece_bytes = (RelayStream::PIECE_BYTES as u64).min(len - at);
+            while at < change.len {
+                let piece_bytes = (RelayStream::PIECE_BYTES as u64).min(change.len - at);
                 let mut sent = upstream.send_file(file, at, piece_bytes).await;
                 // A replica with a slow disk reads nothing. The piece is sealed already, so a
                 // flush sends the rest of it.
@@ -258,11 +204,6 @@ async fn is_at_work(upstream: &mut RelayStream) -> bool {
         is_at_work = true;
     }
     is_at_work
-}
-
-fn put_head(len: u64) -> io::Result<RequestHead> {
-    let text = format!("PUT / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
-    parse_own_head(text.as_bytes())
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use prism_membership::{Lease, LeaseTerm};
 use prism_store::{
     Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
 };
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::lister::Lister;
+use crate::framed::encode_header;
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
@@ -30,10 +31,7 @@ pub(crate) enum Job {
     /// Has other replicas prepare a change.
     Prepare {
         others: Vec<String>,
-        /// The description of the change, in JSON.
-        header: Arc<Vec<u8>>,
-        len: u64,
-        bytes: Arc<Bytes>,
+        change: Outgoing,
         answer: SyncSender<Result<(), Unprepared>>,
     },
     /// Tells other replicas the outcome of a change.
@@ -45,6 +43,14 @@ pub(crate) enum Job {
     Repair(ScrubFault),
     /// Describes the cluster for the admin socket.
     Survey(oneshot::Sender<serde_json::Value>),
+}
+
+/// A change on its way to other replicas.
+pub(crate) struct Outgoing {
+    /// Its description, as it precedes the bytes.
+    pub(crate) header: Vec<u8>,
+    pub(crate) len: u64,
+    pub(crate) bytes: Bytes,
 }
 
 /// The nodes that have each key, and the jobs for them.
@@ -149,18 +155,14 @@ impl Replication {
 
     /// The members in sync. They know all buckets, and have all keys between them.
     pub fn in_sync(&self) -> Vec<String> {
-        let mut names = self.backends_with(|status| status == Status::InSync);
-        let view = self.view();
-        names.retain(|name| view.state().placing.members.contains(name.as_str()));
-        names
+        members_in_sync(&self.view())
+            .map(NodeName::to_string)
+            .collect()
     }
 
     /// Whether this node is a member in sync.
     pub fn is_in_sync(&self) -> bool {
-        let view = self.view();
-        let state = view.state();
-        let is_member = state.placing.members.contains(self.name.as_str());
-        is_member && state.status(&self.name) == Some(Status::InSync)
+        members_in_sync(&self.view()).any(|name| name.as_str() == self.name)
     }
 
     fn backends_with(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
@@ -176,13 +178,6 @@ impl Replication {
         view.primary(bucket, key).map(NodeName::to_string)
     }
 
-    /// Whether this node is the primary of a key.
-    pub(crate) fn is_primary(&self, bucket: &str, key: &str) -> bool {
-        let view = self.view();
-        let primary = view.primary(bucket, key);
-        primary.is_some_and(|name| name.as_str() == self.name)
-    }
-
     /// The other backends that get the changes of a key.
     pub(crate) fn other_writers(&self, bucket: &str, key: &str) -> Vec<String> {
         others_of(&self.view(), &self.name, bucket, key)
@@ -196,26 +191,22 @@ impl Replication {
             return true;
         }
         let (bucket, key) = (scope.bucket.as_str(), scope.key.as_str());
-        let makes = view.primary(bucket, key);
-        makes.is_some_and(|name| name.as_str() == primary)
-            && view
-                .writers(bucket, key)
-                .iter()
-                .any(|name| name.as_str() == self.name)
+        let present = view.primary(bucket, key);
+        let writers = view.writers(bucket, key);
+        present.is_some_and(|name| name.as_str() == primary)
+            && writers.iter().any(|name| name.as_str() == self.name)
     }
 
     /// The nodes that may answer an operation on a key, in the order to ask them: this node
     /// first, nodes out of reach last.
     pub fn answerers(&self, reads_only: bool, bucket: &str, key: &str) -> Vec<String> {
-        let view = self.view();
-        if !view.is_replicated() || !reads_only {
-            let primary = view.primary(bucket, key);
-            return primary.map(NodeName::to_string).into_iter().collect();
+        match reads_only {
+            true => self.readers(bucket, key),
+            false => Vec::from_iter(self.primary(bucket, key)),
         }
-        self.readers_of(&view, bucket, key)
     }
 
-    /// Whether this node may answer a request about a key.
+    /// Whether this node may answer a request about a key: as its primary, or as a reader.
     pub fn may_answer(&self, reads_only: bool, bucket: &str, key: &str) -> bool {
         let (view, is_this) = (self.view(), |name: &NodeName| name.as_str() == self.name);
         match reads_only {
@@ -224,19 +215,9 @@ impl Replication {
         }
     }
 
-    /// Whether a key may be read here.
-    pub(crate) fn is_reader(&self, bucket: &str, key: &str) -> bool {
-        let view = self.view();
-        view.readers(bucket, key)
-            .any(|name| name.as_str() == self.name)
-    }
-
     /// The nodes at which a key may be read, in the order of [`Self::answerers`].
     pub fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
-        self.readers_of(&self.view(), bucket, key)
-    }
-
-    fn readers_of(&self, view: &View, bucket: &str, key: &str) -> Vec<String> {
+        let view = self.view();
         let readers = view.readers(bucket, key);
         let mut readers: Vec<String> = readers.map(NodeName::to_string).collect();
         if readers.len() > 1 {
@@ -247,9 +228,16 @@ impl Replication {
         readers
     }
 
-    /// The keys of a bucket that this node lists while the nodes `without` are out of reach.
-    pub(crate) fn lister<'a>(&'a self, bucket: &'a str, without: &'a [String]) -> Lister<'a> {
-        Lister::new(self.view(), &self.name, bucket, without)
+    /// Whether this node lists a key of its store by `view`, while the nodes `without` are out
+    /// of reach. Exactly one of the replicas of a key does.
+    pub(crate) fn lists(&self, view: &View, bucket: &str, key: &str, without: &[String]) -> bool {
+        // In the first epoch a store without replicas has only its own keys.
+        if view.epoch() == 1 && !view.is_replicated() {
+            return true;
+        }
+        let mut readers = view.readers(bucket, key).map(NodeName::as_str);
+        let first = readers.find(|name| !without.iter().any(|gone| gone == name));
+        first == Some(self.name.as_str())
     }
 
     /// The number of replicas in sync that a write needs, by the view.
@@ -261,9 +249,7 @@ impl Replication {
     pub fn spare(&self) -> usize {
         let view = self.view();
         let placing = &view.state().placing;
-        let members = placing.members.iter();
-        let in_sync = |name: &&NodeName| view.state().status(name.as_str()) == Some(Status::InSync);
-        let missing = members.clone().count() - members.filter(in_sync).count();
+        let missing = placing.members.len() - members_in_sync(&view).count();
         usize::from(placing.replicas).saturating_sub(missing + 1)
     }
 
@@ -312,9 +298,7 @@ impl Replication {
             };
             match worker.try_send(job) {
                 Ok(()) => return true,
-                Err(
-                    mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back),
-                ) => job = back,
+                Err(TrySendError::Full(back) | TrySendError::Closed(back)) => job = back,
             }
         }
         false
@@ -345,12 +329,10 @@ impl Replicas for Replication {
     ) -> Receiver<Result<(), Unprepared>> {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len().unwrap_or(0);
-        match serde_json::to_vec(&prepare) {
+        match encode_header(&prepare) {
             Ok(header) => drop(self.submit(Job::Prepare {
                 others: others.to_vec(),
-                header: Arc::new(header),
-                len,
-                bytes: Arc::new(bytes),
+                change: Outgoing { header, len, bytes },
                 answer,
             })),
             Err(error) => {
@@ -380,6 +362,11 @@ impl Repair for Replication {
             }
         }
     }
+}
+
+fn members_in_sync(view: &View) -> impl Iterator<Item = &NodeName> {
+    let members = view.state().placing.members.iter();
+    members.filter(|name| view.state().status(name.as_str()) == Some(Status::InSync))
 }
 
 fn others_of(view: &View, name: &str, bucket: &str, key: &str) -> Vec<String> {

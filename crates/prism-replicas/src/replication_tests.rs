@@ -22,13 +22,14 @@ fn one_replica_lists_a_key_whoever_is_out_of_reach() {
     for key in 0..50 {
         let key = key.to_string();
         for without in [vec![], vec!["b".to_owned()], vec!["c".into(), "d".into()]] {
-            let list = |node: &&Replication| node.lister("bucket", &without).lists(&key);
+            let list = |node: &&Replication| node.lists(&node.view(), "bucket", &key, &without);
             let listing: Vec<_> = nodes.iter().filter(list).map(|n| &n.name).collect();
             assert_eq!(listing.len(), 1, "{key} without {without:?}: {listing:?}");
             assert!(!without.contains(listing[0]));
         }
     }
-    assert!(replication("a", 1).lister("bucket", &[]).lists("x"));
+    let alone = replication("a", 1);
+    assert!(alone.lists(&alone.view(), "bucket", "x", &[]));
 }
 
 #[test]

@@ -15,10 +15,10 @@ use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 use prism_store::{Decided, Pending, Scope, Stamp, Standing, Store};
 
-use crate::Replicator;
-use crate::errors::store_error;
+use crate::errors::StoreResult;
 use crate::question::{Question, Reply};
 use crate::replication::Replication;
+use crate::{Node, Replicator};
 
 /// Time for another node to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,17 +54,13 @@ impl Replicator {
             return Ok(());
         };
         // Only the primary answers requests about uploads.
-        let open: Vec<_> = match self.node.replication.is_primary(bucket, key) {
+        let open = match self.node.replication.may_answer(false, bucket, key) {
             true => store.open_changes().of_key(bucket, key),
-            false => store
-                .open_changes()
-                .of_object(bucket, key)
-                .into_iter()
-                .collect(),
+            false => Vec::from_iter(store.open_changes().of_object(bucket, key)),
         };
         match open.is_empty() {
             true => Ok(()),
-            false => self.resolve_changes(without_epochs(open)).await,
+            false => self.resolve_changes(without_epochs(open).collect()).await,
         }
     }
 
@@ -127,9 +123,8 @@ impl Replicator {
                 changes: open.to_vec(),
                 epoch: self.node.replication.view().epoch(),
             };
-            let reply = self.ask(primary, &question);
-            let reply = tokio::time::timeout(ANSWER_TIMEOUT, reply).await;
-            let reply = reply.ok().and_then(Result::ok).ok_or_else(|| {
+            let reply = self.ask_within(ANSWER_TIMEOUT, primary, &question).await;
+            let reply = reply.map_err(|_| {
                 Code::ServiceUnavailable.with_message(format!(
                     "A change was under way when node {primary} went out of reach."
                 ))
@@ -140,23 +135,16 @@ impl Replicator {
             let items = open.iter().cloned().zip(standings);
             let items = items.map(|((scope, stamp), standing)| (scope, stamp, standing));
             let items = items.collect();
-            self.node
-                .on_store(move |_, store| {
-                    store
-                        .open_changes()
-                        .settle(items, epoch)
-                        .map_err(|e| store_error(&e))
-                })
-                .await?;
+            let settle =
+                move |_: &Node, store: &Store| store.open_changes().settle(items, epoch).in_s3();
+            self.node.on_store(settle).await?;
         }
         Ok(())
     }
 
     /// As the key's primary, decides a change that an earlier primary has left open.
     async fn decide_change(&self, scope: Scope, stamp: Stamp) -> Result<(), S3Error> {
-        let Some(store) = &self.node.store else {
-            return Err(Code::InternalError.into());
-        };
+        let store = self.node.store()?;
         let view = self.node.replication.view();
         let is_this = |(s, open): &(Scope, Pending)| *s == scope && open.stamp == stamp;
         let open = store.open_changes().of_key(&scope.bucket, &scope.key);
@@ -165,25 +153,18 @@ impl Replicator {
         };
         let epoch = view.epoch();
         let happened = self.ask_witnesses(&view, &scope, open).await?;
-        let item = (scope.clone(), stamp, happened);
-        self.node
-            .on_store(move |_, store| {
-                store
-                    .open_changes()
-                    .resolve(vec![item], epoch)
-                    .map_err(|e| store_error(&e))
-            })
-            .await?;
+        let items = vec![(scope.clone(), stamp, happened)];
+        let resolve =
+            move |_: &Node, store: &Store| store.open_changes().resolve(items, epoch).in_s3();
+        self.node.on_store(resolve).await?;
+        let (bucket, key) = (&scope.bucket, &scope.key);
         tracing::info!(
-            bucket = scope.bucket,
-            key = scope.key,
+            bucket,
+            key,
             happened,
-            "decided a change that another primary has left open"
+            "decided a change that another primary left open"
         );
-        let others = self
-            .node
-            .replication
-            .other_writers(&scope.bucket, &scope.key);
+        let others = self.node.replication.other_writers(bucket, key);
         let decided = Decided {
             scopes: vec![scope],
             stamp,
@@ -210,13 +191,12 @@ impl Replicator {
             open,
             epoch: view.epoch(),
         };
-        let asked = others.iter().map(|name| {
-            let reply = self.ask(name, &question);
-            tokio::time::timeout(ANSWER_TIMEOUT, reply)
-        });
+        let asked = others
+            .iter()
+            .map(|name| self.ask_within(ANSWER_TIMEOUT, name, &question));
         let replies = join_all(asked.collect()).await;
         for (name, reply) in others.iter().zip(replies) {
-            if let Ok(Ok(Reply::Has(has))) = reply {
+            if let Ok(Reply::Has(has)) = reply {
                 let _ = resolve.heard(name, has);
             }
         }
@@ -236,13 +216,14 @@ impl Replicator {
         };
         let mut open = Vec::new();
         let replication = &self.node.replication;
-        let is_own = |scope: &Scope| replication.is_primary(&scope.bucket, &scope.key);
+        let is_own = |scope: &Scope| replication.may_answer(false, &scope.bucket, &scope.key);
         for (scope, _) in changes.iter().filter(|(scope, _)| is_own(scope)) {
             let left = store.open_changes().of_key(&scope.bucket, &scope.key);
             open.extend(without_epochs(left));
         }
         self.resolve_changes(open).await
     }
+
     /// This node's store, if it has open changes.
     fn store_with_open_changes(&self) -> Option<&Store> {
         let store = self.node.store.as_ref();
@@ -261,24 +242,20 @@ pub(crate) fn standings(
     // Read first, so that the outcomes are of this epoch or a later one.
     let epoch = store.epoch();
     let is_primary =
-        |(scope, _): &(Scope, Stamp)| replication.is_primary(&scope.bucket, &scope.key);
+        |(scope, _): &(Scope, Stamp)| replication.may_answer(false, &scope.bucket, &scope.key);
     if epoch < asker_epoch || !changes.iter().all(is_primary) {
         return Err(Code::ServiceUnavailable.into());
     }
     let standing = |(scope, stamp): &(Scope, Stamp)| -> Result<Standing, S3Error> {
         match store.open_changes().contains(scope) {
             true => Err(Code::ServiceUnavailable.into()),
-            false => store
-                .open_changes()
-                .standing(scope, *stamp)
-                .map_err(|e| store_error(&e)),
+            false => store.open_changes().standing(scope, *stamp).in_s3(),
         }
     };
     let standings = changes.iter().map(standing).collect::<Result<_, _>>()?;
     Ok(Reply::Standings { standings, epoch })
 }
 
-fn without_epochs(open: Vec<(Scope, Pending)>) -> Vec<(Scope, Stamp)> {
-    let open = open.into_iter();
-    open.map(|(scope, open)| (scope, open.stamp)).collect()
+pub(crate) fn without_epochs(open: Vec<(Scope, Pending)>) -> impl Iterator<Item = (Scope, Stamp)> {
+    open.into_iter().map(|(scope, open)| (scope, open.stamp))
 }

@@ -19,17 +19,12 @@ pub(crate) fn write(store: &Store, state: &State) -> Result<(), Error> {
 /// The saved state cannot be read, or a later release has written it.
 pub fn read(store: &Store) -> anyhow::Result<Testimony> {
     let saved = store.saved_state().context("reading the cluster's state")?;
-    let state = match saved {
-        Some(saved) => {
-            let state: State = serde_json::from_slice(&saved)
-                .context("this release cannot read the cluster's state that the store has saved")?;
-            state
-                .check()
-                .context("the cluster's state that the store has saved")?;
-            Some(state)
-        }
-        None => None,
-    };
+    let state: Option<State> = saved
+        .map(|saved| serde_json::from_slice(&saved))
+        .transpose()
+        .context("this release cannot read the cluster's state that the store has saved")?;
+    let checked = state.as_ref().map_or(Ok(()), State::check);
+    checked.context("the cluster's state that the store has saved")?;
     Ok(Testimony {
         store: store.identity(),
         epoch: store.epoch(),

@@ -2,20 +2,18 @@
 //!
 //! Not here: reading and comparing the store (`prism-store`), and the commands (the admin socket).
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_store::{Place, ScrubFault, Store};
+use prism_store::{Place, ScrubFault, ScrubReport, Store};
 use serde_json::{Value, json};
 
-use crate::{Node, now_ms};
+use crate::node::{Node, now_ms};
+use crate::pace::Pace;
 
 /// Most faults of a run that its status shows. All faults are counted and logged.
 const MAX_SHOWN_FAULTS: usize = 1_000;
-/// Longest sleep of a run, after which it checks whether it has to end.
-const NAP: Duration = Duration::from_millis(50);
 
 /// The runs of one node.
 #[derive(Debug, Default)]
@@ -45,25 +43,18 @@ struct State {
     run: Run,
     is_running: bool,
     ending: bool,
-    /// Faults of all runs that have ended.
-    faults: u64,
-    /// Bytes of all runs that have ended.
-    bytes: u64,
+    totals: ScrubTotals,
 }
 
 #[derive(Debug, Default)]
 struct Run {
-    /// Counts from 1; 0 before the first run.
-    number: u64,
     started_ms: u64,
     finished_ms: Option<u64>,
-    objects: u64,
-    files: u64,
     bytes: u64,
     fault_count: u64,
-    faults: VecDeque<ScrubFault>,
-    /// Whether the run reached the end of the store.
-    complete: bool,
+    faults: Vec<ScrubFault>,
+    /// The store's report, if the run has not failed.
+    report: ScrubReport,
     error: Option<String>,
 }
 
@@ -95,11 +86,11 @@ impl Scrubber {
     pub fn ask(&self, rate: u64) -> u64 {
         let mut state = self.locked();
         if state.is_running {
-            return state.run.number;
+            return state.totals.runs;
         }
         state.wanted = Some(rate);
         self.changed.notify_all();
-        state.run.number + 1
+        state.totals.runs + 1
     }
 
     /// The present run, or the last one, as a JSON document.
@@ -107,14 +98,14 @@ impl Scrubber {
         let state = self.locked();
         let run = &state.run;
         json!({
-            "run": run.number,
+            "run": state.totals.runs,
             "running": state.is_running || state.wanted.is_some(),
             "started_ms": run.started_ms,
             "finished_ms": run.finished_ms,
-            "complete": run.complete,
+            "complete": run.report.complete,
             "error": run.error,
-            "objects": run.objects,
-            "files": run.files,
+            "objects": run.report.objects,
+            "files": run.report.files,
             "bytes": run.bytes,
             "fault_count": run.fault_count,
             "faults": run.faults.iter().map(shown).collect::<Vec<_>>(),
@@ -133,16 +124,7 @@ impl Scrubber {
 
     /// Sums over all runs.
     pub fn totals(&self) -> ScrubTotals {
-        let state = self.locked();
-        let (bytes, faults) = match state.is_running {
-            true => (state.run.bytes, state.run.fault_count),
-            false => (0, 0),
-        };
-        ScrubTotals {
-            runs: state.run.number,
-            bytes: state.bytes + bytes,
-            faults: state.faults + faults,
-        }
+        self.locked().totals
     }
 
     /// Waits until a run is due, and returns its pace; `None` to end.
@@ -177,35 +159,27 @@ impl Scrubber {
             let mut state = self.locked();
             state.wanted = None;
             state.is_running = true;
+            state.totals.runs += 1;
             state.run = Run {
-                number: state.run.number + 1,
                 started_ms: now_ms(),
                 ..Run::default()
             };
         }
-        let mut speed = Speed::new(rate);
-        let mut pace = |bytes| {
-            speed.wait_after(bytes, || self.locked().ending);
-            let mut state = self.locked();
-            state.run.bytes += bytes;
-            !state.ending
-        };
+        let pace = Pace::new(rate);
+        let mut read = |bytes| self.count(bytes, &pace);
         let mut found = |fault: &ScrubFault| {
             tracing::error!(%fault, "scrub found damage");
             let mut state = self.locked();
             state.run.fault_count += 1;
+            state.totals.faults += 1;
             if state.run.faults.len() < MAX_SHOWN_FAULTS {
-                state.run.faults.push_back(fault.clone());
+                state.run.faults.push(fault.clone());
             }
         };
-        let result = store.integrity().scrub(&mut pace, &mut found);
+        let result = store.integrity().scrub(&mut read, &mut found);
         let mut state = self.locked();
         match result {
-            Ok(report) => {
-                state.run.objects = report.objects;
-                state.run.files = report.files;
-                state.run.complete = report.complete;
-            }
+            Ok(report) => state.run.report = report,
             Err(error) => {
                 tracing::error!(%error, "the scrub failed");
                 state.run.error = Some(error.to_string());
@@ -213,26 +187,28 @@ impl Scrubber {
         }
         let run = &mut state.run;
         run.finished_ms = Some(now_ms());
-        let (bytes, faults) = (run.bytes, run.fault_count);
-        tracing::info!(
-            bytes,
-            faults,
-            complete = run.complete,
-            "the scrub has ended"
-        );
-        if run.complete
-            && let Err(error) = store.integrity().note_scrub(run.started_ms)
-        {
+        let (bytes, faults, complete) = (run.bytes, run.fault_count, run.report.complete);
+        tracing::info!(bytes, faults, complete, "the scrub has ended");
+        if complete && let Err(error) = store.integrity().note_scrub(run.started_ms) {
             tracing::warn!(%error, "cannot save the time of the scrub");
         }
         state.is_running = false;
-        state.bytes += bytes;
-        state.faults += faults;
-        if !state.run.complete && !state.ending && state.wanted.is_none() {
+        if !complete && !state.ending && state.wanted.is_none() {
             // A run that failed is due again at once, so it waits.
             let nap = self.changed.wait_timeout(state, Duration::from_secs(60));
             drop(nap);
         }
+    }
+
+    /// Counts bytes that were read, and waits until they have had their time. Returns whether the
+    /// run goes on.
+    fn count(&self, bytes: u64, pace: &Pace) -> bool {
+        let wait = pace.wait_after(bytes, Instant::now());
+        let waiting = (self.changed).wait_timeout_while(self.locked(), wait, |state| !state.ending);
+        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        state.run.bytes += bytes;
+        state.totals.bytes += bytes;
+        !state.ending
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -263,52 +239,21 @@ fn shown(fault: &ScrubFault) -> Value {
     shown
 }
 
-/// Keeps a run below a number of bytes per second.
-struct Speed {
-    rate: u64,
-    begun: Instant,
-    bytes: u64,
-}
-
-impl Speed {
-    fn new(rate: u64) -> Self {
-        Self {
-            rate,
-            begun: Instant::now(),
-            bytes: 0,
-        }
-    }
-
-    /// Sleeps until the bytes so far have had their time, or `ending` is true.
-    fn wait_after(&mut self, bytes: u64, mut ending: impl FnMut() -> bool) {
-        self.bytes += bytes;
-        if self.rate == 0 {
-            return;
-        }
-        let due = Duration::from_secs_f64(self.bytes as f64 / self.rate as f64);
-        while !ending() {
-            let left = due.saturating_sub(self.begun.elapsed());
-            if left.is_zero() {
-                return;
-            }
-            std::thread::sleep(left.min(NAP));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_run_is_no_faster_than_told_and_ends_when_told() {
-        let mut speed = Speed::new(1_000_000);
+        let (scrubber, pace) = (Scrubber::default(), Pace::new(1_000_000));
         let begun = Instant::now();
         for _ in 0..10 {
-            speed.wait_after(10_000, || false);
+            assert!(scrubber.count(10_000, &pace));
         }
         assert!(begun.elapsed() >= Duration::from_millis(100));
-        speed.wait_after(1_000_000_000, || true);
+        scrubber.end();
+        assert!(!scrubber.count(1_000_000_000, &pace));
         assert!(begun.elapsed() < Duration::from_secs(10));
+        assert_eq!(scrubber.totals().bytes, 1_000_100_000);
     }
 }

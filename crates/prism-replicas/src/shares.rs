@@ -2,14 +2,78 @@
 //!
 //! Not here: merging the shares of several backends (`prism-objects`).
 
+use std::sync::Arc;
+
+use prism_cluster::View;
 use prism_s3::S3Error;
-use prism_store::{Position, Step, Store, UploadId, VersionEntry, VersionPosition};
+use prism_s3::list::common_prefix;
+use prism_store::{Position, Step, Store, UploadId, VersionPosition};
 
 use crate::delete::named;
-use crate::errors::store_error;
+use crate::errors::StoreResult;
 use crate::meta::checksum_wanted;
-use crate::question::{Item, ListShare, ObjectsWanted, UploadsWanted, VersionsWanted};
+use crate::question::{Item, ListShare, ListWanted, ObjectsWanted, UploadsWanted, VersionsWanted};
 use crate::replication::Replication;
+
+/// A share in the making.
+struct Listing<'a, P> {
+    wanted: &'a ListWanted<P>,
+    replication: &'a Replication,
+    /// All keys of a share are left to others by one view.
+    view: Arc<View>,
+    share: ListShare,
+}
+
+impl<'a, P> Listing<'a, P> {
+    fn new(replication: &'a Replication, wanted: &'a ListWanted<P>) -> Self {
+        let view = replication.view();
+        let share = ListShare {
+            epoch: view.epoch(),
+            ..ListShare::default()
+        };
+        Self {
+            wanted,
+            replication,
+            view,
+            share,
+        }
+    }
+
+    /// The common prefix that stands for a key.
+    fn folder<'k>(&self, key: &'k str) -> Option<&'k str> {
+        common_prefix(&self.wanted.prefix, self.wanted.delimiter.as_deref(), key)
+    }
+
+    /// The position behind a line. A common prefix stands for all keys below it.
+    fn behind<'k>(&self, name: &'k str) -> Position<'k> {
+        match self.folder(name) == Some(name) {
+            true => Position::Behind(name),
+            false => Position::After(name),
+        }
+    }
+
+    /// Adds the line of a key, if this node lists it. Returns where the listing goes on.
+    fn add(&mut self, key: String, item: impl FnOnce() -> Item) -> Step {
+        let wanted = self.wanted;
+        if !(self.replication).lists(&self.view, &wanted.bucket, &key, &wanted.without) {
+            return Step::Entry;
+        }
+        if self.share.items.len() >= wanted.max {
+            self.share.truncated = true;
+            return Step::End;
+        }
+        match self.folder(&key).map(str::to_owned) {
+            Some(prefix) => {
+                self.share.items.push_back((prefix.clone(), Item::Prefix));
+                Step::Behind(prefix)
+            }
+            None => {
+                self.share.items.push_back((key, item()));
+                Step::Entry
+            }
+        }
+    }
+}
 
 /// This store's share of the keys. Blocks on disk.
 pub(crate) fn objects(
@@ -17,110 +81,18 @@ pub(crate) fn objects(
     replication: &Replication,
     wanted: &ObjectsWanted,
 ) -> Result<ListShare, S3Error> {
-    let mut share = ListShare::default();
-    let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
-    let begin = match wanted.after.as_deref() {
-        None => Position::Start,
-        // The common prefix stands for all keys below it.
-        Some(after) if folder(after).as_deref() == Some(after) => Position::Behind(after),
-        Some(after) => Position::After(after),
-    };
-    let lister = replication.lister(&wanted.bucket, &wanted.without);
-    share.epoch = lister.epoch();
+    let mut listing = Listing::new(replication, wanted);
+    let after = wanted.after.as_deref();
+    let begin = after.map_or(Position::Start, |after| listing.behind(after));
     let scanned = store.scan(&wanted.bucket, &wanted.prefix, begin, |entry| {
-        if !lister.lists(&entry.key) {
-            return Step::Entry;
-        }
-        if share.items.len() >= wanted.max {
-            share.truncated = true;
-            return Step::End;
-        }
-        match folder(&entry.key) {
-            Some(prefix) => {
-                share.items.push_back((prefix.clone(), Item::Prefix));
-                Step::Behind(prefix)
-            }
-            None => {
-                let item = Item::Key {
-                    len: entry.len,
-                    etag: entry.etag,
-                    created_ms: entry.created_ms,
-                };
-                share.items.push_back((entry.key, item));
-                Step::Entry
-            }
-        }
+        listing.add(entry.key, || Item::Key {
+            len: entry.len,
+            etag: entry.etag,
+            created_ms: entry.created_ms,
+        })
     });
-    scanned.map_err(|e| store_error(&e))?;
-    Ok(share)
-}
-
-/// This store's share of the uploads. Blocks on disk.
-pub(crate) fn uploads(
-    store: &Store,
-    replication: &Replication,
-    wanted: &UploadsWanted,
-) -> Result<ListShare, S3Error> {
-    let mut share = ListShare::default();
-    let lister = replication.lister(&wanted.bucket, &wanted.without);
-    share.epoch = lister.epoch();
-    let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
-    let mut after = wanted.after.clone();
-    let listed = |key: &str| {
-        let (marker, _) = wanted.after.as_ref()?;
-        Some(folder(marker).as_deref() == Some(marker) && key.starts_with(marker.as_str()))
-    };
-    loop {
-        let behind = after
-            .as_ref()
-            .map(|(key, id)| (key.as_str(), UploadId::parse(id)));
-        let room = wanted.max.saturating_sub(share.items.len()).max(1);
-        let page = store
-            .uploads()
-            .list(&wanted.bucket, &wanted.prefix, behind, room);
-        let (page, more) = page.map_err(|e| store_error(&e))?;
-        let Some(last) = page.last() else {
-            return Ok(share);
-        };
-        after = Some((last.key.clone(), last.id.to_string()));
-        for upload in page {
-            if !lister.lists(&upload.key) {
-                continue;
-            }
-            let prefix = folder(&upload.key);
-            let last = share.items.back().map(|(name, _)| name);
-            if listed(&upload.key) == Some(true) || (prefix.is_some() && prefix.as_ref() == last) {
-                continue;
-            }
-            if share.items.len() >= wanted.max {
-                share.truncated = true;
-                return Ok(share);
-            }
-            let line = match prefix {
-                Some(prefix) => (prefix, Item::Prefix),
-                None => {
-                    let checksum = checksum_wanted(&upload.meta);
-                    let checksum =
-                        checksum.map(|(a, kind)| (a.name().to_owned(), kind.as_str().to_owned()));
-                    let item = Item::Upload {
-                        id: upload.id.to_string(),
-                        created_ms: upload.meta.created_ms,
-                        checksum,
-                    };
-                    (upload.key, item)
-                }
-            };
-            share.items.push_back(line);
-        }
-        if !more {
-            return Ok(share);
-        }
-    }
-}
-
-pub(crate) fn common_prefix(prefix: &str, delimiter: Option<&str>, key: &str) -> Option<String> {
-    let found = prism_s3::list::common_prefix(prefix, delimiter, key);
-    found.map(str::to_owned)
+    scanned.in_s3()?;
+    Ok(listing.share)
 }
 
 /// This store's share of the versions. Blocks on disk.
@@ -129,53 +101,72 @@ pub(crate) fn versions(
     replication: &Replication,
     wanted: &VersionsWanted,
 ) -> Result<ListShare, S3Error> {
-    let mut share = ListShare::default();
-    let folder = |key: &str| common_prefix(&wanted.prefix, wanted.delimiter.as_deref(), key);
+    let mut listing = Listing::new(replication, wanted);
     let begin = match &wanted.after {
         None => VersionPosition::Key(Position::Start),
-        Some((after, id)) => match named(Some(id).filter(|id| !id.is_empty()).map(String::as_str))?
-        {
+        Some((after, id)) => match named(Some(id.as_str()).filter(|id| !id.is_empty()))? {
             Some(id) => VersionPosition::AfterVersion(after, id),
-            // The common prefix stands for all keys below it.
-            None if folder(after).as_deref() == Some(after) => {
-                VersionPosition::Key(Position::Behind(after))
-            }
-            None => VersionPosition::Key(Position::After(after)),
+            None => VersionPosition::Key(listing.behind(after)),
         },
     };
-    let lister = replication.lister(&wanted.bucket, &wanted.without);
-    share.epoch = lister.epoch();
     let scanned = store.scan_versions(&wanted.bucket, &wanted.prefix, begin, |entry| {
-        if !lister.lists(&entry.key) {
-            return Step::Entry;
-        }
-        if share.items.len() >= wanted.max {
-            share.truncated = true;
-            return Step::End;
-        }
-        match folder(&entry.key) {
-            Some(prefix) => {
-                share.items.push_back((prefix.clone(), Item::Prefix));
-                Step::Behind(prefix)
-            }
-            None => {
-                share.items.push_back(line(entry));
-                Step::Entry
-            }
-        }
+        listing.add(entry.key, || Item::Version {
+            id: entry.id.to_string(),
+            is_latest: entry.is_latest,
+            created_ms: entry.created_ms,
+            object: (!entry.is_marker).then_some((entry.etag, entry.len)),
+        })
     });
-    scanned.map_err(|e| store_error(&e))?;
-    Ok(share)
+    scanned.in_s3()?;
+    Ok(listing.share)
 }
 
-fn line(entry: VersionEntry) -> Line {
-    let item = Item::Version {
-        id: entry.id.to_string(),
-        is_latest: entry.is_latest,
-        created_ms: entry.created_ms,
-        object: (!entry.is_marker).then_some((entry.etag, entry.len)),
-    };
-    (entry.key, item)
+/// This store's share of the uploads. Blocks on disk.
+pub(crate) fn uploads(
+    store: &Store,
+    replication: &Replication,
+    wanted: &UploadsWanted,
+) -> Result<ListShare, S3Error> {
+    let mut listing = Listing::new(replication, wanted);
+    let mut after = wanted.after.clone();
+    // The common prefix that is listed already.
+    let marker = after.as_ref().map(|(key, _)| key.clone());
+    let mut listed = marker.filter(|key| listing.folder(key) == Some(key));
+    loop {
+        let behind = after.as_ref();
+        let behind = behind.map(|(key, id)| (key.as_str(), UploadId::parse(id)));
+        let room = wanted.max.saturating_sub(listing.share.items.len()).max(1);
+        let page = (store.uploads()).list(&wanted.bucket, &wanted.prefix, behind, room);
+        let (page, more) = page.in_s3()?;
+        after = page
+            .last()
+            .map(|last| (last.key.clone(), last.id.to_string()));
+        for upload in page {
+            if listed
+                .as_ref()
+                .is_some_and(|prefix| upload.key.starts_with(prefix))
+            {
+                continue;
+            }
+            let step = listing.add(upload.key, || {
+                let checksum = checksum_wanted(&upload.meta);
+                Item::Upload {
+                    id: upload.id.to_string(),
+                    created_ms: upload.meta.created_ms,
+                    checksum: checksum
+                        .map(|(a, kind)| (a.name().to_owned(), kind.as_str().to_owned())),
+                }
+            });
+            match step {
+                Step::Entry => {}
+                Step::Behind(prefix) => listed = Some(prefix),
+                Step::End => return Ok(listing.share),
+            }
+        }
+        if !more || after.is_none() {
+            return Ok(listing.share);
+        }
+    }
 }
 
 /// A line of a listing.

@@ -7,7 +7,7 @@ use prism_cluster::{Phase, State};
 use prism_membership::Known;
 use prism_service::join_all;
 use prism_store::Replicas;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::Replicator;
 use crate::question::{Question, Reply};
@@ -20,15 +20,18 @@ impl Replicator {
     pub(crate) async fn survey(&self) -> Value {
         let replication = &self.node.replication;
         let nodes = replication.backends();
-        let asked = nodes.iter().map(|node| self.report_of(node));
-        let mut backends = join_all(asked.collect()).await;
+        let report = &Question::Report;
+        let asked = nodes
+            .iter()
+            .map(|node| self.ask_within(ANSWER_TIMEOUT, node, report));
+        let replies = join_all(asked.collect()).await;
         let view = replication.view();
         let state = view.state();
         let known = self.node.cluster.known();
         let lease_ms = self.node.cluster.lease.left().map(|left| left.as_millis());
-        for backend in &mut backends {
-            describe(backend, state, known.as_deref());
-        }
+        let backends = nodes.iter().zip(replies);
+        let backends =
+            backends.map(|(name, reply)| describe(name, reply.ok(), state, known.as_deref()));
         json!({
             "cluster": self.node.config.cluster.name,
             "asked": self.node.name,
@@ -37,7 +40,11 @@ impl Replicator {
             "replicas": state.placing.replicas,
             "min_replicas": replication.min_replicas(),
             "members": state.placing.members,
-            "phase": phase(&state.phase),
+            "phase": match &state.phase {
+                Phase::Settled => "settled",
+                Phase::Filling { .. } => "filling",
+                Phase::Moved { .. } => "moved",
+            },
             "to": match &state.phase {
                 Phase::Filling { to, .. } => Some(to),
                 Phase::Settled | Phase::Moved { .. } => None,
@@ -45,57 +52,40 @@ impl Replicator {
             "wish": known.as_ref().and_then(|known| known.wish.as_ref()),
             "lease_ms": lease_ms,
             "fault": self.node.cluster.fault().map(|fault| fault.to_string()),
-            "backends": backends,
+            "backends": backends.collect::<Vec<_>>(),
         })
     }
-
-    async fn report_of(&self, node: &str) -> Value {
-        let asked = self.ask(node, &Question::Report);
-        let reply = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
-        match reply.ok().and_then(Result::ok) {
-            Some(Reply::Report {
-                open_changes,
-                bytes_used,
-                progress,
-            }) => json!({
-                "name": node,
-                "in_reach": true,
-                "open_changes": open_changes,
-                "bytes_used": bytes_used,
-                "catching_up": progress,
-            }),
-            _ => json!({ "name": node, "in_reach": false }),
-        }
-    }
 }
 
-fn phase(phase: &Phase) -> &'static str {
-    match phase {
-        Phase::Settled => "settled",
-        Phase::Filling { .. } => "filling",
-        Phase::Moved { .. } => "moved",
+/// A backend: its own reply, its agreed status, and its report in etcd.
+fn describe(name: &str, reply: Option<Reply>, state: &State, known: Option<&Known>) -> Value {
+    let mut backend = Map::new();
+    let mut add = |field: &str, value: Value| drop(backend.insert(field.into(), value));
+    add("name", name.into());
+    let is_report = matches!(reply, Some(Reply::Report { .. }));
+    add("in_reach", is_report.into());
+    if let Some(Reply::Report {
+        open_changes,
+        bytes_used,
+        progress,
+    }) = reply
+    {
+        add("open_changes", open_changes.into());
+        add("bytes_used", bytes_used.into());
+        add("catching_up", json!(progress));
     }
-}
-
-/// Adds the agreed status of a backend, and its report in etcd.
-fn describe(backend: &mut Value, state: &State, known: Option<&Known>) {
-    let Some(fields) = backend.as_object_mut() else {
-        return;
-    };
-    let name = fields.get("name").and_then(Value::as_str).unwrap_or("");
-    let name = name.to_owned();
-    if let Some(agreed) = state.backends.get(name.as_str()) {
-        fields.insert("status".into(), json!(agreed.status));
-        fields.insert("since".into(), json!(agreed.since));
+    if let Some(agreed) = state.backends.get(name) {
+        add("status", json!(agreed.status));
+        add("since", agreed.since.into());
     }
     if let Some(known) = known {
-        let living = known.living.get(name.as_str());
-        fields.insert("lives".into(), json!(living.is_some()));
+        let living = known.living.get(name);
+        add("lives", living.is_some().into());
         if let Some(living) = living {
-            fields.insert("adopted".into(), json!(living.report.epoch));
-            fields.insert("caught_up".into(), json!(living.report.caught_up));
+            add("adopted", living.report.epoch.into());
+            add("caught_up", living.report.caught_up.into());
         }
-        let fetches = state.fetches_since(&name);
-        fields.insert("fetches_since".into(), json!(fetches));
+        add("fetches_since", state.fetches_since(name).into());
     }
+    backend.into()
 }

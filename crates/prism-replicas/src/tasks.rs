@@ -6,7 +6,7 @@ use prism_handoff::supervise::keep;
 
 use crate::Replicator;
 use crate::buckets::{BucketFollower, purge_buckets};
-use crate::catch_up::CatchUp;
+use crate::catch_up::keep_caught_up;
 use crate::expire::expire_uploads;
 use crate::open_changes::settle_open_changes;
 
@@ -23,18 +23,16 @@ pub fn keep_tasks(replicator: &Rc<Replicator>) {
     keep("idle uploads", async move || expire_uploads(&own).await);
     let own = replicator.clone();
     keep("buckets", async move || {
-        BucketFollower::new(own.clone()).run().await;
+        BucketFollower::new(own.clone()).run().await
     });
     let own = replicator.clone();
     keep("deleted buckets", async move || purge_buckets(&own).await);
     if node.replication.is_on() || node.cluster.is_in_etcd() {
         let own = replicator.clone();
         keep("open changes", async move || {
-            settle_open_changes(&own).await;
+            settle_open_changes(&own).await
         });
         let own = replicator.clone();
-        keep("catch-up", async move || {
-            CatchUp::new(own.clone()).run().await;
-        });
+        keep("catch-up", async move || keep_caught_up(&own).await);
     }
 }
