@@ -57,7 +57,7 @@
 //! # }
 //! ```
 //!
-//! `examples/echo` is a whole program: two processes in two network namespaces alternate in
+//! `tools/echo` is a whole program: two processes in two network namespaces alternate in
 //! answering the lines of one connection.
 //!
 //! # Limits

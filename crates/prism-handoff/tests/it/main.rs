@@ -9,7 +9,7 @@
     reason = "test code"
 )]
 
-#[path = "../../examples/echo/network.rs"]
+#[path = "../../../../tools/echo/network.rs"]
 mod network;
 
 mod app;
