@@ -9,12 +9,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
-use prism_proto::wire::DecodeError;
-use prism_tls::{Event, MAX_RECORD_BYTES, OpenError, SealError, Session};
+use prism_tls::{Event, MAX_RECORD_BYTES, SealError, Session};
 use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
@@ -23,19 +21,16 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::counters::Counters;
-use crate::deferred::DeferredWork;
+use crate::buffers::receive;
 use crate::endpoint::Shared;
-use crate::leaving::Leaver;
+use crate::leavers::Leaver;
 use crate::node_tls::Secured;
-use crate::reading::receive;
+use crate::peers::Peers;
 
-use outbox::Outbox;
+use outbox::{KEPT_BYTES, Outbox, append};
 
 /// The size of one read: the rest of a record that has come in part, and another record.
 const SEALED_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// The capacity of a buffer that is kept after a large frame.
-const KEPT_BYTES: usize = 64 << 10;
 
 /// A hand-off that has arrived, and the channel for its verdict.
 pub(crate) struct Arrived {
@@ -44,9 +39,6 @@ pub(crate) struct Arrived {
     pub(crate) at_ns: u64,
 }
 
-/// Verdicts under way, by hand-off.
-type Verdicts = RefCell<HashMap<u64, oneshot::Sender<Frame>>>;
-
 /// One live channel.
 pub(crate) struct Channel {
     pub(crate) peer: String,
@@ -54,10 +46,10 @@ pub(crate) struct Channel {
     outbox: Outbox,
     /// The deferred work has an entry that sends the outbox.
     will_send: Cell<bool>,
-    deferred: Rc<DeferredWork>,
-    importer: Weak<Shared>,
-    counters: Arc<Counters>,
-    verdicts: Verdicts,
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) peers: Weak<Peers>,
+    /// Verdicts under way, by hand-off.
+    verdicts: RefCell<HashMap<u64, oneshot::Sender<Frame>>>,
     open: Cell<bool>,
     /// Set when the peer has said on this channel that it leaves.
     leaver: RefCell<Option<Leaver>>,
@@ -66,14 +58,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Takes over a TLS connection. `importer` imports the hand-offs that arrive.
-    pub(crate) fn start(
-        secured: Secured,
-        peer: String,
-        importer: Weak<Shared>,
-        deferred: Rc<DeferredWork>,
-        counters: Arc<Counters>,
-    ) -> Rc<Self> {
+    /// Takes over a TLS connection with the node `peer`.
+    pub(crate) fn start(secured: Secured, peer: String, peers: &Rc<Peers>) -> Rc<Self> {
         let Secured { tcp, session } = secured;
         let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
@@ -81,9 +67,8 @@ impl Channel {
             session: RefCell::new(session),
             outbox: Outbox::default(),
             will_send: Cell::default(),
-            deferred,
-            importer,
-            counters,
+            shared: peers.shared.clone(),
+            peers: Rc::downgrade(peers),
             verdicts: RefCell::default(),
             open: Cell::new(true),
             leaver: RefCell::default(),
@@ -155,7 +140,7 @@ impl Channel {
             self.outbox.send();
         } else if !self.will_send.replace(true) {
             let channel = self.clone();
-            self.deferred.add_batched(move || {
+            self.shared.deferred.add_batched(move || {
                 channel.will_send.set(false);
                 channel.outbox.send();
             });
@@ -200,7 +185,7 @@ impl Channel {
         }
     }
 
-    async fn read(self: &Rc<Self>, tcp: OwnedReadHalf) -> Result<(), ChannelError> {
+    async fn read(self: &Rc<Self>, tcp: OwnedReadHalf) -> io::Result<()> {
         let mut sealed = Vec::with_capacity(SEALED_BYTES);
         let mut frames = Vec::new();
         let mut two_way = TwoWay::default();
@@ -214,7 +199,7 @@ impl Channel {
                     Err(error) => {
                         // The alert is the last thing that this end sends.
                         self.alert.set(Some(error.alert()));
-                        return Err(error.into());
+                        return Err(io::Error::other(format!("the peer broke TLS: {error}")));
                     }
                 };
                 match opened.event {
@@ -238,7 +223,7 @@ impl Channel {
     }
 
     /// Handles the frames that end within `data`. `part` keeps the beginning of the next one.
-    async fn on_data(self: &Rc<Self>, data: &[u8], part: &mut Vec<u8>) -> Result<(), ChannelError> {
+    async fn on_data(self: &Rc<Self>, data: &[u8], part: &mut Vec<u8>) -> io::Result<()> {
         // Most frames fill one record, and are decoded in place.
         if part.is_empty() {
             let read = self.on_frames(data).await?;
@@ -252,7 +237,7 @@ impl Channel {
     }
 
     /// Handles the whole frames at the start of `bytes`, and returns their length.
-    async fn on_frames(self: &Rc<Self>, bytes: &[u8]) -> Result<usize, ChannelError> {
+    async fn on_frames(self: &Rc<Self>, bytes: &[u8]) -> io::Result<usize> {
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
@@ -268,7 +253,7 @@ impl Channel {
         }
     }
 
-    async fn on_frame(self: &Rc<Self>, bytes: &[u8]) -> Result<(), ChannelError> {
+    async fn on_frame(self: &Rc<Self>, bytes: &[u8]) -> io::Result<()> {
         let at_ns = crate::control::now_ns();
         match Frame::decode(bytes) {
             Ok(Frame::HandOff(hand_off)) => {
@@ -277,9 +262,7 @@ impl Channel {
                     channel: self.clone(),
                     at_ns,
                 };
-                if let Some(shared) = self.importer.upgrade() {
-                    crate::import::begin(shared, arrived).await;
-                }
+                arrived.import().await;
                 Ok(())
             }
             Ok(Frame::Ask { id }) => {
@@ -294,21 +277,21 @@ impl Channel {
             ) => {
                 match self.verdicts.borrow_mut().remove(&id) {
                     Some(waiting) => drop(waiting.send(verdict)),
-                    None => self.counters.verdicts_unexpected.add_one(),
+                    None => self.shared.counters.verdicts_unexpected.add_one(),
                 }
                 Ok(())
             }
             Ok(Frame::Leaving { id }) => {
-                if let Some(shared) = self.importer.upgrade() {
-                    let leaver = shared.process.leavers.add(&self.peer);
-                    self.leaver.replace(Some(leaver));
-                    shared.peers.forget_relays(&self.peer);
+                let leaver = self.shared.process.leavers.add(&self.peer);
+                self.leaver.replace(Some(leaver));
+                if let Some(peers) = self.peers.upgrade() {
+                    peers.forget_relays(&self.peer);
                 }
                 self.send_verdict(&Frame::Heard { id });
                 Ok(())
             }
             Err(error) => {
-                self.counters.frames_malformed.add_one();
+                self.shared.counters.frames_malformed.add_one();
                 tracing::warn!(peer = self.peer, %error,
                     "a node sent a frame that cannot be decoded; compare the nodes' versions");
                 match Frame::peek_hand_off_id(bytes) {
@@ -317,7 +300,7 @@ impl Channel {
                         self.send_verdict(&Frame::Refused { id, reason });
                         Ok(())
                     }
-                    None => Err(error.into()),
+                    None => Err(io::Error::other(error)),
                 }
             }
         }
@@ -327,18 +310,17 @@ impl Channel {
 impl Channel {
     /// The length of the next frame. A frame over the limit ends the channel, because the start
     /// of the one behind it cannot be found.
-    fn announced_len(&self, buffer: &[u8]) -> Result<Option<usize>, DecodeError> {
-        Frame::announced_len(buffer).inspect_err(|_| self.counters.frames_malformed.add_one())
+    fn announced_len(&self, buffer: &[u8]) -> io::Result<Option<usize>> {
+        Frame::announced_len(buffer).map_err(|error| {
+            self.shared.counters.frames_malformed.add_one();
+            io::Error::other(error)
+        })
     }
 
     /// Answers a source that asks for the outcome of its hand-off. There is no answer while the
     /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64) {
-        let Some(shared) = self.importer.upgrade() else {
-            return;
-        };
-        let told = shared.process.given_up.ask(id);
-        let frame = match told {
+        let frame = match self.shared.process.given_up.ask(id) {
             Some(true) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,
@@ -411,26 +393,6 @@ fn consume(buffer: &mut Vec<u8>, end: usize) {
     if rest == 0 {
         *buffer = Vec::new();
     }
-}
-
-/// Appends `bytes`, and wipes the old buffer if it has to grow.
-fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
-    if buffer.capacity() - buffer.len() < bytes.len() {
-        let mut larger = Vec::with_capacity(2 * (buffer.len() + bytes.len()));
-        larger.extend_from_slice(buffer);
-        std::mem::replace(buffer, larger).zeroize();
-    }
-    buffer.extend_from_slice(bytes);
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ChannelError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("a frame cannot be decoded: {0}")]
-    Decode(#[from] DecodeError),
-    #[error("the peer broke TLS: {0}")]
-    Tls(#[from] OpenError),
 }
 
 /// Waits for one verdict; forgets it when dropped.

@@ -3,19 +3,19 @@
 //! `prism_tls::accept` does the handshake. This module has the socket, the time limit, and the
 //! answer to clients that do not speak TLS.
 
+use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_sys::tcp::ktls::Offered;
 use prism_tls::Session;
 use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::connection::ConnectionState;
+use crate::connection::{Connection, ConnectionState};
 use crate::endpoint::{Incoming, Shared};
+use crate::newcomers::told_to_leave;
 use crate::records::Records;
 
 /// The time limit of a handshake.
@@ -26,37 +26,6 @@ const READ_BYTES: usize = 17 << 10;
 const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 44\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use an https:// URL\n";
 
-/// The service over TLS.
-#[derive(Clone, Debug)]
-pub struct TlsService {
-    /// The address that clients connect to: the service's address with another port.
-    pub address: SocketAddr,
-    /// Certificates, tickets, versions and suites. A node that accepts no clients needs none.
-    pub server: Option<ServerConfig>,
-    /// The versions and ciphers for which the kernel encrypts large bodies, as [`Offered::probe`]
-    /// finds them; `None` leaves all to user space. Only a node with a switch uses it.
-    pub kernel: Option<Offered>,
-}
-
-/// The reason for a failed handshake.
-#[derive(Debug, thiserror::Error)]
-enum HandshakeError {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the client took longer than {} s", HANDSHAKE.as_secs())]
-    TimedOut,
-    #[error("it gave way to other connections, because too many are not authenticated")]
-    NoRoom,
-    #[error("the client closed the connection within the handshake")]
-    Ended,
-    #[error("{0}")]
-    Tls(#[from] prism_tls::accept::AcceptError),
-    #[error("the client does not speak TLS")]
-    NotTls,
-    #[error("{0}")]
-    Keys(#[from] prism_tls::KeysError),
-}
-
 impl Shared {
     /// Does the handshake with one client, and gives its connection to the application.
     pub(crate) async fn secure(
@@ -66,16 +35,11 @@ impl Shared {
         config: ServerConfig,
     ) {
         let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
-        let leave = state.newcomer.as_ref().map(|n| n.leave.clone());
-        let given_up = async {
-            match leave {
-                Some(leave) => leave.told().await,
-                None => std::future::pending().await,
-            }
-        };
         let done = tokio::select! {
-            done = handshake => done.unwrap_or(Err(HandshakeError::TimedOut)),
-            () = given_up => Err(HandshakeError::NoRoom),
+            done = handshake => done.unwrap_or_else(|_| failed("the client took longer than 10 s")),
+            () = told_to_leave(state.newcomer.as_ref()) => {
+                failed("it gave way to other connections, because too many are not authenticated")
+            }
         };
         match done {
             Ok((records, resumed)) => {
@@ -84,7 +48,7 @@ impl Shared {
                     self.counters.tls_resumed.add_one();
                 }
                 state.tls = Some(records);
-                let connection = self.connection(stream, state);
+                let connection = Connection::new(stream, state);
                 let _ = self.incoming.send(Incoming::Client(connection)).await;
             }
             Err(error) => {
@@ -98,16 +62,13 @@ impl Shared {
     }
 }
 
-async fn shake_hands(
-    stream: &mut TcpStream,
-    config: &ServerConfig,
-) -> Result<(Records, bool), HandshakeError> {
-    let mut acceptor = Acceptor::new(config)?;
+async fn shake_hands(stream: &mut TcpStream, config: &ServerConfig) -> io::Result<(Records, bool)> {
+    let mut acceptor = Acceptor::new(config).map_err(io::Error::other)?;
     let mut buffer = vec![0; READ_BYTES];
     loop {
         let read = stream.read(&mut buffer).await?;
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
-            return Err(HandshakeError::Ended);
+            return failed("the client closed the connection within the handshake");
         };
         match acceptor.receive(bytes) {
             Step::Wait {
@@ -125,20 +86,25 @@ async fn shake_hands(
                 ..
             }) => {
                 stream.write_all(&output).await?;
-                return Ok((Records::new(Session::new(keys)?, unread), resumed));
+                let session = Session::new(keys).map_err(io::Error::other)?;
+                return Ok((Records::new(session, unread), resumed));
             }
             Step::Failed(failure) => {
                 // It does not matter whether the alert arrives.
                 let _ = stream.write_all(&failure.output).await;
-                return Err(failure.error.into());
+                return failed(failure.error);
             }
             Step::NotTls(found) => {
                 if found.http {
                     let _ = stream.write_all(NOT_HTTPS).await;
                     let _ = stream.shutdown().await;
                 }
-                return Err(HandshakeError::NotTls);
+                return failed("the client does not speak TLS");
             }
         }
     }
+}
+
+fn failed<T>(why: impl Into<Box<dyn Error + Send + Sync>>) -> io::Result<T> {
+    Err(io::Error::other(why))
 }

@@ -59,8 +59,7 @@ pub(crate) struct ClosedSockets {
 
 #[derive(Clone, Copy)]
 struct Closing {
-    flow: FlowKey,
-    epoch: u64,
+    release: Release,
     due_ns: u64,
     is_alive: bool,
 }
@@ -68,6 +67,7 @@ struct Closing {
 #[derive(Clone, Copy)]
 struct Release {
     flow: FlowKey,
+    /// The epoch of the release.
     epoch: u64,
     rounds_left: u8,
 }
@@ -92,37 +92,29 @@ impl ClosedSockets {
 
     /// The application has closed the socket `local` of `flow`.
     pub(crate) fn watch(&self, local: SocketAddr, flow: FlowKey, epoch: u64) {
-        let tuple = Tuple {
-            local,
-            remote: flow.client,
-        };
+        let remote = flow.client;
+        let tuple = Tuple { local, remote };
         self.forget(tuple);
-        self.remember(
-            tuple,
-            Closing {
-                flow,
-                epoch,
-                due_ns: now_ns(),
-                is_alive: true,
-            },
-        );
-        self.look(tuple);
+        let release = Release {
+            flow,
+            epoch: epoch.saturating_add(1),
+            rounds_left: MAX_RELEASE_ROUNDS,
+        };
+        self.look_up(tuple, release);
         self.changed.notify_one();
     }
 
     /// A hand-off has brought a connection with the same addresses and ports, so its flow is not
     /// released.
     pub(crate) fn unwatch(&self, local: SocketAddr, flow: FlowKey) {
-        self.forget(Tuple {
-            local,
-            remote: flow.client,
-        });
+        let remote = flow.client;
+        self.forget(Tuple { local, remote });
     }
 
     fn remember(&self, tuple: Tuple, closing: Closing) {
         self.counters.flows_closing.add_one();
-        self.alive
-            .set(self.alive.get() + usize::from(closing.is_alive));
+        let alive = self.alive.get() + usize::from(closing.is_alive);
+        self.alive.set(alive);
         self.due.borrow_mut().insert((closing.due_ns, tuple));
         self.closing.borrow_mut().insert(tuple, closing);
     }
@@ -130,11 +122,9 @@ impl ClosedSockets {
     fn forget(&self, tuple: Tuple) -> Option<Closing> {
         let closing = self.closing.borrow_mut().remove(&tuple)?;
         self.counters.flows_closing.sub_one();
-        self.alive.set(
-            self.alive
-                .get()
-                .saturating_sub(usize::from(closing.is_alive)),
-        );
+        let alive = self.alive.get();
+        let alive = alive.saturating_sub(usize::from(closing.is_alive));
+        self.alive.set(alive);
         self.due.borrow_mut().remove(&(closing.due_ns, tuple));
         Some(closing)
     }
@@ -204,14 +194,20 @@ impl ClosedSockets {
         }
     }
 
-    /// Looks one socket up, and releases its flow or schedules the next look-up.
     fn look(&self, tuple: Tuple) {
-        let Some(closing) = self.forget(tuple) else {
-            return;
-        };
+        if let Some(closing) = self.forget(tuple) {
+            self.look_up(tuple, closing.release);
+        }
+    }
+
+    /// Looks one socket up, and releases its flow or schedules the next look-up.
+    fn look_up(&self, tuple: Tuple, release: Release) {
         let found = self.lookup.borrow_mut().lookup(&tuple);
         let (wait, is_alive) = match found {
-            Ok(None) => return self.release(closing),
+            Ok(None) => {
+                self.wait_for_release(release);
+                return self.released.notify_one();
+            }
             Ok(Some(entry)) => match entry.time_wait {
                 Some(left) => (left + Duration::from_millis(1), false),
                 None => (RESCAN, true),
@@ -223,23 +219,12 @@ impl ClosedSockets {
         };
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let due_ns = now_ns().saturating_add(wait_ns);
-        self.remember(
-            tuple,
-            Closing {
-                due_ns,
-                is_alive,
-                ..closing
-            },
-        );
-    }
-
-    fn release(&self, closing: Closing) {
-        self.wait_for_release(Release {
-            flow: closing.flow,
-            epoch: closing.epoch.saturating_add(1),
-            rounds_left: MAX_RELEASE_ROUNDS,
-        });
-        self.released.notify_one();
+        let closing = Closing {
+            release,
+            due_ns,
+            is_alive,
+        };
+        self.remember(tuple, closing);
     }
 
     fn wait_for_release(&self, release: Release) {
@@ -263,8 +248,9 @@ impl ClosedSockets {
         loop {
             while under_way.len() < MAX_RELEASES
                 && !self.control.is_silent()
-                && let Some(release) = self.next_release()
+                && let Some(release) = self.to_release.borrow_mut().pop_front()
             {
+                self.counters.releases_waiting.sub_one();
                 under_way.spawn_local(ask(self.control.clone(), release));
             }
             tokio::select! {
@@ -280,12 +266,6 @@ impl ClosedSockets {
                 () = self.control.answers_again(), if self.control.is_silent() => {}
             }
         }
-    }
-
-    fn next_release(&self) -> Option<Release> {
-        let release = self.to_release.borrow_mut().pop_front()?;
-        self.counters.releases_waiting.sub_one();
-        Some(release)
     }
 
     fn on_asked(&self, release: Release, outcome: CommandOutcome) {

@@ -12,27 +12,26 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::control::FlowKey;
-use prism_sys::tcp::Behaviour;
+use prism_sys::tcp::{Behaviour, GoLiveError, Restored};
 use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::by_kernel::Sealer;
+use crate::buffers::Input;
 use crate::claims::Claimed;
 use crate::endpoint::Shared;
 use crate::newcomers::Newcomer;
-use crate::reading::Input;
-use crate::records::Records;
+use crate::records::{Records, not_sealed, seal_file};
 use crate::stream::Stream;
 use crate::wait_timer::WaitTimer;
 
 /// The largest number of bytes of one `sendfile` call, so that one connection does not occupy a
 /// worker.
-pub(crate) const SENDFILE_BYTES: usize = 1 << 20;
+const SENDFILE_BYTES: usize = 1 << 20;
 /// The largest number of bytes that are sealed before they are written.
-pub(crate) const SEAL_BYTES: usize = 128 << 10;
+const SEAL_BYTES: usize = 128 << 10;
 /// The time from a client's close_notify to its FIN, with the jitter of a round trip. Afterwards
 /// the client may be waiting for our close_notify.
 const GOODBYE: Duration = Duration::from_millis(200);
@@ -99,6 +98,14 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
+    pub(crate) fn new(stream: impl Into<Stream>, state: Box<ConnectionState>) -> Self {
+        Self {
+            stream: Some(stream.into()),
+            state,
+            wait_timer: WaitTimer::default(),
+        }
+    }
+
     /// The client's address.
     pub fn client(&self) -> SocketAddr {
         self.state.flow.client
@@ -188,11 +195,10 @@ impl Connection {
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         self.flush(true).await?;
         let (mut at, end) = (offset, offset.saturating_add(len));
-        if self.state.tls.is_some() {
-            at = self.send_by_kernel(file, at, end).await?;
-            return self.send_sealed(file, at, end).await;
+        if self.is_tls() && !self.enter_kernel(len).await? {
+            return self.send_sealed(file, offset, end).await;
         }
-        while at < end {
+        while at < end && (at == offset || self.key_lasts()?) {
             let count = usize::try_from(end - at)
                 .unwrap_or(SENDFILE_BYTES)
                 .min(SENDFILE_BYTES);
@@ -204,6 +210,13 @@ impl Connection {
             }
             at += sent as u64;
         }
+        if self.is_tls() {
+            self.state.shared.counters.tls_kernel_bodies.add_one();
+        }
+        if at < end {
+            self.leave_kernel().await?;
+            self.send_sealed(file, at, end).await?;
+        }
         Ok(())
     }
 
@@ -213,7 +226,7 @@ impl Connection {
             let count = count.min(SEAL_BYTES);
             let ConnectionState { tls, output, .. } = &mut *self.state;
             let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-            records.seal_file(file, at, count, output)?;
+            seal_file(&mut records.session, file, at, count, output)?;
             at += count as u64;
             self.flush(at < end).await?;
         }
@@ -258,7 +271,8 @@ impl Connection {
         }
         let ConnectionState { tls, output, .. } = &mut *self.state;
         if let Some(records) = tls {
-            records.seal_close(output)?;
+            let sealed = records.session.seal_close_notify(output);
+            sealed.map_err(not_sealed)?;
         }
         self.flush(false).await
     }
@@ -269,7 +283,7 @@ impl Connection {
             return false;
         };
         // A client that closes sends its FIN right behind its close_notify.
-        self.state.io_timeout = match records.read_closed() {
+        self.state.io_timeout = match records.session.read_closed() {
             true => GOODBYE,
             false => Duration::ZERO,
         };
@@ -296,17 +310,21 @@ impl Connection {
     }
 
     async fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
-        match self.sealer().await? {
-            Sealer::Nobody => return self.write_parts(bytes, more).await,
-            Sealer::Kernel => return self.write_by_kernel(bytes, more).await,
-            Sealer::Session => {}
+        if !self.is_tls() {
+            return self.write_parts(bytes, more).await;
         }
+        let by_kernel = self.kernel_goes_on().await?;
         let mut pieces = bytes.chunks(SEAL_BYTES).peekable();
         while let Some(piece) = pieces.next() {
+            let more = more || pieces.peek().is_some();
+            if by_kernel {
+                self.write_parts(piece, more).await?;
+                continue;
+            }
             let ConnectionState { tls, output, .. } = &mut *self.state;
             let records = tls.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-            records.seal(piece, output)?;
-            self.flush(more || pieces.peek().is_some()).await?;
+            records.session.seal(piece, output).map_err(not_sealed)?;
+            self.flush(more).await?;
         }
         Ok(())
     }
@@ -330,16 +348,21 @@ impl Connection {
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
         self.state.has_written = true;
-        let socket = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        match write(socket.as_fd()) {
+        let written = match write(present(&self.stream)?) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.state.shared.deferred.run_some();
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
-                self.wait_timer.wait(self.state.wait_time(), waiting).await
+                let timeout = self.state.wait_time();
+                self.wait_timer.wait(timeout, waiting).await?
             }
-            done => done,
+            done => done?,
+        };
+        let kernel = self.state.tls.as_mut().and_then(Records::kernel_mut);
+        if let Some(kernel) = kernel {
+            kernel.took(written);
         }
+        Ok(written)
     }
 }
 
@@ -363,6 +386,18 @@ impl ConnectionState {
     pub(crate) fn steered_epoch(&self) -> Option<u64> {
         let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
         claimed.map_or(self.epoch, |(epoch, _)| Some(epoch))
+    }
+
+    /// Makes a restored socket live. The kernel's bytes go between those that were read or written
+    /// and those that will be.
+    pub(crate) fn go_live(&mut self, restored: Restored) -> Result<Stream, GoLiveError> {
+        let live = restored.go_live()?;
+        match &mut self.tls {
+            Some(records) => records.received(&live.input),
+            None => self.input.append(&live.input),
+        }
+        self.output.splice(..0, live.output);
+        Ok(live.fd.into())
     }
 
     /// Ends the claim, and keeps the epoch that it has reached.
@@ -390,6 +425,12 @@ impl Drop for ConnectionState {
         self.count(false);
         self.give_up_input();
     }
+}
+
+/// The socket.
+pub(crate) fn present(stream: &Option<Stream>) -> io::Result<BorrowedFd<'_>> {
+    let stream = stream.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    Ok(stream.as_fd())
 }
 
 /// The socket, registered with the reactor.

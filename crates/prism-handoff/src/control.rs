@@ -20,7 +20,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::counters::Counters;
-use crate::lease::{Holder, Taking};
+use crate::lease::{self, Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
 /// relayed without another try.
@@ -62,13 +62,8 @@ impl SwitchAddress {
 
 /// One worker's client of the switch.
 pub(crate) struct Control {
-    switch: SwitchAddress,
-    /// This node's address.
-    node: IpAddr,
-    /// Digest of its placement.
-    placement: u64,
-    /// The run that this worker's commands and lease name.
-    run: RunId,
+    /// This worker, whose run its commands and its lease name.
+    holder: Holder,
     /// The socket itself. An answer is often there before the reactor knows, and `try_recv` of a
     /// tokio socket would not look.
     direct: std::net::UdpSocket,
@@ -117,10 +112,12 @@ impl Control {
         let steering =
             Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..)).of_run(run);
         Ok(Rc::new(Self {
-            switch: switch.clone(),
-            node,
-            placement,
-            run,
+            holder: Holder {
+                switch: switch.clone(),
+                node,
+                run,
+                placement,
+            },
             direct,
             socket,
             steering: RefCell::new(steering),
@@ -169,18 +166,26 @@ impl Control {
         let now = self.steering.borrow().counters;
         let before = self.counted.replace(now);
         let counters = &self.counters;
-        counters
-            .control_commands
-            .add(now.commands - before.commands);
-        counters
-            .control_retransmissions
-            .add(now.retransmissions - before.retransmissions);
-        counters
-            .control_unanswered
-            .add(now.unanswered - before.unanswered);
-        counters
-            .control_refused
-            .add(now.refused_datagrams - before.refused_datagrams);
+        for (count, now, before) in [
+            (&counters.control_commands, now.commands, before.commands),
+            (
+                &counters.control_retransmissions,
+                now.retransmissions,
+                before.retransmissions,
+            ),
+            (
+                &counters.control_unanswered,
+                now.unanswered,
+                before.unanswered,
+            ),
+            (
+                &counters.control_refused,
+                now.refused_datagrams,
+                before.refused_datagrams,
+            ),
+        ] {
+            count.add(now - before);
+        }
     }
 
     /// Sends a command and waits for its end. If too many are under way, it waits for others to end
@@ -268,13 +273,7 @@ impl Control {
 
     /// Holds a lease until dropped.
     pub(crate) async fn keep_lease(&self) {
-        let holder = Holder {
-            switch: &self.switch,
-            node: self.node,
-            run: self.run,
-            placement: self.placement,
-        };
-        crate::lease::keep(&holder, &self.counters, &self.taking).await;
+        lease::keep(&self.holder, &self.counters, &self.taking).await;
     }
 
     /// Queries the clock until dropped, and so finds out when a silent switch answers again.

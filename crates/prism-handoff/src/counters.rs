@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($name:ident: $doc:literal,)*) => {
         /// Counters of one process. Each only grows, except the gauges.
         #[derive(Debug, Default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: Count,)*
+            $(#[doc = $doc] pub $name: Count,)*
         }
 
         impl Counters {
@@ -24,90 +24,48 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Client connections accepted here.
-    accepted,
-    /// Client connections open here now (gauge).
-    connections_open,
-    /// Connections that arrived by hand-off.
-    imported,
-    /// Hand-offs that arrived and were passed on to another node.
-    passed_on,
-    /// Hand-offs that arrived and were refused.
-    imports_refused,
-    /// Hand-offs begun here.
-    exports_started,
-    /// Hand-offs that the target took.
-    exports_moved,
-    /// Hand-offs after which the connection stayed here.
-    exports_kept,
-    /// Kept because the switch was out of reach.
-    kept_switch_silent,
-    /// Kept because the switch refused a command.
-    kept_switch_refused,
-    /// Kept because the kernel did not save the socket.
-    kept_save_failed,
-    /// Kept because the target refused.
-    kept_target_refused,
-    /// Kept because the target was out of reach.
-    kept_target_silent,
-    /// Kept because the connection had moved too often since its client's last answer.
-    kept_moved_too_often,
-    /// Connections that ended in a hand-off because no host could own them.
-    exports_lost,
-    /// Connections that left here in a hand-off whose outcome is unknown. The target may have them.
-    exports_unknown,
-    /// Frames from nodes that could not be decoded.
-    frames_malformed,
-    /// Verdicts that no hand-off waited for.
-    verdicts_unexpected,
-    /// Connections to the node port that were not from a node of this cluster.
-    peers_refused,
-    /// Times that a peer became suspect.
-    peers_suspected,
-    /// Flows released at the switch after their sockets were destroyed.
-    flows_released,
-    /// Releases that the switch did not confirm (it ages the entry out).
-    releases_failed,
-    /// Releases that wait for the switch, or for other releases (gauge).
-    releases_waiting,
-    /// Flows whose socket is closed and not yet destroyed (gauge).
-    flows_closing,
-    /// Accepted connections dropped because the limit was reached.
-    connections_over_limit,
-    /// Connections on which no request has been admitted yet (gauge).
-    unauthenticated_open,
-    /// Unauthenticated connections that were closed to make room for others.
-    unauthenticated_evicted,
-    /// Connections dropped because their address had too many unauthenticated ones.
-    address_over_limit,
-    /// TLS sessions begun here.
-    tls_handshakes,
-    /// TLS sessions that a ticket has resumed.
-    tls_resumed,
-    /// TLS handshakes that failed.
-    tls_failed,
-    /// Sockets for which the kernel got the key of a TLS session.
-    tls_kernel_begun,
-    /// Bodies whose TLS records the kernel made.
-    tls_kernel_bodies,
-    /// Sockets that were replaced because the kernel's key had to change.
-    tls_kernel_left,
-    /// Times that the freezer was found not to work, and was repaired.
-    freezer_renewed,
-    /// Workers that know the switch's clock, and can hand off (gauge).
-    workers_steering,
-    /// Workers that hold a lease at the switch's agent (gauge).
-    workers_leased,
-    /// The switch's agent has said that most nodes place objects differently (gauge: 1).
-    placement_differs,
-    /// Commands to the switch.
-    control_commands,
-    /// Datagrams to the switch that were sent again.
-    control_retransmissions,
-    /// Commands that the switch did not answer in time.
-    control_unanswered,
-    /// Datagrams from the switch's address that were no authentic answer.
-    control_refused,
+    accepted: "Client connections accepted here.",
+    connections_open: "Client connections open here now (gauge).",
+    imported: "Connections that arrived by hand-off.",
+    passed_on: "Hand-offs that arrived and were passed on to another node.",
+    imports_refused: "Hand-offs that arrived and were refused.",
+    exports_started: "Hand-offs begun here.",
+    exports_moved: "Hand-offs that the target took.",
+    exports_kept: "Hand-offs after which the connection stayed here.",
+    kept_switch_silent: "Kept because the switch was out of reach.",
+    kept_switch_refused: "Kept because the switch refused a command.",
+    kept_save_failed: "Kept because the kernel did not save the socket.",
+    kept_target_refused: "Kept because the target refused.",
+    kept_target_silent: "Kept because the target was out of reach.",
+    kept_moved_too_often: "Kept because it had moved too often since its client's last answer.",
+    exports_lost: "Connections that ended in a hand-off because no host could own them.",
+    exports_unknown: "Connections that left; whether the target has them is unknown.",
+    frames_malformed: "Frames from nodes that could not be decoded.",
+    verdicts_unexpected: "Verdicts that no hand-off waited for.",
+    peers_refused: "Connections to the node port that were not from a node of this cluster.",
+    peers_suspected: "Times that a peer became suspect.",
+    flows_released: "Flows released at the switch after their sockets were destroyed.",
+    releases_failed: "Releases that the switch did not confirm (it ages the entry out).",
+    releases_waiting: "Releases that wait for the switch, or for other releases (gauge).",
+    flows_closing: "Flows whose socket is closed and not yet destroyed (gauge).",
+    connections_over_limit: "Accepted connections dropped because the limit was reached.",
+    unauthenticated_open: "Connections on which no request has been admitted yet (gauge).",
+    unauthenticated_evicted: "Unauthenticated connections closed to make room for others.",
+    address_over_limit: "Connections dropped: too many unauthenticated ones of their address.",
+    tls_handshakes: "TLS sessions begun here.",
+    tls_resumed: "TLS sessions that a ticket has resumed.",
+    tls_failed: "TLS handshakes that failed.",
+    tls_kernel_begun: "Sockets for which the kernel got the key of a TLS session.",
+    tls_kernel_bodies: "Bodies whose TLS records the kernel made.",
+    tls_kernel_left: "Sockets that were replaced because the kernel's key had to change.",
+    freezer_renewed: "Times that the freezer was found not to work, and was repaired.",
+    workers_steering: "Workers that know the switch's clock, and can hand off (gauge).",
+    workers_leased: "Workers that hold a lease at the switch's agent (gauge).",
+    placement_differs: "1 if most nodes place objects differently, by the switch's agent (gauge).",
+    control_commands: "Commands to the switch.",
+    control_retransmissions: "Datagrams to the switch that were sent again.",
+    control_unanswered: "Commands that the switch did not answer in time.",
+    control_refused: "Datagrams from the switch's address that were no authentic answer.",
 }
 
 /// One counter.

@@ -1,27 +1,38 @@
 //! Exporting connections: who may be exported, and how an export ends. The driver of
 //! `prism_proto::export` is in `driver`.
 
-mod drain;
 mod driver;
-mod renew;
 mod settle;
 mod socket;
 
 use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
 
 use prism_proto::export::Kept;
 use prism_proto::node::{MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, MAX_MOVES, Refusal};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
+use prism_sys::tcp::info::send_queue_bytes;
+use tokio::time::Instant;
 
-use crate::connection::{Connection, ConnectionState};
+use crate::channel::Channel;
+use crate::connection::{Connection, ConnectionState, present};
 use crate::control::Control;
 use crate::cost::{Costs, metered};
-use crate::endpoint::Handle;
+use crate::endpoint::{Handle, Shared};
 use crate::trace::{Part, Record, Step};
 
-use drain::{drain, may_be_under_way_bytes};
-use driver::Driver;
-pub(crate) use renew::renew;
+use driver::{Driver, Gone};
+
+/// The longest wait for the client's acknowledgements, and the interval of looks. A client that
+/// stalls for longer moves with its queues full.
+const MAX_DRAIN: Duration = Duration::from_millis(200);
+const DRAIN_STEP: Duration = Duration::from_millis(1);
+/// An upper bound on the tickets of a TLS session. They may be under way to the client at its first
+/// hand-off, behind the handshake: the client acknowledges them late (RFC 1122, section 4.2.3.2; 40
+/// ms on Linux). They move with the connection, and the target asks the client for an
+/// acknowledgement.
+const TICKETS_BYTES: usize = 4096;
 
 /// How an export ended.
 #[derive(Debug)]
@@ -49,20 +60,30 @@ impl Handle {
     ///
     /// It ends within some 15 s, the sum of the deadlines of `prism_proto::export` and of a dial.
     /// Run it to its end: if the future is dropped, the connection is closed.
-    pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
-        let counters = self.shared.counters.clone();
-        let export = pin!(self.try_export(connection, peer, context));
-        let (exported, spent) = metered(Costs::is_sample(), export).await;
-        match &exported {
-            Exported::Moved => {
+    pub async fn export(&self, mut connection: Connection, peer: &str, context: &[u8]) -> Exported {
+        let counters = &self.shared.counters;
+        counters.exports_started.add_one();
+        let (exported, spent) = {
+            let export = pin!(self.try_export(&mut connection, peer, context));
+            metered(Costs::is_sample(), export).await
+        };
+        match exported {
+            Ok(Gone::Moved) => {
                 counters.exports_moved.add_one();
                 if let Some(spent) = spent {
                     self.shared.process.costs.took_here(spent);
                 }
+                Exported::Moved
             }
-            Exported::Lost => counters.exports_lost.add_one(),
-            Exported::Unknown => counters.exports_unknown.add_one(),
-            Exported::Kept { reason, .. } => {
+            Ok(Gone::Lost) => {
+                counters.exports_lost.add_one();
+                Exported::Lost
+            }
+            Ok(Gone::Unknown) => {
+                counters.exports_unknown.add_one();
+                Exported::Unknown
+            }
+            Err(reason) => {
                 counters.exports_kept.add_one();
                 let count = match reason {
                     Kept::SwitchSilent => &counters.kept_switch_silent,
@@ -73,60 +94,117 @@ impl Handle {
                     Kept::MovedTooOften => &counters.kept_moved_too_often,
                 };
                 count.add_one();
+                Exported::Kept { connection, reason }
             }
         }
-        exported
     }
 
-    async fn try_export(&self, mut connection: Connection, peer: &str, context: &[u8]) -> Exported {
-        let shared = &self.shared;
-        shared.counters.exports_started.add_one();
-        let mut record = Record::new(Part::Source, fastrand::u64(..), connection.client().port());
-        let Some(control) = shared.control.as_ref().filter(|c| c.is_reachable()) else {
-            return kept(connection, Kept::SwitchSilent);
-        };
+    /// [`Self::export`], with the reason as the error if the connection stays.
+    async fn try_export(
+        &self,
+        connection: &mut Connection,
+        peer: &str,
+        context: &[u8],
+    ) -> Result<Gone, Kept> {
+        let mut record = record(connection);
+        let control = reachable_switch(&self.shared)?;
         if self.is_leaving(peer) {
-            return kept(connection, Kept::TargetRefused(Refusal::Unwilling));
+            return Err(Kept::TargetRefused(Refusal::Unwilling));
         }
         let state = &connection.state;
         if state.moves >= MAX_MOVES {
             tracing::warn!(client = %state.flow.client, to = peer, moves = state.moves,
                 "a connection moves without an answer to its client: nodes disagree who is to \
                  answer");
-            return kept(connection, Kept::MovedTooOften);
+            return Err(Kept::MovedTooOften);
         }
-        if epoch_of(state, control).is_none() {
-            return kept(connection, Kept::SwitchSilent);
-        }
+        first_epoch(state, control)?;
         if context.len() > MAX_CONTEXT_BYTES || !fits(state) {
-            return kept(connection, Kept::SaveFailed);
+            return Err(Kept::SaveFailed);
         }
-        let channel = match shared.peers.channel(peer).await {
-            Ok(channel) if channel.is_stuck() => return kept(connection, Kept::TargetSilent),
+        let channel = match self.peers.channel(peer).await {
+            Ok(channel) if channel.is_stuck() => return Err(Kept::TargetSilent),
             Ok(channel) => channel,
             Err(error) => {
                 tracing::info!(%error, "no hand-off: the target is out of reach");
-                return kept(connection, Kept::TargetSilent);
+                return Err(Kept::TargetSilent);
             }
         };
-        if !drain(&connection, may_be_under_way_bytes(state)).await {
-            return kept(connection, Kept::SaveFailed);
-        }
-        connection.state.end_claim();
-        let Some(epoch) = epoch_of(&connection.state, control) else {
-            return kept(connection, Kept::SwitchSilent);
+        let may_be_under_way_bytes = match connection.state.confirmed {
+            true => 0,
+            false => TICKETS_BYTES,
         };
+        drain(connection, may_be_under_way_bytes).await?;
         record.mark(Step::Start);
-        let driver = Driver {
-            shared,
-            control,
-            channel: Some(channel),
-            context,
-            tls: None,
-            kernel: None,
-            record,
-        };
-        driver.run(connection, epoch).await
+        hand_over(&self.shared, connection, Some(channel), context, record).await
+    }
+}
+
+/// Gives the connection another socket on this host, by a hand-off that no peer is offered. It
+/// takes two phases, because a frozen socket would be thawed. The intended result is a refusal as
+/// the reason to stay: the socket is new. With any other reason it is the old one.
+pub(crate) async fn renew(connection: &mut Connection) -> Result<Gone, Kept> {
+    let shared = connection.state.shared.clone();
+    reachable_switch(&shared)?;
+    drain(connection, 0).await?;
+    let record = record(connection);
+    hand_over(&shared, connection, None, &[], record).await
+}
+
+async fn hand_over(
+    shared: &Rc<Shared>,
+    connection: &mut Connection,
+    channel: Option<Rc<Channel>>,
+    context: &[u8],
+    record: Record,
+) -> Result<Gone, Kept> {
+    let control = shared.control.as_ref().ok_or(Kept::SwitchSilent)?;
+    connection.state.end_claim();
+    let epoch = first_epoch(&connection.state, control)?;
+    let driver = Driver {
+        shared,
+        control,
+        connection,
+        channel,
+        context,
+        tls: None,
+        kernel: None,
+        record,
+    };
+    driver.run(epoch).await
+}
+
+fn record(connection: &Connection) -> Record {
+    Record::new(Part::Source, fastrand::u64(..), connection.client().port())
+}
+
+fn reachable_switch(shared: &Shared) -> Result<&Rc<Control>, Kept> {
+    let control = shared.control.as_ref().filter(|c| c.is_reachable());
+    control.ok_or(Kept::SwitchSilent)
+}
+
+/// Waits, for a bounded time, until all but `left_bytes` are acknowledged. If the switch drops a
+/// segment of a blocked flow, the target repeats it only after 3 s, because it knows no round-trip
+/// time. A client that sends its requests one by one has acknowledged everything by now.
+///
+/// # Errors
+/// The kernel still has TLS records that TCP has not: those would be lost.
+async fn drain(connection: &Connection, left_bytes: usize) -> Result<(), Kept> {
+    let Ok(socket) = present(&connection.stream) else {
+        return Ok(());
+    };
+    let mut end = None;
+    loop {
+        let is_settled = connection.is_settled().unwrap_or(false);
+        let is_drained = !send_queue_bytes(socket).is_ok_and(|bytes| bytes > left_bytes);
+        if is_settled && is_drained {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if now >= *end.get_or_insert(now + MAX_DRAIN) {
+            return is_settled.then_some(()).ok_or(Kept::SaveFailed);
+        }
+        tokio::time::sleep(DRAIN_STEP).await;
     }
 }
 
@@ -139,16 +217,11 @@ fn fits(state: &ConnectionState) -> bool {
 }
 
 /// The epoch that a hand-off begins with. Until the switch has confirmed a command for this
-/// connection, it is the switch's clock, which outranks a predecessor's flow. `None` if that
-/// clock is not known.
-fn epoch_of(state: &ConnectionState, control: &Control) -> Option<u64> {
+/// connection, it is the switch's clock, which outranks a predecessor's flow.
+fn first_epoch(state: &ConnectionState, control: &Control) -> Result<u64, Kept> {
     match (state.confirmed, state.epoch, control.switch_clock_ns()) {
-        (true, Some(epoch), _) => Some(epoch),
-        (_, epoch, Some(clock)) => Some(clock.max(epoch.unwrap_or(0))),
-        (_, _, None) => None,
+        (true, Some(epoch), _) => Ok(epoch),
+        (_, epoch, Some(clock)) => Ok(clock.max(epoch.unwrap_or(0))),
+        (_, _, None) => Err(Kept::SwitchSilent),
     }
-}
-
-fn kept(connection: Connection, reason: Kept) -> Exported {
-    Exported::Kept { connection, reason }
 }

@@ -33,6 +33,7 @@ pub(crate) struct Frozen {
     table: Arc<FrozenSockets>,
     flow: FlowKey,
     epoch: u64,
+    has_moved: bool,
 }
 
 impl FrozenSockets {
@@ -49,8 +50,12 @@ impl FrozenSockets {
             has_returned: false,
         };
         locked(&self.0).entry(flow).or_default().push(entry);
-        let table = self.clone();
-        Frozen { table, flow, epoch }
+        Frozen {
+            table: self.clone(),
+            flow,
+            epoch,
+            has_moved: false,
+        }
     }
 
     /// A connection has arrived, which this node is to own at `epoch`. It tells that departures at
@@ -81,6 +86,13 @@ impl Frozen {
         }
     }
 
+    /// The socket of a connection that has moved. Dropping it closes the socket silently. Before
+    /// that, the connection may come back and take its place.
+    pub(crate) fn left_behind(mut self) -> Self {
+        self.has_moved = true;
+        self
+    }
+
     fn remove(&self) -> Option<Entry> {
         let mut flows = locked(&self.table.0);
         let entries = flows.get_mut(&self.flow)?;
@@ -95,6 +107,11 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        drop(self.remove());
+        let socket = self.remove().and_then(|entry| entry.socket);
+        if let Some(socket) = socket
+            && self.has_moved
+        {
+            socket.close_silently();
+        }
     }
 }

@@ -5,9 +5,11 @@
 //! again to another worker.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use prism_proto::control::FlowKey;
+use prism_proto::import::DEAF_NS;
 use prism_sys::tcp::Restored;
 
 use crate::supervise::locked;
@@ -34,25 +36,19 @@ enum State {
     },
 }
 
+/// A hand-off that waits for the switch's answer. It is forgotten when this is dropped, unless it
+/// was given up.
+pub(crate) struct Undecided {
+    all: Arc<GivenUp>,
+    id: u64,
+}
+
 impl GivenUp {
     /// Notes that the hand-off waits for the switch.
-    pub(crate) fn open(&self, id: u64) {
+    pub(crate) fn wait(self: &Arc<Self>, id: u64) -> Undecided {
         locked(&self.0).insert(id, State::Open);
-    }
-
-    /// Forgets the hand-off: it was not given up, or its socket has been deaf for long enough.
-    pub(crate) fn forget(&self, id: u64) {
-        let state = locked(&self.0).remove(&id);
-        // This closes the socket, without the lock.
-        drop(state);
-    }
-
-    /// Gives the hand-off up, so that its source may go on.
-    pub(crate) fn keep(&self, id: u64, flow: FlowKey, epoch: u64, socket: Option<Restored>) {
-        let mut all = locked(&self.0);
-        let deaf = socket.filter(|_| all.len() < MAX_DEAF);
-        let state = State::GivenUp { flow, epoch, deaf };
-        all.insert(id, state);
+        let all = self.clone();
+        Undecided { all, id }
     }
 
     /// Whether the hand-off was given up; `None` while the switch has not answered.
@@ -77,5 +73,29 @@ impl GivenUp {
                 _ => {}
             }
         }
+    }
+}
+
+impl Undecided {
+    /// Gives the hand-off up, so that its source may go on. The socket stays deaf for as long as
+    /// the switch may point the flow here.
+    pub(crate) fn give_up(self, flow: FlowKey, epoch: u64, socket: Option<Restored>) {
+        {
+            let mut all = locked(&self.all.0);
+            let deaf = socket.filter(|_| all.len() < MAX_DEAF);
+            all.insert(self.id, State::GivenUp { flow, epoch, deaf });
+        }
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_nanos(DEAF_NS)).await;
+            drop(self);
+        });
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        let state = locked(&self.all.0).remove(&self.id);
+        // This closes the socket, without the lock.
+        drop(state);
     }
 }

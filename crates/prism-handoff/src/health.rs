@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::supervise::locked;
 
+/// A wait for a peer that lasts this long starts a probe.
+pub(crate) const DOUBT_AFTER: Duration = Duration::from_millis(500);
 /// Handshakes in a row without an answer that make a peer suspect: one may get lost on a busy
 /// host. A refusal counts at once.
 const MAX_MISSES: u8 = 2;

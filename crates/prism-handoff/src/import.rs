@@ -2,27 +2,23 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
-use prism_proto::import::{Action, DEAF_NS, Event, Import};
+use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
-use prism_sys::tcp::{Behaviour, RestoreError, Restored, probe_peer, restore_into};
+use prism_sys::tcp::{Behaviour, RestoreError, Restored, restore_into};
 
+use crate::buffers::Input;
 use crate::channel::{Arrived, Channel};
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::cost::{Costs, metered};
-use crate::endpoint::{Incoming, Shared};
-use crate::given_up::GivenUp;
-use crate::leaving::Phase;
-use crate::reading::Input;
+use crate::endpoint::{Incoming, Phase, Shared};
 use crate::records::Records;
 use crate::supervise::caught_once;
 use crate::trace::{Part, Record, Step};
@@ -32,27 +28,33 @@ const MAX_IMPORTS: usize = 1024;
 /// Further ports that are tried if one is taken for the same client.
 const MAX_PORT_TRIES: usize = 8;
 
-/// Begins an import. It is over on return if the switch answers at once.
-pub(crate) async fn begin(shared: Rc<Shared>, arrived: Arrived) {
-    let refusal = match shared.phase.get() {
-        Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
-        Phase::Open => Some(Refusal::Busy),
-        Phase::Leaving | Phase::Deaf => Some(Refusal::Unwilling),
-    };
-    if let Some(reason) = refusal {
-        shared.counters.imports_refused.add_one();
-        let id = arrived.hand_off.id;
-        return arrived.channel.send_verdict(&Frame::Refused { id, reason });
-    }
-    let importing = Importing::new(&shared, &arrived);
-    let mut work = Box::pin(async move {
-        import(shared, arrived).await;
-        drop(importing);
-    });
-    // A panic ends this import and leaves the channel to others.
-    let polled = poll_fn(|cx| Poll::Ready(caught_once(|| work.as_mut().poll(cx)))).await;
-    if polled.is_ok_and(|polled| polled.is_pending()) {
-        tokio::task::spawn_local(work);
+impl Arrived {
+    /// Begins the import. It is over on return if the switch answers at once.
+    pub(crate) async fn import(self) {
+        let shared = self.channel.shared.clone();
+        let refusal = match shared.phase.get() {
+            Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
+            Phase::Open => Some(Refusal::Busy),
+            Phase::Leaving | Phase::Deaf => Some(Refusal::Unwilling),
+        };
+        if let Some(reason) = refusal {
+            shared.counters.imports_refused.add_one();
+            let id = self.hand_off.id;
+            return self.channel.send_verdict(&Frame::Refused { id, reason });
+        }
+        let importing = Importing::new(&shared, &self);
+        let mut work = Box::pin(async move {
+            match onward(&shared, &self).await {
+                Some(channel) => pass_on(shared, self, channel).await,
+                None => settle_here(shared, self).await,
+            }
+            drop(importing);
+        });
+        // A panic ends this import and leaves the channel to others.
+        let polled = poll_fn(|cx| Poll::Ready(caught_once(|| work.as_mut().poll(cx)))).await;
+        if polled.is_ok_and(|polled| polled.is_pending()) {
+            tokio::task::spawn_local(work);
+        }
     }
 }
 
@@ -91,13 +93,6 @@ impl Drop for Importing {
     }
 }
 
-async fn import(shared: Rc<Shared>, arrived: Arrived) {
-    match onward(&shared, &arrived).await {
-        Some(channel) => pass_on(shared, arrived, channel).await,
-        None => settle_here(shared, arrived).await,
-    }
-}
-
 /// The channel to the node that a connection is to be passed on to. There is one if this
 /// node has accepted the connection, the application names another node for it, and that
 /// node is in reach.
@@ -123,7 +118,7 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     };
     let known = [input.as_slice(), received].concat();
     let peer = transit(context, &known).filter(|peer| *peer != arrived.channel.peer)?;
-    let channel = shared.peers.channel(&peer).await.ok()?;
+    let channel = arrived.channel.peers.upgrade()?.channel(&peer).await.ok()?;
     (!channel.is_stuck()).then_some(channel)
 }
 
@@ -213,6 +208,8 @@ async fn own_connection(
     };
     make_room(shared, &flow, hand_off.epoch);
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
+    let id = hand_off.id;
+    let wait = || shared.process.given_up.wait(id);
     let (mut socket, mut undecided) = (None, None);
     loop {
         let event = match action {
@@ -239,7 +236,7 @@ async fn own_connection(
                     Poll::Pending => {
                         undecided.get_or_insert_with(|| {
                             wait_silently(shared, &mut machine, socket.as_mut());
-                            Undecided::new(shared, hand_off.id)
+                            wait()
                         });
                         call.await
                     }
@@ -255,10 +252,8 @@ async fn own_connection(
             Action::Refuse(why) => return Err(why),
             Action::GiveUp(why) => {
                 let socket = socket.take().map(|built| built.restored);
-                give_up(shared, &hand_off, flow, socket);
-                if let Some(undecided) = undecided.take() {
-                    undecided.given_up();
-                }
+                let undecided = undecided.take().unwrap_or_else(wait);
+                undecided.give_up(flow, hand_off.epoch, socket);
                 return Err(why);
             }
         };
@@ -313,48 +308,6 @@ fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Buil
     }
 }
 
-/// Lets the source go on, which asks for that. The socket stays deaf for as long as the
-/// switch may point the flow here.
-fn give_up(shared: &Rc<Shared>, hand_off: &HandOff, flow: FlowKey, socket: Option<Restored>) {
-    let (id, given_up) = (hand_off.id, shared.process.given_up.clone());
-    given_up.keep(id, flow, hand_off.epoch, socket);
-    tokio::task::spawn_local(async move {
-        tokio::time::sleep(Duration::from_nanos(DEAF_NS)).await;
-        given_up.forget(id);
-    });
-}
-
-/// A hand-off that waits for the switch's answer.
-struct Undecided {
-    given_up: Arc<GivenUp>,
-    id: u64,
-    is_given_up: bool,
-}
-
-impl Undecided {
-    fn new(shared: &Shared, id: u64) -> Self {
-        let given_up = shared.process.given_up.clone();
-        given_up.open(id);
-        Self {
-            given_up,
-            id,
-            is_given_up: false,
-        }
-    }
-
-    fn given_up(mut self) {
-        self.is_given_up = true;
-    }
-}
-
-impl Drop for Undecided {
-    fn drop(&mut self) {
-        if !self.is_given_up {
-            self.given_up.forget(self.id);
-        }
-    }
-}
-
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
@@ -383,47 +336,31 @@ fn go_live(
     shared: &Rc<Shared>,
     socket: Built,
     hand_off: HandOff,
-    mut records: Option<Records>,
+    records: Option<Records>,
 ) -> Result<Connection, Refusal> {
-    let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "a restored socket does not go live; its hand-off is refused");
-        Refusal::RestoreFailed
-    };
-    let HandOff {
-        epoch,
-        moves,
-        origin,
-        context,
-        mut input,
-        output,
-        tcp,
-        ..
-    } = hand_off;
     let Built { restored, local } = socket;
-    let live = restored.go_live().map_err(|e| failed(&e))?;
-    // The switch may have dropped an acknowledgement or a window while it blocked the flow,
-    // and the client repeats neither.
-    let was_under_way = !tcp.sent.is_empty() || !tcp.unsent.is_empty();
-    if was_under_way && let Err(error) = probe_peer(live.fd.as_fd()) {
-        tracing::debug!(%error, "cannot ask the client for its window");
-    }
-    match &mut records {
-        Some(records) => records.received(&live.input),
-        None => input.extend_from_slice(&live.input),
-    }
+    let tcp = hand_off.tcp;
     let mut state = shared.new_state(tcp.remote, tcp.service, local);
     state.tls = records;
+    state.input = Input::new(hand_off.input);
+    state.output = hand_off.output;
+    state.confirmed = true;
+    state.behaviour = Some(Behaviour::of(&tcp));
+    (state.epoch, state.moves) = (Some(hand_off.epoch), hand_off.moves);
+    (state.origin, state.context) = (hand_off.origin, hand_off.context);
+    let stream = state.go_live(restored).map_err(|error| {
+        tracing::error!(%error, "a restored socket does not go live; its hand-off is refused");
+        Refusal::RestoreFailed
+    })?;
+    // The switch may have dropped an acknowledgement or a window while it blocked the flow,
+    // and the client repeats neither.
+    if !tcp.sent.is_empty() || !tcp.unsent.is_empty() {
+        stream.ask_for_window();
+    }
     if let Some(closed) = &shared.closed_sockets {
         closed.unwatch(local, state.flow);
     }
-    state.input = Input::new(input);
-    state.output = live.output;
-    state.output.extend_from_slice(&output);
-    state.confirmed = true;
-    state.behaviour = Some(Behaviour::of(&tcp));
-    (state.epoch, state.moves) = (Some(epoch), moves);
-    (state.origin, state.context) = (origin, context);
-    Ok(shared.connection(live.fd, state))
+    Ok(Connection::new(stream, state))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use prism_proto::TcpState;
@@ -99,7 +100,7 @@ fn with_nodes(transit: Transit, work: impl AsyncFnOnce(Endpoint, Endpoint)) {
 fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
     let panics: Transit = Arc::new(|_, _| panic!("a fault of the application"));
     with_nodes(panics, async |target, source| {
-        let channel = source.handle().shared.peers.channel("target").await;
+        let channel = source.handle().peers.channel("target").await;
         let channel = channel.unwrap();
         // The application is asked about returning connections only.
         for id in 1..4 {
@@ -123,7 +124,7 @@ fn a_node_that_leaves_says_so_and_refuses_what_is_offered_all_the_same() {
     });
     with_nodes(asks, async |target, source| {
         let (target, source) = (target.handle(), source.handle());
-        let channel = source.shared.peers.channel("target").await;
+        let channel = source.peers.channel("target").await;
         let channel = channel.unwrap();
         let reason = Refusal::Unwilling;
         for (id, leaves) in [(1, false), (2, true)] {

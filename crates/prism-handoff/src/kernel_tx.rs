@@ -9,10 +9,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use prism_sys::tcp::ktls::{
-    self, AttachError, Cipher, CryptoError, CryptoInfo, Key, Offered, Version,
-};
-use prism_tls::{KernelError, KernelKeys, MAX_PLAINTEXT_BYTES, Session, Suite};
+use prism_sys::tcp::ktls::{self, Cipher, CryptoInfo, Key, Offered, Version};
+use prism_tls::{KernelKeys, MAX_PLAINTEXT_BYTES, Session, Suite};
 
 /// The kernel does not get a key that is good for fewer records: leaving it costs a hand-off. 1 GiB
 /// in full records.
@@ -39,19 +37,6 @@ pub(crate) struct KernelTx {
     records_left: u64,
 }
 
-/// The reason why user space makes the records. Session and connection are unchanged.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("{0}")]
-    Attach(#[from] AttachError),
-    #[error("{0}")]
-    Crypto(#[from] CryptoError),
-    #[error("{0}")]
-    Session(#[from] KernelError),
-    #[error("TCP_INFO: {0}")]
-    Info(#[from] io::Error),
-}
-
 /// Whether the kernel can seal for this session, and for long enough.
 pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
     let version = version(session.version());
@@ -63,17 +48,20 @@ pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
 impl KernelTx {
     /// Gives the kernel the write key. All records made before must have been
     /// written to the socket.
-    pub(crate) fn start(fd: BorrowedFd<'_>, session: &mut Session) -> Result<Self, StartError> {
-        ktls::attach(fd)?;
+    ///
+    /// # Errors
+    /// The reason why user space makes the records. Session and connection are unchanged.
+    pub(crate) fn start(fd: BorrowedFd<'_>, session: &mut Session) -> io::Result<Self> {
+        ktls::attach(fd).map_err(io::Error::other)?;
         let first_queued = ktls::queued_bytes(fd)?;
         let all_records = session.write_records_left();
-        let keys = session.write_to_kernel()?;
+        let keys = session.write_to_kernel().map_err(io::Error::other)?;
         let first_sequence = u64::from_be_bytes(keys.record_sequence());
         let info = crypto_info(&keys);
         let overhead_bytes = info.record_overhead_bytes() as u64;
         if let Err(error) = ktls::set_tx(fd, &info) {
-            session.write_from_kernel(first_sequence)?;
-            return Err(error.into());
+            (session.write_from_kernel(first_sequence)).map_err(io::Error::other)?;
+            return Err(io::Error::other(error));
         }
         Ok(Self {
             overhead_bytes,

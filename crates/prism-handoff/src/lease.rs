@@ -5,7 +5,6 @@
 //! No request waits for a lease. Without one a death goes unnoticed, and a frontend gets no new
 //! clients while another frontend has a lease.
 
-use std::cell::Cell;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use prism_proto::lease::{
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::control::SwitchAddress;
 use crate::counters::Counters;
@@ -26,39 +25,28 @@ use crate::counters::Counters;
 /// lease.
 #[derive(Debug, Default)]
 pub(crate) struct Taking {
-    no_more: Cell<bool>,
-    changed: Notify,
-    answer: Cell<Option<NewClients>>,
-    answered: Notify,
+    no_more: watch::Sender<bool>,
+    answer: watch::Sender<Option<NewClients>>,
 }
 
 impl Taking {
-    /// Ends the taking of new clients.
-    pub(crate) fn end(&self) {
-        self.no_more.set(true);
-        self.changed.notify_one();
-    }
-
-    /// Waits until the agent has said where new clients go.
-    pub(crate) async fn answer(&self) -> NewClients {
+    /// Ends the taking of new clients, and waits until the agent has said where they go.
+    pub(crate) async fn end(&self) -> NewClients {
+        self.no_more.send_replace(true);
+        let mut answers = self.answer.subscribe();
         loop {
-            let answered = self.answered.notified();
-            if let Some(answer) = self.answer.get() {
+            if let Some(answer) = *answers.borrow_and_update() {
                 return answer;
             }
-            answered.await;
+            // The sender lives as long as `self`.
+            let _ = answers.changed().await;
         }
-    }
-
-    fn hear(&self, answer: NewClients) {
-        self.answer.set(Some(answer));
-        self.answered.notify_waiters();
     }
 }
 
 /// The holder of a lease, as the request for it names it.
-pub(crate) struct Holder<'a> {
-    pub(crate) switch: &'a SwitchAddress,
+pub(crate) struct Holder {
+    pub(crate) switch: SwitchAddress,
     pub(crate) node: IpAddr,
     pub(crate) run: RunId,
     /// Digest of the node's placement.
@@ -68,7 +56,7 @@ pub(crate) struct Holder<'a> {
 /// Handles a byte of the agent. A byte without a meaning is ignored.
 fn hear(byte: u8, taking: &Taking, counters: &Counters) {
     if let Some(answer) = NewClients::from_byte(byte) {
-        taking.hear(answer);
+        taking.answer.send_replace(Some(answer));
     }
     if let Some(verdict) = PlacementVerdict::from_byte(byte) {
         note(verdict, counters);
@@ -107,7 +95,7 @@ const KEEPALIVE_PROBES: u32 = 4;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// Holds a lease for `holder` until dropped, and counts it in `workers_leased`.
-pub(crate) async fn keep(holder: &Holder<'_>, counters: &Counters, taking: &Taking) {
+pub(crate) async fn keep(holder: &Holder, counters: &Counters, taking: &Taking) {
     let (held, mut wait) = (&counters.workers_leased, AGAIN);
     loop {
         let asked = tokio::time::timeout(DEADLINE, Lease::ask(holder)).await;
@@ -135,8 +123,8 @@ struct Lease {
 }
 
 impl Lease {
-    async fn ask(holder: &Holder<'_>) -> io::Result<Self> {
-        let (switch, node) = (holder.switch, holder.node);
+    async fn ask(holder: &Holder) -> io::Result<Self> {
+        let (switch, node) = (&holder.switch, holder.node);
         let mut stream = dial(switch.control, node).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
@@ -163,20 +151,20 @@ impl Lease {
     /// clients.
     async fn hold(&mut self, taking: &Taking, counters: &Counters) {
         let (mut has_said, mut byte) = (false, [0; 1]);
+        let mut no_more = taking.no_more.subscribe();
         loop {
-            if taking.no_more.get() && !has_said {
-                has_said = true;
-                // A failed write means that the connection has ended.
-                if self.direct.write(&[TAKES_NO_MORE]).is_err() {
-                    return;
-                }
-            }
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
                     (Ok(1), [byte]) => hear(byte, taking, counters),
                     _ => return,
                 },
-                () = taking.changed.notified() => {}
+                _ = no_more.wait_for(|no_more| *no_more), if !has_said => {
+                    has_said = true;
+                    // A failed write means that the connection has ended.
+                    if self.direct.write(&[TAKES_NO_MORE]).is_err() {
+                        return;
+                    }
+                }
             }
         }
     }

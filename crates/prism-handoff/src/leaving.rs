@@ -1,15 +1,9 @@
-//! Nodes that leave without ending connections: a leaving worker tells all peers, and every worker
-//! of a process knows the leaving peers.
-//!
-//! A peer counts as leaving until the channel on which it has said so ends. No rule depends on
-//! that: a leaving node refuses connections whether its peers know or not.
+//! A node that leaves without ending connections: a leaving worker tells all peers, and takes no
+//! more connections.
 //!
 //! Not here: moving the connections, which is a hand-off like any other.
 
-use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prism_proto::lease::NewClients;
@@ -18,9 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::endpoint::{Handle, Shared};
+use crate::endpoint::{Handle, Phase};
 use crate::export::Exported;
-use crate::supervise::locked;
 
 /// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
@@ -38,73 +31,17 @@ const HANDSHAKES_END_IN: Duration = Duration::from_secs(1);
 /// The interval of looks whether all imports have ended.
 const IMPORTED_IN: Duration = Duration::from_millis(5);
 
-/// The phases of a worker's end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// It takes connections from clients and from peers.
-    #[default]
-    Open,
-    /// It takes connections from clients only.
-    Leaving,
-    /// It takes no connections.
-    Deaf,
-}
-
-/// The peers of this process that leave.
-#[derive(Debug, Default)]
-pub(crate) struct Leavers {
-    /// Almost always 0, which spares the lock.
-    count: AtomicUsize,
-    /// The number of channels that say so, by peer.
-    names: Mutex<HashMap<String, usize>>,
-}
-
-impl Leavers {
-    pub(crate) fn add(self: &Arc<Self>, name: &str) -> Leaver {
-        *locked(&self.names).entry(name.to_owned()).or_default() += 1;
-        self.count.fetch_add(1, Ordering::Release);
-        Leaver {
-            leavers: self.clone(),
-            name: name.to_owned(),
-        }
-    }
-
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && locked(&self.names).contains_key(name)
-    }
-}
-
-/// A peer that leaves, by the word of one channel; dropping it ends that.
-#[derive(Debug)]
-pub(crate) struct Leaver {
-    leavers: Arc<Leavers>,
-    name: String,
-}
-
-impl Drop for Leaver {
-    fn drop(&mut self) {
-        self.leavers.count.fetch_sub(1, Ordering::Release);
-        let mut names = locked(&self.leavers.names);
-        if let Some(count) = names.get_mut(&self.name) {
-            *count -= 1;
-            if *count == 0 {
-                names.remove(&self.name);
-            }
-        }
-    }
-}
-
 impl Handle {
     /// Refuses connections from peers from now on, and finishes the imports under way. Tells all
     /// peers, and waits a bounded time for their answers. New clients are accepted as before.
     pub async fn leave(&self) {
         let shared = &self.shared;
-        shared.enter(Phase::Leaving);
+        self.enter(Phase::Leaving);
         let mut telling = JoinSet::new();
-        for name in shared.peers.names() {
-            let shared = shared.clone();
+        for name in self.peers.names() {
+            let peers = self.peers.clone();
             telling.spawn_local(async move {
-                match shared.peers.channel(&name).await {
+                match peers.channel(&name).await {
                     Ok(channel) => tell(&channel).await,
                     Err(error) => tracing::debug!(%error, "a peer is not told of this node's end"),
                 }
@@ -127,8 +64,7 @@ impl Handle {
     pub async fn send_clients_elsewhere(&self) {
         let shared = &self.shared;
         if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
-            control.taking.end();
-            match tokio::time::timeout(ELSEWHERE_IN, control.taking.answer()).await {
+            match tokio::time::timeout(ELSEWHERE_IN, control.taking.end()).await {
                 Ok(NewClients::GoElsewhere) => tokio::time::sleep(HANDSHAKES_END_IN).await,
                 Ok(NewClients::HaveNobodyElse) => {
                     tracing::info!("no other frontend takes new clients");
@@ -145,15 +81,9 @@ impl Handle {
     /// Accepts the clients that are connected already and no others, and waits until the listeners
     /// are closed.
     pub async fn accept_no_more(&self) {
-        let shared = &self.shared;
-        shared.enter(Phase::Deaf);
-        loop {
-            let closed = shared.listener_closed.notified();
-            if shared.listeners.get() == 0 {
-                return;
-            }
-            closed.await;
-        }
+        self.enter(Phase::Deaf);
+        let mut listeners = self.shared.listeners.subscribe();
+        let _ = listeners.wait_for(|open| *open == 0).await;
     }
 
     /// Hands over a connection between two requests; the next request may have arrived in part. If
@@ -181,30 +111,19 @@ impl Handle {
     pub(crate) fn is_leaving(&self, peer: &str) -> bool {
         self.shared.process.is_leaving(peer)
     }
+    fn enter(&self, phase: Phase) {
+        let shared = &self.shared;
+        shared.phase.set(shared.phase.get().max(phase));
+        shared.phase_changed.notify_waiters();
+    }
 }
 
-impl Shared {
+impl Channel {
     /// Tells a peer that has just connected whether this node is leaving.
-    pub(crate) fn greet(&self, channel: &Rc<Channel>) {
-        if self.phase.get() >= Phase::Leaving {
-            let channel = channel.clone();
+    pub(crate) fn greet(self: &Rc<Self>) {
+        if self.shared.phase.get() >= Phase::Leaving {
+            let channel = self.clone();
             tokio::task::spawn_local(async move { tell(&channel).await });
-        }
-    }
-
-    fn enter(&self, phase: Phase) {
-        self.phase.set(self.phase.get().max(phase));
-        self.phase_changed.notify_waiters();
-    }
-
-    /// Waits until no more clients are to be accepted.
-    pub(crate) async fn deaf(&self) {
-        loop {
-            let changed = self.phase_changed.notified();
-            if self.phase.get() >= Phase::Deaf {
-                return;
-            }
-            changed.await;
         }
     }
 }
@@ -215,26 +134,5 @@ async fn tell(channel: &Rc<Channel>) {
     let heard = channel.await_verdict(id);
     if channel.send(&Frame::Leaving { id }).is_ok() {
         let _ = heard.wait().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_leaves_as_long_as_a_channel_says_so() {
-        let leavers = Arc::new(Leavers::default());
-        assert!(!leavers.contains("a"));
-        let first = leavers.add("a");
-        let second = leavers.add("a");
-        let other = leavers.add("b");
-        drop(first);
-        assert!(leavers.contains("a") && leavers.contains("b") && !leavers.contains("c"));
-        drop(second);
-        assert!(!leavers.contains("a") && leavers.contains("b"));
-        drop(other);
-        assert_eq!(leavers.count.load(Ordering::Relaxed), 0);
-        assert!(locked(&leavers.names).is_empty());
     }
 }

@@ -74,6 +74,7 @@
 //! Not here: HTTP, objects, placement, and the switch itself.
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod by_kernel;
 mod channel;
 mod claims;
@@ -93,6 +94,7 @@ mod health;
 mod import;
 mod kernel_tx;
 mod lease;
+mod leavers;
 mod leaving;
 mod newcomers;
 mod node_tls;
@@ -108,14 +110,15 @@ pub mod supervise;
 pub mod trace;
 mod wait_timer;
 
-pub use client_tls::TlsService;
 pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters};
-pub use endpoint::{Endpoint, EndpointConfig, Handle, Incoming, Process, Transit};
+pub use endpoint::{
+    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
+};
 pub use export::Exported;
 pub use health::Health;
 pub use newcomers::NewcomerLimits;
-pub use peers::{Peer, PeerError};
+pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use relay_stream::RelayStream;

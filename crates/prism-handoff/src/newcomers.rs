@@ -37,14 +37,14 @@ pub(crate) struct NewcomerTable(Mutex<Newcomers<Arc<Leave>>>);
 
 /// A message to a connection that it has to give way.
 #[derive(Debug, Default)]
-pub(crate) struct Leave {
+struct Leave {
     is_told: AtomicBool,
     told: Notify,
 }
 
 impl Leave {
     /// Waits until the connection has to give way; afterwards it returns at once.
-    pub(crate) async fn told(&self) {
+    async fn told(&self) {
         if !self.is_told.load(Ordering::Acquire) {
             self.told.notified().await;
         }
@@ -91,7 +91,7 @@ impl NewcomerTable {
 pub(crate) struct Newcomer {
     all: Arc<NewcomerTable>,
     age: u64,
-    pub(crate) leave: Arc<Leave>,
+    leave: Arc<Leave>,
     /// The end of its time.
     ends: Instant,
     counted: Option<Arc<Counters>>,
@@ -113,6 +113,17 @@ impl Newcomer {
     /// The rest of its time.
     pub(crate) fn time_left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Waits until the newcomer, if it is one, has to give way. The future does not borrow it.
+pub(crate) fn told_to_leave(newcomer: Option<&Newcomer>) -> impl Future<Output = ()> + use<> {
+    let leave = newcomer.map(|newcomer| newcomer.leave.clone());
+    async move {
+        match leave {
+            Some(leave) => leave.told().await,
+            None => std::future::pending().await,
+        }
     }
 }
 

@@ -10,11 +10,9 @@ use std::sync::Arc;
 use prism_proto::node::ALPN_HAND_OFF;
 use prism_tls::{Capture, HEADER_BYTES, MAX_RECORD_BYTES, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::Acceptor;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_rustls::LazyConfigAcceptor;
 
 /// The largest number of bytes of a handshake: a chain of certificates and little else.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
@@ -32,9 +30,6 @@ pub(crate) enum Purpose {
 }
 
 /// Does the handshake of a connection to the node `name`, for the purpose in `config`.
-///
-/// # Errors
-/// The error of the network or of rustls.
 pub(crate) async fn connect(
     config: &ClientConfig,
     name: ServerName<'static>,
@@ -50,39 +45,22 @@ pub(crate) async fn connect(
 
 /// Does the handshake of a connection that a node has dialled. `known` names the node by its
 /// certificate.
-///
-/// # Errors
-/// The error of the network or of rustls; a certificate that `known` does not know.
 pub(crate) async fn accept(
-    config: &Arc<ServerConfig>,
+    config: &ServerConfig,
     tcp: TcpStream,
     known: impl Fn(&CertificateDer<'_>) -> Option<String>,
 ) -> io::Result<(Secured, Purpose, String)> {
-    let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
-    let for_frames = (hello.client_hello().alpn())
-        .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ALPN_HAND_OFF));
     let capture = Capture::default();
-    let mut config = ServerConfig::clone(config);
+    let mut config = config.clone();
     config.key_log = capture.key_log();
-    let connection = hello.accepted.into_connection(Arc::new(config));
-    let connection = match connection {
-        Ok(connection) => connection,
-        Err((error, mut alert)) => {
-            let mut output = Vec::new();
-            alert.write_all(&mut output)?;
-            let mut tcp = hello.io;
-            // It does not matter whether the alert arrives.
-            let _ = tcp.write_all(&output).await;
-            return Err(io::Error::other(error));
-        }
-    };
-    let (tcp, connection) = shake_hands(hello.io, connection.into()).await?;
+    let connection = ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
+    let (tcp, connection) = shake_hands(tcp, connection.into()).await?;
     let name = (connection.peer_certificates())
         .and_then(|chain| known(chain.first()?))
         .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
-    let purpose = match for_frames {
-        true => Purpose::Channel,
-        false => Purpose::Relay,
+    let purpose = match connection.alpn_protocol() {
+        Some(ALPN_HAND_OFF) => Purpose::Channel,
+        _ => Purpose::Relay,
     };
     Ok((secured(tcp, connection, capture)?, purpose, name))
 }

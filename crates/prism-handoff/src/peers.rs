@@ -2,52 +2,25 @@
 //! channel is dialled at the first use, unless the peer has dialled one.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
-use crate::counters::Counters;
-use crate::deferred::DeferredWork;
 use crate::dial::{break_unread, dial};
-use crate::endpoint::{Process, Shared};
+use crate::endpoint::{Peer, Shared};
 use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
-use crate::pki::{Identity, node_name};
-use crate::probe::Asked;
-use crate::reading::Spare;
+use crate::pki::node_name;
 use crate::relay_stream::RelayStream;
 
 /// The largest number of idle relay streams to each peer.
 const MAX_IDLE_RELAYS: usize = 64;
-/// A node of the cluster, as the configuration names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its name, which its certificate carries.
-    pub name: String,
-    /// The address of its node port.
-    pub address: IpAddr,
-}
-
-impl std::str::FromStr for Peer {
-    type Err = String;
-
-    /// Reads `NAME=ADDRESS`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fault = || format!("{text:?} is not NAME=ADDRESS");
-        let (name, address) = text.split_once('=').ok_or_else(fault)?;
-        let address = address.parse().map_err(|_| fault())?;
-        Ok(Self {
-            name: name.into(),
-            address,
-        })
-    }
-}
 
 /// The reason why a peer was not reached.
 #[derive(Debug, thiserror::Error)]
@@ -72,97 +45,94 @@ pub enum PeerError {
 
 /// One worker's connections to all other nodes.
 pub(crate) struct Peers {
-    peers: RefCell<HashMap<String, SocketAddr>>,
-    port: u16,
-    /// `None` if there are no other nodes.
-    identity: Option<Identity>,
-    /// The channel to each, and the number of the peer's failed handshakes when it was opened.
-    channels: RefCell<HashMap<String, (Rc<Channel>, u64)>>,
-    /// Locks for one dial of a channel at a time to each peer.
-    dialling: RefCell<HashMap<String, Rc<Mutex<()>>>>,
-    idle_relays: RefCell<BTreeMap<String, Vec<RelayStream>>>,
-    pub(crate) importer: Weak<Shared>,
-    deferred: Rc<DeferredWork>,
-    counters: Arc<Counters>,
-    spare: Rc<Spare>,
-    pub(crate) health: Arc<Health>,
+    pub(crate) shared: Rc<Shared>,
+    nodes: RefCell<HashMap<String, Node>>,
+}
+
+/// One other node, and the connections to it.
+struct Node {
+    address: SocketAddr,
+    /// The channel, and the number of the node's failed handshakes when it was opened.
+    channel: Option<(Rc<Channel>, u64)>,
+    /// Locked while a channel is dialled.
+    dialling: Rc<Mutex<()>>,
+    idle_relays: Vec<RelayStream>,
 }
 
 impl Peers {
-    pub(crate) fn new(
-        peers: &[Peer],
-        port: u16,
-        identity: Option<Identity>,
-        importer: Weak<Shared>,
-        deferred: Rc<DeferredWork>,
-        process: &Process,
-        spare: Rc<Spare>,
-    ) -> Self {
-        Self {
-            peers: RefCell::new(by_name(peers, port)),
-            port,
-            identity,
-            channels: RefCell::default(),
-            dialling: RefCell::default(),
-            idle_relays: RefCell::default(),
-            importer,
-            deferred,
-            counters: process.counters.clone(),
-            spare,
-            health: process.health.clone(),
-        }
+    pub(crate) fn new(shared: &Rc<Shared>) -> Rc<Self> {
+        let peers = Self {
+            shared: shared.clone(),
+            nodes: RefCell::default(),
+        };
+        peers.set(&shared.config.peers);
+        Rc::new(peers)
     }
 
     /// Replaces the other nodes. Connections to a node that has moved or is gone close after their
     /// last use.
     pub(crate) fn set(&self, peers: &[Peer]) {
-        let new = by_name(peers, self.port);
-        let stays = |name: &String| new.get(name) == self.peers.borrow().get(name);
-        self.channels.borrow_mut().retain(|name, _| stays(name));
-        self.idle_relays.borrow_mut().retain(|name, _| stays(name));
-        self.health
-            .keep(&new.keys().map(String::as_str).collect::<HashSet<_>>());
-        self.dialling.borrow_mut().retain(|name, _| stays(name));
-        *self.peers.borrow_mut() = new;
+        let mut old = self.nodes.take();
+        let port = self.shared.config.peer_port;
+        let new = peers.iter().map(|peer| {
+            let address = SocketAddr::new(peer.address, port);
+            let stays = old
+                .remove(&peer.name)
+                .filter(|node| node.address == address);
+            let node = stays.unwrap_or_else(|| Node {
+                address,
+                channel: None,
+                dialling: Rc::default(),
+                idle_relays: Vec::new(),
+            });
+            (peer.name.clone(), node)
+        });
+        let new = new.collect();
+        let names = peers.iter().map(|peer| peer.name.as_str());
+        self.health().keep(&names.collect::<HashSet<_>>());
+        *self.nodes.borrow_mut() = new;
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        self.peers.borrow().keys().cloned().collect()
+        self.nodes.borrow().keys().cloned().collect()
     }
 
-    fn identity(&self, wanted: &str) -> Result<&Identity, PeerError> {
-        let identity = self.identity.as_ref();
-        identity.ok_or_else(|| PeerError::Unknown(wanted.to_owned()))
+    /// The address of the node `name`.
+    pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
+        self.of_node(name, |node| node.address.ip())
+    }
+
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.shared.process.health
+    }
+
+    fn of_node<T>(&self, name: &str, of: impl FnOnce(&mut Node) -> T) -> Option<T> {
+        self.nodes.borrow_mut().get_mut(name).map(of)
     }
 
     /// The open channel to `name`. One from before an outage is closed, because TCP may take
     /// seconds to repeat what was lost.
     fn open_channel(&self, name: &str) -> Option<Rc<Channel>> {
-        let channels = self.channels.borrow();
-        let (channel, times_missed) = channels.get(name)?;
-        if *times_missed != self.health.times_missed(name) {
+        let (channel, times_missed) = self.of_node(name, |node| node.channel.clone())??;
+        if times_missed != self.health().times_missed(name) {
             channel.close();
         }
-        channel.is_open().then(|| channel.clone())
+        channel.is_open().then_some(channel)
     }
 
     fn use_channel(&self, name: &str, channel: Rc<Channel>) {
-        let entry = (channel, self.health.times_missed(name));
-        self.channels.borrow_mut().insert(name.to_owned(), entry);
+        let entry = (channel, self.health().times_missed(name));
+        self.of_node(name, |node| node.channel = Some(entry));
     }
 
     /// The channel to `name`, dialled if there is none.
-    pub(crate) async fn channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+    pub(crate) async fn channel(self: &Rc<Self>, name: &str) -> Result<Rc<Channel>, PeerError> {
         self.may_ask(name)?;
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
         }
-        let dialling = self
-            .dialling
-            .borrow_mut()
-            .entry(name.to_owned())
-            .or_default()
-            .clone();
+        let dialling = self.of_node(name, |node| node.dialling.clone());
+        let dialling = dialling.ok_or_else(|| PeerError::Unknown(name.to_owned()))?;
         let _one_at_a_time = dialling.lock().await;
         if let Some(channel) = self.open_channel(name) {
             return Ok(channel);
@@ -173,32 +143,22 @@ impl Peers {
     }
 
     /// A new channel that nothing else uses, to the node at `address`.
-    pub(crate) async fn fresh_channel(&self, address: IpAddr) -> Result<Rc<Channel>, PeerError> {
+    pub(crate) async fn fresh_channel(
+        self: &Rc<Self>,
+        address: IpAddr,
+    ) -> Result<Rc<Channel>, PeerError> {
         let named = {
-            let peers = self.peers.borrow();
-            let found = peers.iter().find(|(_, at)| at.ip() == address);
+            let nodes = self.nodes.borrow();
+            let found = nodes.iter().find(|(_, node)| node.address.ip() == address);
             found.map(|(name, _)| name.clone())
         };
         let name = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
         self.dial_channel(&name).await
     }
 
-    async fn dial_channel(&self, name: &str) -> Result<Rc<Channel>, PeerError> {
+    async fn dial_channel(self: &Rc<Self>, name: &str) -> Result<Rc<Channel>, PeerError> {
         let secured = self.dial(name, Purpose::Channel).await?;
-        let (importer, deferred) = (self.importer.clone(), self.deferred.clone());
-        let counters = self.counters.clone();
-        Ok(Channel::start(
-            secured,
-            name.into(),
-            importer,
-            deferred,
-            counters,
-        ))
-    }
-
-    /// The address of the node `name`.
-    pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
-        self.peers.borrow().get(name).map(SocketAddr::ip)
+        Ok(Channel::start(secured, name.into(), self))
     }
 
     /// Uses a channel that the peer has dialled for hand-offs to it, if no other one is open.
@@ -209,40 +169,38 @@ impl Peers {
     }
 
     /// A relay stream to `name`, and whether it was used before.
-    pub(crate) async fn relay(&self, name: &str) -> Result<(RelayStream, bool), PeerError> {
+    pub(crate) async fn relay(
+        self: &Rc<Self>,
+        name: &str,
+    ) -> Result<(RelayStream, bool), PeerError> {
         self.may_ask(name)?;
-        let idle = self
-            .idle_relays
-            .borrow_mut()
-            .get_mut(name)
-            .and_then(Vec::pop);
-        match idle {
+        match self.of_node(name, |node| node.idle_relays.pop()).flatten() {
             Some(stream) => Ok((stream, true)),
             // Boxed, because it is rare and large.
-            None => {
-                let stream = Box::pin(self.fresh_relay(name)).await?;
-                Ok((stream, false))
-            }
+            None => Ok((Box::pin(self.fresh_relay(name)).await?, false)),
         }
     }
 
     /// A new relay stream to `name`.
-    pub(crate) async fn fresh_relay(&self, name: &str) -> Result<RelayStream, PeerError> {
+    pub(crate) async fn fresh_relay(self: &Rc<Self>, name: &str) -> Result<RelayStream, PeerError> {
         let secured = self.dial(name, Purpose::Relay).await?;
         Ok(self.relay_stream(name, secured))
     }
 
-    pub(crate) fn relay_stream(&self, name: &str, secured: Secured) -> RelayStream {
-        let asked = Asked {
-            name: name.to_owned(),
-            shared: self.importer.clone(),
+    pub(crate) fn relay_stream(self: &Rc<Self>, name: &str, secured: Secured) -> RelayStream {
+        let (peers, name) = (Rc::downgrade(self), name.to_owned());
+        let is_lost = move || {
+            peers.upgrade().is_some_and(|peers| {
+                peers.doubt(&name);
+                peers.health().is_suspect(&name)
+            })
         };
-        RelayStream::new(secured, self.spare.clone(), Some(asked))
+        RelayStream::new(secured, self.shared.spare.clone(), Some(Box::new(is_lost)))
     }
 
     /// Refuses to ask a suspect peer.
-    fn may_ask(&self, name: &str) -> Result<(), PeerError> {
-        if !self.health.is_suspect(name) {
+    fn may_ask(self: &Rc<Self>, name: &str) -> Result<(), PeerError> {
+        if !self.health().is_suspect(name) {
             return Ok(());
         }
         // The task that probed the peer may have ended.
@@ -252,27 +210,26 @@ impl Peers {
 
     /// Notes a completed handshake with `name`.
     pub(crate) fn reached(&self, name: &str) {
-        if self.health.reached(name, Instant::now()) {
+        if self.health().reached(name, Instant::now()) {
             tracing::info!(peer = name, "a node answers again");
         }
     }
 
     /// Closes the idle relay streams to `name`.
     pub(crate) fn forget_relays(&self, name: &str) {
-        self.idle_relays.borrow_mut().remove(name);
+        self.of_node(name, |node| node.idle_relays.clear());
     }
 
     /// Keeps a relay stream that is between two requests.
     pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
-        let mut idle = self.idle_relays.borrow_mut();
-        match idle.get_mut(name) {
-            Some(idle) if idle.len() < MAX_IDLE_RELAYS => idle.push(stream),
-            Some(_) => {}
-            None => drop(idle.insert(name.to_owned(), vec![stream])),
-        }
+        self.of_node(name, |node| {
+            if node.idle_relays.len() < MAX_IDLE_RELAYS {
+                node.idle_relays.push(stream);
+            }
+        });
     }
 
-    async fn dial(&self, name: &str, purpose: Purpose) -> Result<Secured, PeerError> {
+    async fn dial(self: &Rc<Self>, name: &str, purpose: Purpose) -> Result<Secured, PeerError> {
         self.may_ask(name)?;
         let dialled = self.dial_anyway(name, purpose).await;
         if let Err(PeerError::Dial { .. }) = &dialled {
@@ -287,17 +244,17 @@ impl Peers {
         name: &str,
         purpose: Purpose,
     ) -> Result<Secured, PeerError> {
-        let identity = self.identity(name)?;
-        let config = match purpose {
-            Purpose::Channel => identity.client_for_hand_off(),
-            Purpose::Relay => identity.client_for_relay(),
-        };
         let unknown = || PeerError::Unknown(name.to_owned());
-        let address = self.peers.borrow().get(name).copied();
+        let identity = self.shared.config.identity.as_ref().ok_or_else(unknown)?;
+        let config = match purpose {
+            Purpose::Channel => &identity.hand_off,
+            Purpose::Relay => &identity.relay,
+        };
+        let address = self.of_node(name, |node| node.address);
         let address = address.ok_or_else(unknown)?;
         let server_name = node_name(name).map_err(|_| unknown())?;
         let secure = async |tcp| {
-            let secured = connect(&config, server_name, tcp).await?;
+            let secured = connect(config, server_name, tcp).await?;
             if matches!(purpose, Purpose::Channel) {
                 break_unread(&secured.tcp)?;
             }
@@ -309,8 +266,8 @@ impl Peers {
                 Ok(secured)
             }
             Err(source) => {
-                if self.health.missed(name, source.kind()) {
-                    self.counters.peers_suspected.add_one();
+                if self.health().missed(name, source.kind()) {
+                    self.shared.counters.peers_suspected.add_one();
                     tracing::warn!(peer = name, error = %source,
                         "a node does not answer; nothing is asked of it until it does");
                 }
@@ -322,11 +279,4 @@ impl Peers {
             }
         }
     }
-}
-
-fn by_name(peers: &[Peer], port: u16) -> HashMap<String, SocketAddr> {
-    let peers = peers.iter();
-    peers
-        .map(|p| (p.name.clone(), (p.address, port).into()))
-        .collect()
 }

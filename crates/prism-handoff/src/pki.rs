@@ -55,7 +55,21 @@ pub enum PkiError {
     Make(#[from] rcgen::Error),
     /// TLS does not accept the material.
     #[error("TLS refuses the certificates: {0}")]
-    Tls(String),
+    Tls(#[from] rustls::Error),
+}
+
+impl PkiError {
+    fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+
+    fn pem(path: &Path, what: impl ToString) -> Self {
+        Self::Pem {
+            path: path.into(),
+            what: what.to_string(),
+        }
+    }
 }
 
 /// Makes a certificate authority and a certificate for each node in `dir`: `ca.crt`, and
@@ -65,10 +79,7 @@ pub enum PkiError {
 /// # Errors
 /// [`PkiError`]: a name is not a DNS label, a file exists, or the directory is not writable.
 pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
-    fs::create_dir_all(dir).map_err(|source| PkiError::File {
-        path: dir.into(),
-        source,
-    })?;
+    fs::create_dir_all(dir).map_err(PkiError::file(dir))?;
     for name in names {
         node_name(name)?;
     }
@@ -82,16 +93,12 @@ pub fn init(dir: &Path, names: &[String]) -> Result<(), PkiError> {
         let cert = node_params(name)?.signed_by(&key, &issuer)?;
         write_new(
             &dir.join(format!("{name}.key")),
-            key.serialize_pem().as_bytes(),
+            &key.serialize_pem(),
             0o600,
         )?;
-        write_new(
-            &dir.join(format!("{name}.crt")),
-            cert.pem().as_bytes(),
-            0o644,
-        )?;
+        write_new(&dir.join(format!("{name}.crt")), &cert.pem(), 0o644)?;
     }
-    write_new(&ca_path, issuer.pem().as_bytes(), 0o644)
+    write_new(&ca_path, &issuer.pem(), 0o644)
 }
 
 fn ca_params() -> CertificateParams {
@@ -124,24 +131,17 @@ fn set_validity(params: &mut CertificateParams) {
     params.not_after = now + time::Duration::days(VALID_DAYS);
 }
 
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiError> {
-    let open = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path);
-    let mut file = open.map_err(|source| match source.kind() {
+fn write_new(path: &Path, pem: &str, mode: u32) -> Result<(), PkiError> {
+    let mut options = fs::OpenOptions::new();
+    let open = options.write(true).create_new(true).mode(mode).open(path);
+    let mut file = open.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => PkiError::Exists(path.into()),
-        _ => PkiError::File {
-            path: path.into(),
-            source,
-        },
+        _ => PkiError::file(path)(error),
     })?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    written.map_err(|source| PkiError::File {
-        path: path.into(),
-        source,
-    })
+    let written = file
+        .write_all(pem.as_bytes())
+        .and_then(|()| file.sync_all());
+    written.map_err(PkiError::file(path))
 }
 
 /// A node's name as a certificate carries it.
@@ -163,9 +163,10 @@ pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
 /// A node's certificate and key, and the authority that it trusts.
 #[derive(Clone)]
 pub struct Identity {
-    server: Arc<ServerConfig>,
-    hand_off: Arc<ClientConfig>,
-    relay: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+    /// The configurations of clients for channels and for relay streams.
+    pub(crate) hand_off: Arc<ClientConfig>,
+    pub(crate) relay: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -182,23 +183,18 @@ impl Identity {
     pub fn load(ca: &Path, cert: &Path, key: &Path) -> Result<Self, PkiError> {
         let mut roots = RootCertStore::empty();
         for root in certificates(ca)? {
-            roots.add(root).map_err(tls_error)?;
+            roots.add(root)?;
         }
         let (roots, chain) = (Arc::new(roots), certificates(cert)?);
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| PkiError::Pem {
-            path: key.into(),
-            what: e.to_string(),
-        })?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| PkiError::pem(key, e))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
-            .map_err(|e| PkiError::Tls(e.to_string()))?;
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
         let mut server = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(tls_error)?
+            .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(tls_error)?;
+            .with_single_cert(chain.clone(), key.clone_key())?;
         server.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
         // Channels are long-lived, so no session is resumed.
         server.send_tls13_tickets = 0;
@@ -206,11 +202,9 @@ impl Identity {
         server.enable_secret_extraction = true;
         let client = |alpn: &[u8]| -> Result<Arc<ClientConfig>, PkiError> {
             let mut client = ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[&rustls::version::TLS13])
-                .map_err(tls_error)?
+                .with_protocol_versions(&[&rustls::version::TLS13])?
                 .with_root_certificates(roots.clone())
-                .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(tls_error)?;
+                .with_client_auth_cert(chain.clone(), key.clone_key())?;
             client.alpn_protocols = vec![alpn.to_vec()];
             client.enable_secret_extraction = true;
             client.resumption = rustls::client::Resumption::disabled();
@@ -232,18 +226,6 @@ impl Identity {
         let file = |suffix: &str| dir.join(format!("{name}.{suffix}"));
         Self::load(&dir.join("ca.crt"), &file("crt"), &file("key"))
     }
-
-    pub(crate) fn server(&self) -> Arc<ServerConfig> {
-        self.server.clone()
-    }
-
-    pub(crate) fn client_for_hand_off(&self) -> Arc<ClientConfig> {
-        self.hand_off.clone()
-    }
-
-    pub(crate) fn client_for_relay(&self) -> Arc<ClientConfig> {
-        self.relay.clone()
-    }
 }
 
 /// The one of `names` that a verified certificate is valid for; `None` if it is valid for several.
@@ -263,26 +245,12 @@ pub(crate) fn peer_name<'n>(
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
-    let pem_error = |e: rustls::pki_types::pem::Error| PkiError::Pem {
-        path: path.into(),
-        what: e.to_string(),
-    };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(pem_error)?
-        .collect();
-    let found = found.map_err(pem_error)?;
-    if found.is_empty() {
-        let what = "holds no certificate".to_owned();
-        return Err(PkiError::Pem {
-            path: path.into(),
-            what,
-        });
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let found: Vec<_> = found.map_err(|error| PkiError::pem(path, error))?;
+    match found.is_empty() {
+        true => Err(PkiError::pem(path, "holds no certificate")),
+        false => Ok(found),
     }
-    Ok(found)
-}
-
-fn tls_error(error: rustls::Error) -> PkiError {
-    PkiError::Tls(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,84 +1,18 @@
-//! Reading from a client's connection, and the bytes that were read and not consumed.
+//! Reading from a client's connection.
 
-use std::cell::RefCell;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
+use crate::buffers::{self, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES};
 use crate::connection::{Connection, ConnectionState, watched};
+use crate::newcomers::told_to_leave;
 use crate::records::Found;
 use crate::stream::Stream;
 
-/// The smallest and the largest size of a read, which doubles while reads fill it. The smallest one
-/// fits a TLS record and a little more.
-pub(crate) const MIN_READ_BYTES: usize = 17 << 10;
+/// The largest size of a read. The size doubles while reads fill it.
 const MAX_READ_BYTES: usize = 256 << 10;
-/// The number of spare buffers of a worker, and their capacity.
-const SPARE_MAX: usize = 16;
-const SPARE_BYTES: usize = MIN_READ_BYTES;
-/// The largest number of unread bytes of a connection.
-pub(crate) const MAX_BUFFERED_BYTES: usize = 256 << 10;
-
-/// Spare buffers: idle connections hold none. The next connection that receives gets one that is
-/// still in the processor's caches.
-#[derive(Default)]
-pub(crate) struct Spare(RefCell<Vec<Vec<u8>>>);
-
-impl Spare {
-    /// Gives `bytes` a buffer if it has none.
-    pub(crate) fn lend(&self, bytes: &mut Vec<u8>) {
-        if bytes.capacity() == 0 {
-            let spare = self.0.borrow_mut().pop();
-            *bytes = spare.unwrap_or_else(|| Vec::with_capacity(SPARE_BYTES));
-        }
-    }
-
-    /// Takes an empty buffer back, or drops it.
-    pub(crate) fn take_back(&self, bytes: &mut Vec<u8>) {
-        let bytes = std::mem::take(bytes);
-        let mut spare = self.0.borrow_mut();
-        if bytes.capacity() == SPARE_BYTES && spare.len() < SPARE_MAX {
-            spare.push(bytes);
-        }
-    }
-}
-
-/// Bytes that were read and not consumed.
-#[derive(Default)]
-pub(crate) struct Input {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Input {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0 }
-    }
-
-    pub(crate) fn unread(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
-    }
-
-    pub(crate) fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.bytes.len());
-        if self.start == self.bytes.len() {
-            self.bytes.clear();
-            self.start = 0;
-        }
-    }
-
-    /// The unread bytes, at the start of a buffer that can grow.
-    fn bytes_mut(&mut self) -> &mut Vec<u8> {
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        &mut self.bytes
-    }
-}
 
 impl ConnectionState {
     /// Reads once. Also returns whether the socket is empty now.
@@ -127,12 +61,9 @@ impl ConnectionState {
         };
         let input = self.input.bytes_mut();
         let enough = input.len() + MAX_READ_BYTES;
-        let found = records.open(input, enough, &mut self.output);
-        let found = found.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-        if found.is_ok() {
-            records.seal_control(&mut self.output)?;
-        }
-        found
+        let found = records.open(input, enough, &mut self.output)?;
+        records.seal_control(&mut self.output)?;
+        Ok(found)
     }
 }
 
@@ -228,33 +159,16 @@ impl Connection {
                 done => return done.map(|(n, _)| n),
             }
         }
-        let leave = self.state.newcomer.as_ref().map(|n| n.leave.clone());
+        let has_to_leave = told_to_leave(self.state.newcomer.as_ref());
         let (stream, state) = (watched(&mut self.stream)?, &mut self.state);
         // A connection keeps a buffer that bodies have made larger.
         state.give_back(SPARE_BYTES);
-        let waiting = self::receive(stream, || receive(state, stream.as_fd()));
+        let waiting = buffers::receive(stream, || receive(state, stream.as_fd()));
         let waiting = self.wait_timer.wait(timeout, waiting);
-        match leave {
-            None => waiting.await,
-            Some(leave) => tokio::select! {
-                biased;
-                () = leave.told() => Err(io::ErrorKind::ConnectionAborted.into()),
-                received = waiting => received,
-            },
+        tokio::select! {
+            biased;
+            () = has_to_leave => Err(io::ErrorKind::ConnectionAborted.into()),
+            received = waiting => received,
         }
     }
-}
-
-/// Waits for the socket and reads by `receive`, which also returns whether the socket is empty now.
-pub(crate) async fn receive(
-    stream: &TcpStream,
-    receive: impl FnMut() -> io::Result<(usize, bool)>,
-) -> io::Result<usize> {
-    let (n, is_empty) = stream.async_io(Interest::READABLE, receive).await?;
-    if is_empty && n > 0 {
-        // The reactor waits for new bytes, which spares the next read a system call.
-        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        let _ = stream.try_io(Interest::READABLE, nothing);
-    }
-    Ok(n)
 }

@@ -8,23 +8,20 @@ use std::os::unix::fs::FileExt;
 
 use prism_proto::node::TlsState;
 use prism_sys::tcp::ktls::Offered;
-use prism_tls::{
-    Event, KernelError, MAX_PLAINTEXT_BYTES, OpenError, RestoreError, SaveError, SavedSession,
-    SealError, Session,
-};
+use prism_tls::{Event, MAX_PLAINTEXT_BYTES, RestoreError, SavedSession, SealError, Session};
 
-use crate::kernel_tx::{self, KernelTx, StartError};
+use crate::kernel_tx::{self, KernelTx, RECORDS_FOR_MESSAGE};
 
 /// A session, and the records that were read and not opened.
 #[derive(Debug)]
 pub(crate) struct Records {
-    session: Session,
+    pub(crate) session: Session,
     sealed: Vec<u8>,
     /// The start of the first record in `sealed`.
     start: usize,
     kernel: Kernel,
     /// The alert that ends the session and that the kernel is to send.
-    alert: Option<[u8; 2]>,
+    pub(crate) alert: Option<[u8; 2]>,
 }
 
 /// The kernel's part in the session's output.
@@ -45,15 +42,6 @@ pub(crate) enum Found {
     Data(usize),
     /// The client will send no more.
     End,
-}
-
-/// The reason why a client's records are not read on.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    #[error("the client broke TLS: {0}")]
-    Open(#[from] OpenError),
-    #[error("the client ended TLS by an alert: {0:?}")]
-    Aborted(rustls::AlertDescription),
 }
 
 impl Records {
@@ -85,14 +73,14 @@ impl Records {
     /// Opens records, in order, until `input` holds `enough` bytes.
     ///
     /// # Errors
-    /// [`ReadError`]; the session reads no more. `output` then has a fatal alert if the client is
-    /// to get one.
+    /// `InvalidData`: the client broke TLS or ended it by an alert, and the session reads no more.
+    /// `output` then has a fatal alert if the client is to get one.
     pub(crate) fn open(
         &mut self,
         input: &mut Vec<u8>,
         enough: usize,
         output: &mut Vec<u8>,
-    ) -> Result<Found, ReadError> {
+    ) -> io::Result<Found> {
         let before = input.len();
         while input.len() < enough {
             let sealed = self.sealed.get_mut(self.start..).unwrap_or_default();
@@ -104,7 +92,7 @@ impl Records {
                         Ok(alert) => self.alert = Some(alert),
                         Err(_) => drop(self.session.seal_fatal_alert(error.alert(), output)),
                     }
-                    return Err(error.into());
+                    return Err(broken(format!("the client broke TLS: {error}")));
                 }
             };
             match opened.event {
@@ -112,7 +100,11 @@ impl Records {
                 Event::Data(place) => {
                     input.extend_from_slice(sealed.get(place).unwrap_or_default());
                 }
-                Event::Aborted(alert) => return Err(ReadError::Aborted(alert)),
+                Event::Aborted(alert) => {
+                    return Err(broken(format!(
+                        "the client ended TLS by an alert: {alert:?}"
+                    )));
+                }
                 Event::Empty | Event::KeyUpdate | Event::CloseNotify | Event::Discarded => {}
             }
             self.start += opened.consumed;
@@ -139,44 +131,16 @@ impl Records {
         self.session.seal_control(output).map_err(not_sealed)
     }
 
-    /// Appends the records of `bytes` to `output`.
-    pub(crate) fn seal(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> io::Result<()> {
-        self.session.seal(bytes, output).map_err(not_sealed)
-    }
-
-    /// Appends the records of `len` bytes of `file` from `offset`, sealed in place.
-    pub(crate) fn seal_file(
-        &mut self,
-        file: &File,
-        offset: u64,
-        len: usize,
-        output: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        seal_file(&mut self.session, file, offset, len, output)
-    }
-
-    /// Whether the client's close_notify has come.
-    pub(crate) fn read_closed(&self) -> bool {
-        self.session.read_closed()
-    }
-
-    /// Appends our close_notify to `output`.
-    pub(crate) fn seal_close(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
-        self.session.seal_close_notify(output).map_err(not_sealed)
-    }
-
     /// Ends the session here. Returns its state for another host, and the kernel's part for
     /// [`Self::stay`] if it goes on in the same socket `fd`. The socket must be settled
-    /// ([`Self::is_settled`]).
-    pub(crate) fn save(
-        mut self,
-        fd: BorrowedFd<'_>,
-    ) -> Result<(TlsState, Option<KernelTx>), NotSaved> {
+    /// ([`Self::is_settled`]). On failure the session is lost.
+    pub(crate) fn save(mut self, fd: BorrowedFd<'_>) -> io::Result<(TlsState, Option<KernelTx>)> {
         if self.session.write_in_kernel() {
-            self.session.write_from_kernel(kernel_tx::sequence(fd)?)?;
+            let sequence = kernel_tx::sequence(fd)?;
+            (self.session.write_from_kernel(sequence)).map_err(io::Error::other)?;
         }
         let sealed = std::mem::take(self.sealed_mut());
-        let session = self.session.save()?.encode();
+        let session = self.session.save().map_err(io::Error::other)?.encode();
         let kernel = match self.kernel {
             Kernel::Seals(kernel) => Some(kernel),
             Kernel::Idle | Kernel::Refused => None,
@@ -184,10 +148,11 @@ impl Records {
         Ok((TlsState { session, sealed }, kernel))
     }
 
-    /// Goes on with a session that has not moved, in the socket `fd` whose kernel has the key.
-    pub(crate) fn stay(&mut self, kernel: KernelTx, fd: BorrowedFd<'_>) -> Result<(), NotSaved> {
+    /// Goes on with a session that has not moved, in the socket `fd` whose kernel has the key. On
+    /// failure the session is lost.
+    pub(crate) fn stay(&mut self, kernel: KernelTx, fd: BorrowedFd<'_>) -> io::Result<()> {
         let sequence = kernel_tx::sequence(fd)?;
-        self.session.write_still_in_kernel(sequence)?;
+        (self.session.write_still_in_kernel(sequence)).map_err(io::Error::other)?;
         self.kernel = Kernel::Seals(kernel);
         Ok(())
     }
@@ -217,10 +182,18 @@ impl Records {
     }
 
     /// Gives the kernel the key, once all sealed records are in the socket. A failure is final.
-    pub(crate) fn enter_kernel(&mut self, fd: BorrowedFd<'_>) -> Result<(), StartError> {
+    pub(crate) fn enter_kernel(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.kernel = Kernel::Refused;
         self.kernel = Kernel::Seals(KernelTx::start(fd, &mut self.session)?);
         Ok(())
+    }
+
+    /// The kernel's part, while it seals.
+    pub(crate) fn kernel_mut(&mut self) -> Option<&mut KernelTx> {
+        match &mut self.kernel {
+            Kernel::Seals(kernel) => Some(kernel),
+            Kernel::Idle | Kernel::Refused => None,
+        }
     }
 
     /// Whether the kernel can make the records of another message: no KeyUpdate is due, and the key
@@ -228,26 +201,17 @@ impl Records {
     ///
     /// # Errors
     /// The session is closed, or the socket does not tell.
-    pub(crate) fn kernel_goes_on(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
+    pub(crate) fn kernel_goes_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         if !self.session.write_in_kernel() {
             return Err(not_sealed(SealError::Closed));
         }
-        Ok(!self.session.wants_control() && self.key_lasts(fd, records)?)
+        Ok(!self.session.wants_control() && self.key_lasts(fd, RECORDS_FOR_MESSAGE)?)
     }
 
     /// Whether the kernel's key is good for this many records more.
     pub(crate) fn key_lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
-        match &mut self.kernel {
-            Kernel::Seals(kernel) => kernel.lasts(fd, records),
-            Kernel::Idle | Kernel::Refused => Ok(false),
-        }
-    }
-
-    /// Notes that the kernel has taken this many bytes in one call.
-    pub(crate) fn kernel_took(&mut self, bytes: usize) {
-        if let Kernel::Seals(kernel) = &mut self.kernel {
-            kernel.took(bytes);
-        }
+        let kernel = self.kernel_mut();
+        kernel.map_or(Ok(false), |kernel| kernel.lasts(fd, records))
     }
 
     /// Whether TCP has every record that was made.
@@ -257,29 +221,6 @@ impl Records {
             Kernel::Idle | Kernel::Refused => Ok(true),
         }
     }
-
-    /// Makes the alert that closes our direction, for [`Self::take_alert`], unless it is closed.
-    pub(crate) fn close_in_kernel(&mut self) {
-        if let Ok(alert) = self.session.close_notify_by_kernel() {
-            self.alert = Some(alert);
-        }
-    }
-
-    /// Takes the alert that the kernel is to send.
-    pub(crate) fn take_alert(&mut self) -> Option<[u8; 2]> {
-        self.alert.take()
-    }
-}
-
-/// A session could not leave its socket, or go on in it, and is lost.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotSaved {
-    #[error("{0}")]
-    Session(#[from] SaveError),
-    #[error("{0}")]
-    Kernel(#[from] KernelError),
-    #[error("TLS_TX: {0}")]
-    Socket(#[from] io::Error),
 }
 
 /// Appends the records of `len` bytes of `file` from `offset`, sealed in place.
@@ -308,6 +249,10 @@ pub(crate) fn seal_file(
         done += count;
     }
     Ok(())
+}
+
+fn broken(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 pub(crate) fn not_sealed(error: SealError) -> io::Error {

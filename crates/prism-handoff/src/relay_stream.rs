@@ -15,9 +15,9 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, receive};
+use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
-use crate::probe::{Asked, DOUBT_AFTER};
-use crate::reading::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, receive};
 use crate::records::{not_sealed, seal_file};
 use crate::silence::{Found, LOOK_EVERY, Silence};
 use crate::wait_timer::WaitTimer;
@@ -42,6 +42,10 @@ struct Inner {
     waits: Waits,
 }
 
+/// Called when an answer takes long. Returns whether the peer, which is to answer requests here, is
+/// suspect.
+type IsLost = Box<dyn Fn() -> bool>;
+
 /// The bounds of waits for the peer.
 struct Waits {
     tcp: Rc<TcpStream>,
@@ -50,7 +54,7 @@ struct Waits {
     /// Some bytes may not be acknowledged yet.
     may_be_waiting: bool,
     silence: Silence,
-    asked: Option<Asked>,
+    is_lost: Option<IsLost>,
     /// A request was sent, and no byte of its answer has come.
     expects_answer: bool,
 }
@@ -88,8 +92,8 @@ impl RelayStream {
     /// The largest number of bytes that are sealed before they are sent.
     pub const PIECE_BYTES: usize = PIECE_BYTES;
 
-    /// A stream over a new session. `asked` is the peer if it is to answer requests here.
-    pub(crate) fn new(secured: Secured, spare: Rc<Spare>, asked: Option<Asked>) -> Self {
+    /// A stream over a new session, with `is_lost` if the peer is to answer requests.
+    pub(crate) fn new(secured: Secured, spare: Rc<Spare>, is_lost: Option<IsLost>) -> Self {
         let Secured { tcp, session } = secured;
         let tcp = Rc::new(tcp);
         let waits = Waits {
@@ -98,7 +102,7 @@ impl RelayStream {
             wait_timer: WaitTimer::default(),
             may_be_waiting: false,
             silence: Silence::default(),
-            asked,
+            is_lost,
             expects_answer: false,
         };
         let wire = Wire {
@@ -241,17 +245,17 @@ impl Waits {
             wait_timer,
             may_be_waiting,
             silence,
-            asked,
+            is_lost,
             expects_answer,
         } = self;
-        let asked = asked.as_ref().filter(|_| *expects_answer);
-        let (first_look, next_look) = match (asked, &may_be_waiting) {
+        let is_lost = is_lost.as_ref().filter(|_| *expects_answer);
+        let (first_look, next_look) = match (is_lost, &may_be_waiting) {
             (Some(_), _) => (DOUBT_AFTER, DOUBT_AFTER),
             (None, true) => (LOOK_EVERY, next_look),
             (None, false) => (Duration::MAX, next_look),
         };
         let look = |begun| {
-            if asked.is_some_and(Asked::is_lost) {
+            if is_lost.is_some_and(|is_lost| is_lost()) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let info = TcpInfo::read(tcp.as_fd())?;

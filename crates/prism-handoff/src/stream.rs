@@ -6,6 +6,7 @@ use std::io;
 use std::net::TcpStream as Socket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use prism_sys::tcp::probe_peer;
 use tokio::net::TcpStream;
 
 /// One non-blocking socket.
@@ -24,6 +25,13 @@ impl Stream {
         match self {
             Self::Unwatched(socket) => TcpStream::from_std(socket),
             Self::Watched(stream) => Ok(stream),
+        }
+    }
+
+    /// Asks the client for an acknowledgement and its window, which it repeats only then.
+    pub(crate) fn ask_for_window(&self) {
+        if let Err(error) = probe_peer(self.as_fd()) {
+            tracing::debug!(%error, "cannot ask the client for its window");
         }
     }
 }

@@ -9,8 +9,8 @@ use std::cell::{Cell, RefCell};
 use tokio::sync::Notify;
 use zeroize::Zeroize;
 
-use super::{KEPT_BYTES, append};
-
+/// The capacity of a buffer that is kept after a large frame.
+pub(super) const KEPT_BYTES: usize = 64 << 10;
 /// Above this number of unsent bytes of replies, the channel is not read.
 const MAX_REPLY_BYTES: usize = 256 << 10;
 /// Above this number of unsent bytes, the peer counts as one that does not read.
@@ -86,6 +86,16 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         self.frames.get_mut().as_mut_slice().zeroize();
     }
+}
+
+/// Appends `bytes`, and wipes the old buffer if it has to grow.
+pub(super) fn append(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    if buffer.capacity() - buffer.len() < bytes.len() {
+        let mut larger = Vec::with_capacity(2 * (buffer.len() + bytes.len()));
+        larger.extend_from_slice(buffer);
+        std::mem::replace(buffer, larger).zeroize();
+    }
+    buffer.extend_from_slice(bytes);
 }
 
 #[cfg(test)]

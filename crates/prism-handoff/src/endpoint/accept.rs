@@ -13,11 +13,13 @@ use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Incoming, Shared};
+use super::shared::{Incoming, Shared};
 use crate::channel::Channel;
+use crate::connection::Connection;
 use crate::dial::{break_unread, tune};
-use crate::newcomers::Newcomer;
+use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
+use crate::peers::Peers;
 use crate::pki::peer_name;
 use crate::relay_stream::RelayStream;
 use crate::supervise::locked;
@@ -103,13 +105,8 @@ impl Shared {
                 tokio::task::spawn_local(self.clone().secure(stream, state, tls));
                 continue;
             }
-            let connection = self.connection(stream, state);
-            if self
-                .incoming
-                .send(Incoming::Client(connection))
-                .await
-                .is_err()
-            {
+            let client = Incoming::Client(Connection::new(stream, state));
+            if self.incoming.send(client).await.is_err() {
                 return;
             }
         }
@@ -138,7 +135,9 @@ impl Shared {
         }
         Some(newcomer.counted(counters))
     }
+}
 
+impl Peers {
     pub(super) async fn accept_nodes(
         self: &Rc<Self>,
         listener: &TcpListener,
@@ -153,17 +152,17 @@ impl Shared {
                     continue;
                 }
             };
-            let handshakes = &self.process.handshakes;
+            let handshakes = &self.shared.process.handshakes;
             let entered = handshakes.enter(from.ip(), HANDSHAKE_BOUNDS, PEER_HANDSHAKE);
             let Some(newcomer) = entered else {
                 self.refused(from, &"too many handshakes from its address");
                 continue;
             };
-            let (shared, config) = (self.clone(), config.clone());
+            let (peers, config) = (self.clone(), config.clone());
             tokio::task::spawn_local(async move {
-                let handshake = shared.admit(stream, &config, newcomer);
+                let handshake = peers.admit(stream, &config, newcomer);
                 if let Err(error) = handshake.await {
-                    shared.refused(from, &error);
+                    peers.refused(from, &error);
                 }
             });
         }
@@ -171,8 +170,8 @@ impl Shared {
 
     /// Counts a refused connection to the node port, and logs some of them.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        self.counters.peers_refused.add_one();
-        let mut refusals = locked(&self.process.refusals);
+        self.shared.counters.peers_refused.add_one();
+        let mut refusals = locked(&self.shared.process.refusals);
         if let Some(times) = refusals.count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused connections to the node port");
         }
@@ -187,7 +186,7 @@ impl Shared {
     ) -> io::Result<()> {
         tune(&stream)?;
         let known = |certificate: &CertificateDer<'_>| {
-            let names = self.peers.names();
+            let names = self.names();
             peer_name(certificate, names.iter().map(String::as_str))
         };
         let accepting = node_tls::accept(config, stream, known);
@@ -195,27 +194,26 @@ impl Shared {
             accepted = tokio::time::timeout(newcomer.time_left(), accepting) => {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
             }
-            () = newcomer.leave.told() => {
+            () = told_to_leave(Some(&newcomer)) => {
                 let why = "it gave way to other handshakes, because too many are under way";
                 return Err(io::Error::other(why));
             }
         };
         drop(newcomer);
-        self.peers.reached(&peer);
+        self.reached(&peer);
         let stream = match purpose {
-            Purpose::Relay => RelayStream::new(secured, self.spare.clone(), None),
+            Purpose::Relay => RelayStream::new(secured, self.shared.spare.clone(), None),
             Purpose::Channel => {
                 break_unread(&secured.tcp)?;
-                let counters = self.counters.clone();
-                let (importer, deferred) = (Rc::downgrade(self), self.deferred.clone());
-                let channel = Channel::start(secured, peer, importer, deferred, counters);
-                self.peers.adopt(&channel);
-                self.greet(&channel);
+                let channel = Channel::start(secured, peer, self);
+                self.adopt(&channel);
+                channel.greet();
                 return Ok(());
             }
         };
         let incoming = Incoming::Relay { stream, peer };
-        self.incoming
+        self.shared
+            .incoming
             .send(incoming)
             .await
             .map_err(|_| io::ErrorKind::NotConnected.into())

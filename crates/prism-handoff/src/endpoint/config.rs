@@ -1,14 +1,14 @@
-//! The configuration of an endpoint.
+//! The configuration of an endpoint, of the other nodes, and of TLS with clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use prism_proto::export::Method;
+use prism_sys::tcp::ktls::Offered;
+use prism_tls::accept::ServerConfig;
 
-use crate::client_tls::TlsService;
 use crate::control::SwitchAddress;
 use crate::newcomers::NewcomerLimits;
-use crate::peers::Peer;
 use crate::pki::Identity;
 
 /// The configuration of an endpoint.
@@ -83,3 +83,39 @@ impl EndpointConfig {
 /// Names the node that a returning connection is passed on to, from its context and its unread
 /// bytes. `None` restores it here.
 pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
+
+/// A node of the cluster, as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name, which its certificate carries.
+    pub name: String,
+    /// The address of its node port.
+    pub address: IpAddr,
+}
+
+impl std::str::FromStr for Peer {
+    type Err = String;
+
+    /// Reads `NAME=ADDRESS`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = || format!("{text:?} is not NAME=ADDRESS");
+        let (name, address) = text.split_once('=').ok_or_else(fault)?;
+        let address = address.parse().map_err(|_| fault())?;
+        Ok(Self {
+            name: name.into(),
+            address,
+        })
+    }
+}
+
+/// The service over TLS.
+#[derive(Clone, Debug)]
+pub struct TlsService {
+    /// The address that clients connect to: the service's address with another port.
+    pub address: SocketAddr,
+    /// Certificates, tickets, versions and suites. A node that accepts no clients needs none.
+    pub server: Option<ServerConfig>,
+    /// The versions and ciphers for which the kernel encrypts large bodies, as [`Offered::probe`]
+    /// finds them; `None` leaves all to user space. Only a node with a switch uses it.
+    pub kernel: Option<Offered>,
+}

@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::health::Health;
-use crate::leaving::Leavers;
+use crate::leavers::Leavers;
 use crate::newcomers::NewcomerTable;
 use crate::trace::Trace;
 
@@ -45,16 +45,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// Prepares the carrying of congestion windows, if the host allows that.
-    pub(super) fn prepare_initial_window(&self) {
-        self.initial_window.get_or_init(|| {
-            InitialWindow::new()
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "cannot set congestion windows: a connection \
-                        that has moved begins with 10 segments");
-                })
-                .ok()
+    /// Prepares the freezing of sockets, and the carrying of congestion windows if wanted, as far
+    /// as the host allows that.
+    pub(super) fn prepare(&self, carry_window: bool) {
+        self.freezer.get_or_init(|| {
+            allowed(
+                Freezer::new(),
+                "cannot freeze sockets: the switch blocks flows instead, and \
+                an outage of the switch in a hand-off ends the connection",
+            )
         });
+        if carry_window {
+            self.initial_window.get_or_init(|| {
+                allowed(
+                    InitialWindow::new(),
+                    "cannot set congestion windows: a connection that \
+                    has moved begins with 10 segments",
+                )
+            });
+        }
     }
 
     /// Whether a peer is about to stop. It takes no connections, and others should be asked first.
@@ -75,18 +84,6 @@ impl Process {
 
     pub(crate) fn initial_window(&self) -> Option<&InitialWindow> {
         self.initial_window.get()?.as_ref()
-    }
-
-    /// Prepares the freezing of sockets, if the host allows that.
-    pub(super) fn prepare_freezer(&self) {
-        self.freezer.get_or_init(|| {
-            Freezer::new()
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "cannot freeze sockets: the switch blocks flows \
-                        instead, and an outage of the switch in a hand-off ends the connection");
-                })
-                .ok()
-        });
     }
 
     pub(crate) fn freezer(&self) -> Option<&Freezer> {
@@ -123,4 +120,11 @@ impl Process {
             }
         }
     }
+}
+
+/// The result, or a warning about what is missing without it.
+fn allowed<T, E: std::fmt::Display>(result: Result<T, E>, without: &str) -> Option<T> {
+    result
+        .inspect_err(|error| tracing::warn!(%error, "{without}"))
+        .ok()
 }

@@ -6,6 +6,7 @@
 //! the switch drops what the socket may still send. The way back builds the socket again
 //! from the saved state.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,21 +21,28 @@ use prism_sys::tcp::{Behaviour, Paused};
 use tokio::sync::oneshot;
 use zeroize::Zeroize;
 
-use super::Exported;
 use super::settle::settle;
-use super::socket::{LeftBehind, Socket, end_silently, go_live, is_alive, rebuild, thaw};
+use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
-use crate::connection::{Connection, ConnectionState};
+use crate::connection::Connection;
 use crate::control::Control;
 use crate::endpoint::Shared;
+use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
-use crate::probe::DOUBT_AFTER;
 use crate::records::Records;
 use crate::trace::{Record, Step};
+
+/// How a connection has left this node.
+pub(crate) enum Gone {
+    Moved,
+    Lost,
+    Unknown,
+}
 
 pub(super) struct Driver<'s> {
     pub(super) shared: &'s Rc<Shared>,
     pub(super) control: &'s Rc<Control>,
+    pub(super) connection: &'s mut Connection,
     /// To the peer; `None` if the connection is to come back.
     pub(super) channel: Option<Rc<Channel>>,
     pub(super) context: &'s [u8],
@@ -46,21 +54,19 @@ pub(super) struct Driver<'s> {
 }
 
 impl Driver<'_> {
-    pub(super) async fn run(mut self, mut connection: Connection, epoch: u64) -> Exported {
-        connection.state.settling = None;
-        let Some(stream) = connection.stream.take() else {
-            return Exported::Lost;
+    /// Runs the hand-off to its end. The error is the reason why the connection stays.
+    pub(super) async fn run(mut self, epoch: u64) -> Result<Gone, Kept> {
+        let Some(stream) = self.connection.stream.take() else {
+            return Ok(Gone::Lost);
         };
-        let (flow, here) = (
-            connection.state.flow,
-            self.shared.owner(connection.state.local),
-        );
-        let never_steered = !connection.state.confirmed;
+        let state = &mut self.connection.state;
+        state.settling = None;
+        let (flow, here) = (state.flow, self.shared.owner(state.local));
         let method = match self.channel {
             Some(_) => self.shared.method(),
             None => Method::TwoPhase,
         };
-        let (mut machine, mut action) = Export::start(method, flow, here, epoch, never_steered);
+        let (mut machine, mut action) = Export::start(method, flow, here, epoch, !state.confirmed);
         let (mut socket, mut steered) = (Socket::Live(stream), false);
         loop {
             let event = match action {
@@ -74,7 +80,7 @@ impl Driver<'_> {
                         && command.ops.has(Ops::BLOCK)
                         && !is_alive(&socket)
                     {
-                        return self.finish(connection, socket, Outcome::Lost);
+                        return self.finish(socket, Outcome::Lost);
                     }
                     let outcome = self.control.call(command, deadline_ns).await;
                     self.record.mark(Step::Blocked);
@@ -82,7 +88,7 @@ impl Driver<'_> {
                 }
                 Action::Save => {
                     let freezes = !steered;
-                    socket = self.save(socket, &mut connection.state, freezes);
+                    socket = self.save(socket, freezes);
                     match socket {
                         Socket::Paused(..) => Event::Saved,
                         _ => Event::SaveFailed,
@@ -90,20 +96,20 @@ impl Driver<'_> {
                 }
                 Action::Send { epoch } => {
                     // It is not open here while the verdict is awaited.
-                    connection.state.count(false);
-                    let (now, verdict) = self.send(&connection.state, socket, epoch).await;
+                    self.connection.state.count(false);
+                    let (now, verdict) = self.send(socket, epoch).await;
                     socket = now;
                     Event::Verdict(verdict)
                 }
                 Action::Rebuild => {
                     let event;
-                    (socket, event) = rebuild(socket, connection.state.local);
+                    (socket, event) = rebuild(socket, self.connection.state.local);
                     event
                 }
                 Action::Ask { owner, deadline_ns } => {
                     Event::Told(self.ask(owner, deadline_ns).await)
                 }
-                Action::Finish(outcome) => return self.finish(connection, socket, outcome),
+                Action::Finish(outcome) => return self.finish(socket, outcome),
             };
             action = machine.handle(event);
         }
@@ -111,7 +117,8 @@ impl Driver<'_> {
 
     /// Pauses and saves the connection; on failure the socket is live again, if it lives.
     /// With `freezes` the socket stops its packets itself, because the switch does not.
-    fn save(&mut self, socket: Socket, state: &mut ConnectionState, freezes: bool) -> Socket {
+    fn save(&mut self, socket: Socket, freezes: bool) -> Socket {
+        let state = &mut self.connection.state;
         let flow = state.flow;
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
@@ -164,12 +171,7 @@ impl Driver<'_> {
 
     /// Sends the state and waits for the verdict. A frozen socket is kept. Another one is
     /// closed while the target works, and its state is kept for the way back.
-    async fn send(
-        &mut self,
-        state: &ConnectionState,
-        socket: Socket,
-        epoch: u64,
-    ) -> (Socket, Verdict) {
+    async fn send(&mut self, socket: Socket, epoch: u64) -> (Socket, Verdict) {
         let Socket::Paused(paused, tcp) = socket else {
             return (Socket::Gone, Verdict::Unknown);
         };
@@ -177,7 +179,7 @@ impl Driver<'_> {
             paused.close_silently();
             return (Socket::Saved(tcp), Verdict::Refused(Refusal::Unwilling));
         };
-        let id = self.record.id;
+        let (id, state) = (self.record.id, &self.connection.state);
         let mut hand_off = HandOff {
             id,
             epoch,
@@ -220,7 +222,9 @@ impl Driver<'_> {
             match tokio::time::timeout(DOUBT_AFTER, verdict.as_mut()).await {
                 Ok(verdict) => verdict,
                 Err(_) => {
-                    self.shared.peers.doubt(&channel.peer);
+                    if let Some(peers) = channel.peers.upgrade() {
+                        peers.doubt(&channel.peer);
+                    }
                     verdict.await
                 }
             }
@@ -237,8 +241,11 @@ impl Driver<'_> {
     /// Asks the flow's owner for the outcome of this hand-off. It uses a channel of its own,
     /// because the usual one may be the reason why the verdict has not come.
     async fn ask(&self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
-        let peers = &self.shared.peers;
-        let sent_to = || peers.address(&self.channel.as_ref()?.peer);
+        let channel = self.channel.as_ref();
+        let Some((channel, peers)) = channel.and_then(|c| Some((c, c.peers.upgrade()?))) else {
+            return Verdict::Unknown;
+        };
+        let sent_to = || peers.address(&channel.peer);
         let Some(address) = owner.map(|owner| owner.via).or_else(sent_to) else {
             return Verdict::Unknown;
         };
@@ -258,7 +265,7 @@ impl Driver<'_> {
         told.unwrap_or(Verdict::Unknown)
     }
 
-    /// Asks until the a channel to a node breaks.
+    /// Asks until the channel breaks.
     async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Verdict> {
         let id = self.record.id;
         loop {
@@ -270,45 +277,41 @@ impl Driver<'_> {
         }
     }
 
-    fn finish(mut self, connection: Connection, socket: Socket, outcome: Outcome) -> Exported {
-        let exported = match outcome {
+    fn finish(mut self, socket: Socket, outcome: Outcome) -> Result<Gone, Kept> {
+        let ended = match outcome {
             Outcome::Kept {
                 epoch,
                 reason,
                 settled,
-            } => self.keep(connection, socket, epoch, reason, settled),
-            Outcome::Untouched { reason } => self.stay(connection, socket, reason),
-            outcome => {
-                match socket {
-                    // Closing it can wait. At the service's address it cannot, because the
-                    // socket would be deaf to the client's next connection.
-                    Socket::Frozen(frozen) if !self.shared.config.listen => {
-                        let left = LeftBehind(Some(frozen));
-                        self.shared.deferred.add(move || drop(left));
-                    }
-                    socket => end_silently(socket),
-                }
-                match outcome {
-                    Outcome::Moved => Exported::Moved,
-                    Outcome::Unknown => Exported::Unknown,
-                    _ => Exported::Lost,
-                }
+            } => {
+                self.keep(epoch, settled);
+                self.stay(socket, reason)
             }
+            Outcome::Untouched { reason } => self.stay(socket, reason),
+            Outcome::Moved => self.leave(socket, Gone::Moved),
+            Outcome::Lost => self.leave(socket, Gone::Lost),
+            Outcome::Unknown => self.leave(socket, Gone::Unknown),
         };
         self.shared.process.trace.push(self.record);
-        exported
+        ended
     }
 
-    /// Keeps the connection after commands to the switch, the last one of `epoch`.
-    fn keep(
-        &mut self,
-        mut connection: Connection,
-        socket: Socket,
-        epoch: u64,
-        reason: Kept,
-        settled: bool,
-    ) -> Exported {
-        let state = &mut connection.state;
+    fn leave(&self, socket: Socket, gone: Gone) -> Result<Gone, Kept> {
+        match socket {
+            // Closing it can wait. At the service's address it cannot, because the socket would be
+            // deaf to the client's next connection.
+            Socket::Frozen(frozen) if !self.shared.config.listen => {
+                let left_behind = frozen.left_behind();
+                self.shared.deferred.add(move || drop(left_behind));
+            }
+            socket => end_silently(socket),
+        }
+        Ok(gone)
+    }
+
+    /// Notes commands to the switch, the last one of `epoch`.
+    fn keep(&mut self, epoch: u64, settled: bool) {
+        let state = &mut self.connection.state;
         state.epoch = Some(epoch);
         state.confirmed |= settled;
         if !settled {
@@ -323,43 +326,46 @@ impl Driver<'_> {
                 }
             });
         }
-        self.stay(connection, socket, reason)
     }
 
     /// Makes the socket of a connection that stays live again.
-    fn stay(&mut self, mut connection: Connection, socket: Socket, reason: Kept) -> Exported {
-        let state = &mut connection.state;
-        // The session may be restored here, because no other host goes on with it.
-        match self.tls.take().map(Records::restore).transpose() {
-            Ok(Some(records)) => state.tls = Some(records),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(%error,
-                    "cannot restore a TLS session after a failed hand-off; its connection is lost");
-                end_silently(socket);
-                return Exported::Lost;
-            }
-        }
-        if let Err(error) = self.stay_in_kernel(&socket, state) {
+    fn stay(&mut self, socket: Socket, reason: Kept) -> Result<Gone, Kept> {
+        if let Err(error) = self.restore_session(&socket) {
             tracing::error!(%error,
-                "cannot go on with a TLS session in its socket; its connection is lost");
+                "a TLS session does not go on after a failed hand-off; its connection is lost");
             end_silently(socket);
-            return Exported::Lost;
+            return Ok(Gone::Lost);
         }
-        let stream = match socket {
+        let state = &mut self.connection.state;
+        self.connection.stream = match socket {
             Socket::Live(stream) => Some(stream),
             Socket::Rebuilt(restored) => go_live(restored, state),
             Socket::Silent(paused) => thaw(paused),
             Socket::Paused(..) | Socket::Frozen(_) | Socket::Saved(_) | Socket::Gone => None,
         };
-        if stream.is_none() {
+        if self.connection.stream.is_none() {
             self.shared.on_closed(state);
-            return Exported::Lost;
+            return Ok(Gone::Lost);
         }
-        connection.stream = stream;
-        self.shared.claim(&mut connection.state);
-        connection.state.count(true);
-        Exported::Kept { connection, reason }
+        self.shared.claim(state);
+        state.count(true);
+        Err(reason)
+    }
+
+    /// Restores the session here, because no other host goes on with it. Leaves the kernel its key
+    /// if the connection goes on in the socket that it was saved from.
+    fn restore_session(&mut self, socket: &Socket) -> io::Result<()> {
+        let Some(saved) = self.tls.take() else {
+            return Ok(());
+        };
+        let records = Records::restore(saved).map_err(io::Error::other)?;
+        let records = self.connection.state.tls.insert(records);
+        match (self.kernel.take(), socket) {
+            (Some(kernel), Socket::Live(stream)) => records.stay(kernel, stream.as_fd()),
+            (Some(kernel), Socket::Silent(paused)) => records.stay(kernel, paused.as_fd()),
+            // A new socket has no key.
+            _ => Ok(()),
+        }
     }
 }
 

@@ -7,11 +7,10 @@ use std::os::fd::AsFd;
 use prism_proto::TcpState;
 use prism_proto::export::Event;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, probe_peer, restore};
+use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, restore};
 
 use crate::connection::ConnectionState;
 use crate::frozen::Frozen;
-use crate::reading::Input;
 use crate::stream::Stream;
 
 /// The place of the connection's TCP state.
@@ -62,43 +61,24 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
 /// Makes a frozen socket live again. The client repeats its data, but not its acknowledgements, so
 /// it is asked for one.
 pub(super) fn thaw(paused: Paused<Stream>) -> Option<Stream> {
-    let stream = match paused.resume() {
-        Ok(stream) => stream,
-        Err(error) => {
-            tracing::error!(%error, "cannot thaw a frozen socket; its connection is lost");
-            return None;
-        }
-    };
-    if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0)
-        && let Err(error) = probe_peer(stream.as_fd())
-    {
-        tracing::debug!(%error, "cannot ask the client for its window");
+    let resumed = paused.resume().inspect_err(|error| {
+        tracing::error!(%error, "cannot thaw a frozen socket; its connection is lost");
+    });
+    let stream = resumed.ok()?;
+    if send_queue_bytes(stream.as_fd()).is_ok_and(|bytes| bytes > 0) {
+        stream.ask_for_window();
     }
     Some(stream)
 }
 
-/// Makes a rebuilt socket live. The kernel's bytes go between those that were read and those that
-/// will be.
+/// Makes a rebuilt socket live.
 pub(super) fn go_live(restored: Restored, state: &mut ConnectionState) -> Option<Stream> {
-    let live = match restored.go_live() {
-        Ok(live) => live,
-        Err(error) => {
-            tracing::error!(%error, "a rebuilt socket does not go live; its connection is lost");
-            return None;
-        }
-    };
-    match &mut state.tls {
-        Some(records) => records.received(&live.input),
-        None => {
-            let unread = [state.input.unread(), live.input.as_slice()].concat();
-            state.input = Input::new(unread);
-        }
-    }
-    state.output.splice(..0, live.output);
-    if let Err(error) = probe_peer(live.fd.as_fd()) {
-        tracing::debug!(%error, "cannot ask the client for its window");
-    }
-    Some(live.fd.into())
+    let live = state.go_live(restored).inspect_err(|error| {
+        tracing::error!(%error, "a rebuilt socket does not go live; its connection is lost");
+    });
+    let stream = live.ok()?;
+    stream.ask_for_window();
+    Some(stream)
 }
 
 pub(super) fn is_alive(socket: &Socket) -> bool {
@@ -113,24 +93,12 @@ pub(super) fn is_alive(socket: &Socket) -> bool {
     })
 }
 
-/// A frozen socket whose connection has moved. Dropping it closes it silently. Before that, the
-/// connection may come back and take its place.
-pub(super) struct LeftBehind(pub(super) Option<Frozen>);
-
-impl Drop for LeftBehind {
-    fn drop(&mut self) {
-        if let Some(frozen) = self.0.take() {
-            end_silently(Socket::Frozen(frozen));
-        }
-    }
-}
-
 /// Ends a socket without a packet, because the flow is another node's.
 pub(super) fn end_silently(socket: Socket) {
     let paused = match socket {
         Socket::Live(stream) => Paused::pause(stream).ok(),
         Socket::Paused(paused, _) | Socket::Silent(paused) => Some(paused),
-        Socket::Frozen(frozen) => frozen.take(),
+        Socket::Frozen(frozen) => return drop(frozen.left_behind()),
         // Dropping a restored socket is silent.
         Socket::Rebuilt(_) | Socket::Saved(_) | Socket::Gone => None,
     };

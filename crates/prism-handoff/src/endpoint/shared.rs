@@ -1,0 +1,263 @@
+//! The state of one worker that its tasks and connections share.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_proto::control::{FlowKey, Owner};
+use prism_proto::export::Method;
+use prism_sys::tcp::ktls::Offered;
+use prism_sys::tcp::{Blank, Freezer, RestoreError};
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::config::EndpointConfig;
+use super::process::Process;
+use crate::buffers::{Input, Spare};
+use crate::claims::Claims;
+use crate::closed_sockets::ClosedSockets;
+use crate::connection::{Connection, ConnectionState};
+use crate::control::Control;
+use crate::counters::Counters;
+use crate::deferred::DeferredWork;
+use crate::relay_stream::RelayStream;
+
+/// The number of sockets that each worker prepares for imports.
+const BLANKS: usize = 8;
+/// The local ports of imported connections, below Linux's default ephemeral range.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+/// The MSS clamp of a handshake over Ethernet.
+const USUAL_MSS_BYTES: u16 = 1460;
+/// The time limit of reads and writes unless the application sets another.
+const DEFAULT_IO_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An event at an endpoint.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A client's connection, accepted here or imported.
+    Client(Connection),
+    /// A stream on which another node relays requests.
+    Relay {
+        /// The stream, after its handshake.
+        stream: RelayStream,
+        /// The node's name.
+        peer: String,
+    },
+}
+
+/// The phases of a worker's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// It takes connections from clients and from peers.
+    #[default]
+    Open,
+    /// It takes connections from clients only.
+    Leaving,
+    /// It takes no connections.
+    Deaf,
+}
+
+/// The state that an endpoint's tasks and connections share.
+pub(crate) struct Shared {
+    pub(crate) config: EndpointConfig,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) control: Option<Rc<Control>>,
+    pub(crate) closed_sockets: Option<Rc<ClosedSockets>>,
+    pub(crate) claims: Rc<Claims>,
+    pub(crate) deferred: Rc<DeferredWork>,
+    pub(crate) incoming: mpsc::Sender<Incoming>,
+    /// The number of imports that wait for the switch.
+    pub(crate) importing: Cell<usize>,
+    /// Sockets that are prepared for imports.
+    blanks: RefCell<Vec<Blank>>,
+    pub(crate) spare: Rc<Spare>,
+    /// The MSS clamp of the last import.
+    usual_mss_bytes: Cell<u16>,
+    pub(super) stopping: Notify,
+    pub(crate) phase: Cell<Phase>,
+    pub(crate) phase_changed: Notify,
+    /// The number of open listeners for clients.
+    pub(crate) listeners: watch::Sender<usize>,
+}
+
+impl Shared {
+    /// The state of a new worker, which opens its sockets to the switch.
+    pub(super) fn open(
+        config: EndpointConfig,
+        process: Arc<Process>,
+        incoming: mpsc::Sender<Incoming>,
+    ) -> io::Result<Rc<Self>> {
+        let counters = process.counters.clone();
+        let (mut control, mut closed_sockets) = (None, None);
+        if let Some(switch) = &config.switch {
+            let (node, placement) = (config.address, config.placement);
+            let opened = Control::open(node, placement, switch, counters.clone())?;
+            closed_sockets = Some(ClosedSockets::new(opened.clone(), counters.clone())?);
+            control = Some(opened);
+            process.prepare(config.carry_window);
+        }
+        Ok(Rc::new(Self {
+            config,
+            counters,
+            process,
+            control,
+            closed_sockets,
+            claims: Rc::default(),
+            deferred: Rc::default(),
+            incoming,
+            importing: Cell::default(),
+            blanks: RefCell::default(),
+            spare: Rc::default(),
+            usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
+            stopping: Notify::new(),
+            phase: Cell::default(),
+            phase_changed: Notify::new(),
+            listeners: watch::Sender::default(),
+        }))
+    }
+
+    /// Whether clients connect to `address`.
+    pub(crate) fn is_service(&self, address: SocketAddr) -> bool {
+        let tls = self.config.tls.as_ref();
+        address == self.config.service || tls.is_some_and(|tls| tls.address == address)
+    }
+
+    pub(crate) fn method(&self) -> Method {
+        match self.freezer() {
+            Some(_) => self.config.method,
+            None => Method::TwoPhase,
+        }
+    }
+
+    /// The freezer, if this host has one.
+    pub(crate) fn freezer(&self) -> Option<&Freezer> {
+        self.control.as_ref()?;
+        self.process.freezer()
+    }
+
+    /// The owner record of a socket that is bound to `local`.
+    pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
+        Owner {
+            addr: local,
+            via: self.config.address,
+        }
+    }
+
+    /// A prepared socket for an import with `service`.
+    pub(crate) fn blank(
+        &self,
+        service: SocketAddr,
+        mss_clamp_bytes: u16,
+    ) -> Result<Blank, RestoreError> {
+        self.usual_mss_bytes.set(mss_clamp_bytes);
+        let mut blanks = self.blanks.borrow_mut();
+        let fits = |blank: &Blank| !self.config.listen || blank.bound() == service;
+        match blanks.iter().rposition(fits) {
+            Some(at) => Ok(blanks.swap_remove(at)),
+            None => self.new_blank(service),
+        }
+    }
+
+    /// A socket for an import. At a listener it has the service's own address. Elsewhere the switch
+    /// rewrites the address, and each connection gets a random port. It then meets neither its own
+    /// remains when it comes back, nor a predecessor in TIME_WAIT.
+    fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
+        let config = &self.config;
+        let local = match config.listen {
+            true => service,
+            false => SocketAddr::new(config.address, fastrand::u16(PORTS)),
+        };
+        Blank::new(local, self.usual_mss_bytes.get())
+    }
+
+    /// Prepares sockets for imports with `service`, while no client waits.
+    pub(crate) fn prepare_blanks(&self, service: SocketAddr) {
+        let mut blanks = self.blanks.borrow_mut();
+        let fits = |blank: &&Blank| !self.config.listen || blank.bound() == service;
+        for _ in blanks.iter().filter(fits).count()..BLANKS {
+            match self.new_blank(service) {
+                Ok(blank) => blanks.push(blank),
+                // The import that needs the socket reports the error.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The TLS versions and ciphers that the kernel may seal with. Leaving a socket whose kernel
+    /// has the key takes the switch, so there must be one.
+    pub(crate) fn kernel_tls(&self) -> Option<&Offered> {
+        let control = self.control.as_ref()?;
+        let offered = self.config.tls.as_ref()?.kernel.as_ref()?;
+        control.is_reachable().then_some(offered)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.counters.connections_open.read() < self.config.max_connections
+    }
+
+    /// The state of a new connection, which counts as open from now on.
+    pub(crate) fn new_state(
+        self: &Rc<Self>,
+        client: SocketAddr,
+        service: SocketAddr,
+        local: SocketAddr,
+    ) -> Box<ConnectionState> {
+        let mut state = Box::new(ConnectionState {
+            input: Input::default(),
+            output: Vec::new(),
+            tls: None,
+            flow: FlowKey {
+                client,
+                vip: service,
+            },
+            local,
+            epoch: None,
+            confirmed: false,
+            settling: None,
+            claimed: None,
+            behaviour: None,
+            origin: self.config.name.clone(),
+            context: Vec::new(),
+            io_timeout: DEFAULT_IO_TIMEOUT,
+            read_bytes: 0,
+            has_written: false,
+            moves: 0,
+            newcomer: None,
+            shared: self.clone(),
+            is_counted: false,
+        });
+        state.count(true);
+        state
+    }
+
+    /// Claims a connection that stays at a listener. The switch finds it by the list of frontends
+    /// until then.
+    pub(crate) fn claim(&self, state: &mut ConnectionState) {
+        let is_settled = state.confirmed || state.settling.is_some();
+        if self.config.listen && self.control.is_some() && !is_settled {
+            let here = self.owner(state.local);
+            state.claimed = Some(self.claims.add(state.flow, here, state.epoch));
+        }
+    }
+
+    /// Waits until no more clients are to be accepted.
+    pub(super) async fn deaf(&self) {
+        loop {
+            let changed = self.phase_changed.notified();
+            if self.phase.get() >= Phase::Deaf {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Called when a connection's socket was closed here.
+    pub(crate) fn on_closed(&self, state: &ConnectionState) {
+        if let (Some(epoch), Some(closed_sockets)) = (state.steered_epoch(), &self.closed_sockets) {
+            closed_sockets.watch(state.local, state.flow, epoch);
+        }
+    }
+}
