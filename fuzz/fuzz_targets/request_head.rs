@@ -31,5 +31,5 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!((second.path(), second.query()), (head.path(), head.query()));
         assert_eq!(second.framing(), head.framing());
     }
-    let _ = Operation::parse(&head, Some("s3.test"));
+    let _ = Operation::parse(&head);
 });

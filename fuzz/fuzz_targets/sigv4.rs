@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use prism_http::{Headers, Limits, RequestHead};
-use prism_s3::sign::Body;
 use prism_s3::time::parse_iso_basic;
-use prism_s3::{Anonymous, Authenticator, Credentials, Operation, Signer};
+use prism_s3::{Anonymous, Authenticator, Credentials, Operation};
+use prism_signer::{Body, Signer};
 
 fuzz_target!(|input: (&str, &str, u16, u8)| {
     let (target, value, at, byte) = input;
@@ -43,8 +43,8 @@ fuzz_target!(|input: (&str, &str, u16, u8)| {
         && authenticator.authenticate(&damaged, now).is_ok()
     {
         assert_eq!(
-            Operation::parse(&damaged, None),
-            Operation::parse(&head, None)
+            Operation::parse(&damaged),
+            Operation::parse(&head)
         );
     }
 });

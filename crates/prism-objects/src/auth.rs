@@ -207,7 +207,7 @@ mod tests {
             .unwrap();
         let sent = (known.principal.clone(), known.payload.clone());
         let meaning = Meaning {
-            operation: Operation::parse(&head, None).unwrap(),
+            operation: Operation::parse(&head).unwrap(),
             principal: known.principal,
             payload: known.payload,
             policy: known.policy,

@@ -14,7 +14,8 @@ use std::io;
 use prism_http::{Exchange, Headers};
 use prism_replica::Bucket;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
-use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, cors, xml};
+use prism_s3::cors::{self, CorsConfig};
+use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
 use prism_service::{Io, set};
 use prism_store::{CONFIG_MAX, Store};
 
@@ -118,7 +119,7 @@ impl Objects {
     }
 
     async fn put_cors(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
-        let config = xml::parse_cors(xml)?;
+        let config = CorsConfig::parse(xml)?;
         let text = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
         self.put_document(bucket, Document::Cors, text).await?;
         Ok(Answer::empty(200))

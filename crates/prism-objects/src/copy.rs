@@ -10,8 +10,7 @@ use prism_replicas::{StoreResult, meta, preamble_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::{
-    Algorithm, Code, Conditions, Digests, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error,
-    Tags, xml,
+    Algorithm, Code, Digests, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml,
 };
 use prism_service::{Io, PeerRequest, parse_own_head, read_all, set};
 use prism_store::{Object, VersionId};
@@ -60,7 +59,6 @@ enum Origin {
 /// The part of a source that is wanted.
 struct Wanted<'a> {
     source: &'a CopySource,
-    conditions: &'a Conditions,
     /// Offsets of the first and last byte.
     range: Option<(u64, u64)>,
 }
@@ -88,6 +86,7 @@ impl Objects {
                 bucket,
                 key,
                 version,
+                ..
             } = &copy.source;
             let is_itself = (bucket, key) == (&object.bucket, &object.key) && version.is_none();
             if is_itself && copy.headers.is_none() && copy.tags.is_none() {
@@ -96,7 +95,6 @@ impl Objects {
             }
             let wanted = Wanted {
                 source: &copy.source,
-                conditions: &copy.source_conditions,
                 range: None,
             };
             let source = self.open_source(request, &wanted).await?;
@@ -116,7 +114,6 @@ impl Objects {
         let work = async {
             let wanted = Wanted {
                 source: &part.source,
-                conditions: &part.source_conditions,
                 range: part.range,
             };
             let source = self.open_source(request, &wanted).await?;
@@ -240,7 +237,7 @@ impl Objects {
     }
 
     async fn open_here(&self, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
-        let (source, conditions) = (wanted.source.clone(), wanted.conditions.clone());
+        let source = wanted.source.clone();
         let reading = self.node.on_store(move |_, store| {
             let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
             let version = named(source.version.as_deref())?;
@@ -248,7 +245,7 @@ impl Objects {
             let object = object.map_err(|e| source_read_error(&e))?;
             let object = object.ok_or(Code::NoSuchKey)?;
             let modified = from_ms(object.meta.created_ms);
-            match conditions.for_read(&object.meta.etag, modified) {
+            match source.conditions.for_read(&object.meta.etag, modified) {
                 Outcome::Proceed => Ok(object),
                 Outcome::NotModified | Outcome::Failed => Err(Code::PreconditionFailed.into()),
             }
@@ -344,6 +341,7 @@ fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
         bucket,
         key,
         version,
+        conditions,
     } = wanted.source;
     let mut headers = Headers::new();
     let invalid = |_| Code::InvalidArgument;
@@ -351,7 +349,7 @@ fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
     headers
         .append("x-amz-checksum-mode", "ENABLED")
         .map_err(invalid)?;
-    wanted.conditions.write_to(&mut headers).map_err(invalid)?;
+    conditions.write_to(&mut headers).map_err(invalid)?;
     if let Some((first, last)) = wanted.range {
         let range = format!("bytes={first}-{last}");
         headers.append("Range", range).map_err(invalid)?;

@@ -1,14 +1,14 @@
-//! Listings of a bucket's keys and uploads. Each backend gives its share, and the node with
+//! Listings of a bucket's keys, versions and uploads. Each backend gives its share, and the node with
 //! the client's connection merges them. A share is requested in pieces, so a page of 1,000 keys
 //! moves little more than 1,000 keys between nodes.
 
-use prism_replicas::{Item, Line, ListWanted, Question};
-use prism_s3::xml::{ListEntry, ListPage, UploadEntry, UploadsPage};
-use prism_s3::{Algorithm, BucketName, ChecksumType, ListObjects, ListUploads, S3Error};
+use prism_replicas::{Item, ListWanted, Question};
+use prism_s3::xml::{self, ListEntry, UploadEntry, VersionEntry};
+use prism_s3::{Algorithm, BucketName, ChecksumType, ListMarked, ListObjects, Listing, S3Error};
 
 use crate::answer::{Answer, from_ms};
 use crate::get::quoted;
-use crate::merge::{Page, ShareWanted};
+use crate::merge::{Page, Place, ShareWanted};
 use crate::objects::Objects;
 use crate::request::Request;
 
@@ -22,17 +22,52 @@ impl Objects {
     ) -> Result<Answer, S3Error> {
         let after = list.after().map(|after| (after.to_owned(), String::new()));
         let question = |share: ShareWanted| {
-            Question::ListObjects(ListWanted {
-                bucket: bucket.as_str().to_owned(),
-                prefix: list.prefix.clone(),
-                delimiter: list.delimiter.clone(),
-                after: share.after.map(|(key, _)| key),
-                max: share.max,
-                without: share.without,
-            })
+            Question::ListObjects(wanted(bucket, &list.listing, share, |(key, _)| key))
         };
-        let merged = self.merge_shares(request, after, list.max_keys, question);
-        Ok(Answer::xml(objects_page(bucket, list, &merged.await?)))
+        let merged = self.merge_shares(request, after, list.listing.max, question);
+        let page = page(bucket, list, merged.await?, |key, item| match item {
+            Item::Key {
+                etag,
+                len,
+                created_ms,
+            } => Some(ListEntry {
+                key,
+                modified: from_ms(created_ms),
+                etag: quoted(&etag),
+                size: len,
+            }),
+            _ => None,
+        });
+        Ok(Answer::xml(page.xml()))
+    }
+
+    /// The page of versions that the client asks for.
+    pub(crate) async fn list_versions(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        list: &ListMarked,
+    ) -> Result<Answer, S3Error> {
+        let question = |share: ShareWanted| {
+            Question::ListVersions(wanted(bucket, &list.listing, share, |after| after))
+        };
+        let merged = self.merge_shares(request, list.after(), list.listing.max, question);
+        let page = page(bucket, list, merged.await?, |key, item| match item {
+            Item::Version {
+                id,
+                is_latest,
+                created_ms,
+                object,
+            } => Some(VersionEntry {
+                key,
+                id,
+                is_latest,
+                modified: from_ms(created_ms),
+                object: object.map(|(etag, len)| (quoted(&etag), len)),
+            }),
+            _ => None,
+        });
+        Ok(Answer::xml(page.xml()))
     }
 
     /// The page of uploads that the client asks for.
@@ -40,93 +75,69 @@ impl Objects {
         &self,
         request: &Request,
         bucket: &BucketName,
-        list: &ListUploads,
+        list: &ListMarked,
     ) -> Result<Answer, S3Error> {
-        let after = match list.key_marker.as_str() {
-            "" => None,
-            key => Some((key.to_owned(), list.upload_marker.clone())),
-        };
         let question = |share: ShareWanted| {
-            Question::ListUploads(ListWanted {
-                bucket: bucket.as_str().to_owned(),
-                prefix: list.prefix.clone(),
-                delimiter: list.delimiter.clone(),
-                after: share.after,
-                max: share.max,
-                without: share.without,
-            })
+            Question::ListUploads(wanted(bucket, &list.listing, share, |after| after))
         };
-        let merged = self.merge_shares(request, after, list.max, question);
-        Ok(Answer::xml(uploads_page(bucket, list, merged.await?)))
-    }
-}
-
-fn objects_page(bucket: &BucketName, list: &ListObjects, merged: &Page) -> Vec<u8> {
-    let lines: &[Line] = &merged.lines;
-    let etags: Vec<String> = lines
-        .iter()
-        .map(|(_, item)| match item {
-            Item::Key { etag, .. } => quoted(etag),
-            _ => String::new(),
-        })
-        .collect();
-    let entries = lines
-        .iter()
-        .zip(&etags)
-        .filter_map(|((key, item), etag)| match item {
-            Item::Key {
-                len, created_ms, ..
-            } => Some(ListEntry {
-                key,
-                modified: from_ms(*created_ms),
-                etag,
-                size: *len,
-            }),
-            _ => None,
-        });
-    let prefixes = lines.iter().filter(|(_, item)| *item == Item::Prefix);
-    let page = ListPage {
-        bucket,
-        request: list,
-        entries: entries.collect(),
-        common_prefixes: prefixes.map(|(name, _)| name.as_str()).collect(),
-        next: lines
-            .last()
-            .filter(|_| merged.is_truncated)
-            .map(|(name, _)| name.as_str()),
-    };
-    page.xml()
-}
-
-fn uploads_page(bucket: &BucketName, list: &ListUploads, merged: Page) -> Vec<u8> {
-    let mut page = UploadsPage {
-        bucket,
-        request: list,
-        uploads: Vec::new(),
-        common_prefixes: Vec::new(),
-        next: merged.next(),
-    };
-    for (name, item) in merged.lines {
-        match item {
+        let merged = self.merge_shares(request, list.after(), list.listing.max, question);
+        let page = page(bucket, list, merged.await?, |key, item| match item {
             Item::Upload {
                 id,
                 created_ms,
                 checksum,
-            } => {
-                let checksum = checksum.and_then(|(algorithm, kind)| {
+            } => Some(UploadEntry {
+                key,
+                upload: id,
+                initiated: from_ms(created_ms),
+                checksum: checksum.and_then(|(algorithm, kind)| {
                     let algorithm = Algorithm::from_name(&algorithm).ok()?;
                     Some((algorithm, ChecksumType::parse(&kind)?))
-                });
-                page.uploads.push(UploadEntry {
-                    key: name,
-                    upload: id,
-                    initiated: from_ms(created_ms),
-                    checksum,
-                });
-            }
-            Item::Prefix => page.common_prefixes.push(name),
-            Item::Key { .. } | Item::Version { .. } => {}
+                }),
+            }),
+            _ => None,
+        });
+        Ok(Answer::xml(page.xml()))
+    }
+}
+
+/// The question about a share. `place` turns the place of a merged page into one of shares.
+fn wanted<P>(
+    bucket: &BucketName,
+    listing: &Listing,
+    share: ShareWanted,
+    place: impl FnOnce(Place) -> P,
+) -> ListWanted<P> {
+    ListWanted {
+        bucket: bucket.as_str().to_owned(),
+        prefix: listing.prefix.clone(),
+        delimiter: listing.delimiter.clone(),
+        after: share.after.map(place),
+        max: share.max,
+        without: share.without,
+    }
+}
+
+/// The page of an answer, with the entries that `entry` makes of lines.
+fn page<'a, R, E>(
+    bucket: &'a BucketName,
+    request: &'a R,
+    merged: Page,
+    entry: impl Fn(String, Item) -> Option<E>,
+) -> xml::Page<'a, R, E> {
+    let next = merged.next();
+    let (mut entries, mut common_prefixes) = (Vec::new(), Vec::new());
+    for (name, item) in merged.lines {
+        match item {
+            Item::Prefix => common_prefixes.push(name),
+            item => entries.extend(entry(name, item)),
         }
     }
-    page.xml()
+    xml::Page {
+        bucket,
+        request,
+        entries,
+        common_prefixes,
+        next,
+    }
 }

@@ -112,7 +112,7 @@ impl Service for Objects {
         let lease_term = self.node.replication.begin();
         let known = self.shared.auth.identify(head, verified)?;
         let hoisted = with_hoisted(head)?;
-        let operation = Operation::parse(hoisted.as_ref().unwrap_or(head), None)?;
+        let operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
         known.principal.authorize(&operation)?;
         if let Some(hoisted) = hoisted {
             *head = hoisted;

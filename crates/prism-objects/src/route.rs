@@ -90,7 +90,7 @@ pub(crate) fn backends(node: &Node) -> Vec<String> {
 #[must_use]
 pub fn owner_of_unread(node: &Node, limits: &prism_http::Limits, unread: &[u8]) -> Option<String> {
     let (head, _) = RequestHead::parse(unread, limits).ok()??;
-    let operation = Operation::parse(&head, None).ok()?;
+    let operation = Operation::parse(&head).ok()?;
     match route(node, &operation) {
         Route::HandOff(nodes) => nodes.into_iter().next(),
         Route::Here | Route::Relay(_) => None,

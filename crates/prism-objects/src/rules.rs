@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use prism_http::{Headers, Method, RequestHead, ResponseHead};
 use prism_replicas::{Node, Question, Replicator, Reply};
 use prism_s3::cors::CorsConfig;
-use prism_s3::{BucketName, Code, Document, Operation, Policy, S3Error, xml};
+use prism_s3::{BucketName, Code, Document, Operation, Policy, S3Error};
 use prism_store::Store;
 
 use crate::route;
@@ -124,7 +124,7 @@ impl BucketRules {
         if *head.method() == Method::Options {
             return None;
         }
-        let bucket = Operation::bucket_named(head, None)?;
+        let bucket = Operation::bucket_named(head)?;
         let rules = match Box::pin(self.cors_rules(&bucket)).await {
             Ok(rules) => rules?,
             Err(error) => {
@@ -153,7 +153,7 @@ impl BucketRules {
             bucket: bucket.as_str().to_owned(),
         };
         let document = self.ask_any(&question).await?;
-        let parse = |text: String| xml::parse_cors(text.as_bytes()).map(Rc::new);
+        let parse = |text: String| CorsConfig::parse(text.as_bytes()).map(Rc::new);
         let rules = document.map(parse).transpose()?;
         let mut known = self.cors.borrow_mut();
         known.put(bucket.as_str(), rules.clone(), Instant::now());
@@ -166,7 +166,7 @@ pub(crate) fn local_cors_rules(store: &Store, bucket: &BucketName) -> Option<Cor
     let found = store
         .buckets()
         .document(bucket.as_str(), Document::Cors.as_str());
-    xml::parse_cors(&found.ok()??).ok()
+    CorsConfig::parse(&found.ok()??).ok()
 }
 
 #[cfg(test)]

@@ -1,21 +1,14 @@
-//! Versions of objects as clients see them: their names in answers, and their listing.
+//! Versions of objects as clients see them: their names in answers.
 
 use std::io;
 
 use prism_http::ResponseHead;
 use prism_replicas::delete::named;
-use prism_replicas::{Item, ListWanted, Question, store_error};
+use prism_replicas::store_error;
 use prism_s3::op::ReadObject;
-use prism_s3::xml::{self, VersionsPage};
-use prism_s3::{BucketName, Code, ListVersions, ObjectRef, S3Error};
+use prism_s3::{Code, ObjectRef, S3Error};
 use prism_service::set;
 use prism_store::{Error, Removed, Store, VersionId};
-
-use crate::answer::{Answer, from_ms};
-use crate::get::quoted;
-use crate::merge::{Page, ShareWanted};
-use crate::objects::Objects;
-use crate::request::Request;
 
 /// The field that names an answer's version.
 pub(crate) const ID: &str = "x-amz-version-id";
@@ -72,60 +65,4 @@ pub(crate) fn missing_object(
         set(&mut head, "Allow", "DELETE")?;
     }
     Ok((head, error))
-}
-
-impl Objects {
-    /// The page of versions that the client asks for.
-    pub(crate) async fn list_versions(
-        &self,
-        request: &Request,
-        bucket: &BucketName,
-        list: &ListVersions,
-    ) -> Result<Answer, S3Error> {
-        let after = match list.key_marker.as_str() {
-            "" => None,
-            key => Some((key.to_owned(), list.version_marker.clone())),
-        };
-        let question = |share: ShareWanted| {
-            Question::ListVersions(ListWanted {
-                bucket: bucket.as_str().to_owned(),
-                prefix: list.prefix.clone(),
-                delimiter: list.delimiter.clone(),
-                after: share.after,
-                max: share.max,
-                without: share.without,
-            })
-        };
-        let merged = self.merge_shares(request, after, list.max, question);
-        Ok(Answer::xml(versions_page(bucket, list, merged.await?)))
-    }
-}
-
-fn versions_page(bucket: &BucketName, list: &ListVersions, merged: Page) -> Vec<u8> {
-    let mut page = VersionsPage {
-        bucket,
-        request: list,
-        versions: Vec::new(),
-        common_prefixes: Vec::new(),
-        next: merged.next(),
-    };
-    for (key, item) in merged.lines {
-        match item {
-            Item::Version {
-                id,
-                is_latest,
-                created_ms,
-                object,
-            } => page.versions.push(xml::VersionEntry {
-                key,
-                id,
-                is_latest,
-                modified: from_ms(created_ms),
-                object: object.map(|(etag, len)| (quoted(&etag), len)),
-            }),
-            Item::Prefix => page.common_prefixes.push(key),
-            Item::Key { .. } | Item::Upload { .. } => {}
-        }
-    }
-    page.xml()
 }

@@ -1,5 +1,5 @@
 //! The canonical request and the string to sign of SigV4 for S3, where the path is encoded once
-//! and not normalized. Verifier and signer share it.
+//! and not normalized. [`crate::auth`] verifies with it, clients can sign with it.
 //!
 //! Reference: "Authenticating Requests: Using the Authorization Header" in the
 //! Amazon S3 API reference.
@@ -13,67 +13,56 @@ use crate::query::{Query, decode, encoded_path};
 use crate::{Code, S3Error};
 
 /// The only algorithm.
-pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// The only service.
+pub const SERVICE: &str = "s3";
+/// The value of `x-amz-content-sha256` for a body that is not hashed.
+pub const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 /// The last part of every scope.
 pub(crate) const TERMINATOR: &str = "aws4_request";
 
 /// `date/region/service/aws4_request`; the date is `YYYYMMDD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Scope<'a> {
-    pub(crate) date: &'a str,
-    pub(crate) region: &'a str,
-    pub(crate) service: &'a str,
+#[allow(missing_docs, reason = "the parts of the text")]
+pub struct Scope<'a> {
+    pub date: &'a str,
+    pub region: &'a str,
+    pub service: &'a str,
 }
 
 impl Scope<'_> {
-    /// The parts of the signed text.
-    fn parts(&self) -> [&str; 7] {
-        [
-            self.date,
-            "/",
-            self.region,
-            "/",
-            self.service,
-            "/",
-            TERMINATOR,
-        ]
+    fn parts(&self) -> [&str; 4] {
+        [self.date, self.region, self.service, TERMINATOR]
     }
 }
 
 impl std::fmt::Display for Scope<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.parts()
-            .into_iter()
-            .try_for_each(|part| f.write_str(part))
+        f.write_str(&self.parts().join("/"))
     }
 }
 
 /// The signed parts of a request.
-pub(crate) struct Canonical<'a> {
-    pub(crate) method: &'a str,
+pub struct Canonical<'a> {
+    /// The method of the request line.
+    pub method: &'a str,
     /// The path of the request line.
-    pub(crate) path: &'a str,
-    pub(crate) query: &'a Query,
-    pub(crate) headers: &'a Headers,
+    pub path: &'a str,
+    /// The query, whose signature is left out.
+    pub query: &'a Query,
+    /// All headers of the request.
+    pub headers: &'a Headers,
     /// The names of the signed headers, in lower case and sorted.
-    pub(crate) signed: &'a [&'a str],
+    pub signed: &'a [&'a str],
     /// The value of `x-amz-content-sha256`.
-    pub(crate) payload: &'a str,
+    pub payload: &'a str,
 }
 
 impl Canonical<'_> {
     fn text(&self) -> Result<Vec<u8>, S3Error> {
         let mut out = Vec::with_capacity(1000);
-        let path = decode(self.path)?;
-        let path = encoded_path(&path);
-        for part in [
-            self.method,
-            "\n",
-            &path,
-            "\n",
-            &self.query.canonical(),
-            "\n",
-        ] {
+        let (path, query) = (decode(self.path)?, self.query.canonical());
+        for part in [self.method, "\n", &encoded_path(&path), "\n", &query, "\n"] {
             out.extend_from_slice(part.as_bytes());
         }
         for name in self.signed {
@@ -110,14 +99,20 @@ impl Canonical<'_> {
     }
 
     /// The text for the signing key. `time` is the request's time in ISO 8601.
-    pub(crate) fn string_to_sign(&self, time: &str, scope: Scope<'_>) -> Result<String, S3Error> {
+    ///
+    /// # Errors
+    /// `InvalidURI` for a malformed path, `AccessDenied` for a signed header that is missing.
+    pub fn string_to_sign(&self, time: &str, scope: Scope<'_>) -> Result<String, S3Error> {
         let hash = digest::digest(&digest::SHA256, &self.text()?);
         let mut text = String::with_capacity(192);
-        for part in [ALGORITHM, "\n", time, "\n"] {
+        for part in [ALGORITHM, "\n", time] {
             text.push_str(part);
         }
+        let mut separator = '\n';
         for part in scope.parts() {
+            text.push(separator);
             text.push_str(part);
+            separator = '/';
         }
         text.push('\n');
         HEXLOWER.encode_append(hash.as_ref(), &mut text);
@@ -142,14 +137,9 @@ fn collapse_spaces(value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The key that signs within a scope.
-pub(crate) fn signing_key(secret: &str, scope: Scope<'_>) -> hmac::Key {
+pub fn signing_key(secret: &str, scope: Scope<'_>) -> hmac::Key {
     let first = Zeroizing::new([b"AWS4", secret.as_bytes()].concat());
-    [scope.date, scope.region, scope.service, TERMINATOR]
-        .iter()
-        .fold(hmac::Key::new(hmac::HMAC_SHA256, &first), |key, part| {
-            hmac::Key::new(
-                hmac::HMAC_SHA256,
-                hmac::sign(&key, part.as_bytes()).as_ref(),
-            )
-        })
+    let key = |secret: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let next = |last, part: &str| key(hmac::sign(&last, part.as_bytes()).as_ref());
+    scope.parts().into_iter().fold(key(&first), next)
 }

@@ -2,7 +2,8 @@
 
 use prism_http::{Headers, ResponseHead};
 
-use crate::xml::cors_configuration;
+use crate::xml::read::{elements, malformed};
+use crate::xml::write::{Document, document};
 use crate::{Code, S3Error};
 
 /// One rule. The first rule that fits a request counts.
@@ -73,10 +74,41 @@ impl CorsConfig {
         Ok(Self { rules })
     }
 
-    /// The document, as [`crate::xml::parse_cors`] reads it.
+    /// Reads a `CORSConfiguration`.
+    ///
+    /// # Errors
+    /// `MalformedXML`, or as for [`CorsConfig::new`].
+    pub fn parse(body: &[u8]) -> Result<Self, S3Error> {
+        let (mut rules, mut rule) = (Vec::new(), CorsRule::default());
+        elements(body, "CORSConfiguration", |path, text| {
+            let text = text.trim().to_owned();
+            match path {
+                ["CORSRule", "ID"] => rule.id = Some(text),
+                ["CORSRule", "AllowedOrigin"] => rule.origins.push(text),
+                ["CORSRule", "AllowedMethod"] => rule.methods.push(text),
+                ["CORSRule", "AllowedHeader"] => rule.headers.push(text),
+                ["CORSRule", "ExposeHeader"] => rule.exposed.push(text),
+                ["CORSRule", "MaxAgeSeconds"] => {
+                    rule.max_age_s = Some(text.parse().map_err(|_| malformed())?);
+                }
+                ["CORSRule"] if rules.len() < Self::MAX_RULES => {
+                    rules.push(std::mem::take(&mut rule));
+                }
+                _ => return Err(malformed()),
+            }
+            Ok(())
+        })?;
+        Self::new(rules)
+    }
+
+    /// The document, as [`CorsConfig::parse`] reads it.
     #[must_use]
     pub fn xml(&self) -> Vec<u8> {
-        cors_configuration(&self.rules)
+        document("CORSConfiguration", |doc| {
+            for rule in &self.rules {
+                doc.element("CORSRule", |doc| rule.write(doc));
+            }
+        })
     }
 
     /// Adds the headers for the browser to the answer of a request.
@@ -155,6 +187,21 @@ pub fn forbidden() -> S3Error {
 }
 
 impl CorsRule {
+    fn write(&self, doc: &mut Document) {
+        doc.optional("ID", self.id.as_deref());
+        for (element, texts) in [
+            ("AllowedOrigin", &self.origins),
+            ("AllowedMethod", &self.methods),
+            ("AllowedHeader", &self.headers),
+            ("ExposeHeader", &self.exposed),
+        ] {
+            texts.iter().for_each(|text| doc.text(element, text));
+        }
+        if let Some(age) = self.max_age_s {
+            doc.value("MaxAgeSeconds", age);
+        }
+    }
+
     fn allows_header(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let mut patterns = self.headers.iter();
@@ -216,7 +263,7 @@ mod tests {
 
     #[test]
     fn preflights_are_answered_by_the_first_rule_that_fits() {
-        let config = crate::xml::parse_cors(CONFIG.as_bytes()).unwrap();
+        let config = CorsConfig::parse(CONFIG.as_bytes()).unwrap();
         let ask = |origin, method, headers| {
             let asked = [
                 ("Origin", origin),
@@ -262,12 +309,12 @@ mod tests {
 
     #[test]
     fn configurations_are_read_back_and_nonsense_is_refused() {
-        let config = crate::xml::parse_cors(CONFIG.as_bytes()).unwrap();
-        assert_eq!(crate::xml::parse_cors(&config.xml()).unwrap(), config);
+        let config = CorsConfig::parse(CONFIG.as_bytes()).unwrap();
+        assert_eq!(CorsConfig::parse(&config.xml()).unwrap(), config);
         let rule = |inner: &str| {
             let body =
                 format!("<CORSConfiguration><CORSRule>{inner}</CORSRule></CORSConfiguration>");
-            crate::xml::parse_cors(body.as_bytes())
+            CorsConfig::parse(body.as_bytes())
                 .map(|_| ())
                 .map_err(|e| e.code())
         };
@@ -282,6 +329,6 @@ mod tests {
         assert_eq!(rule(&format!("{stars}{get}")), Err(Code::InvalidRequest));
         let split = "<AllowedOrigin>a&#xd;&#xa;b: c</AllowedOrigin>";
         assert_eq!(rule(&format!("{split}{get}")), Err(Code::InvalidRequest));
-        assert!(crate::xml::parse_cors(b"<CORSConfiguration/>").is_err());
+        assert!(CorsConfig::parse(b"<CORSConfiguration/>").is_err());
     }
 }

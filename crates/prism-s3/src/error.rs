@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use prism_http::{BodyError, HeadError};
 
 use crate::range::Unsatisfiable;
-use crate::xml;
+use crate::xml::write::Document;
 
 macro_rules! codes {
     ($($name:ident $status:literal $message:literal,)*) => {
@@ -162,7 +162,7 @@ impl S3Error {
     /// The XML body. `resource` is the path of the request.
     #[must_use]
     pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
-        let mut doc = xml::Document::new();
+        let mut doc = Document::new();
         doc.element("Error", |doc| {
             doc.text("Code", self.code.as_str());
             doc.text("Message", &self.message);

@@ -15,8 +15,7 @@
 //!
 //! let request = b"GET /photos/2024/cat.jpg HTTP/1.1\r\nHost: s3.example.org\r\n\r\n";
 //! let (head, _) = RequestHead::parse(request, &Limits::DEFAULT)?.ok_or("incomplete")?;
-//! let operation = Operation::parse(&head, None)?;
-//! assert_eq!(operation.name(), "GetObject");
+//! let operation = Operation::parse(&head)?;
 //! let Operation::Object(object, ObjectOperation::Get(_)) = operation else {
 //!     panic!("another operation");
 //! };
@@ -27,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod canonical;
 pub mod cors;
 pub mod encoded_word;
 pub mod error;
@@ -39,26 +39,24 @@ pub mod op;
 pub mod policy;
 pub mod query;
 pub mod range;
-pub mod sign;
 pub mod streaming;
 pub mod tags;
 pub mod time;
 pub mod xml;
 
-mod canonical;
 mod conditions;
+mod fields;
 mod unsupported;
 
 pub use auth::{Anonymous, Authenticated, Authenticator, Credentials, Payload, Principal};
 pub use conditions::{Conditions, Outcome};
 pub use error::{Code, S3Error};
 pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
-pub use list::{ListObjects, ListUploads, ListVersion, ListVersions};
+pub use list::{ListMarked, ListObjects, ListVersion, Listing};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
 pub use op::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};
 pub use policy::Policy;
 pub use range::{ByteRange, RangeSpec, Unsatisfiable};
-pub use sign::Signer;
 pub use streaming::{Seed, StreamDecoder, Streaming};
 pub use tags::Tags;

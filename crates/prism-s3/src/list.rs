@@ -6,18 +6,36 @@ use data_encoding::BASE64URL_NOPAD;
 use crate::query::Query;
 use crate::{Code, ObjectKey, S3Error};
 
-/// The parameters of ListObjects.
+/// The parameters that all listings of a bucket have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListObjects {
+pub struct Listing {
     /// Only keys that start with this; may be empty.
     pub prefix: String,
     /// Keys that are the same up to its first occurrence behind the prefix become one common
     /// prefix.
     pub delimiter: Option<String>,
-    /// Keys and common prefixes on a page, 0 to 1,000.
-    pub max_keys: usize,
+    /// Entries and common prefixes on a page, 0 to 1,000.
+    pub max: usize,
     /// Whether names are percent-encoded in the answer.
     pub url_encoded: bool,
+}
+
+impl Listing {
+    fn parse(query: &Query, max: &str) -> Result<Self, S3Error> {
+        Ok(Self {
+            prefix: text(query, "prefix")?.unwrap_or_default(),
+            delimiter: text(query, "delimiter")?,
+            max: page_size(query, max)?,
+            url_encoded: is_url_encoded(query)?,
+        })
+    }
+}
+
+/// The parameters of ListObjects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListObjects {
+    /// The parameters of every listing.
+    pub listing: Listing,
     /// Whether each key comes with its owner.
     pub with_owner: bool,
     /// The parameters that differ between the versions.
@@ -70,10 +88,7 @@ impl ListObjects {
         let is_v1 = matches!(version, ListVersion::V1 { .. });
         let asks = query.get("fetch-owner");
         Ok(Self {
-            prefix: text(query, "prefix")?.unwrap_or_default(),
-            delimiter: text(query, "delimiter")?,
-            max_keys: page_size(query, "max-keys")?,
-            url_encoded: is_url_encoded(query)?,
+            listing: Listing::parse(query, "max-keys")?,
             with_owner: is_v1 || asks.is_some_and(|asks| asks.eq_ignore_ascii_case("true")),
             version,
         })
@@ -131,16 +146,16 @@ fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
 
 /// Entries on a page: 0 to 1,000, and 1,000 by default.
 pub(crate) fn page_size(query: &Query, name: &str) -> Result<usize, S3Error> {
-    match query.get(name) {
-        None | Some("") => Ok(ListObjects::MAX_KEYS),
-        Some(text) => match text.parse::<i32>() {
-            Ok(n) if n >= 0 && !text.starts_with('+') => Ok(usize::try_from(n)
-                .unwrap_or_default()
-                .min(ListObjects::MAX_KEYS)),
-            _ => Err(Code::InvalidArgument
-                .with_message(format!("{name} must be a number from 0 to 2147483647"))),
-        },
-    }
+    let Some(text) = query.get(name).filter(|text| !text.is_empty()) else {
+        return Ok(ListObjects::MAX_KEYS);
+    };
+    let size = text.parse::<i32>().ok().filter(|_| !text.starts_with('+'));
+    let size = size.and_then(|size| usize::try_from(size).ok());
+    size.map(|size| size.min(ListObjects::MAX_KEYS))
+        .ok_or_else(|| {
+            Code::InvalidArgument
+                .with_message(format!("{name} must be a number from 0 to 2147483647"))
+        })
 }
 
 /// Whether the client wants names percent-encoded.
@@ -161,25 +176,19 @@ pub fn common_prefix<'k>(prefix: &str, delimiter: Option<&str>, key: &'k str) ->
     key.get(..end)
 }
 
-/// The parameters of ListMultipartUploads.
+/// The parameters of ListObjectVersions and ListMultipartUploads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListUploads {
-    /// Only of keys that start with this; may be empty.
-    pub prefix: String,
-    /// As of [`ListObjects`].
-    pub delimiter: Option<String>,
-    /// Only behind the uploads of this key; empty for the beginning.
+pub struct ListMarked {
+    /// The parameters of every listing.
+    pub listing: Listing,
+    /// Only behind the versions or uploads of this key; empty for the beginning.
     pub key_marker: String,
-    /// With a key marker: behind this upload of that key; else it is empty.
-    pub upload_marker: String,
-    /// Uploads and common prefixes on a page, 0 to 1,000.
-    pub max: usize,
-    /// Whether names are percent-encoded in the answer.
-    pub url_encoded: bool,
+    /// With a key marker: behind this version or upload of that key; else it is empty.
+    pub id_marker: String,
 }
 
-impl ListUploads {
-    pub(crate) const PARAMETERS: [&'static str; 6] = [
+impl ListMarked {
+    pub(crate) const OF_UPLOADS: [&'static str; 6] = [
         "prefix",
         "delimiter",
         "key-marker",
@@ -187,43 +196,7 @@ impl ListUploads {
         "max-uploads",
         "encoding-type",
     ];
-
-    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
-        let key_marker = text(query, "key-marker")?.unwrap_or_default();
-        let upload_marker = match key_marker.is_empty() {
-            true => String::new(),
-            false => text(query, "upload-id-marker")?.unwrap_or_default(),
-        };
-        Ok(Self {
-            prefix: text(query, "prefix")?.unwrap_or_default(),
-            delimiter: text(query, "delimiter")?,
-            key_marker,
-            upload_marker,
-            max: page_size(query, "max-uploads")?,
-            url_encoded: is_url_encoded(query)?,
-        })
-    }
-}
-
-/// The parameters of ListObjectVersions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListVersions {
-    /// Only of keys that start with this; may be empty.
-    pub prefix: String,
-    /// As of [`ListObjects`].
-    pub delimiter: Option<String>,
-    /// Only behind the versions of this key; empty for the beginning.
-    pub key_marker: String,
-    /// With a key marker: behind this version of that key; else it is empty.
-    pub version_marker: String,
-    /// Versions and common prefixes on a page, 0 to 1,000.
-    pub max: usize,
-    /// Whether names are percent-encoded in the answer.
-    pub url_encoded: bool,
-}
-
-impl ListVersions {
-    pub(crate) const PARAMETERS: [&'static str; 6] = [
+    pub(crate) const OF_VERSIONS: [&'static str; 6] = [
         "prefix",
         "delimiter",
         "key-marker",
@@ -232,20 +205,38 @@ impl ListVersions {
         "encoding-type",
     ];
 
-    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
+    pub(crate) fn uploads(query: &Query) -> Result<Self, S3Error> {
         let key_marker = text(query, "key-marker")?.unwrap_or_default();
-        let version_marker = text(query, "version-id-marker")?.unwrap_or_default();
-        if key_marker.is_empty() && !version_marker.is_empty() {
+        let id_marker = match key_marker.is_empty() {
+            true => None,
+            false => text(query, "upload-id-marker")?,
+        };
+        Ok(Self {
+            listing: Listing::parse(query, "max-uploads")?,
+            key_marker,
+            id_marker: id_marker.unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn versions(query: &Query) -> Result<Self, S3Error> {
+        let key_marker = text(query, "key-marker")?.unwrap_or_default();
+        let id_marker = text(query, "version-id-marker")?.unwrap_or_default();
+        if key_marker.is_empty() && !id_marker.is_empty() {
             return Err(invalid("version-id-marker needs key-marker"));
         }
         Ok(Self {
-            prefix: text(query, "prefix")?.unwrap_or_default(),
-            delimiter: text(query, "delimiter")?,
+            listing: Listing::parse(query, "max-keys")?,
             key_marker,
-            version_marker,
-            max: page_size(query, "max-keys")?,
-            url_encoded: is_url_encoded(query)?,
+            id_marker,
         })
+    }
+
+    /// The key, and the version or upload of it, behind which the page starts, or `None` for the
+    /// beginning.
+    #[must_use]
+    pub fn after(&self) -> Option<(String, String)> {
+        let is_given = !self.key_marker.is_empty();
+        is_given.then(|| (self.key_marker.clone(), self.id_marker.clone()))
     }
 }
 

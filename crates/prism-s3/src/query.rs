@@ -15,6 +15,9 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
 /// The same and `/`, for paths.
 const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 
+/// The parameter with the signature of a presigned URL.
+pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
+
 /// Encodes all but unreserved characters, in upper-case hex.
 #[must_use]
 pub fn encode(text: &str) -> String {
@@ -38,6 +41,14 @@ pub(crate) fn encoded_path(text: &str) -> Cow<'_, str> {
     match text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
         true => Cow::Borrowed(text),
         false => utf8_percent_encode(text, PATH).into(),
+    }
+}
+
+/// A name in an answer, percent-encoded where the client asked for that.
+pub(crate) fn name(text: &str, url_encoded: bool) -> Cow<'_, str> {
+    match url_encoded {
+        true => encoded_path(text),
+        false => Cow::Borrowed(text),
     }
 }
 
@@ -124,22 +135,17 @@ impl Query {
         self.pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()))
     }
 
-    /// All but one of the parameters.
-    pub(crate) fn without(&self, name: &str) -> Self {
-        let pairs = self.pairs.iter().filter(|(n, _)| n != name);
-        Self {
-            pairs: pairs.cloned().collect(),
-        }
+    /// Whether the query holds a signature of version 4.
+    pub(crate) fn is_presigned(&self) -> bool {
+        self.has(SIGNATURE)
     }
 
-    /// The canonical form of SigV4: encoded, and sorted by name and then value.
+    /// The canonical form of SigV4: all but the signature, encoded, and sorted by name and then
+    /// value.
     #[must_use]
     pub fn canonical(&self) -> String {
-        if self.pairs.is_empty() {
-            return String::new();
-        }
-        let pairs = self.iter().map(|(n, v)| (encoded(n), encoded(v)));
-        let mut pairs: Vec<_> = pairs.collect();
+        let pairs = self.iter().filter(|(name, _)| *name != SIGNATURE);
+        let mut pairs: Vec<_> = pairs.map(|(n, v)| (encoded(n), encoded(v))).collect();
         pairs.sort_unstable();
         let bytes = pairs.iter().map(|(n, v)| n.len() + v.len() + 2);
         let mut joined = String::with_capacity(bytes.sum());
@@ -153,6 +159,12 @@ impl Query {
         }
         joined
     }
+}
+
+/// Whether a parameter has the prefix of Amazon's.
+pub(crate) fn is_amz(name: &str) -> bool {
+    let prefix = name.as_bytes().get(..6);
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
 }
 
 fn form_decode(text: &str) -> Result<String, S3Error> {

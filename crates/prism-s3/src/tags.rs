@@ -2,7 +2,7 @@
 
 use prism_http::Headers;
 
-use crate::auth::single;
+use crate::fields::single;
 use crate::query::{Query, encode};
 use crate::{Code, S3Error};
 

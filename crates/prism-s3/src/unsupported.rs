@@ -4,83 +4,62 @@
 
 use prism_http::{Headers, Method};
 
-use crate::query::Query;
-use crate::streaming;
+use crate::query::{Query, is_amz};
+use crate::streaming::{DECODED_LENGTH, TRAILER, is_streaming};
 use crate::{Code, S3Error};
 
 /// The kind of target that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) enum Target {
     Service,
     Bucket,
     Object,
 }
 
-/// The target that the headers are about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
-    Bucket,
-    Object,
-    /// An object that is copied from another.
-    Copy,
-}
-
-/// Parameters without effect: `x-id` repeats the operation's name.
-const HARMLESS: [&str; 1] = ["x-id"];
-
-/// Sub-resources whose operations do not follow from their names.
-const NAMED: [(&str, Level, &str, &str); 2] = [
-    ("POST", Level::Object, "select", "SelectObjectContent"),
-    ("POST", Level::Object, "restore", "RestoreObject"),
-];
-
 /// The first unsupported parameter, as an operation's name or a description. Parameters of a
 /// signature in the query are passed over.
 pub(crate) fn parameter(
     method: &Method,
-    level: Level,
+    target: Target,
     query: &Query,
     is_known: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let is_signed = crate::auth::is_presigned(query);
+    let is_signed = query.is_presigned();
     query
         .iter()
         .map(|(name, _)| name)
-        .filter(|name| !(is_signed && crate::auth::is_amz(name)))
-        .find(|name| !HARMLESS.contains(name) && !is_known(name))
-        .map(|name| describe(method, level, name))
+        .filter(|name| !(is_signed && is_amz(name)))
+        // `x-id` repeats the operation's name.
+        .find(|name| *name != "x-id" && !is_known(name))
+        .map(|name| describe(method, target, name))
 }
 
-fn describe(method: &Method, level: Level, name: &str) -> String {
-    let row = NAMED
-        .iter()
-        .find(|(m, l, n, _)| *m == method.as_str() && *l == level && *n == name);
-    if let Some((.., operation)) = row {
-        return (*operation).to_owned();
-    }
-    let on = match level {
-        Level::Service => "the service",
-        Level::Bucket => "a bucket",
-        Level::Object => "an object",
+fn describe(method: &Method, target: Target, name: &str) -> String {
+    let target = match (target, method, name) {
+        (Target::Object, Method::Post, "select") => return "SelectObjectContent".to_owned(),
+        (Target::Object, Method::Post, "restore") => return "RestoreObject".to_owned(),
+        (Target::Service, ..) => "the service",
+        (Target::Bucket, ..) => "a bucket",
+        (Target::Object, ..) => "an object",
     };
-    format!("{method} of {on} with ?{name:.64}")
+    format!("{method} of {target} with ?{name:.64}")
 }
 
 /// A header of a body in chunks, if there is one. Only an object's data may come in chunks; all
 /// other operations would read the framing as input.
 pub(crate) fn streaming(headers: &Headers) -> Option<String> {
-    let announced = headers.get("x-amz-content-sha256");
-    if announced.is_some_and(streaming::Form::is_announced) {
+    if is_streaming(headers) {
         return Some("a body in chunks for this operation".to_owned());
     }
-    [streaming::DECODED_LENGTH, streaming::TRAILER]
+    [DECODED_LENGTH, TRAILER]
         .into_iter()
         .find(|name| headers.get(name).is_some())
         .map(|name| format!("the header {name} without a body in chunks"))
 }
 
-/// The first header that asks for an unsupported function.
-pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
+/// The first header that asks for an unsupported function. Only requests that copy an object may
+/// have headers about copies.
+pub(crate) fn header(headers: &Headers, target: Target, copies: bool) -> Option<String> {
     let mut ours = headers.with_prefix("x-amz-");
     ours.find_map(|(name, value)| {
         // Most signed requests have no other headers of Amazon.
@@ -89,7 +68,11 @@ pub(crate) fn header(headers: &Headers, target: Target) -> Option<String> {
         }
         let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
-        unsupported_header(short, value, target).then(|| format!("the header {name:.64}"))
+        let is_unsupported = match COPY.contains(&short) {
+            true => !copies,
+            false => is_unsupported(short, value, target),
+        };
+        is_unsupported.then(|| format!("the header {name:.64}"))
     })
 }
 
@@ -142,17 +125,15 @@ const COPY: [&str; 8] = [
 ];
 
 /// Whether a header is unsupported, by its name behind `x-amz-`.
-fn unsupported_header(name: &str, value: &[u8], target: Target) -> bool {
+fn is_unsupported(name: &str, value: &[u8], target: Target) -> bool {
     match name {
         "acl" => !matches!(value, b"private" | b"bucket-owner-full-control"),
         "storage-class" => value != b"STANDARD",
         "object-ownership" => value != b"BucketOwnerEnforced",
         "bucket-object-lock-enabled" => !value.eq_ignore_ascii_case(b"false"),
         "tagging" => target == Target::Bucket,
-        "website-redirect-location" | "expected-bucket-owner" | "mfa" | "write-offset-bytes" => {
-            true
-        }
-        _ if COPY.contains(&name) => target != Target::Copy,
+        "website-redirect-location" | "expected-bucket-owner" => true,
+        "mfa" | "write-offset-bytes" => true,
         _ => [
             "copy-source",
             "server-side-encryption",

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use prism_lab::Lab;
 use prism_lab::delay::Delay;
-use prism_s3::Signer;
+use prism_signer::Signer;
 use prism_sys::netns::NetNs;
 use serde_json::Value;
 

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
-use prism_s3::Signer;
-use prism_s3::sign::Body;
+use prism_signer::{Body, Signer};
 use time::OffsetDateTime;
 
 /// Longest wait for an answer.

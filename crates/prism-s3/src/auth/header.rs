@@ -1,16 +1,73 @@
 //! Parses the `Authorization` header of SigV4, and the parts of it that a query may hold.
 
-use data_encoding::HEXLOWER;
+use ::time::{Duration, OffsetDateTime};
+use prism_http::Headers;
 
 use crate::canonical::{ALGORITHM, Scope, TERMINATOR};
+use crate::fields::{CONTENT_SHA256, parse_hex, single};
+use crate::time::{parse_http_date, parse_iso_basic};
 use crate::{Code, S3Error};
 
 /// Most headers that one signature may cover, as each takes a lookup. It is above the number of
 /// headers in a head.
 const MAX_SIGNED: usize = 128;
 
-/// A well-formed header. Nothing is verified yet.
-#[derive(Debug)]
+/// Greatest difference between a request's time and this host's, either way.
+const MAX_SKEW: Duration = Duration::minutes(15);
+
+/// A request with a well-formed signature. Nothing is verified yet.
+pub(super) struct Signed<'a> {
+    pub(super) authorization: Authorization<'a>,
+    pub(super) time: OffsetDateTime,
+    /// The parameters of a presigned URL, if the signature is in the query.
+    pub(super) of_url: Option<OfUrl<'a>>,
+}
+
+/// The parameters that only presigned URLs have.
+pub(super) struct OfUrl<'a> {
+    /// The time for which the URL is valid.
+    pub(super) life: Duration,
+    /// The declared hash of the body, in the form of `x-amz-content-sha256`.
+    pub(super) content: &'a str,
+}
+
+impl<'a> Signed<'a> {
+    /// Reads the signature in the `Authorization` header.
+    pub(super) fn parse(value: &'a str, headers: &Headers) -> Result<Self, S3Error> {
+        let authorization = Authorization::parse(value)?;
+        authorization.require_signed(headers)?;
+        Ok(Self {
+            authorization,
+            time: request_time(headers)?,
+            of_url: None,
+        })
+    }
+
+    /// Checks that the signature counts at the time `now`.
+    pub(super) fn check_time(&self, now: OffsetDateTime) -> Result<(), S3Error> {
+        let denied = |message| Err(Code::AccessDenied.with_message(message));
+        match &self.of_url {
+            None if (now - self.time).abs() > MAX_SKEW => Err(Code::RequestTimeTooSkewed.into()),
+            Some(_) if self.time - now > MAX_SKEW => denied("Request is not valid yet."),
+            Some(url) if now - self.time > url.life => denied("Request has expired."),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of `x-amz-content-sha256`. A presigned URL may have it as a parameter; usually
+    /// its body is not signed.
+    pub(super) fn content<'h>(&self, headers: &'h Headers) -> Result<&'h str, S3Error>
+    where
+        'a: 'h,
+    {
+        let in_url = self.of_url.as_ref().map(|url| url.content);
+        single(headers, CONTENT_SHA256)?.or(in_url).ok_or_else(|| {
+            Code::MissingSecurityHeader.with_message("x-amz-content-sha256 is missing.")
+        })
+    }
+}
+
+/// The parts of a signature.
 pub(super) struct Authorization<'a> {
     pub(super) access_key: &'a str,
     pub(super) scope: Scope<'a>,
@@ -49,6 +106,34 @@ impl<'a> Authorization<'a> {
             )?,
         })
     }
+    /// Checks that `Host` and all present `x-amz-*` headers are signed.
+    pub(super) fn require_signed(&self, headers: &Headers) -> Result<(), S3Error> {
+        if headers.get("x-amz-security-token").is_some() {
+            return Err(Code::InvalidToken.into());
+        }
+        let is_signed = |name: &[u8]| {
+            let mut alike = self.signed.iter().filter(|s| s.len() == name.len());
+            alike.any(|s| name.eq_ignore_ascii_case(s.as_bytes()))
+        };
+        let mut must = headers.with_prefix("x-amz-");
+        if must.any(|(name, _)| !is_signed(name)) || !is_signed(b"host") {
+            return Err(Code::AccessDenied
+                .with_message("There were headers present in the request which were not signed."));
+        }
+        Ok(())
+    }
+}
+
+fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
+    let time = match single(headers, "x-amz-date")? {
+        Some(text) => parse_iso_basic(text),
+        None => {
+            single(headers, "date")?.and_then(|t| parse_http_date(t).or_else(|| parse_iso_basic(t)))
+        }
+    };
+    time.ok_or_else(|| {
+        Code::AccessDenied.with_message("A valid x-amz-date or Date header is needed.")
+    })
 }
 
 fn after_algorithm(value: &str) -> Result<&str, S3Error> {
@@ -57,37 +142,36 @@ fn after_algorithm(value: &str) -> Result<&str, S3Error> {
         ALGORITHM => Ok(rest),
         _ if scheme.starts_with("AWS4-") => Err(Code::NotImplemented
             .with_message("Of the version 4 signatures only AWS4-HMAC-SHA256 is implemented.")),
-        _ => Err(Code::InvalidRequest.with_message(
-            "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
-        )),
+        _ => Err(other_mechanism()),
     }
+}
+
+pub(super) fn other_mechanism() -> S3Error {
+    Code::InvalidRequest
+        .with_message("The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.")
 }
 
 /// `access-key/date/region/service/aws4_request`. An access key may hold `/`.
 pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
-    let mut access_key = credential;
+    let mut parts = credential.rsplitn(5, '/');
     let mut last = || {
-        let slash = access_key.bytes().rposition(|b| b == b'/');
-        let split = slash.and_then(|at| access_key.split_at_checked(at));
-        let (before, from) = split.ok_or_else(|| malformed("the credential has too few parts"))?;
-        access_key = before;
-        Ok::<_, S3Error>(from.get(1..).unwrap_or_default())
+        let part = parts.next();
+        part.ok_or_else(|| malformed("the credential has too few parts"))
     };
-    let (terminator, service, region, date) = (last()?, last()?, last()?, last()?);
+    let (terminator, service, region, date, access_key) =
+        (last()?, last()?, last()?, last()?, last()?);
     if terminator != TERMINATOR {
         return Err(malformed("the credential does not end with aws4_request"));
     }
     if access_key.is_empty() {
         return Err(malformed("the access key is empty"));
     }
-    Ok((
-        access_key,
-        Scope {
-            date,
-            region,
-            service,
-        },
-    ))
+    let scope = Scope {
+        date,
+        region,
+        service,
+    };
+    Ok((access_key, scope))
 }
 
 pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
@@ -109,17 +193,6 @@ pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
 
 pub(super) fn parse_signature(hex: &str) -> Result<[u8; 32], S3Error> {
     parse_hex(hex).ok_or_else(|| malformed("the signature is not 64 lower-case hex digits"))
-}
-
-/// Reads 64 lower-case hex digits.
-pub(super) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    // Text of another length would not fit the array.
-    if HEXLOWER.decode_len(hex.len()) != Ok(bytes.len()) {
-        return None;
-    }
-    HEXLOWER.decode_mut(hex.as_bytes(), &mut bytes).ok()?;
-    Some(bytes)
 }
 
 pub(super) fn malformed(why: &str) -> S3Error {

@@ -2,7 +2,7 @@
 //! is most of the time of a verification.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
 
@@ -25,33 +25,27 @@ impl SigningKeys {
     const CAPACITY: usize = 1024;
 
     pub(super) fn key(&self, access_key: &str, secret: &str, scope: Scope<'_>) -> Arc<hmac::Key> {
-        if let Some(key) = self.cached(access_key, scope.date) {
-            return key;
+        if let Some(derived) = self.entries().get(access_key)
+            && derived.date == scope.date
+        {
+            return derived.key.clone();
         }
         let key = Arc::new(signing_key(secret, scope));
-        let mut map = self
-            .by_access_key
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if map.len() >= Self::CAPACITY && !map.contains_key(access_key) {
-            map.clear();
-        }
         let derived = Derived {
             date: scope.date.to_owned(),
             key: key.clone(),
         };
-        map.insert(access_key.to_owned(), derived);
+        let mut entries = self.entries();
+        if entries.len() >= Self::CAPACITY && !entries.contains_key(access_key) {
+            entries.clear();
+        }
+        entries.insert(access_key.to_owned(), derived);
         key
     }
 
-    fn cached(&self, access_key: &str, date: &str) -> Option<Arc<hmac::Key>> {
-        let map = self
-            .by_access_key
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        map.get(access_key)
-            .filter(|d| d.date == date)
-            .map(|d| d.key.clone())
+    fn entries(&self) -> MutexGuard<'_, HashMap<String, Derived>> {
+        let entries = self.by_access_key.lock();
+        entries.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,10 +72,6 @@ mod tests {
         for n in 0..SigningKeys::CAPACITY * 2 {
             keys.key(&n.to_string(), "s", scope("20130524"));
         }
-        let map = keys
-            .by_access_key
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        assert!(map.len() <= SigningKeys::CAPACITY);
+        assert!(keys.entries().len() <= SigningKeys::CAPACITY);
     }
 }

@@ -13,29 +13,20 @@ mod query;
 
 use std::sync::Arc;
 
-use ::time::{Duration, OffsetDateTime};
+use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, hmac};
-use prism_http::{Headers, Method, RequestHead};
+use prism_http::{Method, RequestHead};
 
 pub use self::credentials::Credentials;
-use self::header::{Authorization, malformed, parse_hex};
+use self::header::{Authorization, Signed, malformed};
 use self::keys::SigningKeys;
-use self::query::Presigned;
-pub use self::query::{MAX_EXPIRES_S, with_hoisted};
-pub(crate) use self::query::{is_amz, is_presigned};
-use crate::canonical::{Canonical, Scope};
+pub use self::query::with_hoisted;
+use crate::canonical::{Canonical, SERVICE, Scope, UNSIGNED};
+use crate::fields::{parse_hex, single};
 use crate::query::Query;
-use crate::streaming::{Chain, Form, Seed, Streaming};
-use crate::time::{iso_basic, parse_http_date, parse_iso_basic};
+use crate::streaming::{Chain, Form, Seed, Streaming, is_announced};
+use crate::time::iso_basic;
 use crate::{Code, ObjectOperation, Operation, S3Error};
-
-/// Greatest difference between a request's time and this host's, either way.
-pub const MAX_SKEW: Duration = Duration::minutes(15);
-
-const SERVICE: &str = "s3";
-const CONTENT_SHA256: &str = "x-amz-content-sha256";
-/// The value of `x-amz-content-sha256` for a body that is not hashed.
-pub(crate) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
 /// The permissions of a caller without a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,7 +81,7 @@ pub enum Payload {
     Streaming(Streaming),
 }
 
-/// A value of `x-amz-content-sha256`, alone.
+/// A value of `x-amz-content-sha256`.
 enum Announced {
     Unsigned,
     Sha256([u8; 32]),
@@ -113,16 +104,6 @@ pub struct Authenticator {
     region: String,
     anonymous: Anonymous,
     keys: SigningKeys,
-}
-
-impl std::fmt::Debug for Authenticator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authenticator")
-            .field("credentials", &self.credentials)
-            .field("region", &self.region)
-            .field("anonymous", &self.anonymous)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Authenticator {
@@ -148,53 +129,19 @@ impl Authenticator {
         now: OffsetDateTime,
     ) -> Result<Authenticated, S3Error> {
         let query = Query::parse(head.query())?;
-        let authorization = single(head.headers(), "authorization")?;
-        if let Some(value) = authorization {
-            if is_presigned(&query) || query.has("Signature") {
+        let signed = match single(head.headers(), "authorization")? {
+            Some(_) if query.is_presigned() || query.has("Signature") => {
                 return Err(Code::InvalidArgument.with_message(
                     "Only one authorization mechanism is allowed: header or query.",
                 ));
             }
-            return self.verify(head, &query, value, now);
-        }
-        match Presigned::parse(&query)? {
-            Some(presigned) => self.verify_presigned(head, &query, &presigned, now),
+            Some(value) => Some(Signed::parse(value, head.headers())?),
+            None => query::signed(head, &query)?,
+        };
+        match signed {
+            Some(signed) => self.verify(head, &query, &signed, now),
             None => self.anonymous(head),
         }
-    }
-
-    fn verify_presigned(
-        &self,
-        head: &RequestHead,
-        query: &Query,
-        presigned: &Presigned<'_>,
-        now: OffsetDateTime,
-    ) -> Result<Authenticated, S3Error> {
-        let authorization = &presigned.authorization;
-        require_signed(head.headers(), &authorization.signed)?;
-        presigned.check_time(now)?;
-        let time = self.check_scope(presigned.time, authorization)?;
-        let payload = presigned.payload(head.headers())?;
-        let announced = Announced::parse(payload)?;
-        if let Announced::Streaming(Form { signed: true, .. }) = announced {
-            return Err(Code::InvalidRequest
-                .with_message("The chunks of a presigned upload cannot be signed."));
-        }
-        let signed_query = query.without("X-Amz-Signature");
-        let canonical = Canonical {
-            method: head.method().as_str(),
-            path: head.path(),
-            query: &signed_query,
-            headers: head.headers(),
-            signed: &authorization.signed,
-            payload,
-        };
-        let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
-        self.check_signature(authorization, &string_to_sign)?;
-        Ok(Authenticated {
-            principal: Principal::AccessKey(authorization.access_key.to_owned()),
-            payload: announced.without_signatures(),
-        })
     }
 
     fn anonymous(&self, head: &RequestHead) -> Result<Authenticated, S3Error> {
@@ -217,32 +164,45 @@ impl Authenticator {
         &self,
         head: &RequestHead,
         query: &Query,
-        value: &str,
+        signed: &Signed<'_>,
         now: OffsetDateTime,
     ) -> Result<Authenticated, S3Error> {
-        let authorization = Authorization::parse(value)?;
-        let headers = head.headers();
-        require_signed(headers, &authorization.signed)?;
-        let time = request_time(headers)?;
-        if (now - time).abs() > MAX_SKEW {
-            return Err(Code::RequestTimeTooSkewed.into());
+        signed.check_time(now)?;
+        let authorization = &signed.authorization;
+        let time = self.check_scope(signed.time, authorization)?;
+        let content = signed.content(head.headers())?;
+        let announced = Announced::parse(content)?;
+        let signs_chunks = matches!(announced, Announced::Streaming(form) if form.signed);
+        if signs_chunks && signed.of_url.is_some() {
+            return Err(Code::InvalidRequest
+                .with_message("The chunks of a presigned upload cannot be signed."));
         }
-        let time_text = self.check_scope(time, &authorization)?;
-        let payload_text = single(headers, CONTENT_SHA256)?.ok_or_else(|| {
-            Code::MissingSecurityHeader.with_message("x-amz-content-sha256 is missing.")
-        })?;
-        let announced = Announced::parse(payload_text)?;
         let canonical = Canonical {
             method: head.method().as_str(),
             path: head.path(),
             query,
-            headers,
+            headers: head.headers(),
             signed: &authorization.signed,
-            payload: payload_text,
+            payload: content,
         };
-        let string_to_sign = canonical.string_to_sign(&time_text, authorization.scope)?;
-        self.check_signature(&authorization, &string_to_sign)?;
-        let payload = self.payload(announced, &authorization, time)?;
+        let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
+        self.check_signature(authorization, &string_to_sign)?;
+        let payload = match announced {
+            Announced::Unsigned => Payload::Unsigned,
+            Announced::Sha256(hash) => Payload::Sha256(hash),
+            Announced::Streaming(form) => {
+                let seed = Seed {
+                    signature: authorization.signature,
+                    time: signed.time,
+                };
+                let chain = || self.chain(authorization.access_key, seed);
+                let chain = form.signed.then(chain).transpose()?;
+                Payload::Streaming(Streaming {
+                    trailer: form.trailer,
+                    chain: chain.map(Box::new),
+                })
+            }
+        };
         let principal = Principal::AccessKey(authorization.access_key.to_owned());
         Ok(Authenticated { principal, payload })
     }
@@ -260,29 +220,6 @@ impl Authenticator {
         };
         let key = self.signing_key(access_key, scope)?;
         Ok(Chain::new((*key).clone(), time.clone(), scope, seed))
-    }
-
-    /// The payload, with the verifier of signed chunks. The scope is checked already.
-    fn payload(
-        &self,
-        announced: Announced,
-        authorization: &Authorization<'_>,
-        time: OffsetDateTime,
-    ) -> Result<Payload, S3Error> {
-        let Announced::Streaming(Form {
-            signed: true,
-            trailer,
-        }) = announced
-        else {
-            return Ok(announced.without_signatures());
-        };
-        let seed = Seed {
-            signature: authorization.signature,
-            time,
-        };
-        let chain = self.chain(authorization.access_key, seed)?;
-        let chain = Some(Box::new(chain));
-        Ok(Payload::Streaming(Streaming { trailer, chain }))
     }
 
     /// Checks the scope, and returns the request's time in the form that is signed.
@@ -327,35 +264,6 @@ impl Authenticator {
     }
 }
 
-/// Checks that `Host` and all present `x-amz-*` headers are signed.
-fn require_signed(headers: &Headers, signed: &[&str]) -> Result<(), S3Error> {
-    if headers.get("x-amz-security-token").is_some() {
-        return Err(Code::InvalidToken.into());
-    }
-    let is_signed = |name: &[u8]| {
-        let mut alike = signed.iter().filter(|s| s.len() == name.len());
-        alike.any(|s| name.eq_ignore_ascii_case(s.as_bytes()))
-    };
-    let mut must = headers.with_prefix("x-amz-");
-    if must.any(|(name, _)| !is_signed(name)) || !is_signed(b"host") {
-        return Err(Code::AccessDenied
-            .with_message("There were headers present in the request which were not signed."));
-    }
-    Ok(())
-}
-
-fn request_time(headers: &Headers) -> Result<OffsetDateTime, S3Error> {
-    let time = match single(headers, "x-amz-date")? {
-        Some(text) => parse_iso_basic(text),
-        None => {
-            single(headers, "date")?.and_then(|t| parse_http_date(t).or_else(|| parse_iso_basic(t)))
-        }
-    };
-    time.ok_or_else(|| {
-        Code::AccessDenied.with_message("A valid x-amz-date or Date header is needed.")
-    })
-}
-
 impl Announced {
     fn parse(text: &str) -> Result<Self, S3Error> {
         if text == UNSIGNED {
@@ -364,7 +272,7 @@ impl Announced {
         if let Some(form) = Form::parse(text) {
             return Ok(Self::Streaming(form));
         }
-        if Form::is_announced(text.as_bytes()) {
+        if is_announced(text.as_bytes()) {
             return Err(Code::NotImplemented.with_message(format!(
                 "A body in chunks of the form {text:.64} is not implemented."
             )));
@@ -376,30 +284,4 @@ impl Announced {
             )
         })
     }
-
-    /// The payload without a verifier of chunks.
-    fn without_signatures(self) -> Payload {
-        match self {
-            Self::Unsigned => Payload::Unsigned,
-            Self::Sha256(hash) => Payload::Sha256(hash),
-            Self::Streaming(Form { trailer, .. }) => Payload::Streaming(Streaming {
-                trailer,
-                chain: None,
-            }),
-        }
-    }
-}
-
-/// The value, as text, of a header that may be present once.
-pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
-    let mut values = headers.get_all(name);
-    let (first, second) = (values.next(), values.next());
-    let invalid =
-        |what: &str| Code::InvalidRequest.with_message(format!("The header {name} {what}."));
-    if second.is_some() {
-        return Err(invalid("is present more than once"));
-    }
-    first
-        .map(|v| std::str::from_utf8(v).map_err(|_| invalid("is not UTF-8")))
-        .transpose()
 }

@@ -3,18 +3,19 @@
 //! Reference: "Authenticating Requests: Using Query Parameters" in the Amazon S3
 //! API reference.
 
-use ::time::{Duration, OffsetDateTime};
+use ::time::Duration;
 use prism_http::{Headers, Limits, RequestHead};
 
-use super::header::{Authorization, parse_credential, parse_signature, parse_signed};
-use super::{CONTENT_SHA256, MAX_SKEW, UNSIGNED, single};
-use crate::canonical::ALGORITHM;
-use crate::query::Query;
+use super::header::{
+    Authorization, OfUrl, Signed, other_mechanism, parse_credential, parse_signature, parse_signed,
+};
+use crate::canonical::{ALGORITHM, UNSIGNED};
+use crate::query::{Query, is_amz};
 use crate::time::parse_iso_basic;
 use crate::{Code, S3Error};
 
 /// The longest life of a URL, in seconds: a week.
-pub const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
+const MAX_EXPIRES_S: u32 = 7 * 24 * 3600;
 
 /// The parameter of a presigned URL that declares the body's hash.
 const CONTENT: &str = "X-Amz-Content-Sha256";
@@ -31,29 +32,9 @@ const OWN: [&str; 8] = [
     CONTENT,
 ];
 
-/// The well-formed parameters of a presigned URL. Nothing is verified yet.
-pub(super) struct Presigned<'q> {
-    pub(super) authorization: Authorization<'q>,
-    pub(super) time: OffsetDateTime,
-    expires: Duration,
-    /// The declared hash of the body.
-    content: Option<&'q str>,
-}
-
 /// Compares names without regard to case, as for headers.
 fn is(name: &str, other: &str) -> bool {
     name.eq_ignore_ascii_case(other)
-}
-
-/// Whether a query holds a signature of version 4.
-pub(crate) fn is_presigned(query: &Query) -> bool {
-    query.has("X-Amz-Signature")
-}
-
-/// Whether a parameter has the prefix of Amazon's.
-pub(crate) fn is_amz(name: &str) -> bool {
-    let prefix = name.as_bytes().get(..6);
-    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(b"x-amz-"))
 }
 
 /// Moves the headers in a presigned query to the head. A client may put headers into the query,
@@ -71,7 +52,7 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
         return Ok(None);
     }
     let query = Query::parse(head.query())?;
-    if !is_presigned(&query) {
+    if !query.is_presigned() {
         return Ok(None);
     }
     let own = |name: &str| {
@@ -98,73 +79,55 @@ pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> 
     Ok(Some(whole))
 }
 
-impl<'q> Presigned<'q> {
-    /// `None` if the query holds no signature at all.
-    pub(super) fn parse(query: &'q Query) -> Result<Option<Self>, S3Error> {
-        if query.has("Signature") && query.has("AWSAccessKeyId") {
-            return Err(Code::InvalidRequest.with_message(
-                "The authorization mechanism is not supported. Please use AWS4-HMAC-SHA256.",
-            ));
-        }
-        if !query.iter().any(|(name, _)| OWN.contains(&name)) {
-            return Ok(None);
-        }
-        for name in OWN {
-            if query.iter().filter(|(other, _)| is(name, other)).count() > 1 {
-                return Err(malformed(&format!("{name} is there twice")));
-            }
-        }
-        if query.has("X-Amz-Security-Token") {
-            return Err(Code::InvalidToken.into());
-        }
-        let get = |name: &str| {
-            let value = query.get(name);
-            value.ok_or_else(|| malformed(&format!("{name} is missing")))
-        };
-        if get("X-Amz-Algorithm")? != ALGORITHM {
-            return Err(malformed("X-Amz-Algorithm must be AWS4-HMAC-SHA256"));
-        }
-        let (access_key, scope) =
-            parse_credential(get("X-Amz-Credential")?).map_err(as_parameter)?;
-        let time = parse_iso_basic(get("X-Amz-Date")?);
-        let expires = get("X-Amz-Expires")?.parse::<u32>().ok();
-        let expires = expires.filter(|seconds| (1..=MAX_EXPIRES_S).contains(seconds));
-        let expires = expires.ok_or_else(|| {
-            malformed("X-Amz-Expires must be a number of seconds from 1 to 604800")
-        })?;
-        Ok(Some(Self {
-            authorization: Authorization {
-                access_key,
-                scope,
-                signed: parse_signed(get("X-Amz-SignedHeaders")?).map_err(as_parameter)?,
-                signature: parse_signature(get("X-Amz-Signature")?).map_err(as_parameter)?,
-            },
-            time: time.ok_or_else(|| malformed("X-Amz-Date must be as in 20130524T000000Z"))?,
-            expires: Duration::seconds(expires.into()),
-            content: query
-                .iter()
-                .find(|(name, _)| is(CONTENT, name))
-                .map(|(_, value)| value),
-        }))
+/// Reads the signature in a query. `None` if it holds none at all.
+pub(super) fn signed<'r>(
+    head: &'r RequestHead,
+    query: &'r Query,
+) -> Result<Option<Signed<'r>>, S3Error> {
+    if query.has("Signature") && query.has("AWSAccessKeyId") {
+        return Err(other_mechanism());
     }
-
-    /// Checks that the URL is valid at the time `now`.
-    pub(super) fn check_time(&self, now: OffsetDateTime) -> Result<(), S3Error> {
-        let denied = |message| Err(Code::AccessDenied.with_message(message));
-        if self.time - now > MAX_SKEW {
-            return denied("Request is not valid yet.");
-        }
-        if now - self.time > self.expires {
-            return denied("Request has expired.");
-        }
-        Ok(())
+    if !query.iter().any(|(name, _)| OWN.contains(&name)) {
+        return Ok(None);
     }
-
-    /// The signed value about the body, which usually says that the body is not signed.
-    pub(super) fn payload<'a>(&'a self, headers: &'a Headers) -> Result<&'a str, S3Error> {
-        let header = single(headers, CONTENT_SHA256)?;
-        Ok(header.or(self.content).unwrap_or(UNSIGNED))
+    for name in OWN {
+        if query.iter().filter(|(other, _)| is(name, other)).count() > 1 {
+            return Err(malformed(&format!("{name} is there twice")));
+        }
     }
+    if query.has("X-Amz-Security-Token") {
+        return Err(Code::InvalidToken.into());
+    }
+    let get = |name: &str| {
+        let value = query.get(name);
+        value.ok_or_else(|| malformed(&format!("{name} is missing")))
+    };
+    if get("X-Amz-Algorithm")? != ALGORITHM {
+        return Err(malformed("X-Amz-Algorithm must be AWS4-HMAC-SHA256"));
+    }
+    let (access_key, scope) = parse_credential(get("X-Amz-Credential")?).map_err(as_parameter)?;
+    let time = parse_iso_basic(get("X-Amz-Date")?);
+    let life = get("X-Amz-Expires")?.parse::<u32>().ok();
+    let life = life.filter(|seconds| (1..=MAX_EXPIRES_S).contains(seconds));
+    let life = life
+        .ok_or_else(|| malformed("X-Amz-Expires must be a number of seconds from 1 to 604800"))?;
+    let authorization = Authorization {
+        access_key,
+        scope,
+        signed: parse_signed(get("X-Amz-SignedHeaders")?).map_err(as_parameter)?,
+        signature: parse_signature(get("X-Amz-Signature")?).map_err(as_parameter)?,
+    };
+    let time = time.ok_or_else(|| malformed("X-Amz-Date must be as in 20130524T000000Z"))?;
+    authorization.require_signed(head.headers())?;
+    let content = query.iter().find(|(name, _)| is(CONTENT, name));
+    Ok(Some(Signed {
+        authorization,
+        time,
+        of_url: Some(OfUrl {
+            life: Duration::seconds(life.into()),
+            content: content.map_or(UNSIGNED, |(_, value)| value),
+        }),
+    }))
 }
 
 fn malformed(why: &str) -> S3Error {

@@ -6,11 +6,10 @@ use crc_fast::CrcAlgorithm;
 use data_encoding::BASE64;
 use prism_http::Headers;
 
-use crate::auth::single;
+use crate::fields::single;
 use crate::{Code, S3Error};
 
-/// The prefix of all headers with checksums.
-pub(crate) const PREFIX: &str = "x-amz-checksum-";
+const PREFIX: &str = "x-amz-checksum-";
 /// The header, of requests and answers, that tells a [`ChecksumType`].
 pub const TYPE_HEADER: &str = "x-amz-checksum-type";
 
@@ -91,18 +90,6 @@ impl Algorithm {
         }
     }
 
-    /// The XML element that carries it.
-    #[must_use]
-    pub const fn element(self) -> &'static str {
-        match self {
-            Self::Crc32 => "ChecksumCRC32",
-            Self::Crc32c => "ChecksumCRC32C",
-            Self::Crc64Nvme => "ChecksumCRC64NVME",
-            Self::Sha1 => "ChecksumSHA1",
-            Self::Sha256 => "ChecksumSHA256",
-        }
-    }
-
     /// The algorithm of a header's name, in lower case.
     #[must_use]
     pub fn from_header(name: &str) -> Option<Self> {
@@ -164,7 +151,7 @@ impl Algorithm {
     /// # Errors
     /// `InvalidDigest`.
     pub fn decode(self, text: &str) -> Result<Vec<u8>, S3Error> {
-        super::base64(text, self.bytes())
+        base64(text, self.bytes())
     }
 
     /// The checksum of an object whose parts have these checksums, in the form of headers, and
@@ -203,17 +190,9 @@ impl Algorithm {
 /// # Errors
 /// `InvalidRequest` for several, `InvalidDigest` for a malformed one,
 /// `NotImplemented` for an unknown algorithm.
-pub fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
-    let mut found = None;
-    for (algorithm, value) in values(headers)? {
-        if found
-            .replace((algorithm, algorithm.decode(value)?))
-            .is_some()
-        {
-            return Err(super::more_than_one());
-        }
-    }
-    Ok(found)
+pub(super) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
+    let given = given(headers)?.map(|(algorithm, text)| Ok((algorithm, algorithm.decode(text)?)));
+    given.transpose()
 }
 
 /// The checksum in the headers of a request for the whole object, not decoded: a composite one is
@@ -222,15 +201,11 @@ pub fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3E
 /// # Errors
 /// As for [`in_headers`], but the value is not checked.
 pub fn of_object(headers: &Headers) -> Result<Option<(Algorithm, String)>, S3Error> {
-    let mut found = values(headers)?;
-    match (found.pop(), found.is_empty()) {
-        (one, true) => Ok(one.map(|(algorithm, value)| (algorithm, value.to_owned()))),
-        _ => Err(super::more_than_one()),
-    }
+    Ok(given(headers)?.map(|(algorithm, text)| (algorithm, text.to_owned())))
 }
 
-fn values(headers: &Headers) -> Result<Vec<(Algorithm, &str)>, S3Error> {
-    let mut found = Vec::new();
+fn given(headers: &Headers) -> Result<Option<(Algorithm, &str)>, S3Error> {
+    let mut found = None;
     for (name, _) in headers.iter() {
         let name = name.to_ascii_lowercase();
         let Some(kind) = name.strip_prefix(PREFIX) else {
@@ -242,10 +217,23 @@ fn values(headers: &Headers) -> Result<Vec<(Algorithm, &str)>, S3Error> {
         let algorithm = Algorithm::from_header(&name).ok_or_else(|| {
             Code::NotImplemented.with_message(format!("{name} is not implemented."))
         })?;
-        let value = single(headers, algorithm.header())?;
-        found.push((algorithm, value.unwrap_or_default()));
+        let text = single(headers, algorithm.header())?.unwrap_or_default();
+        if found.replace((algorithm, text)).is_some() {
+            return Err(more_than_one());
+        }
     }
     Ok(found)
+}
+
+pub(super) fn more_than_one() -> S3Error {
+    Code::InvalidRequest.with_message("Expecting a single x-amz-checksum- header.")
+}
+
+/// Reads a digest of so many bytes.
+pub(super) fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
+    let digest = BASE64.decode(text.as_bytes()).ok();
+    let digest = digest.filter(|digest| digest.len() == bytes);
+    digest.ok_or_else(|| Code::InvalidDigest.into())
 }
 
 /// A checksum that is being computed.

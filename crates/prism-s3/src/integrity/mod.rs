@@ -6,9 +6,10 @@ use aws_lc_rs::constant_time;
 use data_encoding::{BASE64, HEXLOWER};
 use prism_http::Headers;
 
-use self::checksum::Running;
-pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, in_headers, of_object};
-use crate::auth::{Payload, single};
+pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, of_object};
+use self::checksum::{Running, base64, in_headers, more_than_one};
+use crate::auth::Payload;
+use crate::fields::single;
 use crate::hashes::Hashes;
 use crate::streaming::announced_trailer;
 use crate::{Code, S3Error};
@@ -86,17 +87,6 @@ impl Expected {
     #[must_use]
     pub fn is_checked(&self) -> bool {
         self.md5.is_some() || self.checksum.is_some()
-    }
-}
-
-fn more_than_one() -> S3Error {
-    Code::InvalidRequest.with_message("Expecting a single x-amz-checksum- header.")
-}
-
-fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
-    match BASE64.decode(text.as_bytes()) {
-        Ok(value) if value.len() == bytes => Ok(value),
-        _ => Err(Code::InvalidDigest.into()),
     }
 }
 

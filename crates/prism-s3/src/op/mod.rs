@@ -1,32 +1,20 @@
-//! Tells which operation a request is.
+//! The operations of S3.
 //!
-//! Path style (`/bucket/key`) always works; virtual-host style (`bucket.domain/key`) works if a
-//! domain is configured. Names are decoded once. `bucket` and `object` have tables of the
-//! requests, `properties` has one of the operations.
+//! Only path style (`/bucket/key`) is served. Names are decoded once. `rows` has a table of the
+//! requests.
 
-mod bucket;
-mod object;
 mod params;
+mod parse;
 mod properties;
-mod row;
-mod target;
-
-use prism_http::RequestHead;
+mod rows;
 
 pub use self::params::{
-    Attributes, CompleteUpload, CopyObject, CopyPart, CreateUpload, ListParts, MAX_PARTS,
-    MIN_PART_BYTES, PutObject, ReadObject, UploadPart,
+    Attributes, CompleteUpload, CopyObject, CopyPart, CopySource, CreateUpload, ListParts,
+    MAX_PARTS, MAX_PUT_BYTES, MIN_PART_BYTES, PutObject, ReadObject, UploadPart,
 };
-pub use self::target::CopySource;
 use crate::conditions::Conditions;
-use crate::list::{ListObjects, ListUploads, ListVersions};
-use crate::query::{Query, decode};
-use crate::streaming::Form;
-pub(crate) use crate::unsupported::Target;
-use crate::{BucketName, Code, ObjectKey, S3Error};
-
-/// The largest object, or part of one, that one PUT can make: 5 GiB, as in S3.
-pub const MAX_PUT_BYTES: u64 = 5 << 30;
+use crate::list::{ListMarked, ListObjects};
+use crate::{BucketName, ObjectKey};
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,9 +65,9 @@ pub enum BucketOperation {
     /// `GET /bucket`, with or without `list-type=2`.
     ListObjects(ListObjects),
     /// `GET /bucket?versions`.
-    ListVersions(ListVersions),
+    ListVersions(ListMarked),
     /// `GET /bucket?uploads`.
-    ListUploads(ListUploads),
+    ListUploads(ListMarked),
     /// `POST /bucket?delete`, with [`crate::xml::parse_delete`] as body.
     DeleteObjects,
     /// `OPTIONS` of a bucket or object.
@@ -143,85 +131,4 @@ impl Document {
             Self::Policy => "policy",
         }
     }
-}
-
-impl Operation {
-    /// Reads the operation of a request. With a `base_domain` (such as `s3.example.org`, without
-    /// port) a host below it names the bucket.
-    ///
-    /// # Errors
-    /// If the request is malformed, in the terms of S3. A request that is not served gives
-    /// [`Operation::Unsupported`].
-    pub fn parse(head: &RequestHead, base_domain: Option<&str>) -> Result<Self, S3Error> {
-        let query = Query::parse(head.query())?;
-        let path = decode(head.path())?;
-        match names(head, &path, base_domain) {
-            ("", "") => Ok(bucket::service(head.method(), &query)),
-            ("", _) => Err(Code::InvalidBucketName.into()),
-            (bucket, "") => bucket::bucket(head, &query, BucketName::parse(bucket)?),
-            (bucket, key) => {
-                let object = ObjectRef {
-                    bucket: BucketName::parse(bucket)?,
-                    key: ObjectKey::parse(key)?,
-                };
-                object::object(head, &query, object)
-            }
-        }
-    }
-
-    /// The bucket that a request names, even if the rest of the request is invalid.
-    #[must_use]
-    pub fn bucket_named(head: &RequestHead, base_domain: Option<&str>) -> Option<BucketName> {
-        let path = decode(head.path()).ok()?;
-        let (bucket, _) = names(head, &path, base_domain);
-        BucketName::parse(bucket).ok()
-    }
-
-    /// The object, if the operation has one.
-    #[must_use]
-    pub const fn object(&self) -> Option<&ObjectRef> {
-        match self {
-            Self::Object(object, _) => Some(object),
-            _ => None,
-        }
-    }
-
-    /// The bucket, if the operation has one.
-    #[must_use]
-    pub const fn bucket(&self) -> Option<&BucketName> {
-        match self {
-            Self::Bucket(bucket, _) => Some(bucket),
-            Self::Object(object, _) => Some(&object.bucket),
-            _ => None,
-        }
-    }
-
-    /// The error that answers an unsupported operation.
-    #[must_use]
-    pub fn not_implemented(what: &str) -> S3Error {
-        Code::NotImplemented.with_message(format!("{what} is not implemented."))
-    }
-}
-
-/// The bucket and the key that a request names. Both may be empty.
-fn names<'a>(
-    head: &'a RequestHead,
-    path: &'a str,
-    base_domain: Option<&str>,
-) -> (&'a str, &'a str) {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    match target::virtual_bucket(head.host(), base_domain) {
-        Some(bucket) => (bucket, path),
-        None => path.split_once('/').unwrap_or((path, "")),
-    }
-}
-
-fn unsupported(what: impl Into<String>) -> Operation {
-    Operation::Unsupported { what: what.into() }
-}
-
-/// Whether the body comes in chunks of [`crate::streaming`].
-fn is_streaming(head: &RequestHead) -> bool {
-    let announced = head.headers().get("x-amz-content-sha256");
-    announced.is_some_and(Form::is_announced)
 }

@@ -1,17 +1,21 @@
 //! The parameters of operations besides bucket and key.
 
+use std::borrow::Cow;
+
 use prism_http::{BodyFraming, Headers, RequestHead};
 
-use super::target::CopySource;
-use super::{MAX_PUT_BYTES, is_streaming};
-use crate::auth::single;
+use super::rows::Request;
 use crate::conditions::Conditions;
+use crate::fields::single;
 use crate::integrity::{self, Algorithm, ChecksumType};
-use crate::query::Query;
-use crate::streaming::decoded_length;
+use crate::list::{ListObjects, is_url_encoded, page_size};
+use crate::query::decode;
+use crate::streaming::{decoded_length, is_streaming};
 use crate::tags::Tags;
-use crate::{Code, ObjectHeaders, RangeSpec, S3Error};
+use crate::{BucketName, Code, ObjectHeaders, ObjectKey, RangeSpec, S3Error};
 
+/// The largest object, or part of one, that one PUT can make: 5 GiB, as in S3.
+pub const MAX_PUT_BYTES: u64 = 5 << 30;
 /// Most parts of an upload, and the greatest number of a part.
 pub const MAX_PARTS: u16 = 10_000;
 /// Least bytes of every part of an object but the last: 5 MiB.
@@ -56,13 +60,24 @@ pub struct ReadObject {
     pub overrides: Vec<(&'static str, String)>,
 }
 
+/// The object that a copy is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopySource {
+    /// Its bucket.
+    pub bucket: BucketName,
+    /// Its key.
+    pub key: ObjectKey,
+    /// The version, as the client names it, or `None` for the current one.
+    pub version: Option<String>,
+    /// The conditions on it.
+    pub conditions: Conditions,
+}
+
 /// The parameters of CopyObject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyObject {
     /// The source.
     pub source: CopySource,
-    /// Conditions on the source.
-    pub source_conditions: Conditions,
     /// Headers in place of the source's.
     pub headers: Option<ObjectHeaders>,
     /// Tags in place of the source's.
@@ -104,8 +119,6 @@ pub struct CopyPart {
     pub number: u16,
     /// The source.
     pub source: CopySource,
-    /// Conditions on the source.
-    pub source_conditions: Conditions,
     /// Offsets of the first and last byte, which must be within the source.
     pub range: Option<(u64, u64)>,
 }
@@ -156,12 +169,13 @@ pub struct Attributes {
 }
 
 impl PutObject {
-    pub(super) fn from_head(head: &RequestHead) -> Result<Self, S3Error> {
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
         Ok(Self {
-            headers: ObjectHeaders::from_request(head.headers())?,
-            tags: Tags::from_header(head.headers())?,
-            conditions: Conditions::of_write(head.headers())?,
-            length: body_length(head)?,
+            headers: ObjectHeaders::from_request(headers)?,
+            tags: Tags::from_header(headers)?,
+            conditions: Conditions::of_write(headers)?,
+            length: body_length(request.head)?,
         })
     }
 }
@@ -178,8 +192,9 @@ impl ReadObject {
         OVERRIDES[5].0,
     ];
 
-    pub(super) fn parse(head: &RequestHead, query: &Query) -> Result<Self, S3Error> {
-        let range = RangeSpec::from_headers(head.headers());
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let (headers, query) = (request.head.headers(), request.query);
+        let range = RangeSpec::from_headers(headers);
         let part = query.get("partNumber").map(part_number).transpose()?;
         if range.is_some() && part.is_some() {
             return Err(
@@ -192,32 +207,53 @@ impl ReadObject {
                 continue;
             };
             // The value must be valid in a header.
-            let mut probe = Headers::new();
-            probe.append(header, value).map_err(|_| {
-                Code::InvalidArgument
-                    .with_message(format!("{parameter} cannot be the value of a header."))
-            })?;
+            Headers::new()
+                .append(header, value)
+                .map_err(|_| invalid(format!("{parameter} cannot be the value of a header.")))?;
             overrides.push((header, value.to_owned()));
         }
         Ok(Self {
             range,
             part,
-            version: version_id(query)?,
-            conditions: Conditions::from_headers(head.headers()),
+            version: version_id(request)?,
+            conditions: Conditions::from_headers(headers),
             overrides,
         })
     }
 }
 
+impl CopySource {
+    /// Reads `x-amz-copy-source`: `bucket/key` or `/bucket/key`, encoded like a path, and
+    /// perhaps `?versionId=`. The conditions are in other headers.
+    fn parse(value: &str, headers: &Headers) -> Result<Self, S3Error> {
+        let (path, version) = match value.split_once("?versionId=") {
+            Some((path, version)) => (path, Some(version)),
+            None => (value, None),
+        };
+        let path = decode(path)?;
+        let path = path.strip_prefix('/').unwrap_or(&path);
+        let (bucket, key) = path
+            .split_once('/')
+            .ok_or_else(|| invalid("x-amz-copy-source must be a bucket, a slash and a key."))?;
+        let version = version.map(|version| decode(version).map(Into::into));
+        Ok(Self {
+            bucket: BucketName::parse(bucket)?,
+            key: ObjectKey::parse(key)?,
+            version: version.transpose()?,
+            conditions: Conditions::of_copy_source(headers),
+        })
+    }
+}
+
 impl CopyObject {
-    pub(super) fn parse(headers: &Headers, source: CopySource) -> Result<Self, S3Error> {
-        let replaces =
-            |directive: &str| match single(headers, directive)? {
-                None | Some("COPY") => Ok(false),
-                Some("REPLACE") => Ok(true),
-                Some(_) => Err(Code::InvalidArgument
-                    .with_message(format!("{directive} must be COPY or REPLACE."))),
-            };
+    pub(super) fn parse(request: &Request<'_>, source: &str) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
+        let source = CopySource::parse(source, headers)?;
+        let replaces = |directive: &str| match single(headers, directive)? {
+            None | Some("COPY") => Ok(false),
+            Some("REPLACE") => Ok(true),
+            Some(_) => Err(invalid(format!("{directive} must be COPY or REPLACE."))),
+        };
         let replaced = match replaces("x-amz-metadata-directive")? {
             true => Some(ObjectHeaders::from_request(headers)?),
             false => None,
@@ -226,38 +262,29 @@ impl CopyObject {
             true => Some(Tags::from_header(headers)?),
             false => None,
         };
-        let checksum = single(headers, "x-amz-checksum-algorithm")?;
         Ok(Self {
             source,
-            source_conditions: Conditions::of_copy_source(headers),
             headers: replaced,
             tags,
-            checksum: checksum.map(Algorithm::from_name).transpose()?,
+            checksum: checksum_algorithm(headers)?,
             conditions: Conditions::of_write(headers)?,
         })
     }
 }
 
 impl CreateUpload {
-    pub(super) fn parse(headers: &Headers) -> Result<Self, S3Error> {
-        let invalid = |message: &'static str| Code::InvalidRequest.with_message(message);
-        let algorithm = single(headers, "x-amz-checksum-algorithm")?
-            .map(Algorithm::from_name)
-            .transpose()?;
-        let kind = checksum_type(headers)?;
-        let checksum = match (algorithm, kind) {
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
+        let invalid = |message| Err(Code::InvalidRequest.with_message(message));
+        let checksum = match (checksum_algorithm(headers)?, checksum_type(headers)?) {
             (None, None) => None,
             (None, Some(_)) => {
-                return Err(invalid(
-                    "x-amz-checksum-type needs x-amz-checksum-algorithm.",
-                ));
+                return invalid("x-amz-checksum-type needs x-amz-checksum-algorithm.");
             }
             (Some(algorithm), kind) => {
                 let kind = kind.unwrap_or(algorithm.default_type());
                 if !algorithm.allows(kind) {
-                    return Err(invalid(
-                        "This checksum algorithm cannot be of this checksum type.",
-                    ));
+                    return invalid("This checksum algorithm cannot be of this checksum type.");
                 }
                 Some((algorithm, kind))
             }
@@ -271,35 +298,31 @@ impl CreateUpload {
 }
 
 impl UploadPart {
-    pub(super) fn parse(head: &RequestHead, query: &Query) -> Result<Self, S3Error> {
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
         Ok(Self {
-            upload: upload_id(query),
-            number: part_number(query.get("partNumber").unwrap_or_default())?,
-            length: body_length(head)?,
+            upload: upload_id(request),
+            number: part_number(request.query.get("partNumber").unwrap_or_default())?,
+            length: body_length(request.head)?,
         })
     }
 }
 
 impl CopyPart {
-    pub(super) fn parse(
-        headers: &Headers,
-        query: &Query,
-        source: CopySource,
-    ) -> Result<Self, S3Error> {
+    pub(super) fn parse(request: &Request<'_>, source: &str) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
+        let source = CopySource::parse(source, headers)?;
         let range = single(headers, "x-amz-copy-source-range")?;
         let range = range.map(|text| match RangeSpec::parse(text) {
             Some(RangeSpec::From {
                 first,
                 last: Some(last),
             }) => Ok((first, last)),
-            _ => Err(Code::InvalidArgument
-                .with_message("x-amz-copy-source-range must be bytes=first-last.")),
+            _ => Err(invalid("x-amz-copy-source-range must be bytes=first-last.")),
         });
         Ok(Self {
-            upload: upload_id(query),
-            number: part_number(query.get("partNumber").unwrap_or_default())?,
+            upload: upload_id(request),
+            number: part_number(request.query.get("partNumber").unwrap_or_default())?,
             source,
-            source_conditions: Conditions::of_copy_source(headers),
             range: range.transpose()?,
         })
     }
@@ -309,18 +332,20 @@ impl ListParts {
     pub(super) const PARAMETERS: [&'static str; 3] =
         ["max-parts", "part-number-marker", "encoding-type"];
 
-    pub(super) fn parse(query: &Query) -> Result<Self, S3Error> {
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let query = request.query;
         Ok(Self {
-            upload: upload_id(query),
+            upload: upload_id(request),
             after: marker(query.get("part-number-marker"))?,
-            max: crate::list::page_size(query, "max-parts")?,
-            url_encoded: crate::list::is_url_encoded(query)?,
+            max: page_size(query, "max-parts")?,
+            url_encoded: is_url_encoded(query)?,
         })
     }
 }
 
 impl CompleteUpload {
-    pub(super) fn parse(headers: &Headers, query: &Query) -> Result<Self, S3Error> {
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
         let size = single(headers, "x-amz-mp-object-size")?;
         let size = size.map(|text| {
             text.parse().map_err(|_| {
@@ -328,7 +353,7 @@ impl CompleteUpload {
             })
         });
         Ok(Self {
-            upload: upload_id(query),
+            upload: upload_id(request),
             conditions: Conditions::of_write(headers)?,
             checksum: integrity::of_object(headers)?,
             checksum_type: checksum_type(headers)?,
@@ -338,24 +363,26 @@ impl CompleteUpload {
 }
 
 impl Attributes {
-    pub(super) fn parse(headers: &Headers, query: &Query) -> Result<Self, S3Error> {
-        let invalid = |message| Code::InvalidArgument.with_message(message);
+    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+        let headers = request.head.headers();
         let max_parts = match single(headers, "x-amz-max-parts")? {
-            None => crate::ListObjects::MAX_KEYS,
+            None => ListObjects::MAX_KEYS,
             Some(text) => text
                 .parse::<usize>()
                 .map_err(|_| invalid("x-amz-max-parts must be a number."))?
-                .min(crate::ListObjects::MAX_KEYS),
+                .min(ListObjects::MAX_KEYS),
         };
         let mut attributes = Self {
-            version: version_id(query)?,
+            version: version_id(request)?,
             max_parts,
             after: marker(single(headers, "x-amz-part-number-marker")?)?,
             ..Self::default()
         };
-        let mut any = false;
-        for name in headers.list("x-amz-object-attributes") {
-            any = true;
+        let mut names = headers.list("x-amz-object-attributes").peekable();
+        if names.peek().is_none() {
+            return Err(invalid("x-amz-object-attributes is missing."));
+        }
+        for name in names {
             match name {
                 b"ETag" => attributes.etag = true,
                 b"Checksum" => attributes.checksum = true,
@@ -365,24 +392,30 @@ impl Attributes {
                 _ => return Err(invalid("An attribute's name is not known.")),
             }
         }
-        match any {
-            true => Ok(attributes),
-            false => Err(invalid("x-amz-object-attributes is missing.")),
-        }
+        Ok(attributes)
     }
 }
 
+fn invalid(message: impl Into<Cow<'static, str>>) -> S3Error {
+    Code::InvalidArgument.with_message(message)
+}
+
 /// The name of a version, of any form: only the backend that has it can check it.
-pub(super) fn version_id(query: &Query) -> Result<Option<String>, S3Error> {
-    match query.get("versionId") {
-        Some("") => Err(Code::InvalidArgument.with_message("versionId must not be empty.")),
+pub(super) fn version_id(request: &Request<'_>) -> Result<Option<String>, S3Error> {
+    match request.query.get("versionId") {
+        Some("") => Err(invalid("versionId must not be empty.")),
         named => Ok(named.map(str::to_owned)),
     }
 }
 
 /// The name of an upload, of any form: only the backend that has it can check it.
-pub(super) fn upload_id(query: &Query) -> String {
-    query.get("uploadId").unwrap_or_default().to_owned()
+pub(super) fn upload_id(request: &Request<'_>) -> String {
+    request.query.get("uploadId").unwrap_or_default().to_owned()
+}
+
+fn checksum_algorithm(headers: &Headers) -> Result<Option<Algorithm>, S3Error> {
+    let name = single(headers, "x-amz-checksum-algorithm")?;
+    name.map(Algorithm::from_name).transpose()
 }
 
 fn checksum_type(headers: &Headers) -> Result<Option<ChecksumType>, S3Error> {
@@ -398,23 +431,19 @@ fn checksum_type(headers: &Headers) -> Result<Option<ChecksumType>, S3Error> {
 
 fn part_number(text: &str) -> Result<u16, S3Error> {
     let number = text.parse().ok();
+    let number = number.filter(|number| (1..=MAX_PARTS).contains(number));
     number
-        .filter(|number| (1..=MAX_PARTS).contains(number))
-        .ok_or_else(|| {
-            Code::InvalidArgument
-                .with_message("A part number must be an integer between 1 and 10000, inclusive.")
-        })
+        .ok_or_else(|| invalid("A part number must be an integer between 1 and 10000, inclusive."))
 }
 
 fn marker(text: Option<&str>) -> Result<u16, S3Error> {
-    match text {
+    let number = match text {
         None | Some("") => Ok(0),
-        Some(text) => match text.parse::<u32>() {
-            Ok(number) => Ok(u16::try_from(number).unwrap_or(u16::MAX)),
-            Err(_) => {
-                Err(Code::InvalidArgument.with_message("A part number marker must be a number."))
-            }
-        },
+        Some(text) => text.parse::<u32>(),
+    };
+    match number {
+        Ok(number) => Ok(u16::try_from(number).unwrap_or(u16::MAX)),
+        Err(_) => Err(invalid("A part number marker must be a number.")),
     }
 }
 
@@ -422,15 +451,46 @@ fn marker(text: Option<&str>) -> Result<u16, S3Error> {
 fn body_length(head: &RequestHead) -> Result<Option<u64>, S3Error> {
     let length = match head.framing() {
         BodyFraming::None => return Err(Code::MissingContentLength.into()),
+        _ if is_streaming(head.headers()) => Some(decoded_length(head.headers())?),
         BodyFraming::Length(n) => Some(n),
         BodyFraming::Chunked => None,
     };
-    let length = match is_streaming(head) {
-        true => Some(decoded_length(head.headers())?),
-        false => length,
-    };
-    if length.is_some_and(|n| n > MAX_PUT_BYTES) {
-        return Err(Code::EntityTooLarge.into());
+    match length.is_some_and(|bytes| bytes > MAX_PUT_BYTES) {
+        true => Err(Code::EntityTooLarge.into()),
+        false => Ok(length),
     }
-    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn sources_of_copies() {
+        let parse = |value: &str| CopySource::parse(value, &Headers::new());
+        let named = |value: &str| {
+            let source = parse(value).unwrap();
+            let version = source.version.as_deref().unwrap_or("-");
+            format!("{}|{}|{version}", source.bucket, source.key)
+        };
+        assert_eq!(named("bkt/a/b"), "bkt|a/b|-");
+        assert_eq!(named("/bkt/a%2Fb%20c%3F+"), "bkt|a/b c?+|-");
+        assert_eq!(named("bkt/k?versionId=null"), "bkt|k|null");
+        assert_eq!(
+            named("bkt/a%3FversionId=1?versionId=3%2F"),
+            "bkt|a?versionId=1|3/"
+        );
+        for bad in [
+            "",
+            "bkt",
+            "/bkt",
+            "bkt/",
+            "B/k",
+            "bkt/%zz",
+            "arn:aws:s3:::bkt",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,133 +1,40 @@
-//! The properties of each operation: its name, who may be allowed it, and whether it moves data.
+//! The properties of each operation: who may be allowed it, and whether it moves data.
 
-use super::{BucketOperation, Document, ObjectOperation, Operation};
-
-/// One row of the table.
-struct Properties {
-    /// The name in S3's terms.
-    name: &'static str,
-    /// The actions that everybody must be allowed for an anonymous caller to do this. With
-    /// none, only callers with a signature may.
-    actions: &'static [&'static str],
-    /// Whether an object's bytes go between the client and the object's owner.
-    moves_data: bool,
-}
-
-const fn signed(name: &'static str) -> Properties {
-    open(name, &[])
-}
-
-const fn open(name: &'static str, actions: &'static [&'static str]) -> Properties {
-    Properties {
-        name,
-        actions,
-        moves_data: false,
-    }
-}
-
-const fn moving(properties: Properties) -> Properties {
-    Properties {
-        moves_data: true,
-        ..properties
-    }
-}
-
-impl BucketOperation {
-    /// The name of the operation in S3's terms.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.properties().name
-    }
-
-    const fn properties(&self) -> Properties {
-        use Document::{Cors, Policy};
-        match self {
-            Self::Create => signed("CreateBucket"),
-            Self::Delete => signed("DeleteBucket"),
-            Self::Head => open("HeadBucket", &["s3:ListBucket"]),
-            Self::GetLocation => open("GetBucketLocation", &["s3:GetBucketLocation"]),
-            Self::GetVersioning => signed("GetBucketVersioning"),
-            Self::PutVersioning => signed("PutBucketVersioning"),
-            Self::GetDocument(Cors) => signed("GetBucketCors"),
-            Self::PutDocument(Cors) => signed("PutBucketCors"),
-            Self::DeleteDocument(Cors) => signed("DeleteBucketCors"),
-            Self::GetDocument(Policy) => signed("GetBucketPolicy"),
-            Self::PutDocument(Policy) => signed("PutBucketPolicy"),
-            Self::DeleteDocument(Policy) => signed("DeleteBucketPolicy"),
-            Self::ListObjects(_) => open("ListObjects", &["s3:ListBucket"]),
-            Self::ListVersions(_) => signed("ListObjectVersions"),
-            Self::ListUploads(_) => signed("ListMultipartUploads"),
-            Self::DeleteObjects => signed("DeleteObjects"),
-            Self::Preflight => signed("Preflight"),
-        }
-    }
-}
-
-impl ObjectOperation {
-    /// The name of the operation in S3's terms.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.properties().name
-    }
-
-    const fn properties(&self) -> Properties {
-        match self {
-            Self::Put(_) => moving(signed("PutObject")),
-            Self::Copy(_) => signed("CopyObject"),
-            Self::Get(_) => moving(open("GetObject", &["s3:GetObject"])),
-            Self::Head(_) => open("HeadObject", &["s3:GetObject"]),
-            Self::Delete { .. } => signed("DeleteObject"),
-            Self::GetAttributes(_) => open(
-                "GetObjectAttributes",
-                &["s3:GetObject", "s3:GetObjectAttributes"],
-            ),
-            Self::GetTagging { .. } => open("GetObjectTagging", &["s3:GetObjectTagging"]),
-            Self::PutTagging { .. } => signed("PutObjectTagging"),
-            Self::DeleteTagging { .. } => signed("DeleteObjectTagging"),
-            Self::CreateUpload(_) => signed("CreateMultipartUpload"),
-            Self::UploadPart(_) => moving(signed("UploadPart")),
-            Self::CopyPart(_) => signed("UploadPartCopy"),
-            Self::ListParts(_) => signed("ListParts"),
-            Self::CompleteUpload(_) => signed("CompleteMultipartUpload"),
-            Self::AbortUpload { .. } => signed("AbortMultipartUpload"),
-        }
-    }
-
-    /// Whether the operation names a version of its object.
-    fn names_version(&self) -> bool {
-        match self {
-            Self::Get(read) | Self::Head(read) => read.version.is_some(),
-            Self::GetAttributes(attributes) => attributes.version.is_some(),
-            Self::Delete { version, .. }
-            | Self::GetTagging { version }
-            | Self::PutTagging { version }
-            | Self::DeleteTagging { version } => version.is_some(),
-            _ => false,
-        }
-    }
-}
+use super::{BucketOperation, ObjectOperation, ObjectRef, Operation};
+use crate::{BucketName, Code, S3Error};
 
 impl Operation {
-    const fn properties(&self) -> Properties {
+    /// The object, if the operation has one.
+    #[must_use]
+    pub const fn object(&self) -> Option<&ObjectRef> {
         match self {
-            Self::ListBuckets => signed("ListBuckets"),
-            Self::Bucket(_, operation) => operation.properties(),
-            Self::Object(_, operation) => operation.properties(),
-            Self::Unsupported { .. } => signed("Unsupported"),
+            Self::Object(object, _) => Some(object),
+            _ => None,
         }
     }
 
-    /// The name of the operation in S3's terms, for logs and metrics.
+    /// The bucket, if the operation has one.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
-        self.properties().name
+    pub const fn bucket(&self) -> Option<&BucketName> {
+        match self {
+            Self::Bucket(bucket, _) => Some(bucket),
+            Self::Object(object, _) => Some(&object.bucket),
+            _ => None,
+        }
+    }
+
+    /// The error that answers an unsupported operation.
+    #[must_use]
+    pub fn not_implemented(what: &str) -> S3Error {
+        Code::NotImplemented.with_message(format!("{what} is not implemented."))
     }
 
     /// Whether an object's bytes go between the client and the object's owner, so that
     /// bringing them together is worth a hand-off.
     #[must_use]
     pub const fn moves_data(&self) -> bool {
-        self.properties().moves_data
+        use ObjectOperation::{Get, Put, UploadPart};
+        matches!(self, Self::Object(_, Put(_) | Get(_) | UploadPart(_)))
     }
 
     /// Whether the operation only reads an object, so that every replica may answer it.
@@ -138,18 +45,41 @@ impl Operation {
 
     /// Whether anonymous callers may be allowed this.
     pub(crate) const fn may_be_anonymous(&self) -> bool {
-        !self.properties().actions.is_empty()
-            || matches!(self, Self::Bucket(_, BucketOperation::Preflight))
+        !self.actions().is_empty() || matches!(self, Self::Bucket(_, BucketOperation::Preflight))
     }
 
     /// The actions that a policy must allow to everybody, if it can allow this operation.
     /// A version takes other actions, which no policy here can allow.
     pub(crate) fn actions_for_everybody(&self) -> Option<&'static [&'static str]> {
-        let names_version = match self {
-            Self::Object(_, operation) => operation.names_version(),
+        let actions = self.actions();
+        (!actions.is_empty() && !self.names_version()).then_some(actions)
+    }
+
+    /// The actions that everybody must be allowed for an anonymous caller to do this. With
+    /// none, only callers with a signature may.
+    const fn actions(&self) -> &'static [&'static str] {
+        use BucketOperation as OfBucket;
+        use ObjectOperation as OfObject;
+        match self {
+            Self::Bucket(_, OfBucket::GetLocation) => &["s3:GetBucketLocation"],
+            Self::Bucket(_, OfBucket::Head | OfBucket::ListObjects(_)) => &["s3:ListBucket"],
+            Self::Object(_, OfObject::Get(_) | OfObject::Head(_)) => &["s3:GetObject"],
+            Self::Object(_, OfObject::GetAttributes(_)) => {
+                &["s3:GetObject", "s3:GetObjectAttributes"]
+            }
+            Self::Object(_, OfObject::GetTagging { .. }) => &["s3:GetObjectTagging"],
+            _ => &[],
+        }
+    }
+
+    /// Whether the operation reads a version that it names.
+    const fn names_version(&self) -> bool {
+        use ObjectOperation::{Get, GetAttributes, GetTagging, Head};
+        match self {
+            Self::Object(_, Get(read) | Head(read)) => read.version.is_some(),
+            Self::Object(_, GetAttributes(attributes)) => attributes.version.is_some(),
+            Self::Object(_, GetTagging { version }) => version.is_some(),
             _ => false,
-        };
-        let actions = self.properties().actions;
-        (!actions.is_empty() && !names_version).then_some(actions)
+        }
     }
 }

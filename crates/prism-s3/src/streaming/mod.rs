@@ -22,12 +22,11 @@ mod trailer;
 
 use std::ops::Range;
 
-use data_encoding::HEXLOWER;
 use prism_http::Headers;
 
 pub use self::chain::{Chain, Seed};
 use self::trailer::Trailers;
-use crate::auth::single;
+use crate::fields::{CONTENT_SHA256, is_digits, parse_hex, single};
 use crate::integrity::Algorithm;
 use crate::{Code, S3Error};
 
@@ -52,12 +51,17 @@ pub(crate) struct Form {
     pub(crate) trailer: bool,
 }
 
-impl Form {
-    /// Whether a value announces chunks, of a known form or not.
-    pub(crate) fn is_announced(value: &[u8]) -> bool {
-        value.starts_with(b"STREAMING-")
-    }
+/// Whether a value of `x-amz-content-sha256` announces chunks, of a known form or not.
+pub(crate) fn is_announced(value: &[u8]) -> bool {
+    value.starts_with(b"STREAMING-")
+}
 
+/// Whether the body comes in chunks.
+pub(crate) fn is_streaming(headers: &Headers) -> bool {
+    headers.get(CONTENT_SHA256).is_some_and(is_announced)
+}
+
+impl Form {
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let (signed, trailer) = match value {
             "STREAMING-UNSIGNED-PAYLOAD-TRAILER" => (false, true),
@@ -78,8 +82,7 @@ pub(crate) fn decoded_length(headers: &Headers) -> Result<u64, S3Error> {
         Code::MissingContentLength
             .with_message("A body in chunks needs x-amz-decoded-content-length.")
     })?;
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let length = text.parse().ok().filter(|_| digits);
+    let length = text.parse().ok().filter(|_| is_digits(text));
     length.ok_or_else(|| invalid("x-amz-decoded-content-length is not a number of bytes"))
 }
 
@@ -92,10 +95,10 @@ pub(crate) fn announced_trailer(headers: &Headers) -> Result<Option<Algorithm>, 
         return Ok(None);
     };
     let name = name.trim().to_ascii_lowercase();
-    let found = Algorithm::from_header(&name);
-    found
-        .map(Some)
-        .ok_or_else(|| invalid("x-amz-trailer must name one checksum header"))
+    match Algorithm::from_header(&name) {
+        None => Err(invalid("x-amz-trailer must name one checksum header")),
+        found => Ok(found),
+    }
 }
 
 /// Removes the framing of chunks from a body. Its input may be cut anywhere.
@@ -228,7 +231,7 @@ impl StreamDecoder {
             }
             State::Tail(tail) => {
                 append(tail, Some(input), Self::MAX_TAIL_BYTES)
-                    .ok_or_else(|| malformed_trailer("they are too long"))?;
+                    .ok_or_else(|| trailer::malformed("they are too long"))?;
                 Ok(input.len())
             }
             // The caller handles data.
@@ -258,10 +261,7 @@ impl StreamDecoder {
     }
 
     fn end_chunk(&mut self) -> Result<(), S3Error> {
-        match &mut self.chain {
-            Some(chain) => chain.end(),
-            None => Ok(()),
-        }
+        self.chain.as_mut().map_or(Ok(()), |chain| chain.end())
     }
 }
 
@@ -280,7 +280,7 @@ fn parse_line(line: &[u8]) -> Result<(u64, Option<[u8; 32]>), S3Error> {
         None => (text, None),
         Some((size, extension)) => {
             let hex = extension.strip_prefix("chunk-signature=");
-            let signature = hex.and_then(parse_signature);
+            let signature = hex.and_then(parse_hex);
             let signature =
                 signature.ok_or_else(|| invalid("the signature of a chunk is malformed"))?;
             (size, Some(signature))
@@ -292,10 +292,6 @@ fn parse_line(line: &[u8]) -> Result<(u64, Option<[u8; 32]>), S3Error> {
     Ok((size, signature))
 }
 
-fn parse_signature(hex: &str) -> Option<[u8; 32]> {
-    HEXLOWER.decode(hex.as_bytes()).ok()?.try_into().ok()
-}
-
 fn invalid(what: &str) -> S3Error {
     Code::InvalidRequest.with_message(format!("The request: {what}."))
 }
@@ -303,10 +299,4 @@ fn invalid(what: &str) -> S3Error {
 fn wrong_length() -> S3Error {
     Code::IncompleteBody
         .with_message("The chunks do not hold the bytes of x-amz-decoded-content-length.")
-}
-
-fn malformed_trailer(what: &str) -> S3Error {
-    Code::MalformedTrailerError.with_message(format!(
-        "The trailers behind the body are malformed: {what}."
-    ))
 }

@@ -2,7 +2,8 @@
 
 use data_encoding::BASE64;
 
-use super::{Chain, malformed_trailer, parse_signature};
+use super::chain::Chain;
+use crate::fields::parse_hex;
 use crate::integrity::Algorithm;
 use crate::{Code, S3Error};
 
@@ -27,43 +28,49 @@ impl Trailers {
         if !tail.ends_with(b"\r\n") {
             return Err(Code::IncompleteBody.into());
         }
-        let text = std::str::from_utf8(tail).map_err(|_| malformed_trailer("no text"))?;
+        let text = std::str::from_utf8(tail).map_err(|_| malformed("no text"))?;
         let (mut checksum, mut signature, mut signed) = (None, None, String::new());
         for line in text.lines().filter(|line| !line.is_empty()) {
             let (name, value) = line
                 .split_once(':')
-                .ok_or_else(|| malformed_trailer("a line has no colon"))?;
+                .ok_or_else(|| malformed("a line has no colon"))?;
             let (name, value) = (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']));
             if signature.is_some() {
-                return Err(malformed_trailer("the signature is not the last"));
+                return Err(malformed("the signature is not the last"));
             }
             if self.signed && name == SIGNATURE {
-                let parsed = parse_signature(value);
-                signature = Some(parsed.ok_or_else(|| malformed_trailer("the signature"))?);
+                let parsed = parse_hex(value);
+                signature = Some(parsed.ok_or_else(|| malformed("the signature"))?);
                 continue;
             }
             let algorithm = self.announced.filter(|a| a.header() == name);
-            let algorithm = algorithm.ok_or_else(|| malformed_trailer("one was not announced"))?;
+            let algorithm = algorithm.ok_or_else(|| malformed("one was not announced"))?;
             let value_bytes = parse_checksum(algorithm, value)?;
             if checksum.replace((algorithm, value_bytes)).is_some() {
-                return Err(malformed_trailer("one is there twice"));
+                return Err(malformed("one is there twice"));
             }
             signed = format!("{name}:{value}\n");
         }
         if checksum.is_none() && self.announced.is_some() {
-            return Err(malformed_trailer("the announced checksum is missing"));
+            return Err(malformed("the announced checksum is missing"));
         }
         if let (Some(mut chain), true) = (chain, self.signed) {
-            let claimed = signature.ok_or_else(|| malformed_trailer("the signature is missing"))?;
+            let claimed = signature.ok_or_else(|| malformed("the signature is missing"))?;
             chain.check_trailers(&signed, claimed)?;
         }
         Ok(checksum)
     }
 }
 
+pub(super) fn malformed(what: &str) -> S3Error {
+    Code::MalformedTrailerError.with_message(format!(
+        "The trailers behind the body are malformed: {what}."
+    ))
+}
+
 fn parse_checksum(algorithm: Algorithm, value: &str) -> Result<Vec<u8>, S3Error> {
     let bytes = BASE64.decode(value.as_bytes()).ok();
     bytes
         .filter(|bytes| bytes.len() == algorithm.bytes())
-        .ok_or_else(|| malformed_trailer("the value is no checksum"))
+        .ok_or_else(|| malformed("the value is no checksum"))
 }

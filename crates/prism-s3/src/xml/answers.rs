@@ -1,15 +1,42 @@
-//! Answers of one document each: copies, deletions, tags, attributes.
+//! Answers of one document each: buckets, copies, deletions, tags, attributes.
 
 use ::time::OffsetDateTime;
 
-use super::parts::PartEntry;
+use super::parts::{PartEntry, write_checksum};
 use super::requests::DeleteTarget;
-use super::{Document, document};
-use crate::S3Error;
-use crate::cors::CorsRule;
+use super::write::{Document, document};
 use crate::integrity::{Algorithm, ChecksumType};
 use crate::tags::Tags;
 use crate::time::iso_millis;
+use crate::{BucketName, S3Error};
+
+/// `ListAllMyBucketsResult`: buckets with their creation times.
+#[must_use]
+pub fn list_buckets<'a>(
+    buckets: impl IntoIterator<Item = (&'a BucketName, OffsetDateTime)>,
+) -> Vec<u8> {
+    document("ListAllMyBucketsResult", |doc| {
+        doc.owner("Owner");
+        doc.element("Buckets", |doc| {
+            for (name, created) in buckets {
+                doc.element("Bucket", |doc| {
+                    doc.text("Name", name.as_str());
+                    doc.text("CreationDate", &iso_millis(created));
+                });
+            }
+        });
+    })
+}
+
+/// `LocationConstraint`. S3 writes nothing for `us-east-1`.
+#[must_use]
+pub fn location(region: &str) -> Vec<u8> {
+    document("LocationConstraint", |doc| {
+        if region != "us-east-1" {
+            doc.push_escaped(region);
+        }
+    })
+}
 
 /// `CopyObjectResult` or `CopyPartResult`. The `etag` comes with its quotes.
 #[must_use]
@@ -26,9 +53,7 @@ pub fn copy_result(
     document(root, |doc| {
         doc.text("LastModified", &iso_millis(modified));
         doc.text("ETag", etag);
-        if let Some((algorithm, value)) = checksum {
-            doc.text(algorithm.element(), value);
-        }
+        write_checksum(doc, checksum);
     })
 }
 
@@ -138,7 +163,7 @@ impl Attributes {
             doc.optional("ETag", self.etag.as_deref());
             if let Some((algorithm, value, kind)) = &self.checksum {
                 doc.element("Checksum", |doc| {
-                    doc.text(algorithm.element(), value);
+                    write_checksum(doc, Some((*algorithm, value)));
                     doc.text("ChecksumType", kind.as_str());
                 });
             }
@@ -166,32 +191,8 @@ impl PartsOfObject {
             doc.element("Part", |doc| {
                 doc.value("PartNumber", part.number);
                 doc.value("Size", part.size);
-                if let Some((algorithm, value)) = &part.checksum {
-                    doc.text(algorithm.element(), value);
-                }
+                write_checksum(doc, part.checksum());
             });
         }
     }
-}
-
-/// `CORSConfiguration`.
-pub(crate) fn cors_configuration(rules: &[CorsRule]) -> Vec<u8> {
-    document("CORSConfiguration", |doc| {
-        for rule in rules {
-            doc.element("CORSRule", |doc| {
-                doc.optional("ID", rule.id.as_deref());
-                for (element, texts) in [
-                    ("AllowedOrigin", &rule.origins),
-                    ("AllowedMethod", &rule.methods),
-                    ("AllowedHeader", &rule.headers),
-                    ("ExposeHeader", &rule.exposed),
-                ] {
-                    texts.iter().for_each(|text| doc.text(element, text));
-                }
-                if let Some(age) = rule.max_age_s {
-                    doc.value("MaxAgeSeconds", age);
-                }
-            });
-        }
-    })
 }

@@ -2,10 +2,10 @@
 
 use ::time::OffsetDateTime;
 
-use super::{Document, document, name};
+use super::write::{Document, document};
 use crate::integrity::{Algorithm, ChecksumType};
-use crate::list::ListUploads;
 use crate::op::ListParts;
+use crate::query::name;
 use crate::time::iso_millis;
 use crate::{BucketName, ObjectKey};
 
@@ -42,7 +42,7 @@ pub fn complete_result(
         doc.text("Key", key.as_str());
         doc.text("ETag", &completed.etag);
         if let Some((algorithm, value, kind)) = &completed.checksum {
-            doc.text(algorithm.element(), value);
+            write_checksum(doc, Some((*algorithm, value)));
             doc.text("ChecksumType", kind.as_str());
         }
     })
@@ -61,6 +61,13 @@ pub struct PartEntry {
     pub size: u64,
     /// Its checksum, as in headers.
     pub checksum: Option<(Algorithm, String)>,
+}
+
+impl PartEntry {
+    pub(super) fn checksum(&self) -> Option<(Algorithm, &str)> {
+        let checksum = self.checksum.as_ref();
+        checksum.map(|(algorithm, value)| (*algorithm, value.as_str()))
+    }
 }
 
 /// One page of an upload's parts.
@@ -88,7 +95,7 @@ impl PartsPage<'_> {
         document("ListPartsResult", |doc| {
             doc.text("Bucket", self.bucket.as_str());
             doc.text("Key", &name(self.key.as_str(), request.url_encoded));
-            doc.encoding(request.url_encoded);
+            doc.optional("EncodingType", request.url_encoded.then_some("url"));
             doc.text("UploadId", &request.upload);
             doc.owner("Initiator");
             doc.owner("Owner");
@@ -105,84 +112,22 @@ impl PartsPage<'_> {
                     doc.text("LastModified", &iso_millis(part.modified));
                     doc.text("ETag", &part.etag);
                     doc.value("Size", part.size);
-                    if let Some((algorithm, value)) = &part.checksum {
-                        doc.text(algorithm.element(), value);
-                    }
+                    write_checksum(doc, part.checksum());
                 });
             }
         })
     }
 }
 
-fn write_checksum_kind(doc: &mut Document, checksum: Option<(Algorithm, ChecksumType)>) {
+pub(super) fn write_checksum(doc: &mut Document, checksum: Option<(Algorithm, &str)>) {
+    if let Some((algorithm, value)) = checksum {
+        doc.text(&format!("Checksum{}", algorithm.name()), value);
+    }
+}
+
+pub(super) fn write_checksum_kind(doc: &mut Document, checksum: Option<(Algorithm, ChecksumType)>) {
     if let Some((algorithm, kind)) = checksum {
         doc.text("ChecksumAlgorithm", algorithm.name());
         doc.text("ChecksumType", kind.as_str());
-    }
-}
-
-/// An upload that has not ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UploadEntry {
-    /// The key of the object to be.
-    pub key: String,
-    /// Its name.
-    pub upload: String,
-    /// When it began.
-    pub initiated: OffsetDateTime,
-    /// Checksums that its parts have.
-    pub checksum: Option<(Algorithm, ChecksumType)>,
-}
-
-/// One page of a bucket's uploads.
-#[derive(Debug, Clone)]
-pub struct UploadsPage<'a> {
-    /// The bucket.
-    pub bucket: &'a BucketName,
-    /// The parameters of the request.
-    pub request: &'a ListUploads,
-    /// By key, then by age.
-    pub uploads: Vec<UploadEntry>,
-    /// Prefixes up to the delimiter, ascending.
-    pub common_prefixes: Vec<String>,
-    /// The last upload or common prefix of this page, if more follow: its key, and the
-    /// upload's name or nothing.
-    pub next: Option<(String, String)>,
-}
-
-impl UploadsPage<'_> {
-    /// `ListMultipartUploadsResult`.
-    #[must_use]
-    pub fn xml(&self) -> Vec<u8> {
-        let request = self.request;
-        let name = |text| name(text, request.url_encoded);
-        document("ListMultipartUploadsResult", |doc| {
-            doc.text("Bucket", self.bucket.as_str());
-            doc.text("KeyMarker", &name(&request.key_marker));
-            doc.text("UploadIdMarker", &request.upload_marker);
-            if let Some((key, upload)) = &self.next {
-                doc.text("NextKeyMarker", &name(key));
-                doc.text("NextUploadIdMarker", upload);
-            }
-            doc.text("Prefix", &name(&request.prefix));
-            let delimiter = request.delimiter.as_deref();
-            doc.optional("Delimiter", delimiter.map(name).as_deref());
-            doc.value("MaxUploads", request.max);
-            doc.encoding(request.url_encoded);
-            doc.value("IsTruncated", self.next.is_some());
-            for upload in &self.uploads {
-                doc.element("Upload", |doc| {
-                    doc.text("Key", &name(&upload.key));
-                    doc.text("UploadId", &upload.upload);
-                    doc.owner("Initiator");
-                    doc.owner("Owner");
-                    doc.text("StorageClass", "STANDARD");
-                    doc.text("Initiated", &iso_millis(upload.initiated));
-                    write_checksum_kind(doc, upload.checksum);
-                });
-            }
-            let prefixes = self.common_prefixes.iter().map(String::as_str);
-            doc.common_prefixes(prefixes, request.url_encoded);
-        })
     }
 }

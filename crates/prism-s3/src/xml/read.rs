@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 8;
 ///
 /// # Errors
 /// `MalformedXML`, also for another root; the errors of `ended`.
-pub(super) fn elements(
+pub(crate) fn elements(
     body: &[u8],
     root: &str,
     mut ended: impl FnMut(&[&str], String) -> Result<(), S3Error>,
@@ -97,7 +97,7 @@ fn append(open: &mut [(String, String)], text: &str) -> Result<(), S3Error> {
     Ok(())
 }
 
-pub(super) fn malformed() -> S3Error {
+pub(crate) fn malformed() -> S3Error {
     Code::MalformedXML.into()
 }
 

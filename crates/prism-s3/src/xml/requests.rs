@@ -1,7 +1,6 @@
 //! The documents of clients.
 
 use super::read::{elements, malformed};
-use crate::cors::{CorsConfig, CorsRule};
 use crate::integrity::Algorithm;
 use crate::tags::Tags;
 use crate::{Code, ObjectKey, S3Error};
@@ -141,8 +140,8 @@ pub fn parse_complete(body: &[u8]) -> Result<Vec<CompletedPart>, S3Error> {
                 bare.unwrap_or(text).clone_into(&mut part.etag);
             }
             ["Part", element] => {
-                let named = Algorithm::ALL.into_iter().find(|a| a.element() == *element);
-                let named = named.ok_or_else(malformed)?;
+                let name = element.strip_prefix("Checksum").ok_or_else(malformed)?;
+                let named = Algorithm::from_name(name).map_err(|_| malformed())?;
                 if part.checksum.replace((named, text.to_owned())).is_some() {
                     return Err(malformed());
                 }
@@ -189,33 +188,6 @@ pub fn parse_tagging(body: &[u8]) -> Result<Tags, S3Error> {
         Ok(())
     })?;
     Tags::new(pairs)
-}
-
-/// The rules of a `CORSConfiguration`.
-///
-/// # Errors
-/// `MalformedXML`, or as for [`CorsConfig::new`].
-pub fn parse_cors(body: &[u8]) -> Result<CorsConfig, S3Error> {
-    let (mut rules, mut rule) = (Vec::new(), CorsRule::default());
-    elements(body, "CORSConfiguration", |path, text| {
-        let text = text.trim().to_owned();
-        match path {
-            ["CORSRule", "ID"] => rule.id = Some(text),
-            ["CORSRule", "AllowedOrigin"] => rule.origins.push(text),
-            ["CORSRule", "AllowedMethod"] => rule.methods.push(text),
-            ["CORSRule", "AllowedHeader"] => rule.headers.push(text),
-            ["CORSRule", "ExposeHeader"] => rule.exposed.push(text),
-            ["CORSRule", "MaxAgeSeconds"] => {
-                rule.max_age_s = Some(text.parse().map_err(|_| malformed())?);
-            }
-            ["CORSRule"] if rules.len() < CorsConfig::MAX_RULES => {
-                rules.push(std::mem::take(&mut rule));
-            }
-            _ => return Err(malformed()),
-        }
-        Ok(())
-    })?;
-    CorsConfig::new(rules)
 }
 
 impl DeleteRequest {

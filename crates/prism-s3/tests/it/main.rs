@@ -8,5 +8,6 @@
 )]
 
 mod auth;
+mod names;
 mod operations;
 mod streaming;

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use prism_lab::{Lab, LabSpec};
-use prism_s3::Signer;
+use prism_signer::Signer;
 use serde_json::Value;
 
 use crate::support::client::{Client, Request};

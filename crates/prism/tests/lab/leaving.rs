@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use prism_http::Method;
 use prism_lab::LabSpec;
-use prism_s3::Signer;
+use prism_signer::Signer;
 use prism_sys::netns::NetNs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};

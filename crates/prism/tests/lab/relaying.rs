@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use prism_config::RelayUpTo;
 use prism_lab::Rate;
-use prism_s3::sign::Body;
 use prism_s3::{Algorithm, BodyDigest, Expected};
+use prism_signer::Body;
 
 use crate::support::client::{Answer, Request};
 use crate::support::objects::Object;

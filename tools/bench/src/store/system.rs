@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use prism_s3::Signer;
+use prism_signer::Signer;
 
 use super::load::Case;
 use crate::processes::{cpu_of_family, family};

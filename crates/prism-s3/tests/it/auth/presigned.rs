@@ -1,7 +1,7 @@
 //! Presigned URLs: the published example, their time and parameters, and the body's hash.
 
-use prism_s3::sign::Body;
-use prism_s3::{Anonymous, Code, Payload, Principal, Signer};
+use prism_s3::{Anonymous, Code, Payload, Principal};
+use prism_signer::{Body, Signer};
 use time::Duration;
 
 use super::{ACCESS_KEY, EMPTY, SECRET, authenticator, check, code, head, headers, now, signed};

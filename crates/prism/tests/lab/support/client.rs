@@ -5,8 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
-use prism_s3::Signer;
-use prism_s3::sign::Body;
+use prism_signer::{Body, Signer};
 use time::OffsetDateTime;
 
 use super::objects::Object;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_s3::Signer;
+use prism_signer::Signer;
 use prism_sys::netns::NetNs;
 
 use super::client::{Client, signed};

@@ -4,11 +4,10 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use prism_s3::Signer;
-
 use super::super::client::{Answer, Client, signed};
 use super::super::eventually;
 use super::{Bed, content, path};
+use prism_signer::Signer;
 
 /// One keep-alive connection to the service.
 pub struct NumberedClient {

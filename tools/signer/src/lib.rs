@@ -1,16 +1,17 @@
-//! The client's side of SigV4, for load generators and tests. The verifier is [`crate::auth`].
+//! The client's side of SigV4, for load generators, tests and fuzzing. The verifier is
+//! `prism_s3::auth`.
 
-use ::time::OffsetDateTime;
+#![forbid(unsafe_code)]
+
 use aws_lc_rs::{digest, hmac};
 use data_encoding::HEXLOWER;
 use prism_http::{HeaderError, Headers};
+use prism_s3::S3Error;
+use prism_s3::canonical::{ALGORITHM, Canonical, SERVICE, Scope, UNSIGNED, signing_key};
+use prism_s3::query::{Query, encode};
+use prism_s3::time::iso_basic;
+use time::OffsetDateTime;
 use zeroize::Zeroizing;
-
-use crate::S3Error;
-use crate::auth::UNSIGNED;
-use crate::canonical::{ALGORITHM, Canonical, Scope, signing_key};
-use crate::query::{Query, encode};
-use crate::time::iso_basic;
 
 /// Signs requests with one access key.
 pub struct Signer {
@@ -155,7 +156,7 @@ impl Signer {
         Scope {
             date: time.get(..8).unwrap_or_default(),
             region: &self.region,
-            service: "s3",
+            service: SERVICE,
         }
     }
 

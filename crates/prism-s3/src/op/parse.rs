@@ -1,0 +1,104 @@
+//! Tells which operation a request is.
+
+use prism_http::{Method, RequestHead};
+
+use super::rows::{BUCKET, OBJECT, Request, Row};
+use super::{BucketOperation, ObjectRef, Operation};
+use crate::fields::single;
+use crate::query::{Query, decode};
+use crate::streaming::is_streaming;
+use crate::unsupported::{self as un, Target};
+use crate::{BucketName, Code, ObjectKey, S3Error};
+
+impl Operation {
+    /// Reads the operation of a request.
+    ///
+    /// # Errors
+    /// If the request is malformed, in the terms of S3. A request that is not served gives
+    /// [`Operation::Unsupported`].
+    pub fn parse(head: &RequestHead) -> Result<Self, S3Error> {
+        let query = Query::parse(head.query())?;
+        let path = decode(head.path())?;
+        let (bucket, key) = match names(&path) {
+            ("", "") => return Ok(of_service(head.method(), &query)),
+            (bucket, "") => (BucketName::parse(bucket)?, None),
+            (bucket, key) => (BucketName::parse(bucket)?, Some(ObjectKey::parse(key)?)),
+        };
+        if *head.method() == Method::Options {
+            return Ok(Self::Bucket(bucket, BucketOperation::Preflight));
+        }
+        let Some(key) = key else {
+            let wrap = |operation| Self::Bucket(bucket, operation);
+            return find(&BUCKET, Target::Bucket, head, &query, wrap);
+        };
+        un::storage_class(head.headers())?;
+        let wrap = |operation| Self::Object(ObjectRef { bucket, key }, operation);
+        find(&OBJECT, Target::Object, head, &query, wrap)
+    }
+
+    /// The bucket that a request names, even if the rest of the request is invalid.
+    #[must_use]
+    pub fn bucket_named(head: &RequestHead) -> Option<BucketName> {
+        let path = decode(head.path()).ok()?;
+        BucketName::parse(names(&path).0).ok()
+    }
+}
+
+/// The bucket and the key that a path names. Both may be empty.
+fn names(path: &str) -> (&str, &str) {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split_once('/').unwrap_or((path, ""))
+}
+
+fn unsupported(what: impl Into<String>) -> Operation {
+    Operation::Unsupported { what: what.into() }
+}
+
+fn of_service(method: &Method, query: &Query) -> Operation {
+    if let Some(what) = un::parameter(method, Target::Service, query, |_| false) {
+        return unsupported(what);
+    }
+    match method {
+        Method::Get => Operation::ListBuckets,
+        _ => unsupported(format!("{method} of the service")),
+    }
+}
+
+/// Reads the operation of a request to a bucket or object.
+fn find<T>(
+    rows: &[Row<T>],
+    target: Target,
+    head: &RequestHead,
+    query: &Query,
+    wrap: impl FnOnce(T) -> Operation,
+) -> Result<Operation, S3Error> {
+    let (method, headers) = (head.method(), head.headers());
+    let row = rows.iter().find(|row| row.fits(method, query));
+    let takes_data = row.is_some_and(|row| row.takes_data);
+    let source = match takes_data {
+        true => single(headers, "x-amz-copy-source")?,
+        false => None,
+    };
+    let streams = takes_data && source.is_none() && is_streaming(headers);
+    let is_known = |name: &str| row.is_some_and(|row| row.knows(name));
+    if let Some(what) = un::parameter(method, target, query, is_known)
+        .or_else(|| un::header(headers, target, source.is_some()))
+        .or_else(|| match streams {
+            true => None,
+            false => un::streaming(headers),
+        })
+    {
+        return Ok(unsupported(what));
+    }
+    match (row, method) {
+        (Some(row), _) => (row.read)(&Request {
+            head,
+            query,
+            source,
+        })
+        .map(wrap),
+        (None, Method::Post) if target == Target::Bucket => Ok(unsupported("PostObject")),
+        (None, Method::Post) => Ok(unsupported("POST of an object")),
+        (None, _) => Err(Code::MethodNotAllowed.into()),
+    }
+}
