@@ -200,6 +200,15 @@ impl Participant {
     }
 }
 
+/// Publishes a value if it differs from the present one. Returns whether it does.
+fn replace<T: PartialEq>(channel: &watch::Sender<T>, value: T) -> bool {
+    channel.send_if_modified(|present| {
+        let is_new = *present != value;
+        *present = value;
+        is_new
+    })
+}
+
 /// Joins the cluster in etcd as the node `name`. `testimony` is that of its store.
 /// Blocks until etcd answers and has a state.
 pub(super) fn join(

@@ -4,6 +4,7 @@
 //! Not here: the records' contents, and telling other nodes (`prism-replicas`).
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::bail;
@@ -19,24 +20,16 @@ pub type Buckets = BTreeMap<String, Arc<Bucket>>;
 /// Most calls that wait; more are refused.
 const CALLS_MAX: usize = 256;
 
+/// A call of etcd, which sends its result to the worker.
+type Call = Box<dyn for<'c> FnOnce(&'c Client, &'c Keys) -> LocalCall<'c> + Send>;
+type LocalCall<'c> = Pin<Box<dyn Future<Output = ()> + 'c>>;
+
 /// The workers' side.
 #[derive(Clone)]
 pub struct Registry(mpsc::Sender<Call>);
 
 /// The thread's side.
 pub(super) struct Calls(mpsc::Receiver<Call>);
-
-enum Call {
-    Read(String, oneshot::Sender<anyhow::Result<Option<Bucket>>>),
-    All(oneshot::Sender<anyhow::Result<Buckets>>),
-    Change {
-        name: String,
-        before: Option<Stamp>,
-        /// `None` forgets the name.
-        next: Option<Box<Bucket>>,
-        answer: oneshot::Sender<anyhow::Result<bool>>,
-    },
-}
 
 impl Registry {
     pub(super) fn new() -> (Self, Calls) {
@@ -49,8 +42,9 @@ impl Registry {
     /// # Errors
     /// etcd does not answer.
     pub async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
-        self.call(|answer| Call::Read(name.to_owned(), answer))
-            .await
+        let name = name.to_owned();
+        let call = async move |client: &Client, keys: &Keys| read(client, keys, &name).await;
+        Ok(self.call(call).await?.map(|(bucket, _)| bucket))
     }
 
     /// The agreed records of all buckets at this moment.
@@ -58,7 +52,7 @@ impl Registry {
     /// # Errors
     /// etcd does not answer.
     pub async fn all(&self) -> anyhow::Result<Buckets> {
-        self.call(Call::All).await
+        self.call(all).await
     }
 
     /// Replaces the record of `name` by `next`, or forgets it, if the present record has the
@@ -72,21 +66,22 @@ impl Registry {
         before: Option<Stamp>,
         next: Option<&Bucket>,
     ) -> anyhow::Result<bool> {
-        let call = |answer| Call::Change {
-            name: name.to_owned(),
-            before,
-            next: next.cloned().map(Box::new),
-            answer,
+        let (name, next) = (name.to_owned(), next.cloned());
+        let call = async move |client: &Client, keys: &Keys| {
+            change(client, keys, &name, before, next.as_ref()).await
         };
         self.call(call).await
     }
 
-    async fn call<T>(
+    async fn call<T: Send + 'static>(
         &self,
-        call: impl FnOnce(oneshot::Sender<anyhow::Result<T>>) -> Call,
+        call: impl AsyncFnOnce(&Client, &Keys) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
-        if self.0.try_send(call(answer)).is_err() {
+        let call: Call = Box::new(move |client, keys| {
+            Box::pin(async move { drop(answer.send(call(client, keys).await)) })
+        });
+        if self.0.try_send(call).is_err() {
             bail!("{CALLS_MAX} calls of etcd wait already");
         }
         answered.await?
@@ -94,25 +89,10 @@ impl Registry {
 }
 
 impl Calls {
-    /// Answers the calls one after the other. Never returns.
+    /// Makes the calls one after the other. Never returns.
     pub(super) async fn answer(&mut self, client: &Client, keys: &Keys) {
         while let Some(call) = self.0.recv().await {
-            match call {
-                Call::Read(name, answer) => {
-                    let found = read(client, keys, &name).await;
-                    let _ = answer.send(found.map(|found| found.map(|(bucket, _)| bucket)));
-                }
-                Call::All(answer) => drop(answer.send(all(client, keys).await)),
-                Call::Change {
-                    name,
-                    before,
-                    next,
-                    answer,
-                } => {
-                    let changed = change(client, keys, &name, before, next.as_deref());
-                    let _ = answer.send(changed.await);
-                }
-            }
+            call(client, keys).await;
         }
         // All callers are gone.
         std::future::pending().await

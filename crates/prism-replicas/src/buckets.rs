@@ -6,7 +6,6 @@
 //! Not here: the registry itself (`registry.rs`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,10 +35,10 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Records forgotten at a time.
 const FORGOTTEN_AT_ONCE: usize = 100;
 
-/// The one task of a node that has its store act by the agreed records.
-pub(crate) struct BucketFollower {
-    replicator: Rc<Replicator>,
-    node: Arc<Node>,
+/// What [`follow_buckets`] has seen so far.
+struct BucketFollower<'r> {
+    replicator: &'r Replicator,
+    node: &'r Arc<Node>,
     /// The revision of etcd that this task has seen.
     revision: u64,
     /// The agreed records that the store acts by.
@@ -55,44 +54,41 @@ pub(crate) struct BucketFollower {
     forgotten: Option<Instant>,
 }
 
-impl BucketFollower {
-    pub(crate) fn new(replicator: Rc<Replicator>) -> Self {
-        Self {
-            node: replicator.node.clone(),
-            replicator,
-            revision: 0,
-            agreed: None,
-            version: None,
-            own_version: None,
-            is_adopted: false,
-            deleting: HashMap::new(),
-            forgotten: None,
-        }
-    }
-
-    /// Runs until the node stops.
-    pub(crate) async fn run(&mut self) {
-        let node = self.node.clone();
-        let Some(store) = &node.store else {
-            return;
-        };
-        loop {
-            let mut pause = LOOK_EVERY;
-            if let Err(error) = self.follow_once(store).await {
-                tracing::debug!(%error, "cannot follow the registry of buckets yet; trying again");
-                // Clients may wait for their buckets.
-                if !self.is_adopted {
-                    pause = LOOK_AT_START;
-                }
-            }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = node.cluster.news(&mut self.revision) => {}
-                () = node.orders.reached(Stage::Leaving) => return,
+/// Has this node's store act by the agreed records, until the node stops. One worker does it.
+pub(crate) async fn follow_buckets(replicator: &Replicator) {
+    let node = &replicator.node;
+    let Some(store) = &node.store else {
+        return;
+    };
+    let mut follower = BucketFollower {
+        replicator,
+        node,
+        revision: 0,
+        agreed: None,
+        version: None,
+        own_version: None,
+        is_adopted: false,
+        deleting: HashMap::new(),
+        forgotten: None,
+    };
+    loop {
+        let mut pause = LOOK_EVERY;
+        if let Err(error) = follower.follow_once(store).await {
+            tracing::debug!(%error, "cannot follow the registry of buckets yet; trying again");
+            // Clients may wait for their buckets.
+            if !follower.is_adopted {
+                pause = LOOK_AT_START;
             }
         }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = node.cluster.news(&mut follower.revision) => {}
+            () = node.orders.reached(Stage::Leaving) => return,
+        }
     }
+}
 
+impl BucketFollower<'_> {
     async fn follow_once(&mut self, store: &Store) -> Result<(), S3Error> {
         let own_version = Some(store.buckets().version());
         if let Some((agreed, version)) = self.news_of_buckets().await? {

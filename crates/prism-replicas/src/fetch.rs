@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::Replicator;
 use crate::ask::{EncodedQuestion, request_for};
 use crate::errors::{StoreResult, not_yet};
-use crate::framed::{PIECE_BYTES, read_header, take_buffered};
+use crate::framed::{read_header, read_piece};
 use crate::node::{blocking, joined};
 use crate::question::Question;
 
@@ -199,24 +199,18 @@ impl Replicator {
         mut writing: JoinHandle<Result<TakeIn, S3Error>>,
         is_paced: bool,
     ) -> Result<TakeIn, S3Error> {
-        let (upstream, left) = (&mut arriving.upstream, &mut arriving.left);
-        let mut piece = Vec::new();
-        while *left > 0 {
-            if upstream.buffered().is_empty() && !matches!(upstream.fill().await, Ok(1..)) {
-                return Err(Code::ServiceUnavailable.into());
+        while arriving.left > 0 {
+            let piece = read_piece(&mut arriving.upstream, &mut arriving.left).await;
+            let piece = piece.map_err(|_| Code::ServiceUnavailable)?;
+            let mut writer = joined(writing).await?;
+            if is_paced {
+                let wait = self.pace.wait_after(piece.len() as u64, Instant::now());
+                tokio::time::sleep(wait).await;
             }
-            take_buffered(upstream, usize::MAX, left, &mut piece);
-            if piece.len() >= PIECE_BYTES || *left == 0 {
-                let (mut writer, piece) = (joined(writing).await?, std::mem::take(&mut piece));
-                if is_paced {
-                    let wait = self.pace.wait_after(piece.len() as u64, Instant::now());
-                    tokio::time::sleep(wait).await;
-                }
-                writing = blocking(&self.node, move |_| {
-                    writer.write(&piece).in_s3()?;
-                    Ok(writer)
-                });
-            }
+            writing = blocking(&self.node, move |_| {
+                writer.write(&piece).in_s3()?;
+                Ok(writer)
+            });
         }
         joined(writing).await
     }

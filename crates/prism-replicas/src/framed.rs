@@ -36,15 +36,14 @@ pub(crate) async fn read_header<T: DeserializeOwned>(
     serde_json::from_slice(&header).map_err(io::Error::other)
 }
 
-/// Appends the bytes of the body that the connection has buffered, at most `max`, to `into`.
-pub(crate) fn take_buffered(io: &mut impl Input, max: usize, left: &mut u64, into: &mut Vec<u8>) {
-    let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
-    let piece = io.buffered();
-    let piece = piece.get(..piece.len().min(most)).unwrap_or_default();
-    into.extend_from_slice(piece);
-    let taken = piece.len();
-    io.consume(taken);
-    *left -= taken as u64;
+/// Reads the next piece of a body of which `left` bytes are unread: at least [`PIECE_BYTES`], or
+/// the rest.
+pub(crate) async fn read_piece(io: &mut impl Input, left: &mut u64) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::new();
+    while *left > 0 && piece.len() < PIECE_BYTES {
+        read_some(io, usize::MAX, left, &mut piece).await?;
+    }
+    Ok(piece)
 }
 
 async fn read_exactly(io: &mut impl Input, len: usize, left: &mut u64) -> io::Result<Vec<u8>> {
@@ -53,11 +52,28 @@ async fn read_exactly(io: &mut impl Input, len: usize, left: &mut u64) -> io::Re
     }
     let mut bytes = Vec::new();
     while bytes.len() < len {
-        if io.buffered().is_empty() && io.fill().await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let missing = len - bytes.len();
-        take_buffered(io, missing, left, &mut bytes);
+        read_some(io, len - bytes.len(), left, &mut bytes).await?;
     }
     Ok(bytes)
+}
+
+/// Appends the bytes of the body that the connection has buffered, at most `max`, to `into`.
+/// Waits for some if there are none.
+async fn read_some(
+    io: &mut impl Input,
+    max: usize,
+    left: &mut u64,
+    into: &mut Vec<u8>,
+) -> io::Result<()> {
+    if io.buffered().is_empty() && io.fill().await? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let most = usize::try_from(*left).unwrap_or(usize::MAX).min(max);
+    let piece = io.buffered();
+    let piece = piece.get(..piece.len().min(most)).unwrap_or_default();
+    into.extend_from_slice(piece);
+    let taken = piece.len();
+    io.consume(taken);
+    *left -= taken as u64;
+    Ok(())
 }

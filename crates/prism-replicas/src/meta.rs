@@ -47,9 +47,7 @@ pub fn tags(meta: &ObjectMeta) -> Tags {
 
 /// Sets the checksum that the parts of an upload are to have.
 pub fn want_checksum(meta: &mut ObjectMeta, algorithm: Algorithm, kind: ChecksumType) {
-    let mut push = |name: &str, value: &str| meta.headers.push((name.to_owned(), value.to_owned()));
-    push(ALGORITHM, algorithm.name());
-    push(TYPE_HEADER, kind.as_str());
+    push_checksum(meta, ALGORITHM, algorithm.name(), kind);
 }
 
 /// The checksum that [`want_checksum`] has set.
@@ -76,9 +74,13 @@ pub fn checksum(meta: &ObjectMeta) -> Option<(Algorithm, String, ChecksumType)> 
 /// Sets the checksum of an object made of parts.
 pub fn set_checksum(meta: &mut ObjectMeta, sum: &(Algorithm, String, ChecksumType)) {
     let (algorithm, value, kind) = sum;
-    let mut push = |name: &str, value: &str| meta.headers.push((name.to_owned(), value.to_owned()));
-    push(algorithm.header(), value);
-    push(TYPE_HEADER, kind.as_str());
+    push_checksum(meta, algorithm.header(), value, *kind);
+}
+
+fn push_checksum(meta: &mut ObjectMeta, name: &str, value: &str, kind: ChecksumType) {
+    for (name, value) in [(name, value), (TYPE_HEADER, kind.as_str())] {
+        meta.headers.push((name.to_owned(), value.to_owned()));
+    }
 }
 
 /// The checksum among the headers of a part.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::Replicator;
 use crate::answer::send_reply;
 use crate::errors::store_error;
-use crate::framed::{PIECE_BYTES, read_header, take_buffered};
+use crate::framed::{read_header, read_piece};
 use crate::question::Reply;
 
 /// Time between two interim answers: several within the 10 s after which the primary gives up.
@@ -80,20 +80,14 @@ impl Replicator {
             stall_timeout: self.node.config.limits.stall_timeout(),
         };
         let mut writing = spawn_blocking(begin);
-        let mut piece = Vec::new();
+        let mut piece = read_piece(io, left).await?;
         while *left > 0 {
-            if io.buffered().is_empty() && io.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            take_buffered(io, usize::MAX, left, &mut piece);
-            if piece.len() >= PIECE_BYTES {
-                let writer = match disk.wait(io, writing).await? {
-                    Ok(writer) => writer,
-                    Err(error) => return Ok(Err(error)),
-                };
-                let piece = std::mem::take(&mut piece);
-                writing = spawn_blocking(move || append(writer, &piece));
-            }
+            let writer = match disk.wait(io, writing).await? {
+                Ok(writer) => writer,
+                Err(error) => return Ok(Err(error)),
+            };
+            writing = spawn_blocking(move || append(writer, &piece));
+            piece = read_piece(io, left).await?;
         }
         let written = disk.wait(io, writing).await?;
         let prepared = match written {

@@ -104,12 +104,14 @@ pub enum Question {
         /// The bucket's name.
         bucket: String,
     },
-    /// Asks for the asked node's share of a listing of keys.
-    ListObjects(ObjectsWanted),
-    /// Asks for its share of a listing of uploads.
-    ListUploads(UploadsWanted),
-    /// Asks for its share of a listing of versions.
-    ListVersions(VersionsWanted),
+    /// Asks for the asked node's share of a listing of keys, after a key or a common prefix.
+    ListObjects(ListWanted<String>),
+    /// Asks for its share of a listing of uploads, after all of a key, or after the upload of it
+    /// with an id.
+    ListUploads(ListWanted<(String, String)>),
+    /// Asks for its share of a listing of versions, after all of a key, or after the version of it
+    /// with an id.
+    ListVersions(ListWanted<(String, String)>),
     /// Has the asked node delete keys whose primary it is.
     DeleteObjects {
         /// The bucket's name.
@@ -292,15 +294,6 @@ pub struct ListWanted<P> {
     /// Nodes out of reach, whose keys other replicas list.
     pub without: Vec<String>,
 }
-
-/// A share of the keys, after a key or a common prefix.
-pub(crate) type ObjectsWanted = ListWanted<String>;
-
-/// A share of the uploads, after all of a key, or after the upload of it with an id.
-pub(crate) type UploadsWanted = ListWanted<(String, String)>;
-
-/// A share of the versions, after all of a key, or after the version of it with an id.
-pub(crate) type VersionsWanted = ListWanted<(String, String)>;
 
 /// One line of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

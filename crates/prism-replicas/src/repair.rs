@@ -25,19 +25,18 @@ impl Replicator {
             return;
         };
         let place = fault.place.clone();
-        let scope = self
-            .node
-            .on_store(move |_, store| store.integrity().damaged_scope(&place).in_s3());
-        match scope.await {
-            Ok(None) => {}
-            Ok(Some(scope)) => return self.repair_whole(&scope).await,
+        let found = self.node.on_store(move |_, store| {
+            Ok(match store.integrity().damaged_scope(&place).in_s3()? {
+                Some(scope) => (Some(scope), Vec::new()),
+                None => (None, store.integrity().damaged_blocks(&place).in_s3()?),
+            })
+        });
+        let blocks = match found.await {
+            Ok((Some(scope), _)) => return self.repair_whole(&scope).await,
+            Ok((None, blocks)) => blocks,
             Err(error) => return tracing::error!(%fault, %error, "damage is not repaired"),
-        }
-        let place = fault.place.clone();
-        let damaged = self
-            .node
-            .on_store(move |_, store| store.integrity().damaged_blocks(&place).in_s3());
-        for block in damaged.await.unwrap_or_default() {
+        };
+        for block in blocks {
             match self.repair_block(bucket, key, &block).await {
                 Ok(peer) => {
                     self.node.scrub.count_repaired();

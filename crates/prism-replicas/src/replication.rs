@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
@@ -57,9 +57,7 @@ pub(crate) struct Outgoing {
 pub struct Replication {
     name: String,
     /// The cluster as this node acts by it.
-    view: RwLock<Arc<View>>,
-    /// The epoch of `view`, for tasks that wait for a later one.
-    adopted: watch::Sender<u64>,
+    view: watch::Sender<Arc<View>>,
     min_replicas: MinReplicas,
     lease: Lease,
     /// The identity of this node's store; only with etcd.
@@ -82,8 +80,7 @@ impl Replication {
     ) -> Self {
         Self {
             name: name.to_owned(),
-            adopted: watch::Sender::new(view.epoch()),
-            view: RwLock::new(view),
+            view: watch::Sender::new(view),
             min_replicas,
             lease,
             store: OnceLock::new(),
@@ -96,26 +93,25 @@ impl Replication {
 
     /// The cluster as this node sees it now. Two calls may return different views.
     pub fn view(&self) -> Arc<View> {
-        let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.clone()
+        self.view.borrow().clone()
     }
 
     /// Has this node act by `view`, if it is later than the present one.
     pub(crate) fn adopt(&self, view: Arc<View>) {
-        let mut present = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        if view.epoch() > present.epoch() {
-            let epoch = view.epoch();
-            *present = view;
-            drop(present);
-            self.adopted.send_replace(epoch);
-        }
+        self.view.send_if_modified(|present| {
+            let is_later = view.epoch() > present.epoch();
+            if is_later {
+                *present = view;
+            }
+            is_later
+        });
     }
 
     /// Waits until this node acts by a view of a later epoch, at most for `limit`. Returns
     /// whether it does.
     pub async fn wait_beyond(&self, epoch: u64, limit: Duration) -> bool {
-        let mut adopted = self.adopted.subscribe();
-        let later = adopted.wait_for(|adopted| *adopted > epoch);
+        let mut views = self.view.subscribe();
+        let later = views.wait_for(|view| view.epoch() > epoch);
         tokio::time::timeout(limit, later).await.is_ok()
     }
 

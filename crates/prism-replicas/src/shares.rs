@@ -12,7 +12,7 @@ use prism_store::{Position, Step, Store, UploadId, VersionPosition};
 use crate::delete::named;
 use crate::errors::StoreResult;
 use crate::meta::checksum_wanted;
-use crate::question::{Item, ListShare, ListWanted, ObjectsWanted, UploadsWanted, VersionsWanted};
+use crate::question::{Item, ListShare, ListWanted};
 use crate::replication::Replication;
 
 /// A share in the making.
@@ -79,7 +79,7 @@ impl<'a, P> Listing<'a, P> {
 pub(crate) fn objects(
     store: &Store,
     replication: &Replication,
-    wanted: &ObjectsWanted,
+    wanted: &ListWanted<String>,
 ) -> Result<ListShare, S3Error> {
     let mut listing = Listing::new(replication, wanted);
     let after = wanted.after.as_deref();
@@ -99,7 +99,7 @@ pub(crate) fn objects(
 pub(crate) fn versions(
     store: &Store,
     replication: &Replication,
-    wanted: &VersionsWanted,
+    wanted: &ListWanted<(String, String)>,
 ) -> Result<ListShare, S3Error> {
     let mut listing = Listing::new(replication, wanted);
     let begin = match &wanted.after {
@@ -125,7 +125,7 @@ pub(crate) fn versions(
 pub(crate) fn uploads(
     store: &Store,
     replication: &Replication,
-    wanted: &UploadsWanted,
+    wanted: &ListWanted<(String, String)>,
 ) -> Result<ListShare, S3Error> {
     let mut listing = Listing::new(replication, wanted);
     let mut after = wanted.after.clone();

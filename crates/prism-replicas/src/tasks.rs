@@ -5,7 +5,7 @@ use std::rc::Rc;
 use prism_handoff::supervise::keep;
 
 use crate::Replicator;
-use crate::buckets::{BucketFollower, purge_buckets};
+use crate::buckets::{follow_buckets, purge_buckets};
 use crate::catch_up::keep_caught_up;
 use crate::expire::expire_uploads;
 use crate::open_changes::settle_open_changes;
@@ -19,20 +19,28 @@ pub fn keep_tasks(replicator: &Rc<Replicator>) {
     if !is_first {
         return;
     }
-    let own = replicator.clone();
-    keep("idle uploads", async move || expire_uploads(&own).await);
-    let own = replicator.clone();
-    keep("buckets", async move || {
-        BucketFollower::new(own.clone()).run().await
+    keep_with(replicator, "idle uploads", async |own| {
+        expire_uploads(own).await
     });
-    let own = replicator.clone();
-    keep("deleted buckets", async move || purge_buckets(&own).await);
+    keep_with(replicator, "buckets", async |own| follow_buckets(own).await);
+    keep_with(replicator, "deleted buckets", async |own| {
+        purge_buckets(own).await
+    });
     if node.replication.is_on() || node.cluster.is_in_etcd() {
-        let own = replicator.clone();
-        keep("open changes", async move || {
-            settle_open_changes(&own).await
+        keep_with(replicator, "open changes", async |own| {
+            settle_open_changes(own).await
         });
-        let own = replicator.clone();
-        keep("catch-up", async move || keep_caught_up(&own).await);
+        keep_with(replicator, "catch-up", async |own| {
+            keep_caught_up(own).await
+        });
     }
+}
+
+fn keep_with(
+    replicator: &Rc<Replicator>,
+    task: &'static str,
+    work: impl AsyncFn(&Replicator) + 'static,
+) {
+    let own = replicator.clone();
+    keep(task, async move || work(&own).await);
 }

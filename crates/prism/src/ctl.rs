@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 
 use clap::{Args, Subcommand};
 use prism_proto::control::FlowState;
-use prism_switch::{FlowRecord, SwitchView};
+use prism_switch::{Counter, FlowRecord, SwitchView};
 use serde::Serialize;
 
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
@@ -28,24 +28,12 @@ pub(crate) struct CtlArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum CtlCommand {
     /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
-    Flows {
-        #[command(flatten)]
-        common: Common,
-        /// Also list tombstones: flows that have ended, whose epoch is still remembered.
-        #[arg(long)]
-        all: bool,
-    },
+    Flows(FlowsArgs),
     /// List the switch's counters of packets and of commands.
     ///
     /// Each reason for which a packet is forwarded, left to the kernel or dropped has a
     /// counter, and so has each outcome of a command.
-    Counters {
-        #[command(flatten)]
-        common: Common,
-        /// Also list counters that are zero.
-        #[arg(long)]
-        all: bool,
-    },
+    Counters(CountersArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
     Drain(members::DrainArgs),
@@ -62,6 +50,24 @@ struct Common {
     /// Print JSON: an array of flows, or an object of counters.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct FlowsArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Also list tombstones: flows that have ended, whose epoch is still remembered.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+struct CountersArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Also list counters that are zero.
+    #[arg(long)]
+    all: bool,
 }
 
 /// A flow in JSON.
@@ -107,8 +113,8 @@ impl From<FlowRecord> for Flow {
 pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = match &args.command {
-        CtlCommand::Flows { common, all } => flows(common, *all, &mut out),
-        CtlCommand::Counters { common, all } => counters(common, *all, &mut out),
+        CtlCommand::Flows(args) => flows(args, &mut out),
+        CtlCommand::Counters(args) => counters(args, &mut out),
         CtlCommand::Scrub(args) => scrub::run(args, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, &mut out),
         CtlCommand::Drain(args) => members::drain(args, &mut out),
@@ -116,19 +122,29 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
         CtlCommand::Credentials(args) => credentials::run(args, &mut out),
     };
-    printed.and_then(|()| Ok(out.flush()?))
+    match printed.and_then(|()| Ok(out.flush()?)) {
+        // The reader has closed the pipe.
+        Err(e) if is_broken_pipe(&e) => Ok(()),
+        other => other,
+    }
 }
 
-fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let view = SwitchView::open(&common.pin)?;
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+fn flows(args: &FlowsArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let view = SwitchView::open(&args.common.pin)?;
+    let wanted = |f: &FlowRecord| args.all || f.state != FlowState::Absent;
     let mut separator = "[\n";
     for record in view.flows()? {
         let record = record?;
-        if !all && record.state == FlowState::Absent {
+        if !wanted(&record) {
             continue;
         }
         let flow = Flow::from(record);
-        if common.json {
+        if args.common.json {
             // Flows are printed one by one, because there may be millions.
             write!(out, "{separator}{}", serde_json::to_string(&flow)?)?;
             separator = ",\n";
@@ -136,7 +152,7 @@ fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()>
             print_flow(&flow, out)?;
         }
     }
-    if common.json {
+    if args.common.json {
         let open = if separator == "[\n" { "[" } else { "" };
         writeln!(out, "{open}\n]")?;
     }
@@ -162,13 +178,17 @@ fn print_flow(f: &Flow, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let counters = SwitchView::open(&common.pin)?.counters()?;
-    if common.json {
-        let named = counters.into_iter().map(|c| (c.name, c.value));
+fn counters(args: &CountersArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = SwitchView::open(&args.common.pin)?.counters()?;
+    let shown: Vec<&Counter> = counters
+        .iter()
+        .filter(|c| args.all || args.common.json || c.value > 0)
+        .collect();
+    if args.common.json {
+        let named = shown.into_iter().map(|c| (c.name.clone(), c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
     }
-    for c in counters.iter().filter(|c| all || c.value > 0) {
+    for c in shown {
         writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
     }
     Ok(())

@@ -11,8 +11,7 @@ mod pki;
 mod random;
 mod serve;
 mod switch;
-#[cfg(test)]
-mod version_tests;
+mod version;
 
 use std::process::ExitCode;
 
@@ -21,7 +20,7 @@ use clap::Parser;
 /// S3 object storage whose frontend stays out of the data path: a client's connection
 /// moves to the backend that has the object.
 #[derive(Debug, Parser)]
-#[command(name = "prism", version = env!("PRISM_VERSION"), max_term_width = 100)]
+#[command(name = "prism", version = version::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

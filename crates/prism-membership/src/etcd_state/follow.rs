@@ -1,7 +1,6 @@
 //! Reads the cluster's keys from etcd, and then follows their changes. After an error it
 //! reads all keys again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use prism_cluster::{State, View};
 use prism_etcd::Error;
 
 use super::etcd::{self, Key};
-use super::{Directory, Known, Participant};
+use super::{Directory, Known, Participant, replace};
 
 /// Time between two checks that the watch misses nothing. A silent watch may mean that
 /// nothing changes, or that its member of etcd has lost the other members.
@@ -113,30 +112,20 @@ impl Participant {
     fn publish(&self, known: &Known) {
         // A fault has to be published before `known`, because leases are taken by `known`.
         let is_trusted = self.is_trusted(known);
+        let channels = &self.channels;
         let directory = Directory::of(&self.config).with(&known.hosts);
-        self.channels.directory.send_if_modified(|present| {
-            let is_new = **present != directory;
-            if is_new {
-                *present = Arc::new(directory);
-            }
-            is_new
-        });
+        replace(&channels.directory, Arc::new(directory));
         // An etcd that has lost its data does not remove users.
-        self.channels.users.send_if_modified(|present| {
-            let by_name: BTreeMap<_, _> = present
-                .iter()
-                .map(|user| (&user.access_key, user))
-                .collect();
-            let counts = is_trusted && known.state.is_some();
-            let is_new = counts && !known.users.iter().eq(by_name);
+        let counts = is_trusted && known.state.is_some();
+        channels.users.send_if_modified(|present| {
+            let is_new = counts && !known.users.values().eq(present.iter());
             if is_new {
                 *present = Arc::new(known.users.values().cloned().collect());
             }
             is_new
         });
-        self.channels.known.send_replace(Arc::new(known.clone()));
-        let pause = &self.channels.pause;
-        pause.send_if_modified(|present| std::mem::replace(present, known.pause) != known.pause);
+        channels.known.send_replace(Arc::new(known.clone()));
+        replace(&channels.pause, known.pause);
         let state = known.state.as_ref().map(|(state, _)| state.clone());
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,

@@ -86,56 +86,45 @@ impl Participant {
         }
     }
 
-    /// Obtains a lease and renews it until its end.
+    /// Obtains a lease, publishes this node's report under it, and renews it until its end.
     async fn have_lease(&self, me: &Me) -> Over {
         let mut reports = self.channels.reports.subscribe();
-        let (granted, published) = self.obtain_lease(me, &mut reports).await;
+        let mut known = self.channels.known.subscribe();
+        let (granted, published) = loop {
+            let report = *reports.borrow_and_update();
+            let state = known.borrow_and_update().state.clone();
+            let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
+            let Some((_, revision)) = ready else {
+                // The node has not adopted the state yet, or etcd has none.
+                tokio::select! {
+                    _ = reports.changed() => {}
+                    _ = known.changed() => {}
+                }
+                continue;
+            };
+            match self.try_lease(me, report, revision).await {
+                Ok(Some(granted)) => break (granted, report),
+                Ok(None) => tokio::time::sleep(PAUSE / 4).await,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot obtain a lease from etcd");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        };
         tracing::info!(node = %me.name, "this backend has a lease in etcd");
         self.keep_lease(me, granted, published, reports).await
     }
 
-    /// Obtains a lease and publishes this node's report under it.
-    async fn obtain_lease(
-        &self,
-        me: &Me,
-        reports: &mut watch::Receiver<Report>,
-    ) -> (Granted, Report) {
-        let mut known = self.channels.known.subscribe();
-        let mut former = None;
-        loop {
-            let report = *reports.borrow_and_update();
-            let state = known.borrow_and_update().state.clone();
-            let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
-            match ready {
-                // The node has not adopted the state yet, or etcd has none.
-                None => tokio::select! {
-                    _ = reports.changed() => {}
-                    _ = known.changed() => {}
-                },
-                Some((_, revision)) => {
-                    match self.try_lease(me, &mut former, report, revision).await {
-                        Ok(Some(granted)) => return (granted, report),
-                        Ok(None) => tokio::time::sleep(PAUSE / 4).await,
-                        Err(error) => {
-                            tracing::debug!(%error, "cannot obtain a lease from etcd");
-                            tokio::time::sleep(PAUSE).await;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Tries once; `None` if the state has changed meanwhile.
+    /// Tries once to publish a report under a lease: the last one, if it has not ended. `None` if
+    /// the state has changed meanwhile.
     async fn try_lease(
         &self,
         me: &Me,
-        former: &mut Option<LeaseId>,
         report: Report,
         revision: u64,
     ) -> anyhow::Result<Option<Granted>> {
         let asked_ns = now_ns();
-        let renewed = match *former {
+        let renewed = match self.granted.get() {
             Some(id) => self.client.keep_alive(id).await?.map(|ttl| (id, ttl)),
             None => None,
         };
@@ -145,7 +134,6 @@ impl Participant {
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
-        *former = Some(id);
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
         let living = self.living(me, id, report)?;
         let done = self.client.change(&[unchanged], &[living]).await?.done;

@@ -14,7 +14,7 @@ use prism_cluster::{NodeName, State, Testimonies, Testimony};
 use prism_etcd::Change;
 
 use super::etcd::Key;
-use super::{Known, Me, Participant};
+use super::{Known, Me, Participant, replace};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -75,16 +75,11 @@ impl Participant {
         let testimony = self.channels.testimony.borrow().clone();
         let own = self.me.as_ref().map(|me| &me.name).zip(testimony.as_ref());
         let found = fault(state, &known.testimonies, own);
-        let is_trusted = found.is_none();
-        self.channels.fault.send_if_modified(|present| {
-            let is_new = *present != found;
-            if let (true, Some(fault)) = (is_new, &found) {
-                tracing::error!(%fault, "this node serves nothing");
-            }
-            *present = found;
-            is_new
-        });
-        is_trusted
+        let is_new = replace(&self.channels.fault, found.clone());
+        if let Some(fault) = found.as_ref().filter(|_| is_new) {
+            tracing::error!(%fault, "this node serves nothing");
+        }
+        found.is_none()
     }
 
     /// Publishes this store's testimony while the state is in doubt. Never returns.

@@ -92,13 +92,16 @@ fn refuse(
 ) -> anyhow::Result<()> {
     let heard: Vec<&str> = known.testimonies.keys().map(NodeName::as_str).collect();
     if args.json {
-        let unproven = match error {
+        let doubts = match error {
             RecoverError::Unproven(doubts) => json!(doubts),
             _ => json!({}),
         };
-        let error = error.to_string();
-        let answer =
-            json!({"recovered": false, "error": error, "unproven": unproven, "heard": heard});
+        let answer = json!({
+            "recovered": false,
+            "error": error.to_string(),
+            "unproven": doubts,
+            "heard": heard,
+        });
         writeln!(out, "{answer:#}")?;
         out.flush()?;
     }
@@ -133,9 +136,8 @@ fn why(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The status of a backend in the recovered state.
-fn word(recovery: &Recovery, name: &NodeName) -> &'static str {
-    match recovery.state.status(name.as_str()) {
+fn word(status: Option<Status>) -> &'static str {
+    match status {
         Some(Status::InSync) => "in-sync",
         Some(Status::Lagging) => "lagging",
         Some(Status::Out) => "out",
@@ -148,12 +150,15 @@ fn loses(args: &RecoverArgs) -> bool {
 }
 
 fn as_json(args: &RecoverArgs, recovery: &Recovery, users: usize) -> Value {
-    let verdicts = recovery.verdicts.iter().map(|(name, verdict)| {
-        let status = word(recovery, name);
-        let told = json!({"status": status, "verdict": verdict, "why": why(*verdict)});
-        (name.as_str(), told)
-    });
-    let backends: BTreeMap<&str, Value> = verdicts.collect();
+    let backends: BTreeMap<&str, Value> = recovery
+        .verdicts
+        .iter()
+        .map(|(name, verdict)| {
+            let status = word(recovery.state.status(name.as_str()));
+            let told = json!({"status": status, "verdict": verdict, "why": why(*verdict)});
+            (name.as_str(), told)
+        })
+        .collect();
     json!({
         "recovered": !args.dry_run,
         "noted_by": recovery.of,
@@ -173,7 +178,7 @@ fn print(
 ) -> std::io::Result<()> {
     let (of, from, epoch) = (&recovery.of, recovery.from_epoch, recovery.state.epoch);
     for (name, verdict) in &recovery.verdicts {
-        let status = word(recovery, name);
+        let status = word(recovery.state.status(name.as_str()));
         writeln!(out, "{:<16} {status:<8} {}", name.as_str(), why(*verdict))?;
     }
     if !loses(args) {
