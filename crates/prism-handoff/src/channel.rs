@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
@@ -22,8 +23,8 @@ use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::buffers::receive;
+use crate::control::now_ns;
 use crate::endpoint::Shared;
-use crate::leavers::Leaver;
 use crate::node_tls::Secured;
 use crate::peers::Peers;
 
@@ -52,7 +53,7 @@ pub(crate) struct Channel {
     verdicts: RefCell<HashMap<u64, oneshot::Sender<Frame>>>,
     open: Cell<bool>,
     /// Set when the peer has said on this channel that it leaves.
-    leaver: RefCell<Option<Leaver>>,
+    leaver: RefCell<Option<Arc<str>>>,
     /// The TLS alert that tells the peer why this end reads no more.
     alert: Cell<Option<rustls::AlertDescription>>,
 }
@@ -110,10 +111,7 @@ impl Channel {
     }
 
     /// Sends one frame, together with those of other tasks that are ready to run. Only an answer
-    /// tells that it has arrived.
-    ///
-    /// # Errors
-    /// `NotConnected` if the channel has broken.
+    /// tells that it has arrived. `NotConnected` if the channel has broken.
     pub(crate) fn send(&self, frame: &Frame) -> io::Result<()> {
         self.send_encoded(&Zeroizing::new(frame.encode()))
     }
@@ -194,14 +192,11 @@ impl Channel {
             loop {
                 let records = sealed.get_mut(start..).unwrap_or_default();
                 let opened = self.session.borrow_mut().open(records);
-                let opened = match opened {
-                    Ok(opened) => opened,
-                    Err(error) => {
-                        // The alert is the last thing that this end sends.
-                        self.alert.set(Some(error.alert()));
-                        return Err(io::Error::other(format!("the peer broke TLS: {error}")));
-                    }
-                };
+                let opened = opened.map_err(|error| {
+                    // The alert is the last thing that this end sends.
+                    self.alert.set(Some(error.alert()));
+                    io::Error::other(format!("the peer broke TLS: {error}"))
+                })?;
                 match opened.event {
                     Event::Incomplete { .. } => break,
                     Event::Data(place) => {
@@ -254,7 +249,7 @@ impl Channel {
     }
 
     async fn on_frame(self: &Rc<Self>, bytes: &[u8]) -> io::Result<()> {
-        let at_ns = crate::control::now_ns();
+        let at_ns = now_ns();
         match Frame::decode(bytes) {
             Ok(Frame::HandOff(hand_off)) => {
                 let arrived = Arrived {
@@ -263,24 +258,17 @@ impl Channel {
                     at_ns,
                 };
                 arrived.import().await;
-                Ok(())
             }
-            Ok(Frame::Ask { id }) => {
-                self.answer(id);
-                Ok(())
-            }
+            Ok(Frame::Ask { id }) => self.answer(id),
             Ok(
                 verdict @ (Frame::Accepted { id, .. }
                 | Frame::Refused { id, .. }
                 | Frame::Unknown { id }
                 | Frame::Heard { id }),
-            ) => {
-                match self.verdicts.borrow_mut().remove(&id) {
-                    Some(waiting) => drop(waiting.send(verdict)),
-                    None => self.shared.counters.verdicts_unexpected.add_one(),
-                }
-                Ok(())
-            }
+            ) => match self.verdicts.borrow_mut().remove(&id) {
+                Some(waiting) => drop(waiting.send(verdict)),
+                None => self.shared.counters.verdicts_unexpected.add_one(),
+            },
             Ok(Frame::Leaving { id }) => {
                 let leaver = self.shared.process.leavers.add(&self.peer);
                 self.leaver.replace(Some(leaver));
@@ -288,26 +276,19 @@ impl Channel {
                     peers.forget_relays(&self.peer);
                 }
                 self.send_verdict(&Frame::Heard { id });
-                Ok(())
             }
             Err(error) => {
                 self.shared.counters.frames_malformed.add_one();
                 tracing::warn!(peer = self.peer, %error,
                     "a node sent a frame that cannot be decoded; compare the nodes' versions");
-                match Frame::peek_hand_off_id(bytes) {
-                    Some(id) => {
-                        let reason = Refusal::Malformed;
-                        self.send_verdict(&Frame::Refused { id, reason });
-                        Ok(())
-                    }
-                    None => Err(io::Error::other(error)),
-                }
+                let id = Frame::peek_hand_off_id(bytes).ok_or_else(|| io::Error::other(error))?;
+                let reason = Refusal::Malformed;
+                self.send_verdict(&Frame::Refused { id, reason });
             }
         }
+        Ok(())
     }
-}
 
-impl Channel {
     /// The length of the next frame. A frame over the limit ends the channel, because the start
     /// of the one behind it cannot be found.
     fn announced_len(&self, buffer: &[u8]) -> io::Result<Option<usize>> {

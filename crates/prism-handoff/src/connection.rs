@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -173,7 +173,6 @@ impl Connection {
     /// # Errors
     /// `TimedOut` if the client took nothing in time; else the socket's error.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.flush(true).await?;
         self.write(bytes, false).await
     }
 
@@ -183,7 +182,6 @@ impl Connection {
     /// # Errors
     /// As for [`Self::write_all`].
     pub async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.flush(true).await?;
         self.write(bytes, true).await
     }
 
@@ -243,13 +241,8 @@ impl Connection {
         if self.end_session().await.is_err() {
             return;
         }
-        let Some(stream) = self.stream.as_ref() else {
-            return;
-        };
-        if SockRef::from(stream)
-            .shutdown(std::net::Shutdown::Write)
-            .is_err()
-        {
+        let shut = present(&self.stream).and_then(|s| SockRef::from(&s).shutdown(Shutdown::Write));
+        if shut.is_err() {
             return;
         }
         self.state.io_timeout = LINGER;
@@ -310,6 +303,7 @@ impl Connection {
     }
 
     async fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        self.flush(true).await?;
         if !self.is_tls() {
             return self.write_parts(bytes, more).await;
         }

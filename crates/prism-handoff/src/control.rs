@@ -17,7 +17,7 @@ use std::time::Duration;
 use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::counters::Counters;
 use crate::lease::{self, Holder, Taking};
@@ -86,7 +86,6 @@ pub(crate) struct Control {
 }
 
 enum Waiting {
-    Not,
     Wakes(Waker),
     Ended(CommandOutcome),
 }
@@ -196,7 +195,9 @@ impl Control {
         let _room = match self.room.try_acquire() {
             Ok(room) => room,
             Err(_) => {
-                let Some(room) = self.wait_for_room(deadline_ns).await else {
+                let deadline = Duration::from_nanos(deadline_ns);
+                let room = tokio::time::timeout(deadline, self.room.acquire()).await;
+                let Ok(Ok(room)) = room else {
                     self.note_reachability(CommandOutcome::Unanswered);
                     return CommandOutcome::Unanswered;
                 };
@@ -205,13 +206,14 @@ impl Control {
             }
         };
         let id = self.steering.borrow_mut().start(command, now, until_ns);
-        self.waiting.borrow_mut().insert(id, Waiting::Not);
+        let sent = Waiting::Wakes(Waker::noop().clone());
+        self.waiting.borrow_mut().insert(id, sent);
         let entry = Entry { control: self, id };
         self.transmit(now);
         self.receive();
-        let outcome = match entry.outcome() {
-            Some(outcome) => outcome,
-            None => {
+        let outcome = match entry.poll(Waker::noop()) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
                 self.rearm.notify_one();
                 poll_fn(|cx| entry.poll(cx.waker())).await
             }
@@ -219,12 +221,6 @@ impl Control {
         self.note_reachability(outcome);
         self.count();
         outcome
-    }
-
-    async fn wait_for_room(&self, deadline_ns: u64) -> Option<SemaphorePermit<'_>> {
-        let deadline = Duration::from_nanos(deadline_ns);
-        let room = tokio::time::timeout(deadline, self.room.acquire()).await;
-        room.ok()?.ok()
     }
 
     fn note_reachability(&self, outcome: CommandOutcome) {
@@ -247,12 +243,7 @@ impl Control {
         loop {
             let next = self.steering.borrow().next_timeout_ns();
             let wait_ns = next.map(|at| at.saturating_sub(now_ns()));
-            let timer = async {
-                match wait_ns {
-                    Some(ns) => tokio::time::sleep(Duration::from_nanos(ns)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = tokio::time::sleep(Duration::from_nanos(wait_ns.unwrap_or(0)));
             tokio::select! {
                 readable = self.socket.readable() => {
                     if readable.is_ok() {
@@ -261,7 +252,7 @@ impl Control {
                     }
                 }
                 () = self.rearm.notified() => {}
-                () = timer => {
+                () = timer, if wait_ns.is_some() => {
                     let now = now_ns();
                     self.steering.borrow_mut().handle_timeout(now);
                     self.deliver();
@@ -281,14 +272,13 @@ impl Control {
         let mut is_known = self.switch_clock_ns().is_some();
         loop {
             let zero = Owner::NONE.addr;
-            let flow = FlowKey {
-                client: zero,
-                vip: zero,
-            };
             let command = Command {
                 ops: Ops::QUERY,
                 epoch: 0,
-                flow,
+                flow: FlowKey {
+                    client: zero,
+                    vip: zero,
+                },
                 owner: Owner::NONE,
             };
             let outcome = self.call(command, CLOCK_DEADLINE_NS).await;
@@ -302,13 +292,10 @@ impl Control {
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
                 CommandOutcome::Unanswered => HOLD_OFF,
             };
-            let rest = tokio::time::sleep(wait);
-            match outcome {
-                CommandOutcome::Answered(_) => tokio::select! {
-                    () = rest => {}
-                    () = self.fell_silent.notified() => {}
-                },
-                CommandOutcome::Unanswered => rest.await,
+            let was_answered = matches!(outcome, CommandOutcome::Answered(_));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.fell_silent.notified(), if was_answered => {}
             }
         }
     }
@@ -357,11 +344,8 @@ impl Control {
     }
 
     fn handle_datagram(&self, datagram: &[u8]) {
-        let result = self
-            .steering
-            .borrow_mut()
-            .handle_datagram(datagram, now_ns());
-        if let Err(error) = result {
+        let mut steering = self.steering.borrow_mut();
+        if let Err(error) = steering.handle_datagram(datagram, now_ns()) {
             tracing::debug!(%error, "control datagram refused");
         }
     }
@@ -386,18 +370,12 @@ struct Entry<'c> {
 }
 
 impl Entry<'_> {
-    fn outcome(&self) -> Option<CommandOutcome> {
-        match self.control.waiting.borrow().get(&self.id) {
-            Some(Waiting::Ended(outcome)) => Some(*outcome),
-            _ => None,
-        }
-    }
-
+    /// The outcome. Until there is one, its arrival wakes `waker`.
     fn poll(&self, waker: &Waker) -> Poll<CommandOutcome> {
-        if let Some(outcome) = self.outcome() {
-            return Poll::Ready(outcome);
-        }
         let mut waiting = self.control.waiting.borrow_mut();
+        if let Some(Waiting::Ended(outcome)) = waiting.get(&self.id) {
+            return Poll::Ready(*outcome);
+        }
         waiting.insert(self.id, Waiting::Wakes(waker.clone()));
         Poll::Pending
     }

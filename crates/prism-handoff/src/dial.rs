@@ -23,9 +23,6 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
 
 /// Connects to `address`, and runs `shake_hands` on the connection. It ends within 2 s.
-///
-/// # Errors
-/// The error of the network or of `shake_hands`; `TimedOut`.
 pub(crate) async fn dial<S>(
     address: SocketAddr,
     shake_hands: impl AsyncFnOnce(TcpStream) -> io::Result<S>,

@@ -2,7 +2,6 @@
 //! `prism_proto::export` is in `driver`.
 
 mod driver;
-mod settle;
 mod socket;
 
 use std::pin::pin;

@@ -3,11 +3,11 @@
 //! A stalled peer costs each request a timeout. A request that waits long therefore starts a probe:
 //! a handshake, which a healthy peer answers however busy its disks are. A peer that leaves probes
 //! unanswered is suspect, and gets no requests until a probe is answered. This module keeps the
-//! state; `probe` does the I/O.
+//! state; `peers` does the I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::supervise::locked;
@@ -32,8 +32,8 @@ struct PeerHealth {
     state: State,
     /// The number of failed handshakes so far.
     missed: u64,
-    /// A probe is under way.
-    is_probed: bool,
+    /// The right to probe it, while a probe is under way.
+    probe: Weak<()>,
     avoided_until: Option<Instant>,
 }
 
@@ -123,37 +123,22 @@ impl Health {
         before != State::Suspect && peer.state == State::Suspect
     }
 
-    /// The right to probe `name`; `None` if a probe is under way or would tell nothing new.
-    pub(crate) fn begin_probe(self: &Arc<Self>, name: &str, now: Instant) -> Option<Probe> {
+    /// The right to probe `name`, until it is dropped; `None` if a probe is under way or would tell
+    /// nothing new.
+    pub(crate) fn begin_probe(&self, name: &str, now: Instant) -> Option<Arc<()>> {
         let mut peers = locked(&self.0);
         let peer = peers.entry(name.to_owned()).or_default();
-        if peer.is_probed || peer.state.is_sure(now) {
+        if peer.probe.strong_count() > 0 || peer.state.is_sure(now) {
             return None;
         }
-        peer.is_probed = true;
-        Some(Probe {
-            health: self.clone(),
-            name: name.to_owned(),
-        })
+        let probe = Arc::default();
+        peer.probe = Arc::downgrade(&probe);
+        Some(probe)
     }
 
     /// Forgets all peers but these.
     pub(crate) fn keep(&self, names: &HashSet<&str>) {
         locked(&self.0).retain(|name, _| names.contains(name.as_str()));
-    }
-}
-
-/// The right to probe a peer, which ends with it.
-pub(crate) struct Probe {
-    health: Arc<Health>,
-    pub(crate) name: String,
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        if let Some(peer) = locked(&self.health.0).get_mut(&self.name) {
-            peer.is_probed = false;
-        }
     }
 }
 
@@ -190,7 +175,7 @@ mod tests {
 
     #[test]
     fn one_probes_and_not_what_has_just_answered() {
-        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let (health, now) = (Health::default(), Instant::now());
         let probe = health.begin_probe("a", now);
         assert!(probe.is_some() && health.begin_probe("a", now).is_none());
         assert!(health.begin_probe("b", now).is_some());

@@ -98,26 +98,18 @@ impl Drop for Importing {
 /// node is in reach.
 async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
     let transit = shared.config.transit.as_ref()?;
-    let HandOff {
-        moves,
-        origin,
-        context,
-        input,
-        tls,
-        tcp,
-        ..
-    } = &*arrived.hand_off;
+    let hand_off = &arrived.hand_off;
     // A connection that has moved too often stays here, and its request is relayed.
-    if *origin != shared.config.name || *moves >= MAX_MOVES {
+    if hand_off.origin != shared.config.name || hand_off.moves >= MAX_MOVES {
         return None;
     }
     // With TLS the kernel has received records, which the application cannot read.
-    let received = match tls {
+    let received = match hand_off.tls {
         Some(_) => &[],
-        None => tcp.received.as_slice(),
+        None => hand_off.tcp.received.as_slice(),
     };
-    let known = [input.as_slice(), received].concat();
-    let peer = transit(context, &known).filter(|peer| *peer != arrived.channel.peer)?;
+    let known = [hand_off.input.as_slice(), received].concat();
+    let peer = transit(&hand_off.context, &known).filter(|peer| *peer != arrived.channel.peer)?;
     let channel = arrived.channel.peers.upgrade()?.channel(&peer).await.ok()?;
     (!channel.is_stuck()).then_some(channel)
 }
@@ -314,10 +306,9 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
 
 fn restore_socket(shared: &Rc<Shared>, hand_off: &HandOff) -> Result<Built, RestoreError> {
     let tcp = &hand_off.tcp;
-    let mut tries_left = if shared.config.listen {
-        0
-    } else {
-        MAX_PORT_TRIES
+    let mut tries_left = match shared.config.listen {
+        true => 0,
+        false => MAX_PORT_TRIES,
     };
     loop {
         let blank = shared.blank(tcp.service, tcp.mss_clamp_bytes)?;

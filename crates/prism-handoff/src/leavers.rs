@@ -3,53 +3,39 @@
 //! A peer counts as leaving until the channel on which it has said so ends. No rule depends on
 //! that: a leaving node refuses connections whether its peers know or not.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::supervise::locked;
 
 /// The peers of this process that leave.
 #[derive(Debug, Default)]
 pub(crate) struct Leavers {
-    /// Almost always 0, which spares the lock.
-    count: AtomicUsize,
-    /// The number of channels that say so, by peer.
-    names: Mutex<HashMap<String, usize>>,
+    /// Almost always false, which spares the lock.
+    are_some: AtomicBool,
+    /// A peer's name for each channel that says so.
+    names: Mutex<Vec<Weak<str>>>,
 }
 
 impl Leavers {
-    pub(crate) fn add(self: &Arc<Self>, name: &str) -> Leaver {
-        *locked(&self.names).entry(name.to_owned()).or_default() += 1;
-        self.count.fetch_add(1, Ordering::Release);
-        Leaver {
-            leavers: self.clone(),
-            name: name.to_owned(),
-        }
+    /// Adds a peer that leaves, by the word of one channel, until the result is dropped.
+    pub(crate) fn add(&self, name: &str) -> Arc<str> {
+        let leaver = Arc::from(name);
+        let mut names = locked(&self.names);
+        names.push(Arc::downgrade(&leaver));
+        self.are_some.store(true, Ordering::Release);
+        leaver
     }
 
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.count.load(Ordering::Acquire) > 0 && locked(&self.names).contains_key(name)
-    }
-}
-
-/// A peer that leaves, by the word of one channel; dropping it ends that.
-#[derive(Debug)]
-pub(crate) struct Leaver {
-    leavers: Arc<Leavers>,
-    name: String,
-}
-
-impl Drop for Leaver {
-    fn drop(&mut self) {
-        self.leavers.count.fetch_sub(1, Ordering::Release);
-        let mut names = locked(&self.leavers.names);
-        if let Some(count) = names.get_mut(&self.name) {
-            *count -= 1;
-            if *count == 0 {
-                names.remove(&self.name);
-            }
+        if !self.are_some.load(Ordering::Acquire) {
+            return false;
         }
+        let mut names = locked(&self.names);
+        names.retain(|leaver| leaver.strong_count() > 0);
+        self.are_some.store(!names.is_empty(), Ordering::Release);
+        let mut names = names.iter().filter_map(Weak::upgrade);
+        names.any(|leaver| *leaver == *name)
     }
 }
 
@@ -59,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_peer_leaves_as_long_as_a_channel_says_so() {
-        let leavers = Arc::new(Leavers::default());
+        let leavers = Leavers::default();
         assert!(!leavers.contains("a"));
         let first = leavers.add("a");
         let second = leavers.add("a");
@@ -69,7 +55,8 @@ mod tests {
         drop(second);
         assert!(!leavers.contains("a") && leavers.contains("b"));
         drop(other);
-        assert_eq!(leavers.count.load(Ordering::Relaxed), 0);
+        assert!(!leavers.contains("b"));
+        assert!(!leavers.are_some.load(Ordering::Relaxed));
         assert!(locked(&leavers.names).is_empty());
     }
 }

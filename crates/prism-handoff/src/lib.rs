@@ -100,7 +100,6 @@ mod newcomers;
 mod node_tls;
 mod peers;
 pub mod pki;
-mod probe;
 mod reading;
 mod records;
 mod relay_stream;

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
@@ -21,6 +21,13 @@ use crate::relay_stream::RelayStream;
 
 /// The largest number of idle relay streams to each peer.
 const MAX_IDLE_RELAYS: usize = 64;
+/// The interval of probes in the first 30 s. Requests fail until a probe is answered, so a peer
+/// that starts again should be found at once.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_secs(30);
+/// The interval of later probes. With the last attempt of a dial (225 ms) it bounds the time to
+/// find a peer again by half a second.
+const PROBE_LATER: Duration = Duration::from_millis(250);
 
 /// The reason why a peer was not reached.
 #[derive(Debug, thiserror::Error)]
@@ -278,5 +285,32 @@ impl Peers {
                 })
             }
         }
+    }
+
+    /// Starts a probe of `name`, unless one is under way.
+    pub(crate) fn doubt(self: &Rc<Self>, name: &str) {
+        let Some(probe) = self.health().begin_probe(name, Instant::now()) else {
+            return;
+        };
+        let (peers, name) = (Rc::downgrade(self), name.to_owned());
+        tokio::task::spawn_local(async move {
+            let (begun, _probe) = (Instant::now(), probe);
+            while let Some(peers) = peers.upgrade() {
+                match peers.dial_anyway(&name, Purpose::Relay).await {
+                    Err(PeerError::Dial { .. }) => {}
+                    Ok(secured) => {
+                        let stream = peers.relay_stream(&name, secured);
+                        return peers.keep_relay(&name, stream);
+                    }
+                    Err(PeerError::Unknown(_) | PeerError::HeldOff(_)) => return,
+                }
+                drop(peers);
+                tokio::time::sleep(match begun.elapsed() < SOON {
+                    true => PROBE_EVERY,
+                    false => PROBE_LATER,
+                })
+                .await;
+            }
+        });
     }
 }

@@ -239,17 +239,8 @@ impl Waits {
         work: impl Future<Output = io::Result<T>>,
         next_look: Duration,
     ) -> io::Result<T> {
-        let Self {
-            tcp,
-            timeout,
-            wait_timer,
-            may_be_waiting,
-            silence,
-            is_lost,
-            expects_answer,
-        } = self;
-        let is_lost = is_lost.as_ref().filter(|_| *expects_answer);
-        let (first_look, next_look) = match (is_lost, &may_be_waiting) {
+        let is_lost = self.is_lost.as_ref().filter(|_| self.expects_answer);
+        let (first_look, next_look) = match (is_lost, self.may_be_waiting) {
             (Some(_), _) => (DOUBT_AFTER, DOUBT_AFTER),
             (None, true) => (LOOK_EVERY, next_look),
             (None, false) => (Duration::MAX, next_look),
@@ -258,19 +249,19 @@ impl Waits {
             if is_lost.is_some_and(|is_lost| is_lost()) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let info = TcpInfo::read(tcp.as_fd())?;
-            match silence.look(begun, Instant::now(), &info) {
+            let info = TcpInfo::read(self.tcp.as_fd())?;
+            match self.silence.look(begun, Instant::now(), &info) {
                 Found::Nothing => {
-                    *may_be_waiting = false;
+                    self.may_be_waiting = false;
                     Ok(next_look)
                 }
                 Found::Waiting => Ok(next_look.min(LOOK_EVERY)),
                 Found::Dead => Err(io::ErrorKind::TimedOut.into()),
             }
         };
-        wait_timer
-            .wait_looking(*timeout, first_look, look, work)
-            .await
+        let timer = &mut self.wait_timer;
+        let waiting = timer.wait_looking(self.timeout, first_look, look, work);
+        waiting.await
     }
 }
 
@@ -338,7 +329,6 @@ impl Wire {
         }
     }
 
-    /// Waits for the socket, and reads.
     async fn receive(&mut self) -> io::Result<usize> {
         self.move_to_front();
         let Self {

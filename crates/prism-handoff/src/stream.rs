@@ -17,10 +17,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The socket, registered with the reactor.
-    ///
-    /// # Errors
-    /// The kernel's error; the socket is then closed.
+    /// The socket, registered with the reactor; an error closes it.
     pub(crate) fn watched(self) -> io::Result<TcpStream> {
         match self {
             Self::Unwatched(socket) => TcpStream::from_std(socket),

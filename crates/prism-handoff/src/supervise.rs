@@ -78,14 +78,9 @@ pub fn supervise_thread<E: Ending>(task: &'static str, mut work: impl FnMut() ->
 }
 
 /// The pauses before the restarts of one task.
+#[derive(Default)]
 struct Pauses {
-    next: Duration,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self { next: FIRST_PAUSE }
-    }
+    last: Option<Duration>,
 }
 
 impl Pauses {
@@ -100,11 +95,9 @@ impl Pauses {
         let (Ok(Some(fault)) | Err(fault)) = ended else {
             return None;
         };
-        if ran >= MAX_PAUSE {
-            self.next = FIRST_PAUSE;
-        }
-        let pause = self.next;
-        self.next = MAX_PAUSE.min(pause * 2);
+        let last = self.last.filter(|_| ran < MAX_PAUSE);
+        let pause = last.map_or(FIRST_PAUSE, |last| MAX_PAUSE.min(last * 2));
+        self.last = Some(pause);
         RESTARTS.add_one();
         tracing::warn!(task, %fault, ?pause, "a task has failed and begins again");
         Some(pause)

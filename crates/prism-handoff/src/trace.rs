@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::control::now_ns;
 use crate::supervise::locked;
 
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
@@ -99,7 +100,7 @@ impl Record {
     }
 
     pub(crate) fn mark(&mut self, step: Step) {
-        self.mark_at(step, crate::control::now_ns());
+        self.mark_at(step, now_ns());
     }
 
     pub(crate) fn mark_at(&mut self, step: Step, at_ns: u64) {

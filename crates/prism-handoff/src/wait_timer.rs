@@ -19,10 +19,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 pub(crate) struct WaitTimer(Option<Pin<Box<Sleep>>>);
 
 impl WaitTimer {
-    /// Waits for `work`.
-    ///
-    /// # Errors
-    /// `TimedOut` if `work` is not done after `timeout`; else its error.
+    /// Waits for `work`; `TimedOut` if it is not done after `timeout`.
     pub(crate) async fn wait<T>(
         &mut self,
         timeout: Duration,
@@ -33,10 +30,7 @@ impl WaitTimer {
     }
 
     /// [`Self::wait`] with looks: `look` is called after `first_look`, and then after the time that
-    /// it returned last. Its argument is the start of the wait.
-    ///
-    /// # Errors
-    /// As for [`Self::wait`], and errors of `look`.
+    /// it returned last. Its argument is the start of the wait, and its error ends it.
     pub(crate) async fn wait_looking<T>(
         &mut self,
         timeout: Duration,

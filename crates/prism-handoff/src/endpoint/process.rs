@@ -28,7 +28,7 @@ pub struct Process {
     pub trace: Trace,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
-    pub(crate) leavers: Arc<Leavers>,
+    pub(crate) leavers: Leavers,
     pub(crate) costs: Costs,
     /// Clients without an admitted request, and handshakes of nodes.
     pub(crate) clients: Arc<NewcomerTable>,

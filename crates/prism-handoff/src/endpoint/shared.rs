@@ -154,11 +154,14 @@ impl Shared {
     ) -> Result<Blank, RestoreError> {
         self.usual_mss_bytes.set(mss_clamp_bytes);
         let mut blanks = self.blanks.borrow_mut();
-        let fits = |blank: &Blank| !self.config.listen || blank.bound() == service;
-        match blanks.iter().rposition(fits) {
+        match blanks.iter().rposition(|blank| self.fits(blank, service)) {
             Some(at) => Ok(blanks.swap_remove(at)),
             None => self.new_blank(service),
         }
+    }
+
+    fn fits(&self, blank: &Blank, service: SocketAddr) -> bool {
+        !self.config.listen || blank.bound() == service
     }
 
     /// A socket for an import. At a listener it has the service's own address. Elsewhere the switch
@@ -176,8 +179,8 @@ impl Shared {
     /// Prepares sockets for imports with `service`, while no client waits.
     pub(crate) fn prepare_blanks(&self, service: SocketAddr) {
         let mut blanks = self.blanks.borrow_mut();
-        let fits = |blank: &&Blank| !self.config.listen || blank.bound() == service;
-        for _ in blanks.iter().filter(fits).count()..BLANKS {
+        let fitting = blanks.iter().filter(|blank| self.fits(blank, service));
+        for _ in fitting.count()..BLANKS {
             match self.new_blank(service) {
                 Ok(blank) => blanks.push(blank),
                 // The import that needs the socket reports the error.

@@ -12,16 +12,17 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_proto::control::{Ops, Owner};
+use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_proto::export::{
-    ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Method, Outcome,
+    SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
 };
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
+use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::tcp::{Behaviour, Paused};
 use tokio::sync::oneshot;
 use zeroize::Zeroize;
 
-use super::settle::settle;
 use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
 use crate::connection::Connection;
@@ -378,5 +379,26 @@ fn verdict_of(frame: &Frame) -> Verdict {
         | Frame::Ask { .. }
         | Frame::Leaving { .. }
         | Frame::Heard { .. } => Verdict::Unknown,
+    }
+}
+
+/// Repeats the last command of a hand-off until the switch answers. A flow that the switch blocked
+/// just before it fell silent then passes packets again.
+async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mut epoch: u64) {
+    for _ in 0..MAX_SETTLE_ROUNDS {
+        let command = Command {
+            ops: Ops::OWN.and(Ops::UNBLOCK),
+            epoch,
+            flow,
+            owner,
+        };
+        match control.call(command, SETTLE_DEADLINE_NS).await {
+            CommandOutcome::Unanswered => {}
+            // The refusing epoch is this node's own, of an earlier connection on these ports.
+            CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
+                epoch = a.epoch.saturating_add(1);
+            }
+            CommandOutcome::Answered(_) => return,
+        }
     }
 }
