@@ -13,7 +13,6 @@ pub struct MinReplicas(pub Option<u16>);
 impl MinReplicas {
     /// The number for keys with `replicas`, at most all of them. The default is 2 of 3 or more.
     /// It is 1 of fewer, because otherwise one absent backend would stop all writes.
-    #[must_use]
     pub fn of(self, replicas: u16) -> u16 {
         let default = if replicas >= 3 { 2 } else { 1 };
         self.0.unwrap_or(default).clamp(1, replicas.max(1))

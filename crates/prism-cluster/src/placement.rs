@@ -51,7 +51,6 @@ impl NodeName {
     }
 
     /// The name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -107,7 +106,6 @@ struct Node {
 
 impl Placement {
     /// A placement over `nodes`.
-    #[must_use]
     pub fn new(nodes: &BTreeSet<NodeName>) -> Self {
         let nodes = nodes.iter().cloned().map(Node::new).collect();
         Self { nodes }
@@ -144,7 +142,6 @@ impl Placement {
     }
 
     /// The heaviest owner.
-    #[must_use]
     pub fn owner(&self, bucket: &str, key: &str) -> Option<&NodeName> {
         self.owners(bucket, key, 1).next()
     }

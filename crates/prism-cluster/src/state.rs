@@ -59,19 +59,17 @@ impl Placing {
     }
 
     /// A digest by which nodes notice that their files place objects differently. Never 0.
-    #[must_use]
     pub fn digest(&self) -> u64 {
         digest(self.replicas, self.members.iter().map(NodeName::as_str))
     }
 
     /// The digest of all nodes that follow the state below `prefix` in etcd. It does not depend
     /// on the state. Never 0.
-    #[must_use]
     pub fn digest_in_etcd(prefix: &str) -> u64 {
         digest(0, std::iter::once(prefix))
     }
 
-    fn check(&self) -> Result<(), StateError> {
+    pub(crate) fn check(&self) -> Result<(), StateError> {
         match self.members.len() {
             0 => Err(StateError::NoMembers),
             n if n > NODES_MAX => Err(StateError::TooManyMembers),
@@ -152,7 +150,6 @@ pub struct State {
 
 impl State {
     /// The first state of a new cluster.
-    #[must_use]
     pub fn new(placing: Placing) -> Self {
         let backend = Backend {
             status: Status::InSync,
@@ -171,14 +168,12 @@ impl State {
     }
 
     /// The same state with the number of a founding.
-    #[must_use]
     pub fn founded(self, founding: u64) -> Self {
         Self { founding, ..self }
     }
 
     /// Whether this state is or succeeds the one of that founding and epoch. A store that has
     /// acted by another state must not act by this one.
-    #[must_use]
     pub fn succeeds(&self, founding: u64, epoch: u64) -> bool {
         match self.founding == founding {
             true => self.epoch >= epoch,
@@ -203,7 +198,6 @@ impl State {
     }
 
     /// The placing that only writes use, while the placing changes.
-    #[must_use]
     pub fn other(&self) -> Option<&Placing> {
         match &self.phase {
             Phase::Settled => None,
@@ -212,14 +206,12 @@ impl State {
     }
 
     /// A backend's status; `None` if it holds no keys.
-    #[must_use]
     pub fn status(&self, name: &str) -> Option<Status> {
         self.backends.get(name).map(|backend| backend.status)
     }
 
     /// Whether the state has this store as that of the backend. A backend with another store,
     /// for instance a new one after a loss, must not serve.
-    #[must_use]
     pub fn is_store_of(&self, name: &str, store: u64) -> bool {
         let backend = self.backends.get(name);
         backend.is_some_and(|backend| backend.store == store)
@@ -227,7 +219,6 @@ impl State {
 
     /// The epoch since which a backend has to fetch keys; `None` if it has all. Once all backends
     /// that live have adopted that epoch, every write reaches it, and it fetches older ones.
-    #[must_use]
     pub fn fetches_since(&self, name: &str) -> Option<u64> {
         let backend = self.backends.get(name)?;
         let filling = match &self.phase {

@@ -176,9 +176,7 @@ fn begin(live: &Live, wish: &Placing, next: &mut State) -> bool {
     let is_known = |name: &NodeName| next.backends.contains_key(name);
     let new = wish.members.iter().filter(|name| !is_known(name));
     let new: Vec<NodeName> = new.cloned().collect();
-    if Placing::new(wish.members.iter().cloned(), wish.replicas).is_err()
-        || !new.iter().all(|name| live.contains_key(name))
-    {
+    if wish.check().is_err() || !new.iter().all(|name| live.contains_key(name)) {
         return false;
     }
     let since = next.epoch;

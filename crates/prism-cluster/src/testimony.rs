@@ -24,14 +24,12 @@ pub type Testimonies = BTreeMap<NodeName, Testimony>;
 
 impl Testimony {
     /// Whether the store may act by this state, which has to succeed its own.
-    #[must_use]
     pub fn accepts(&self, state: &State) -> bool {
         let succeeds = |own: &State| state.succeeds(own.founding, own.epoch);
         state.epoch >= self.epoch && self.state.as_ref().is_none_or(succeeds)
     }
 
     /// Whether the store was never in a cluster with etcd.
-    #[must_use]
     pub fn is_blank(&self) -> bool {
         self.state.is_none() && self.epoch <= 1
     }
@@ -41,7 +39,6 @@ impl State {
     /// A backend whose store contradicts this state. The state has the store as that of the
     /// backend, and does not succeed the store's state. A store of another cluster
     /// contradicts nothing.
-    #[must_use]
     pub fn contradicted<'a>(&self, testimonies: &'a Testimonies) -> Option<&'a NodeName> {
         let speaks_of = |name: &NodeName, store: u64| {
             let backend = self.backends.get(name);

@@ -30,19 +30,16 @@ impl View {
     }
 
     /// The state of this view.
-    #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
     /// The epoch of the state.
-    #[must_use]
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
 
     /// Whether keys are, or are about to be, on several backends, so that writes need others.
-    #[must_use]
     pub fn is_replicated(&self) -> bool {
         let other = self.state.other();
         self.state.placing.replicas > 1 || other.is_some()
@@ -65,13 +62,11 @@ impl View {
     }
 
     /// The backend that makes the changes of a key.
-    #[must_use]
     pub fn primary(&self, bucket: &str, key: &str) -> Option<&NodeName> {
         self.readers(bucket, key).next()
     }
 
     /// The backends that take every change of a key, the primary first if there is one.
-    #[must_use]
     pub fn writers(&self, bucket: &str, key: &str) -> Vec<&NodeName> {
         let mut found: Vec<&NodeName> = self.readers(bucket, key).collect();
         for name in self.owners(bucket, key) {
@@ -88,7 +83,6 @@ impl View {
     /// The backends that decide an open change of `epoch`: all writers that took writes in that
     /// epoch already. They include every backend that may still serve reads by the view
     /// before this one.
-    #[must_use]
     pub fn witnesses(&self, bucket: &str, key: &str, epoch: u64) -> Vec<&NodeName> {
         let mut found = self.writers(bucket, key);
         let readers: Vec<&NodeName> = self.readers(bucket, key).collect();
@@ -101,14 +95,12 @@ impl View {
 
     /// Whether `name` takes the changes of a key, but may lack earlier ones, which it fetches:
     /// see [`State::fetches_since`].
-    #[must_use]
     pub fn lacks(&self, name: &str, bucket: &str, key: &str) -> bool {
         let is = |other: &&NodeName| other.as_str() == name;
         self.writers(bucket, key).iter().any(is) && !self.readers(bucket, key).any(|n| is(&n))
     }
 
     /// Whether `name` owns a key by any placing. A backend may delete other keys.
-    #[must_use]
     pub fn has_place(&self, name: &str, bucket: &str, key: &str) -> bool {
         let mut owners = self.owners(bucket, key);
         owners.any(|owner| owner.as_str() == name)

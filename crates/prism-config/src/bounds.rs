@@ -92,31 +92,26 @@ impl Default for Limits {
 
 impl Limits {
     /// The time for which a connection may be a newcomer.
-    #[must_use]
     pub fn unauthenticated_timeout(&self) -> Duration {
         Duration::from_secs(self.unauthenticated_timeout_s.into())
     }
 
     /// The longest time between two requests of a connection.
-    #[must_use]
     pub fn idle_timeout(&self) -> Duration {
         Duration::from_secs(self.idle_timeout_s.into())
     }
 
     /// The longest time from the first byte of a request head to its last.
-    #[must_use]
     pub fn head_timeout(&self) -> Duration {
         Duration::from_secs(self.head_timeout_s.into())
     }
 
     /// The longest time without progress of a body.
-    #[must_use]
     pub fn stall_timeout(&self) -> Duration {
         Duration::from_secs(self.stall_timeout_s.into())
     }
 
     /// The time after SIGTERM to move connections and to finish requests.
-    #[must_use]
     pub fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout_s.into())
     }

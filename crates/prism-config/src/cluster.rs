@@ -23,11 +23,9 @@ pub struct Cluster {
     /// Default 2 with 3 or more replicas, else 1. From 1 to `replicas`. The number of copies of
     /// an object that have to be in sync for a write or deletion. With fewer copies, writes
     /// are answered `503` and reads go on. It has an effect with etcd only.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<u16>,
     /// The cluster's state in etcd. Without it the members are those of this file, and do not
     /// change while the nodes run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd: Option<Etcd>,
 }
 

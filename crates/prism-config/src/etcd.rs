@@ -28,13 +28,10 @@ pub struct Etcd {
     pub endpoints: Vec<Endpoint>,
     /// Required with `https`. Certificates (PEM) of the authorities that sign
     /// for etcd.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<PathBuf>,
     /// Default none. The certificate (PEM) by which etcd knows this host.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
     /// Default none. Its private key (PEM).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// Default 5 s. The time for which a backend may be cut off from etcd before the others go on
     /// without it. The backend itself stops serving a tenth earlier. A shorter time makes
@@ -59,7 +56,6 @@ impl Default for Etcd {
 
 impl Etcd {
     /// The time that a lease lasts.
-    #[must_use]
     pub fn lease_ttl(&self) -> Duration {
         Duration::from_secs(self.lease_ttl_s.into())
     }
@@ -141,25 +137,21 @@ impl Endpoint {
     }
 
     /// Whether it is reached over TLS.
-    #[must_use]
     pub fn is_secure(&self) -> bool {
         self.secure
     }
 
     /// Its name or address, an IPv6 address without brackets.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// Its port.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The value of the header `Host`.
-    #[must_use]
     pub fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),

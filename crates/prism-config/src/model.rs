@@ -23,7 +23,6 @@ pub struct Config {
     /// The address of clients, and hand-offs.
     pub service: Service,
     /// The switch in the path. Without it frontends relay every answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<Switch>,
     /// The nodes.
     #[serde(rename = "node")]
@@ -60,7 +59,6 @@ pub struct Service {
     /// object. For a longer answer the connection is handed off.
     pub relay_up_to: RelayUpTo,
     /// HTTPS on the same address. Without it there is no HTTPS.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 }
 
@@ -158,7 +156,6 @@ impl Default for Switch {
 
 impl Switch {
     /// The directory on bpffs with the pinned programs and maps.
-    #[must_use]
     pub fn pin_path(&self) -> PathBuf {
         Path::new("/sys/fs/bpf").join(&self.pin_dir)
     }
@@ -215,13 +212,11 @@ impl Default for Node {
 
 impl Node {
     /// Whether the node accepts connections from clients.
-    #[must_use]
     pub fn is_frontend(&self) -> bool {
         self.roles.contains(&Role::Frontend)
     }
 
     /// Whether the node stores objects.
-    #[must_use]
     pub fn is_backend(&self) -> bool {
         self.roles.contains(&Role::Backend)
     }
@@ -273,13 +268,11 @@ impl Default for Peers {
 
 impl Peers {
     /// The certificate of node `name`.
-    #[must_use]
     pub fn cert_file(&self, name: &str) -> PathBuf {
         self.cert_dir.join(format!("{name}.crt"))
     }
 
     /// The private key of node `name`.
-    #[must_use]
     pub fn key_file(&self, name: &str) -> PathBuf {
         self.cert_dir.join(format!("{name}.key"))
     }
@@ -360,7 +353,6 @@ impl Default for Admin {
 
 impl Config {
     /// The node called `name`.
-    #[must_use]
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
     }
@@ -376,21 +368,18 @@ impl Config {
     }
 
     /// The address of clients over HTTPS.
-    #[must_use]
     pub fn tls_address(&self) -> Option<SocketAddrV4> {
         let tls = self.service.tls.as_ref()?;
         Some(SocketAddrV4::new(*self.service.address.ip(), tls.port))
     }
 
     /// The beginning of all keys of this cluster in etcd.
-    #[must_use]
     pub fn etcd_prefix(&self) -> Option<String> {
         let etcd = self.cluster.etcd.as_ref()?;
         Some(format!("{}/{}/", etcd.prefix, self.cluster.name))
     }
 
     /// The Unix socket on which node `name` answers its counters.
-    #[must_use]
     pub fn admin_socket(&self, name: &str) -> PathBuf {
         self.admin.socket_dir.join(format!("{name}.sock"))
     }

@@ -55,7 +55,6 @@ pub struct SecretBytes<const N: usize>([u8; N]);
 
 impl<const N: usize> SecretBytes<N> {
     /// The secret's bytes.
-    #[must_use]
     pub fn bytes(&self) -> &[u8; N] {
         &self.0
     }
@@ -90,7 +89,6 @@ pub struct Credential {
 impl Credential {
     /// Whether S3 clients can use these: 1 to 128 printable ASCII characters
     /// each.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         let is_key = |key: &str| {
             (1..=MAX_KEY_CHARS).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic())

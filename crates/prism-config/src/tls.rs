@@ -27,7 +27,6 @@ pub struct Tls {
     /// by its owner only: 1 to 4 lines of 64 hexadecimal digits, the same on every frontend.
     /// The first seals tickets; the others only open older ones. Sessions of TLS 1.2 are not
     /// resumed, because their tickets have no forward secrecy.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ticket_secret_file: Option<PathBuf>,
     /// Default 43,200 s. The time for which one ticket key seals. A ticket is valid for at least
     /// that time and at most twice as long. A longer time exposes more sessions with the
@@ -67,7 +66,6 @@ pub struct Certificate {
     pub key_file: PathBuf,
     /// Default: the names in the certificate. The host names that it is served for; `*.` at the
     /// front stands for one label.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
@@ -123,7 +121,6 @@ pub enum TlsSuite {
 
 impl TlsSuite {
     /// IANA's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Aes128 => "TLS_AES_128_GCM_SHA256",

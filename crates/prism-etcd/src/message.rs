@@ -116,16 +116,8 @@ pub(crate) struct Number(pub(crate) u64);
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Text(String),
-            Number(u64),
-        }
-        match Form::deserialize(deserializer)? {
-            Form::Number(number) => Ok(Self(number)),
-            Form::Text(text) => text.parse().map(Self).map_err(D::Error::custom),
-        }
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
     }
 }
 

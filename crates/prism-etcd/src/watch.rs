@@ -1,7 +1,5 @@
 //! A watch: the changes of keys as they happen, on its own connection.
 
-use std::collections::VecDeque;
-
 use prism_http::BodyReader;
 use serde_json::json;
 
@@ -37,11 +35,10 @@ pub struct Update {
 pub struct Watch {
     connection: Connection,
     body: BodyReader,
-    /// The bytes of lines that are not complete.
+    /// Bytes that are not parsed yet.
     text: Vec<u8>,
     /// The length of the part of `text` that has no end of a line.
     seen: usize,
-    ready: VecDeque<Update>,
 }
 
 impl Watch {
@@ -71,7 +68,6 @@ impl Watch {
             body,
             text: Vec::new(),
             seen: 0,
-            ready: VecDeque::new(),
         })
     }
 
@@ -81,37 +77,33 @@ impl Watch {
     /// See [`Error`]. The watch has then ended.
     pub async fn next(&mut self) -> Result<Update, Error> {
         loop {
-            if let Some(update) = self.ready.pop_front() {
-                return Ok(update);
+            while let Some(line) = self.take_line() {
+                let line = serde_json::from_slice::<Line<_>>(&line).map_err(Error::malformed)?;
+                if let Some(update) = understand(line.into_result()?)? {
+                    return Ok(update);
+                }
             }
-            self.connection.fill().await.map_err(|e| self.broken(e))?;
-            let taken = self.connection.take_body(&mut self.body, &mut self.text);
-            taken.map_err(|e| self.broken(e))?;
-            self.read_lines()?;
-            if self.body.is_done() && self.ready.is_empty() {
+            if self.body.is_done() {
                 return Err(Error::Ended("the answer is over".into()));
             }
             if self.text.len() > MAX_LINE_BYTES {
                 return Err(Error::malformed("a line without an end"));
             }
+            self.connection.fill().await.map_err(|e| self.broken(e))?;
+            let taken = self.connection.take_body(&mut self.body, &mut self.text);
+            taken.map_err(|e| self.broken(e))?;
         }
     }
 
-    fn read_lines(&mut self) -> Result<(), Error> {
-        loop {
-            let new = self.text.get(self.seen..).unwrap_or_default();
-            let Some(end) = new.iter().position(|byte| *byte == b'\n') else {
-                self.seen = self.text.len();
-                return Ok(());
-            };
-            let line: Vec<u8> = self.text.drain(..=self.seen + end).collect();
-            self.seen = 0;
-            let line: Line<WatchResponse> =
-                serde_json::from_slice(&line).map_err(Error::malformed)?;
-            if let Some(update) = understand(line.into_result()?)? {
-                self.ready.push_back(update);
-            }
-        }
+    fn take_line(&mut self) -> Option<Vec<u8>> {
+        let new = self.text.get(self.seen..).unwrap_or_default();
+        let Some(end) = new.iter().position(|byte| *byte == b'\n') else {
+            self.seen = self.text.len();
+            return None;
+        };
+        let line = self.text.drain(..=self.seen + end).collect();
+        self.seen = 0;
+        Some(line)
     }
 
     fn broken(&self, source: std::io::Error) -> Error {

@@ -30,11 +30,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(name) = &args.node {
         let faults = node_faults(&config, name)?;
         if !faults.is_empty() {
-            bail!(
-                "{} fault(s) for {name}:\n  {}",
-                faults.len(),
-                faults.join("\n  ")
-            );
+            let count = faults.len();
+            bail!("{count} fault(s) for {name}:\n  {}", faults.join("\n  "));
         }
     }
     print!("{}", summary(&config));
@@ -71,10 +68,9 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         ];
         for (field, path) in files {
             if let Err(error) = std::fs::File::open(&path) {
-                faults.push(format!(
-                    "{field}: cannot read {}: {error}; make it with `prism pki init`",
-                    path.display()
-                ));
+                let path = path.display();
+                let fix = "make it with `prism pki init`";
+                faults.push(format!("{field}: cannot read {path}: {error}; {fix}"));
             }
         }
     }
@@ -89,41 +85,34 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
 
 /// The node called `name`; `None` for the switch.
 pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node>> {
-    if let Some(node) = config.node(name) {
-        return Ok(Some(node));
-    }
-    if name == "switch" {
+    if name == "switch" && config.node(name).is_none() {
         match config.switch {
             Some(_) => return Ok(None),
             None => bail!("the configuration has no [switch]; add one, or name a node"),
         }
     }
-    let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    bail!(
-        "the configuration has no node {name:?}; its nodes are {}",
-        names.join(", ")
-    )
+    node(config, name).map(Some)
 }
 
-fn replicas(config: &Config) -> String {
-    let replicas = config.cluster.replicas;
-    let min = MinReplicas(config.cluster.min_replicas).of(replicas);
-    format!("replicas {replicas} of each object, {min} in sync for a write")
+/// The node called `name`.
+pub(crate) fn node<'a>(config: &'a Config, name: &str) -> Result<&'a Node> {
+    if let Some(node) = config.node(name) {
+        return Ok(node);
+    }
+    let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    let names = names.join(", ");
+    bail!("the configuration has no node {name:?}; its nodes are {names}")
 }
 
 fn summary(config: &Config) -> String {
-    let service = &config.service;
+    let (cluster, service) = (&config.cluster, &config.service);
+    let replicas = cluster.replicas;
+    let min = MinReplicas(cluster.min_replicas).of(replicas);
+    let (address, hand_off) = (service.address, lower(&service.hand_off));
     let mut lines = vec![
-        format!(
-            "cluster  {} ({})",
-            config.cluster.name, config.cluster.region
-        ),
-        replicas(config),
-        format!(
-            "service  {}, hand-off {}",
-            service.address,
-            lower(&service.hand_off)
-        ),
+        format!("cluster  {} ({})", cluster.name, cluster.region),
+        format!("replicas {replicas} of each object, {min} in sync for a write"),
+        format!("service  {address}, hand-off {hand_off}"),
     ];
     lines.push(match &config.switch {
         None => "switch   none: frontends relay every answer".to_owned(),
@@ -137,17 +126,14 @@ fn summary(config: &Config) -> String {
     });
     lines.extend(config.nodes.iter().map(|node| {
         let roles: Vec<String> = node.roles.iter().map(lower).collect();
-        let store = if node.is_backend() {
-            format!(", store {}", node.store.display())
-        } else {
-            String::new()
-        };
-        format!(
-            "node     {} {} ({}{store})",
-            node.name,
-            node.address,
-            roles.join(", ")
-        )
+        let (name, address, roles) = (&node.name, node.address, roles.join(", "));
+        match node.is_backend() {
+            true => format!(
+                "node     {name} {address} ({roles}, store {})",
+                node.store.display()
+            ),
+            false => format!("node     {name} {address} ({roles})"),
+        }
     }));
     lines.join("\n") + "\n"
 }

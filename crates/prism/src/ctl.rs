@@ -15,7 +15,7 @@ use std::io::{self, BufWriter, Write};
 
 use clap::{Args, Subcommand};
 use prism_proto::control::FlowState;
-use prism_switch::{Counter, FlowRecord, SwitchView};
+use prism_switch::{FlowRecord, SwitchView};
 use serde::Serialize;
 
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
@@ -28,12 +28,24 @@ pub(crate) struct CtlArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum CtlCommand {
     /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
-    Flows(FlowsArgs),
+    Flows {
+        #[command(flatten)]
+        common: Common,
+        /// Also list tombstones: flows that have ended, whose epoch is still remembered.
+        #[arg(long)]
+        all: bool,
+    },
     /// List the switch's counters of packets and of commands.
     ///
     /// Each reason for which a packet is forwarded, left to the kernel or dropped has a
     /// counter, and so has each outcome of a command.
-    Counters(CountersArgs),
+    Counters {
+        #[command(flatten)]
+        common: Common,
+        /// Also list counters that are zero.
+        #[arg(long)]
+        all: bool,
+    },
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
     Drain(members::DrainArgs),
@@ -50,24 +62,6 @@ struct Common {
     /// Print JSON: an array of flows, or an object of counters.
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-struct FlowsArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Also list tombstones: flows that have ended, whose epoch is still remembered.
-    #[arg(long)]
-    all: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-struct CountersArgs {
-    #[command(flatten)]
-    common: Common,
-    /// Also list counters that are zero.
-    #[arg(long)]
-    all: bool,
 }
 
 /// A flow in JSON.
@@ -113,8 +107,8 @@ impl From<FlowRecord> for Flow {
 pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let printed = match &args.command {
-        CtlCommand::Flows(args) => flows(args, &mut out),
-        CtlCommand::Counters(args) => counters(args, &mut out),
+        CtlCommand::Flows { common, all } => flows(common, *all, &mut out),
+        CtlCommand::Counters { common, all } => counters(common, *all, &mut out),
         CtlCommand::Scrub(args) => scrub::run(args, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, &mut out),
         CtlCommand::Drain(args) => members::drain(args, &mut out),
@@ -122,29 +116,19 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
         CtlCommand::Credentials(args) => credentials::run(args, &mut out),
     };
-    match printed.and_then(|()| Ok(out.flush()?)) {
-        // The reader has closed the pipe.
-        Err(e) if is_broken_pipe(&e) => Ok(()),
-        other => other,
-    }
+    printed.and_then(|()| Ok(out.flush()?))
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    kind == Some(io::ErrorKind::BrokenPipe)
-}
-
-fn flows(args: &FlowsArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let view = SwitchView::open(&args.common.pin)?;
-    let wanted = |f: &FlowRecord| args.all || f.state != FlowState::Absent;
+fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let view = SwitchView::open(&common.pin)?;
     let mut separator = "[\n";
     for record in view.flows()? {
         let record = record?;
-        if !wanted(&record) {
+        if !all && record.state == FlowState::Absent {
             continue;
         }
         let flow = Flow::from(record);
-        if args.common.json {
+        if common.json {
             // Flows are printed one by one, because there may be millions.
             write!(out, "{separator}{}", serde_json::to_string(&flow)?)?;
             separator = ",\n";
@@ -152,7 +136,7 @@ fn flows(args: &FlowsArgs, out: &mut impl Write) -> anyhow::Result<()> {
             print_flow(&flow, out)?;
         }
     }
-    if args.common.json {
+    if common.json {
         let open = if separator == "[\n" { "[" } else { "" };
         writeln!(out, "{open}\n]")?;
     }
@@ -178,17 +162,13 @@ fn print_flow(f: &Flow, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-fn counters(args: &CountersArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let counters = SwitchView::open(&args.common.pin)?.counters()?;
-    let shown: Vec<&Counter> = counters
-        .iter()
-        .filter(|c| args.all || args.common.json || c.value > 0)
-        .collect();
-    if args.common.json {
-        let named = shown.into_iter().map(|c| (c.name.clone(), c.value));
+fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = SwitchView::open(&common.pin)?.counters()?;
+    if common.json {
+        let named = counters.into_iter().map(|c| (c.name, c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
     }
-    for c in shown {
+    for c in counters.iter().filter(|c| all || c.value > 0) {
         writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
     }
     Ok(())

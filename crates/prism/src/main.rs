@@ -11,7 +11,8 @@ mod pki;
 mod random;
 mod serve;
 mod switch;
-mod version;
+#[cfg(test)]
+mod version_tests;
 
 use std::process::ExitCode;
 
@@ -20,7 +21,7 @@ use clap::Parser;
 /// S3 object storage whose frontend stays out of the data path: a client's connection
 /// moves to the backend that has the object.
 #[derive(Debug, Parser)]
-#[command(name = "prism", version = version::VERSION, max_term_width = 100)]
+#[command(name = "prism", version = env!("PRISM_VERSION"), max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

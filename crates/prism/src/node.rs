@@ -19,8 +19,8 @@ use prism_membership::Cluster;
 use prism_replicas::saved_state;
 
 pub(crate) use self::run::until_stopped;
-use self::server::check_name;
 pub(crate) use self::server::{Server, open_store};
+use crate::check;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
-    check_name(&config, &args.node)?;
+    check::node(&config, &args.node)?;
     // The store is opened first, because it has saved the cluster's last state.
     let store = open_store(&config, &args.node)?;
     let testimony = store.as_ref().map(saved_state::read).transpose()?;

@@ -128,40 +128,39 @@ fn introduce(
     from: credentials::From,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "Serving {} at http://{address}", args.dir.display())?;
-    writeln!(out)?;
-    writeln!(out, "  export AWS_ENDPOINT_URL=http://{address}")?;
-    writeln!(out, "  export AWS_DEFAULT_REGION={}", args.region)?;
+    let (dir, region) = (args.dir.display(), &args.region);
+    write!(
+        out,
+        "Serving {dir} at http://{address}\n\n  \
+         export AWS_ENDPOINT_URL=http://{address}\n  \
+         export AWS_DEFAULT_REGION={region}\n"
+    )?;
+    let Credential {
+        access_key,
+        secret_key,
+    } = user;
     match from {
         credentials::From::Environment => {
             writeln!(
                 out,
-                "  (with the access key {:?} of the environment)",
-                user.access_key
+                "  (with the access key {access_key:?} of the environment)"
             )?;
         }
         credentials::From::File(path) => {
-            writeln!(out, "  export AWS_ACCESS_KEY_ID={}", user.access_key)?;
-            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={}", user.secret_key)?;
+            writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
+            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={secret_key}")?;
             writeln!(out, "  (kept in {})", path.display())?;
         }
     }
-    let curl = format!(
-        "curl --aws-sigv4 aws:amz:{}:s3 -u \"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"",
-        args.region
-    );
-    writeln!(out)?;
-    writeln!(out, "  {curl} -X PUT $AWS_ENDPOINT_URL/first")?;
-    writeln!(
+    let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";
+    let curl = format!("curl --aws-sigv4 aws:amz:{region}:s3 -u {user}");
+    write!(
         out,
-        "  {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file"
+        "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
+         {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file\n  \
+         {curl} $AWS_ENDPOINT_URL/first/file\n  \
+         aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
+         Ctrl-C ends it.\n"
     )?;
-    writeln!(out, "  {curl} $AWS_ENDPOINT_URL/first/file")?;
-    writeln!(
-        out,
-        "  aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first"
-    )?;
-    writeln!(out)?;
-    writeln!(out, "Ctrl-C ends it.")?;
     out.flush()
 }

@@ -62,18 +62,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         settings.key_id,
         ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
     ));
-    let observed = match config.cluster.etcd {
-        Some(_) => Some(observe(&config)?),
-        None => None,
-    };
+    let observed = config.cluster.etcd.as_ref().map(|_| observe(&config));
+    let observed = observed.transpose()?;
     let news = observed.as_ref().map(|observed| observed.directory.clone());
     let pauses = Arc::new(Pauses::default());
-    serve(
-        pauses.clone(),
-        settings.control.into(),
-        leases.clone(),
-        news,
-    )?;
+    let control = settings.control.into();
+    serve(pauses.clone(), control, leases.clone(), news)?;
     let mut agent = Agent::new(&switch).with_leases(leases.clone(), &tables.services)?;
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause) {
@@ -144,29 +138,21 @@ fn switch_config(
         name: name.clone(),
         xdp,
     });
-    let nodes = directory.iter().map(|(_, host)| NodeConfig {
-        addr: host.address.into(),
-        tenant: TENANT,
-        roles: Roles {
-            frontend: host.is_frontend(),
-            backend: host.is_backend(),
-        },
-        link: None,
-    });
-    // The switch drops a backend's TCP to unknown hosts. Leases need the control address.
-    let own = NodeConfig {
-        addr: (*settings.control.ip()).into(),
-        tenant: NO_TENANT,
-        roles: Roles::default(),
+    let node = |addr, tenant, roles| NodeConfig {
+        addr,
+        tenant,
+        roles,
         link: None,
     };
-    // Backends also need etcd.
-    let etcd = etcd_addresses(config).into_iter().map(|addr| NodeConfig {
-        addr,
-        tenant: NO_TENANT,
-        roles: Roles::default(),
-        link: None,
+    let nodes = directory.iter().map(|(_, host)| {
+        let (frontend, backend) = (host.is_frontend(), host.is_backend());
+        node(host.address.into(), TENANT, Roles { frontend, backend })
     });
+    // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
+    // backends also need etcd.
+    let other = |addr| node(addr, NO_TENANT, Roles::default());
+    let own = other((*settings.control.ip()).into());
+    let etcd = etcd_addresses(config).into_iter().map(other);
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
     let addresses = std::iter::once(config.service.address).chain(config.tls_address());
     let frontends = directory.iter().filter(|(_, host)| host.is_frontend());

@@ -6,8 +6,9 @@ use anyhow::{Context, bail};
 use prism_replicas::ProgressReport;
 use serde::Deserialize;
 
-use super::reach::{ConfigFile, ask, node, print_json};
+use super::reach::{ConfigFile, ask, print_json};
 use super::recover;
+use crate::check;
 
 /// Show the backends of the cluster as a node of this host sees them.
 ///
@@ -63,7 +64,7 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
     }
     let config = args.config.load()?;
     let socket = match &args.node {
-        Some(name) => config.admin_socket(&node(&config, name)?.name),
+        Some(name) => config.admin_socket(&check::node(&config, name)?.name),
         None => {
             let all = config.nodes.iter();
             let mut sockets = all.map(|node| config.admin_socket(&node.name));
@@ -76,7 +77,6 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
         true => print_json(out, &document)?,
         false => print(&survey, out)?,
     }
-    out.flush()?;
     let away = survey.backends.iter().filter(|backend| !backend.in_reach);
     let away: Vec<&str> = away.map(|backend| backend.name.as_str()).collect();
     match away.as_slice() {

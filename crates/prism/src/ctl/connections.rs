@@ -5,7 +5,8 @@ use std::io::Write;
 
 use serde::Deserialize;
 
-use super::reach::{ConfigFile, ask, node};
+use super::reach::{ConfigFile, ask};
+use crate::check;
 
 /// Move the client connections of a node on this host to other nodes.
 ///
@@ -27,7 +28,7 @@ struct Told {
 
 pub(super) fn run(args: &DrainConnectionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let socket = config.admin_socket(&node(&config, &args.name)?.name);
+    let socket = config.admin_socket(&check::node(&config, &args.name)?.name);
     let (Told { node, connections }, _) = ask(&socket, "drain-connections")?;
     writeln!(out, "{node}: {connections} connections begin to move")?;
     Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_config::{Config, Node};
+use prism_config::Config;
 use prism_etcd::Client;
 use prism_membership::Known;
 use prism_membership::etcd::{Keys, client};
@@ -69,12 +69,6 @@ impl Etcd {
         let snapshot = self.client.read(self.keys.prefix()).await?;
         Ok(Known::read(&self.keys, &snapshot, &Known::default()))
     }
-}
-
-/// The node called `name`.
-pub(super) fn node<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Node> {
-    let node = config.node(name);
-    node.with_context(|| format!("the configuration has no node {name:?}"))
 }
 
 /// The answer of the node with this admin socket: the wanted fields, and the whole document.

@@ -92,16 +92,13 @@ fn refuse(
 ) -> anyhow::Result<()> {
     let heard: Vec<&str> = known.testimonies.keys().map(NodeName::as_str).collect();
     if args.json {
-        let doubts = match error {
+        let unproven = match error {
             RecoverError::Unproven(doubts) => json!(doubts),
             _ => json!({}),
         };
-        let answer = json!({
-            "recovered": false,
-            "error": error.to_string(),
-            "unproven": doubts,
-            "heard": heard,
-        });
+        let error = error.to_string();
+        let answer =
+            json!({"recovered": false, "error": error, "unproven": unproven, "heard": heard});
         writeln!(out, "{answer:#}")?;
         out.flush()?;
     }
@@ -136,8 +133,9 @@ fn why(verdict: Verdict) -> &'static str {
     }
 }
 
-fn word(status: Option<Status>) -> &'static str {
-    match status {
+/// The status of a backend in the recovered state.
+fn word(recovery: &Recovery, name: &NodeName) -> &'static str {
+    match recovery.state.status(name.as_str()) {
         Some(Status::InSync) => "in-sync",
         Some(Status::Lagging) => "lagging",
         Some(Status::Out) => "out",
@@ -150,15 +148,12 @@ fn loses(args: &RecoverArgs) -> bool {
 }
 
 fn as_json(args: &RecoverArgs, recovery: &Recovery, users: usize) -> Value {
-    let backends: BTreeMap<&str, Value> = recovery
-        .verdicts
-        .iter()
-        .map(|(name, verdict)| {
-            let status = word(recovery.state.status(name.as_str()));
-            let told = json!({"status": status, "verdict": verdict, "why": why(*verdict)});
-            (name.as_str(), told)
-        })
-        .collect();
+    let verdicts = recovery.verdicts.iter().map(|(name, verdict)| {
+        let status = word(recovery, name);
+        let told = json!({"status": status, "verdict": verdict, "why": why(*verdict)});
+        (name.as_str(), told)
+    });
+    let backends: BTreeMap<&str, Value> = verdicts.collect();
     json!({
         "recovered": !args.dry_run,
         "noted_by": recovery.of,
@@ -178,7 +173,7 @@ fn print(
 ) -> std::io::Result<()> {
     let (of, from, epoch) = (&recovery.of, recovery.from_epoch, recovery.state.epoch);
     for (name, verdict) in &recovery.verdicts {
-        let status = word(recovery.state.status(name.as_str()));
+        let status = word(recovery, name);
         writeln!(out, "{:<16} {status:<8} {}", name.as_str(), why(*verdict))?;
     }
     if !loses(args) {

@@ -10,7 +10,8 @@ use anyhow::bail;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::reach::{ConfigFile, ask, node, print_json};
+use super::reach::{ConfigFile, ask, print_json};
+use crate::check;
 
 /// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
@@ -87,7 +88,6 @@ pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> 
             print(status, out)?;
         }
     }
-    out.flush()?;
     let faults: u64 = found.iter().map(|status| status.fault_count).sum();
     let broken = found.iter().any(|status| !status.complete);
     match (faults, broken) {
@@ -104,7 +104,7 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
     let config = args.config.load()?;
     let mut sockets = Vec::new();
     for name in &args.node {
-        if !node(&config, name)?.is_backend() {
+        if !check::node(&config, name)?.is_backend() {
             bail!("{name} is not a backend, so it has no store");
         }
         sockets.push(config.admin_socket(name));

@@ -1,9 +1,9 @@
 //! Findings about the network: settings that break a moved connection silently.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::process::Command;
 
 use super::finding::{Finding, Part, Subject, read};
 
@@ -24,16 +24,12 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
 /// Findings about the node's address and a frontend's service address on this host.
 pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding> {
     let subject = Subject("addresses");
-    let Some(here) = local_addresses() else {
-        let found = "cannot list this host's addresses";
-        return vec![subject.unknown(found, "install iproute2")];
-    };
     let wanted = std::iter::once((own, "the node's address"))
         .chain(service.map(|service| (service, "the service address, which every frontend has")));
     wanted
-        .map(|(address, what)| match here.contains(&address) {
-            true => subject.good(format!("this host has {address}")),
-            false => subject.missing(
+        .map(|(address, what)| match source_towards(address) {
+            Ok(source) if source == address => subject.good(format!("this host has {address}")),
+            _ => subject.missing(
                 format!("this host does not have {address}, {what}"),
                 format!("ip address add {address}/32 dev INTERFACE"),
             ),
@@ -41,19 +37,12 @@ pub(super) fn addresses(own: Ipv4Addr, service: Option<Ipv4Addr>) -> Vec<Finding
         .collect()
 }
 
-fn local_addresses() -> Option<Vec<Ipv4Addr>> {
-    let output = Command::new("ip")
-        .args(["-4", "-o", "address"])
-        .output()
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let address = |line: &str| {
-        let mut words = line
-            .split_ascii_whitespace()
-            .skip_while(|word| *word != "inet");
-        words.nth(1)?.split('/').next()?.parse().ok()
-    };
-    Some(text.lines().filter_map(address).collect())
+/// The address from which this host would send to `address`: the same one if the host has it.
+fn source_towards(address: Ipv4Addr) -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // Sends nothing.
+    socket.connect((address, 9))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Names of the directories in `path`.

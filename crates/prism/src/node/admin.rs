@@ -80,8 +80,11 @@ async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
             None => json!({ "error": "no worker answers" }),
         },
         "drain-connections" => drain_connections(node),
-        "trace on" => switch_trace(node, true),
-        "trace off" => switch_trace(node, false),
+        word @ ("trace on" | "trace off") => {
+            let on = word == "trace on";
+            node.process.trace.set_on(on);
+            json!({ "trace": on })
+        }
         "trace take" => trace(node),
         line => match line.strip_prefix("scrub ") {
             Some(what) => scrub(node, what),
@@ -97,17 +100,17 @@ async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
 
 fn counters(server: &Server) -> Value {
     let node = &*server.node;
-    let named = |list: Vec<(&'static str, u64)>| -> Value {
-        list.into_iter()
-            .map(|(name, value)| (name.to_owned(), Value::from(value)))
-            .collect()
-    };
+    let named = |list: Vec<(&'static str, u64)>| -> Value { list.into_iter().collect() };
     let mut requests = node.counters.named();
-    let up_to_bytes = server.gateway.relay_up_to_bytes();
-    requests.push(("relay_up_to_bytes", up_to_bytes.into()));
     let hand_off_ns = node.process.hand_off_ns().unwrap_or_default();
-    requests.push(("hand_off_ns", hand_off_ns as u64));
-    requests.push(("relay_ns", server.gateway.relay_ns() as u64));
+    requests.extend([
+        (
+            "relay_up_to_bytes",
+            server.gateway.relay_up_to_bytes().into(),
+        ),
+        ("hand_off_ns", hand_off_ns as u64),
+        ("relay_ns", server.gateway.relay_ns() as u64),
+    ]);
     json!({
         "node": node.name,
         "handoff": named(node.process.counters.named()),
@@ -156,11 +159,6 @@ fn drain_connections(node: &Node) -> Value {
     let connections = node.process.counters.connections_open.read();
     node.orders.move_all();
     json!({ "node": node.name, "connections": connections })
-}
-
-fn switch_trace(node: &Node, on: bool) -> Value {
-    node.process.trace.set_on(on);
-    json!({ "trace": on })
 }
 
 fn trace(node: &Node) -> Value {

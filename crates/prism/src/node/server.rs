@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use prism_config::{Config, CongestionWindow, HandOffMethod};
 use prism_gateway::{Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
@@ -14,6 +14,8 @@ use prism_proto::control::ControlKey;
 use prism_replicas::Node;
 use prism_service::Link;
 use prism_store::Store;
+
+use crate::check;
 
 /// A node with all of its parts.
 pub(crate) struct Server {
@@ -35,7 +37,7 @@ impl Server {
         store: Option<Store>,
     ) -> anyhow::Result<Self> {
         let config = Arc::new(config);
-        let settings = check_name(&config, name)?;
+        let settings = check::node(&config, name)?;
         let https = Https::load(&config, settings)?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let users = cluster.users.borrow().clone();
@@ -65,54 +67,45 @@ impl Server {
     }
 
     pub(crate) fn settings(&self) -> anyhow::Result<&prism_config::Node> {
-        self.node
-            .config
-            .node(&self.node.name)
-            .context("the node is gone from its configuration")
+        check::node(&self.node.config, &self.node.name)
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
-        let peers = &self.node.config.peers;
-        let identity = match self.is_alone() {
-            true => None,
-            false => {
-                let (cert, key) = (
-                    peers.cert_file(&self.node.name),
-                    peers.key_file(&self.node.name),
-                );
-                let identity = Identity::load(&peers.ca_file, &cert, &key);
-                Some(identity.context("this node's certificate (make one with `prism pki init`)")?)
-            }
-        };
-        let switch = match &self.node.config.switch {
-            Some(switch) => Some(SwitchAddress {
+        let (node, config) = (&self.node, &self.node.config);
+        let (service, peers, limits) = (&config.service, &config.peers, &config.limits);
+        let identity = (!self.is_alone()).then(|| {
+            let (cert, key) = (peers.cert_file(&node.name), peers.key_file(&node.name));
+            let identity = Identity::load(&peers.ca_file, &cert, &key);
+            identity.context("this node's certificate (make one with `prism pki init`)")
+        });
+        let switch = config.switch.as_ref().map(|switch| {
+            anyhow::Ok(SwitchAddress {
                 control: switch.control.into(),
                 key_id: switch.key_id,
                 key: ControlKey::new(*switch.load_key()?.bytes()),
-            }),
-            None => None,
-        };
+            })
+        });
         Ok(EndpointConfig {
-            name: self.node.name.clone(),
+            name: node.name.clone(),
             address: settings.address.into(),
-            service: self.node.config.service.address.into(),
+            service: service.address.into(),
             listen: settings.is_frontend(),
             peer_port: peers.port,
-            peers: other_nodes(&self.node.name, &self.node.cluster.directory.borrow()),
-            identity,
-            switch,
-            placement: self.node.cluster.placement_digest(&self.node.config),
-            method: match self.node.config.service.hand_off_method {
+            peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
+            identity: identity.transpose()?,
+            switch: switch.transpose()?,
+            placement: node.cluster.placement_digest(config),
+            method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,
             },
-            carry_window: self.node.config.service.congestion_window == CongestionWindow::Carry,
+            carry_window: service.congestion_window == CongestionWindow::Carry,
             tls: self.https.as_ref().map(|https| https.service.clone()),
-            max_connections: self.node.config.limits.connections.into(),
+            max_connections: limits.connections.into(),
             newcomers: NewcomerLimits {
-                per_address: self.node.config.limits.unauthenticated_per_address,
-                timeout: self.node.config.limits.unauthenticated_timeout(),
+                per_address: limits.unauthenticated_per_address,
+                timeout: limits.unauthenticated_timeout(),
             },
             transit: Some(self.transit()),
         })
@@ -129,51 +122,32 @@ impl Server {
 /// The other nodes, for the hand-off library.
 pub(super) fn other_nodes(own_name: &str, directory: &Directory) -> Vec<Peer> {
     let others = directory.iter().filter(|(name, _)| *name != own_name);
-    others
-        .map(|(name, host)| Peer {
-            name: name.to_owned(),
-            address: host.address.into(),
-        })
-        .collect()
+    let peers = others.map(|(name, host)| Peer {
+        name: name.to_owned(),
+        address: host.address.into(),
+    });
+    peers.collect()
 }
 
 /// The other nodes, for connections that move when this node ends.
 fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
     let others = directory.iter().filter(|(name, _)| *name != own_name);
-    others
-        .map(|(name, host)| Neighbour {
-            name: name.to_owned(),
-            is_frontend: host.is_frontend(),
-        })
-        .collect()
-}
-
-/// The node's part of the configuration.
-pub(super) fn check_name<'a>(
-    config: &'a Config,
-    name: &str,
-) -> anyhow::Result<&'a prism_config::Node> {
-    let Some(settings) = config.node(name) else {
-        let names: Vec<&str> = config.nodes.iter().map(|n| n.name.as_str()).collect();
-        bail!(
-            "no [[node]] is called {name:?}; there are: {}",
-            names.join(", ")
-        );
-    };
-    Ok(settings)
+    let neighbours = others.map(|(name, host)| Neighbour {
+        name: name.to_owned(),
+        is_frontend: host.is_frontend(),
+    });
+    neighbours.collect()
 }
 
 /// Opens the store of the node called `name`, if it is a backend.
 pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
-    let node = check_name(config, name)?;
+    let node = check::node(config, name)?;
     if !node.is_backend() {
         return Ok(None);
     }
+    let limits = &config.limits;
     let settings = prism_store::Config {
-        max_object_len: config
-            .limits
-            .max_object_bytes
-            .min(prism_store::OBJECT_LEN_LIMIT),
+        max_object_len: limits.max_object_bytes.min(prism_store::OBJECT_LEN_LIMIT),
         durability: match node.durability {
             prism_config::Durability::Fsync => prism_store::Durability::Fsync,
             prism_config::Durability::None => prism_store::Durability::None,
