@@ -50,11 +50,7 @@ fn commit(repository: &Path) -> Option<String> {
         }
     }
     let is_clean = git(&[&["diff", "--quiet", "HEAD", "--"], &SOURCES[..]].concat()).is_some();
-    Some(if is_clean {
-        hash
-    } else {
-        format!("{hash}-dirty")
-    })
+    Some(if is_clean { hash } else { hash + "-dirty" })
 }
 
 /// The paths of `SOURCES`. Their change compiles the program again anyway.

@@ -31,9 +31,6 @@ pub struct TooFewCopies {
 
 impl View {
     /// Checks that enough copies of a key are in sync for a write.
-    ///
-    /// # Errors
-    /// [`TooFewCopies`].
     pub fn check_copies(
         &self,
         bucket: &str,

@@ -1,14 +1,9 @@
-//! Recovery of a cluster's state that etcd has lost.
+//! Recovery of a cluster's state that etcd has lost, from the stores' testimonies.
 //!
-//! Each store has recorded the state that it acted by last: its testimony. The latest of
-//! these is the cluster's state, unless the cluster has gone on without these backends. A
-//! cluster goes on to a later state only if all that live have adopted the state before. It
-//! answers by that state only through backends in sync.
-//!
-//! Recovery therefore needs the testimony of every backend that is in sync or catching up by the
-//! latest state. Then no backend has answered by a later state. A backend that was out could only
-//! have caught up from one of these. The recovered state has a later epoch than any that there can
-//! have been.
+//! The latest testimony has the cluster's state, unless the cluster has gone on without these
+//! backends. Recovery therefore needs the testimony of every backend that is in sync or catching
+//! up by that state (docs/design/cluster.md). The recovered state has a later epoch than any
+//! that there can have been.
 //!
 //! A backend without a testimony, or with another store, may have had writes that no other
 //! backend knows. The administrator has to name it to leave it out.

@@ -5,7 +5,7 @@
 //! reported together with all other faults.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -151,13 +151,6 @@ impl Default for Switch {
             max_flows: 1 << 20,
             idle_timeout_s: 3_600,
         }
-    }
-}
-
-impl Switch {
-    /// The directory on bpffs with the pinned programs and maps.
-    pub fn pin_path(&self) -> PathBuf {
-        Path::new("/sys/fs/bpf").join(&self.pin_dir)
     }
 }
 

@@ -72,9 +72,6 @@ impl Client {
     }
 
     /// Reads all keys that begin with `prefix`, from the leader of etcd.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn read(&self, prefix: &str) -> Result<Snapshot, Error> {
         let answer: RangeResponse = self.call("/v3/kv/range", range(prefix).into()).await?;
         let entries = answer.kvs.into_iter();
@@ -87,9 +84,6 @@ impl Client {
     /// Makes all `changes` in one transaction if all `conditions` hold. A call that fails may
     /// have been carried out. A call that was repeated may find that its own change breaks
     /// the conditions.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn change(
         &self,
         conditions: &[Condition],
@@ -111,9 +105,6 @@ impl Client {
 
     /// Obtains a lease. Returns the time that it lasts without [`Self::keep_alive`]: at least
     /// `ttl`, rounded up to whole seconds.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn grant(&self, ttl: Duration) -> Result<(LeaseId, Duration), Error> {
         let request = json!({ "TTL": ttl.as_secs().to_string() });
         let answer: LeaseResponse = self.call("/v3/lease/grant", request).await?;
@@ -126,9 +117,6 @@ impl Client {
 
     /// Renews a lease, from the moment when etcd gets the call. Returns the time that it lasts,
     /// or `None` if it has ended.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, Error> {
         let request = json!({ "ID": lease.0.to_string() });
         let line: Line<LeaseResponse> = self.call("/v3/lease/keepalive", request).await?;
@@ -137,10 +125,8 @@ impl Client {
         Ok(Some(left).filter(|left| !left.is_zero()))
     }
 
-    /// Ends a lease, and deletes all keys that are bound to it.
-    ///
-    /// # Errors
-    /// See [`Error`]. etcd refuses a lease that has ended.
+    /// Ends a lease, and deletes all keys that are bound to it. etcd refuses that for a lease that
+    /// has ended.
     pub async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         let request = json!({ "ID": lease.0.to_string() });
         let done: Result<Value, Error> = self.call("/v3/lease/revoke", request).await;
@@ -149,9 +135,6 @@ impl Client {
 
     /// Watches the keys that begin with `prefix`, from `revision` on. It asks only the endpoint
     /// that answered last, so read first.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn watch(&self, prefix: &str, revision: u64) -> Result<Watch, Error> {
         let endpoint = self.endpoint(self.current.load(Ordering::Relaxed))?;
         let opened = tokio::time::timeout(self.timeout, async {

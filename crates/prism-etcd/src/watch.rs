@@ -71,10 +71,7 @@ impl Watch {
         })
     }
 
-    /// Waits for the next changes. It is cancel safe.
-    ///
-    /// # Errors
-    /// See [`Error`]. The watch has then ended.
+    /// Waits for the next changes. It is cancel safe. After an error the watch has ended.
     pub async fn next(&mut self) -> Result<Update, Error> {
         loop {
             while let Some(line) = self.take_line() {

@@ -200,7 +200,7 @@ fn switch_fault(state: &State) -> Option<Fault> {
 
 fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
     let Some(switch) = switch else { return Ok(()) };
-    let pins = switch.pin_path();
+    let pins = Path::new("/sys/fs/bpf").join(&switch.pin_dir);
     if !std::fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("it has pinned nothing in {}", pins.display()));
     }

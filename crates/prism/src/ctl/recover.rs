@@ -100,7 +100,6 @@ fn refuse(
         let answer =
             json!({"recovered": false, "error": error, "unproven": unproven, "heard": heard});
         writeln!(out, "{answer:#}")?;
-        out.flush()?;
     }
     let heard = match heard.as_slice() {
         [] => "no store has reported".to_owned(),

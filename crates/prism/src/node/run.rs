@@ -8,7 +8,8 @@ use prism_gateway::{Farewells, farewells};
 use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
-use tokio::sync::{mpsc, watch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::server::Server;
 use super::{admin, leave, worker};
@@ -80,30 +81,19 @@ fn attend(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
         let node = &server.node;
         let path = node.config.admin_socket(&node.name);
         let admin = admin::Admin::bind(&path)
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
-        let (hung_up, mut again) = watch::channel(());
-        let forward_hang_ups = async {
-            while hang_up.recv().await.is_some() {
-                hung_up.send_replace(());
-            }
-            std::future::pending::<()>().await;
-        };
-        let mut hung_up_for_https = hung_up.subscribe();
-        let keep_https = supervise("certificates", async || {
-            keep_https(server, &mut hung_up_for_https).await;
-        });
+        let mut hang_ups = [signal(SignalKind::hangup())?, signal(SignalKind::hangup())?];
+        let [for_https, for_users] = &mut hang_ups;
+        let keep_https = supervise("certificates", async || keep_https(server, for_https).await);
         let keep_users = supervise("users", async || {
-            let look = async || {
-                if again.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+            let look = async || match for_users.recv().await {
+                Some(()) => (),
+                None => std::future::pending().await,
             };
             node.cluster.keep_current(look).await;
         });
@@ -131,7 +121,6 @@ fn attend(
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
-            () = forward_hang_ups => {}
             () = keep_https => {}
             () = keep_users => {}
             () = supervise("views", async || follow_views(node).await) => {}
@@ -146,14 +135,14 @@ fn attend(
 }
 
 /// Loads certificates whenever their files change or SIGHUP arrives. Never returns.
-async fn keep_https(server: &Server, hung_up: &mut watch::Receiver<()>) {
+async fn keep_https(server: &Server, hang_up: &mut Signal) {
     let Some(https) = &server.https else {
         return std::future::pending().await;
     };
     loop {
         tokio::select! {
             () = https.keep_current() => {}
-            Ok(()) = hung_up.changed() => https.reload(),
+            Some(()) = hang_up.recv() => https.reload(),
         }
     }
 }
