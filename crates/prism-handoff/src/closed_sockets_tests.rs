@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request};
-use prism_proto::flow_table::FlowTable;
+use prism_reference::FlowTable;
 use prism_proto::lease::NO_DIGEST;
 use tokio::task::LocalSet;
 

@@ -2,8 +2,8 @@
 //! (docs/protocol.md, section 1). The C side is `bpf/wire.h`; the build of `prism-switch` fails if
 //! the two disagree.
 //!
-//! Not here: when a command is sent (`steering`), and what it does to the flow table (`flow_table`,
-//! the reference for the data-plane program).
+//! Not here: when a command is sent (`steering`), and what it does to the flow table
+//! (`bpf/command.h`, and `tools/reference` for tests).
 
 mod codec;
 
@@ -38,8 +38,8 @@ pub const MAX_EPOCH_STEP: u64 = 1_000;
 /// block and its undoing, with room to spare.
 pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
 /// The lifetime of a tombstone. When the switch deletes one, its epoch becomes the least that any
-/// unknown flow takes (see [`crate::flow_table`]). By then, the newest epoch of a tombstone has to
-/// be older than the first epoch of any living connection.
+/// unknown flow takes. By then, the newest epoch of a tombstone has to be older than the first epoch
+/// of any living connection.
 pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
 /// Byte offsets of the fields, for the compile-time check against C.

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | [`control`], [`lease`] | messages between nodes and the switch |
 //! | [`steering`] | a sender of commands: repetition, deadlines, the switch's clock |
-//! | [`flow_table`] | the switch's rules for commands, as a reference for tests |
 //! | [`node`], [`tcp_state`] | frames between nodes, and the state of a connection in them |
 //! | [`relay`], [`verified`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
@@ -19,7 +18,7 @@
 //! use prism_proto::control::{
 //!     Answer, ControlKey, FlowKey, FlowState, Ops, Owner, Request, Status,
 //! };
-//! use prism_proto::flow_table::FlowTable;
+//! use prism_reference::FlowTable;
 //!
 //! let key = ControlKey::new(*b"0123456789abcdef");
 //! let now_ns = 1_800_000_000_000_000_000;
@@ -62,7 +61,6 @@
 pub mod claim;
 pub mod control;
 pub mod export;
-pub mod flow_table;
 pub mod import;
 pub mod lease;
 pub mod newcomers;

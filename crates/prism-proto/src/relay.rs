@@ -85,7 +85,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    use crate::verified::tests::every_form;
+    use crate::verified::verified_tests::every_form;
 
     #[test]
     fn round_trips_and_asks_for_more_at_every_cut() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use prism_proto::control::{FlowKey, Ops, Owner, Request};
 use prism_proto::export::BLOCKED_NS;
-use prism_proto::flow_table::{FlowTable, SynFate};
+use prism_reference::{FlowTable, SynFate};
 
 use crate::frontends::{Lists, is_frontend};
 use crate::host::{FRONTEND, KEY_ID, addr_of, control_key, owner_record};

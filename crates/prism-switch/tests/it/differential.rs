@@ -9,7 +9,7 @@ use crate::common::*;
 use prism_proto::control::{
     Answer, FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Request, TOMBSTONE_NS,
 };
-use prism_proto::flow_table::{FlowTable, SynFate};
+use prism_reference::{FlowTable, SynFate};
 use prism_switch::Agent;
 use prism_switch::bench::{Hook, Verdict};
 

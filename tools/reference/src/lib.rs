@@ -3,9 +3,11 @@
 //!
 //! Not here: packets, and the rights of tenants; see `bpf/`.
 
+#![forbid(unsafe_code)]
+
 use std::collections::HashMap;
 
-use crate::control::{
+use prism_proto::control::{
     Answer, FRESHNESS_NS, FlowKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner,
     Request, Status, TOMBSTONE_NS,
 };

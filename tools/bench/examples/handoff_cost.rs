@@ -1,7 +1,7 @@
 //! The cost of one hand-off in system calls: medians and 99th percentiles of each step, for an idle
 //! connection over loopback that moves in place.
 //!
-//! `cargo run --release -p prism-sys --example handoff_cost [rounds]`, as root. It runs in a
+//! `cargo run --release -p prism-bench --example handoff_cost [rounds]`, as root. It runs in a
 //! network namespace of its own.
 
 use std::error::Error;

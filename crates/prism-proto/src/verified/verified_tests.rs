@@ -1,0 +1,70 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+use super::*;
+
+pub(crate) fn every_form() -> Vec<Verified> {
+    let callers = [
+        Caller::AccessKey("AKIAEXAMPLE".into()),
+        Caller::AccessKey("k".repeat(255)),
+        Caller::Anonymous(Policy::NotAsked),
+        Caller::Anonymous(Policy::Allows),
+    ];
+    let seed = Seed {
+        signature: [7; 32],
+        time_s: u64::MAX,
+    };
+    let mut bodies = vec![Body::Unsaid, Body::Sha256([5; 32])];
+    for trailer in [false, true] {
+        bodies.extend([None, Some(seed)].map(|seed| Body::Chunks { trailer, seed }));
+    }
+    let all = callers.iter().flat_map(|caller| {
+        bodies.iter().map(|body| Verified {
+            caller: caller.clone(),
+            body: body.clone(),
+        })
+    });
+    all.collect()
+}
+
+#[test]
+fn every_form_round_trips_and_is_whole_or_refused() {
+    let forms = every_form();
+    for verified in &forms {
+        let bytes = verified.encode();
+        assert_eq!(Verified::decode(&bytes).as_ref(), Ok(verified));
+        for len in 0..bytes.len() {
+            assert!(
+                Verified::decode(&bytes[..len]).is_err(),
+                "{verified:?} {len}"
+            );
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(Verified::decode(&longer), Err(DecodeError::Trailing(1)));
+        let same = forms.iter().filter(|other| other.encode() == bytes);
+        assert_eq!(same.count(), 1, "{verified:?}");
+    }
+}
+
+#[test]
+fn nothing_is_not_taken_for_an_anonymous_caller() {
+    assert!(Verified::decode(&[]).is_err());
+    assert!(Verified::decode(&[0]).is_err());
+    assert!(Verified::decode(&[VERSION, 0, BODY_UNSAID]).is_err());
+    assert!(Verified::decode(&[VERSION, CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
+    assert!(Verified::decode(&[VERSION + 1, CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+}
+
+#[test]
+fn random_changes_never_panic_and_have_one_encoding() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let forms = every_form();
+    for _ in 0..100_000 {
+        let mut bad = forms[random.usize(..forms.len())].encode();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(..bad.len());
+            bad[at] = random.u8(..);
+        }
+        if let Ok(verified) = Verified::decode(&bad) {
+            assert_eq!(verified.encode(), bad);
+        }
+    }
+}
