@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, TlsState};
 use prism_proto::{Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
-use prism_tls::{DirectionKeys, SavedSession, Secret, Session, SessionKeys, Suite};
+use prism_tls::{DirectionKeys, Secret, Session, SessionKeys, Suite};
 
 /// A hand-off without a session, and one with a session.
 static GOOD: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
@@ -26,7 +26,7 @@ fn tls() -> TlsState {
     let suite = Suite::Aes128Gcm;
     let session = Session::new(SessionKeys { suite, read, write }).unwrap();
     TlsState {
-        session: session.save().unwrap().encode(),
+        session: session.save().unwrap(),
         sealed: vec![23, 3, 3, 0, 40, 9],
     }
 }
@@ -117,9 +117,8 @@ fn check(input: &[u8]) {
     };
     assert!(hand_off.tcp.queued_bytes() <= input.len());
     if let Some(tls) = hand_off.tls
-        && let Ok(saved) = SavedSession::decode(&tls.session)
+        && let Ok(mut session) = Session::restore(&tls.session)
     {
-        let mut session = Session::restore(saved).expect("what was decoded can be restored");
         let _ = session.open(&mut tls.sealed.clone());
     }
 }

@@ -62,13 +62,10 @@ impl Forger {
 
     /// A record. In TLS 1.3 the end of `inner` is its type.
     fn record(&mut self, kind: u8, mut inner: Vec<u8>) -> Vec<u8> {
-        let tls13 = self.keys.version() == Version::Tls13;
-        let explicit = !tls13 && self.keys.suite() != Suite::ChaCha20Poly1305;
+        let tls13 = self.keys.version == Version::Tls13;
+        let explicit = !tls13 && self.keys.suite != Suite::ChaCha20Poly1305;
         let kind = if tls13 { 23 } else { kind };
-        let mut nonce: [u8; 12] = [self.keys.salt(), self.keys.iv()]
-            .concat()
-            .try_into()
-            .unwrap();
+        let mut nonce: [u8; 12] = *self.keys.nonce;
         let sequence = self.sequence.to_be_bytes();
         nonce[4..]
             .iter_mut()
@@ -84,12 +81,12 @@ impl Forger {
         if explicit {
             record.extend_from_slice(&nonce[4..]);
         }
-        let algorithm = match self.keys.suite() {
+        let algorithm = match self.keys.suite {
             Suite::Aes128Gcm => &AES_128_GCM,
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        let key = LessSafeKey::new(UnboundKey::new(algorithm, self.keys.key()).unwrap());
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, &self.keys.key).unwrap());
         let nonce = Nonce::assume_unique_for_key(nonce);
         key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut inner)
             .unwrap();

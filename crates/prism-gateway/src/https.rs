@@ -3,13 +3,15 @@
 //! Not here: the handshake (`prism-tls`) and its sockets (`prism-handoff`).
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context;
 use prism_config::{Config, KernelTls, Node, Tls, TlsVersion};
 use prism_handoff::TlsService;
 use prism_sys::tcp::ktls::Offered;
-use prism_tls::accept::{CertificateFiles, Certificates, Clock, ServerConfig, Settings, Tickets};
+use prism_tls::accept::{
+    CertificateFiles, Certificates, DefaultTimeProvider, ServerConfig, Settings, Tickets,
+};
 use prism_tls::{Secret, Version};
 
 /// Time between two looks at the files.
@@ -43,16 +45,17 @@ impl Https {
         let (mut server, mut files) = (None, None);
         if node.is_frontend() {
             let certificates = Arc::new(Certificates::load(certificate_files(tls))?);
+            let clock = Arc::new(DefaultTimeProvider);
             let tickets = match &tls.ticket_secret_file {
                 Some(_) => {
                     let secrets = ticket_secrets(tls)?;
-                    let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock());
+                    let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock.clone());
                     Some(Arc::new(made.context("[service.tls] ticket_secret_file")?))
                 }
                 None => None,
             };
             let (chosen, used) = (certificates.clone(), tickets.clone());
-            let made = ServerConfig::new(&settings(tls), chosen, used, clock());
+            let made = ServerConfig::new(&settings(tls), chosen, used, clock);
             server = Some(made.context("[service.tls]")?);
             files = Some(Files {
                 certificates,
@@ -152,11 +155,4 @@ fn ticket_secrets(tls: &Tls) -> anyhow::Result<Vec<Secret>> {
     let secrets = tls.load_ticket_secrets()?;
     let secrets = secrets.iter().map(|secret| Secret::new(secret.bytes()));
     secrets.collect::<Result<_, _>>().context("a ticket secret")
-}
-
-fn clock() -> Clock {
-    Clock::new(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        now.unwrap_or_default()
-    })
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request};
-use prism_reference::FlowTable;
 use prism_proto::lease::NO_DIGEST;
+use prism_reference::FlowTable;
 use tokio::task::LocalSet;
 
 use super::*;

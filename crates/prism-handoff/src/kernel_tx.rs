@@ -9,8 +9,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use prism_sys::tcp::ktls::{self, Cipher, CryptoInfo, Key, Offered, Version};
-use prism_tls::{KernelKeys, MAX_PLAINTEXT_BYTES, Session, Suite};
+use prism_sys::tcp::ktls::{self, Offered};
+use prism_tls::{MAX_PLAINTEXT_BYTES, Session};
 
 /// The kernel does not get a key that is good for fewer records: leaving it costs a hand-off. 1 GiB
 /// in full records.
@@ -39,8 +39,7 @@ pub(crate) struct KernelTx {
 
 /// Whether the kernel can seal for this session, and for long enough.
 pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
-    let version = version(session.version());
-    offered.has(version, cipher(session.suite()))
+    offered.has(session.version(), session.suite())
         && !session.write_closed()
         && session.write_records_left() >= WORTHWHILE_RECORDS
 }
@@ -56,15 +55,13 @@ impl KernelTx {
         let first_queued = ktls::queued_bytes(fd)?;
         let all_records = session.write_records_left();
         let keys = session.write_to_kernel().map_err(io::Error::other)?;
-        let first_sequence = u64::from_be_bytes(keys.record_sequence());
-        let info = crypto_info(&keys);
-        let overhead_bytes = info.record_overhead_bytes() as u64;
-        if let Err(error) = ktls::set_tx(fd, &info) {
+        let (first_sequence, overhead_bytes) = (keys.sequence, session.surroundings().total());
+        if let Err(error) = ktls::set_tx(fd, &keys) {
             (session.write_from_kernel(first_sequence)).map_err(io::Error::other)?;
             return Err(io::Error::other(error));
         }
         Ok(Self {
-            overhead_bytes,
+            overhead_bytes: overhead_bytes as u64,
             first_sequence,
             first_queued,
             written: 0,
@@ -105,51 +102,11 @@ pub(crate) fn sequence(fd: BorrowedFd<'_>) -> io::Result<u64> {
     ktls::tx_sequence(fd).map_err(io::Error::other)
 }
 
-fn version(version: prism_tls::Version) -> Version {
-    match version {
-        prism_tls::Version::Tls12 => Version::Tls12,
-        prism_tls::Version::Tls13 => Version::Tls13,
-    }
-}
-
-fn cipher(suite: Suite) -> Cipher {
-    match suite {
-        Suite::Aes128Gcm => Cipher::Aes128Gcm,
-        Suite::Aes256Gcm => Cipher::Aes256Gcm,
-        Suite::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
-    }
-}
-
-/// The session's parameters as `setsockopt` takes them. All copies of the key
-/// are wiped when dropped.
-fn crypto_info(keys: &KernelKeys) -> CryptoInfo {
-    let key = match keys.suite() {
-        Suite::Aes128Gcm => Key::Aes128Gcm(array(keys.key())),
-        Suite::Aes256Gcm => Key::Aes256Gcm(array(keys.key())),
-        Suite::ChaCha20Poly1305 => Key::ChaCha20Poly1305(array(keys.key())),
-    };
-    CryptoInfo {
-        version: version(keys.version()),
-        key,
-        iv: array(keys.salt().iter().chain(keys.iv())),
-        sequence: u64::from_be_bytes(keys.record_sequence()),
-    }
-}
-
-/// The `N` bytes as an array.
-fn array<'b, const N: usize>(bytes: impl IntoIterator<Item = &'b u8>) -> [u8; N] {
-    let mut array = [0; N];
-    for (to, from) in array.iter_mut().zip(bytes) {
-        *to = *from;
-    }
-    array
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use prism_tls::{DirectionKeys, Secret, SessionKeys};
+    use prism_tls::{DirectionKeys, Secret, SessionKeys, Suite};
 
     fn session(suite: Suite) -> Session {
         let key = Secret::new(&vec![7; suite.key_bytes()]).unwrap();
@@ -167,12 +124,10 @@ mod tests {
     #[test]
     fn the_kernel_is_given_the_explicit_nonce_of_the_next_record() {
         let keys = session(Suite::Aes128Gcm).write_to_kernel().unwrap();
-        let info = crypto_info(&keys);
-        assert_eq!(info.sequence, 5);
-        assert_eq!(info.iv, [1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 4]);
+        assert_eq!(keys.sequence, 5);
+        assert_eq!(*keys.nonce, [1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 4]);
         let keys = session(Suite::ChaCha20Poly1305).write_to_kernel().unwrap();
-        let info = crypto_info(&keys);
-        assert_eq!(info.iv[4..], [0xff; 8]);
+        assert_eq!(keys.nonce[4..], [0xff; 8]);
     }
 
     #[test]

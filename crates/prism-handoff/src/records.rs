@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use prism_proto::node::TlsState;
 use prism_sys::tcp::ktls::Offered;
-use prism_tls::{Event, MAX_PLAINTEXT_BYTES, RestoreError, SavedSession, SealError, Session};
+use prism_tls::{Event, MAX_PLAINTEXT_BYTES, RestoreError, SealError, Session};
 
 use crate::kernel_tx::{self, KernelTx, RECORDS_FOR_MESSAGE};
 
@@ -140,7 +140,7 @@ impl Records {
             (self.session.write_from_kernel(sequence)).map_err(io::Error::other)?;
         }
         let sealed = std::mem::take(self.sealed_mut());
-        let session = self.session.save().map_err(io::Error::other)?.encode();
+        let session = self.session.save().map_err(io::Error::other)?;
         let kernel = match self.kernel {
             Kernel::Seals(kernel) => Some(kernel),
             Kernel::Idle | Kernel::Refused => None,
@@ -159,8 +159,7 @@ impl Records {
 
     /// Restores a saved session, on this host or another.
     pub(crate) fn restore(state: TlsState) -> Result<Self, RestoreError> {
-        let saved = SavedSession::decode(&state.session)?;
-        Ok(Self::new(Session::restore(saved)?, state.sealed))
+        Ok(Self::new(Session::restore(&state.session)?, state.sealed))
     }
 
     /// Appends the bytes that the kernel had received when the connection was saved.

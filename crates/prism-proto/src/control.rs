@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use siphasher::sip::SipHasher24;
 use zeroize::ZeroizeOnDrop;
 
-use crate::wire::DecodeError;
+use crate::wire::{DecodeError, ip_bytes};
 
 /// Size of every control datagram, in either direction.
 pub const MESSAGE_BYTES: usize = 120;
@@ -167,12 +167,8 @@ pub struct FlowKey {
 /// three times as long.
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let octets = |addr: &SocketAddr| match addr.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
-        state.write(&octets(&self.client));
-        state.write(&octets(&self.vip));
+        state.write(&ip_bytes(self.client.ip()));
+        state.write(&ip_bytes(self.vip.ip()));
         state.write_u32(u32::from(self.client.port()) << 16 | u32::from(self.vip.port()));
     }
 }

@@ -6,6 +6,7 @@
 //! | [`control`], [`lease`] | messages between nodes and the switch |
 //! | [`steering`] | a sender of commands: repetition, deadlines, the switch's clock |
 //! | [`node`], [`tcp_state`] | frames between nodes, and the state of a connection in them |
+//! | [`tls`] | the version, suite and kernel's keys of a TLS session |
 //! | [`relay`], [`verified`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
 //! | [`newcomers`] | bounds on connections that have not authenticated |
@@ -68,6 +69,7 @@ pub mod node;
 pub mod relay;
 pub mod steering;
 pub mod tcp_state;
+pub mod tls;
 pub mod verified;
 pub mod wire;
 

@@ -112,14 +112,10 @@ impl Refusal {
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
-
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|r| r.code() == code)
-    }
 }
 
 /// One frame.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A connection for the receiver.
     HandOff(Box<HandOff>),
@@ -161,20 +157,6 @@ pub enum Frame {
     },
 }
 
-impl fmt::Debug for Frame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::HandOff(h) => h.fmt(f),
-            Self::Accepted { id, .. } => write!(f, "Accepted({id})"),
-            Self::Unknown { id } => write!(f, "Unknown({id})"),
-            Self::Refused { id, reason } => write!(f, "Refused({id}, {reason:?})"),
-            Self::Ask { id } => write!(f, "Ask({id})"),
-            Self::Leaving { id } => write!(f, "Leaving({id})"),
-            Self::Heard { id } => write!(f, "Heard({id})"),
-        }
-    }
-}
-
 impl fmt::Debug for HandOff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HandOff")
@@ -195,25 +177,29 @@ impl Frame {
         if let Self::HandOff(hand_off) = self {
             return hand_off.frame();
         }
+        let (frame_type, id) = self.head();
         let mut out = vec![0; FRAME_PREFIX_BYTES];
+        out.put(&[frame_type]);
+        out.put(&id.to_be_bytes());
         match self {
-            Self::HandOff(_) => {}
-            Self::Accepted { id, spent_ns } => {
-                out.put(&[TYPE_ACCEPTED]);
-                out.put(&id.to_be_bytes());
-                out.put(&spent_ns.to_be_bytes());
-            }
-            Self::Unknown { id } => put_of(TYPE_UNKNOWN, *id, &mut out),
-            Self::Ask { id } => put_of(TYPE_ASK, *id, &mut out),
-            Self::Leaving { id } => put_of(TYPE_LEAVING, *id, &mut out),
-            Self::Heard { id } => put_of(TYPE_HEARD, *id, &mut out),
-            Self::Refused { id, reason } => {
-                out.put(&[TYPE_REFUSED]);
-                out.put(&id.to_be_bytes());
-                out.put(&[reason.code()]);
-            }
+            Self::Accepted { spent_ns, .. } => out.put(&spent_ns.to_be_bytes()),
+            Self::Refused { reason, .. } => out.put(&[reason.code()]),
+            _ => {}
         }
         with_length(out)
+    }
+
+    /// The type on the wire, and the identifier.
+    fn head(&self) -> (u8, u64) {
+        match self {
+            Self::HandOff(hand_off) => (TYPE_HAND_OFF, hand_off.id),
+            Self::Accepted { id, .. } => (TYPE_ACCEPTED, *id),
+            Self::Refused { id, .. } => (TYPE_REFUSED, *id),
+            Self::Unknown { id } => (TYPE_UNKNOWN, *id),
+            Self::Ask { id } => (TYPE_ASK, *id),
+            Self::Leaving { id } => (TYPE_LEAVING, *id),
+            Self::Heard { id } => (TYPE_HEARD, *id),
+        }
     }
 
     /// The length of the first frame in `buffer` without its prefix; `None` while the prefix is
@@ -232,24 +218,21 @@ impl Frame {
     /// Reads one frame, without its prefix.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
-        let frame = match r.u8("frame type")? {
-            TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(&mut r)?)),
-            TYPE_ACCEPTED => Self::Accepted {
-                id: r.u64("id")?,
-                spent_ns: r.u32("time spent")?,
-            },
-            TYPE_UNKNOWN => Self::Unknown { id: r.u64("id")? },
-            TYPE_ASK => Self::Ask { id: r.u64("id")? },
-            TYPE_LEAVING => Self::Leaving { id: r.u64("id")? },
-            TYPE_HEARD => Self::Heard { id: r.u64("id")? },
-            TYPE_REFUSED => {
-                let id = r.u64("id")?;
-                let reason = Refusal::from_code(r.u8("reason")?);
-                Self::Refused {
-                    id,
-                    reason: reason.ok_or(DecodeError::Invalid("reason"))?,
-                }
+        let (frame_type, id) = (r.u8("frame type")?, r.u64("id")?);
+        let frame = match frame_type {
+            TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(id, &mut r)?)),
+            TYPE_ACCEPTED => {
+                let spent_ns = r.u32("time spent")?;
+                Self::Accepted { id, spent_ns }
             }
+            TYPE_REFUSED => {
+                let reason = r.one_of(Refusal::ALL, Refusal::code, "reason")?;
+                Self::Refused { id, reason }
+            }
+            TYPE_UNKNOWN => Self::Unknown { id },
+            TYPE_ASK => Self::Ask { id },
+            TYPE_LEAVING => Self::Leaving { id },
+            TYPE_HEARD => Self::Heard { id },
             _ => return Err(DecodeError::Invalid("frame type")),
         };
         r.finish()?;
@@ -262,12 +245,6 @@ impl Frame {
         (r.u8("frame type").ok()? == TYPE_HAND_OFF).then_some(())?;
         r.u64("id").ok()
     }
-}
-
-/// Appends a frame of a type and an identifier only.
-fn put_of(frame_type: u8, id: u64, out: &mut Vec<u8>) {
-    out.put(&[frame_type]);
-    out.put(&id.to_be_bytes());
 }
 
 /// Fills in the length in front of a frame.
@@ -284,13 +261,12 @@ impl HandOff {
     pub fn frame(&self) -> Vec<u8> {
         let tls = self.tls.as_ref();
         // With its final capacity, because a buffer that grows leaves a copy of the secrets behind.
+        let parts = [&self.context, &self.input, &self.output].map(Vec::len);
         let room = 512
             + self.origin.len()
-            + self.context.len()
-            + self.input.len()
-            + self.output.len()
-            + tls.map_or(0, |tls| tls.session.len() + tls.sealed.len());
-        let room = room + self.tcp.queued_bytes();
+            + parts.iter().sum::<usize>()
+            + tls.map_or(0, |tls| tls.session.len() + tls.sealed.len())
+            + self.tcp.queued_bytes();
         let mut out = Vec::with_capacity(room);
         out.put(&[0; FRAME_PREFIX_BYTES]);
         out.put(&[TYPE_HAND_OFF]);
@@ -320,18 +296,9 @@ impl HandOff {
         self.tcp.save(out);
     }
 
-    fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let id = r.u64("id")?;
-        if r.u32("state magic")? != STATE_MAGIC {
-            return Err(DecodeError::Invalid("state magic"));
-        }
-        let version = r.u8("state version")?;
-        if version != STATE_VERSION {
-            return Err(DecodeError::Version {
-                found: version,
-                expected: STATE_VERSION,
-            });
-        }
+    fn restore(id: u64, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        r.magic(STATE_MAGIC, "state magic")?;
+        r.version(STATE_VERSION, "state version")?;
         Ok(Self {
             id,
             epoch: r.u64("epoch")?,

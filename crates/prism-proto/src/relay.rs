@@ -47,16 +47,8 @@ impl Preamble {
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, DecodeError> {
         let mut r = Reader::new(bytes);
         let read = |r: &mut Reader<'_>| {
-            if r.u32("preamble")? != MAGIC {
-                return Err(DecodeError::Invalid("preamble"));
-            }
-            let version = r.u8("version")?;
-            if version != VERSION {
-                return Err(DecodeError::Version {
-                    found: version,
-                    expected: VERSION,
-                });
-            }
+            r.magic(MAGIC, "preamble")?;
+            r.version(VERSION, "version")?;
             let flags = r.u8("flags")?;
             if flags & !(FLAG_ALONE | FLAG_MOST) != 0 {
                 return Err(DecodeError::Invalid("flags"));

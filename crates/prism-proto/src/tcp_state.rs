@@ -21,7 +21,7 @@ pub struct NegotiatedOptions {
 }
 
 /// Window shifts of both directions (RFC 7323, section 2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowScale {
     /// Shift of the windows that the peer announces.
     pub send: u8,
@@ -45,7 +45,7 @@ pub struct Window {
 }
 
 /// Keepalive settings of the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keepalive {
     /// `TCP_KEEPIDLE`, seconds.
     pub idle_s: u32,
@@ -135,35 +135,26 @@ impl TcpState {
     }
 
     fn flags(&self) -> u8 {
-        let mut flags = 0;
-        for (on, bit) in [
+        let options = [
             (self.peer_closed, FLAG_PEER_CLOSED),
             (self.options.sack, FLAG_SACK),
             (self.options.timestamps, FLAG_TIMESTAMPS),
             (self.options.window_scale.is_some(), FLAG_WINDOW_SCALE),
             (self.nodelay, FLAG_NODELAY),
             (self.keepalive.is_some(), FLAG_KEEPALIVE),
-        ] {
-            flags |= if on { bit } else { 0 };
-        }
-        flags
+        ];
+        let set = options.into_iter().filter(|(is_set, _)| *is_set);
+        set.fold(0, |flags, (_, bit)| flags | bit)
     }
 
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
         out.put_socket_addr(self.remote);
         out.put_socket_addr(self.service);
         out.put(&[self.flags()]);
-        let scale = self.options.window_scale.unwrap_or(WindowScale {
-            send: 0,
-            receive: 0,
-        });
+        let scale = self.options.window_scale.unwrap_or_default();
         out.put(&[scale.send, scale.receive]);
         out.put(&self.mss_clamp_bytes.to_be_bytes());
-        let keepalive = self.keepalive.unwrap_or(Keepalive {
-            idle_s: 0,
-            interval_s: 0,
-            probes: 0,
-        });
+        let keepalive = self.keepalive.unwrap_or_default();
         for word in [
             self.write_seq,
             self.receive_seq,
@@ -195,16 +186,12 @@ impl TcpState {
             return Err(DecodeError::Invalid("flags"));
         }
         let has = |bit: u8| flags & bit != 0;
-        // Absent options are zero, so that a state has one encoding only.
-        let absent = |bit: u8, values: &[u32]| flags & bit == 0 && values.iter().any(|v| *v != 0);
         let scale = WindowScale {
             send: shift(r)?,
             receive: shift(r)?,
         };
-        if absent(
-            FLAG_WINDOW_SCALE,
-            &[scale.send.into(), scale.receive.into()],
-        ) {
+        // Absent options are zero, so that a state has one encoding only.
+        if !has(FLAG_WINDOW_SCALE) && scale != WindowScale::default() {
             return Err(DecodeError::Invalid("window shift"));
         }
         let mss_clamp_bytes = r.u16("mss")?;
@@ -224,12 +211,7 @@ impl TcpState {
             interval_s: r.u32("keepalive interval")?,
             probes: r.u32("keepalive probes")?,
         };
-        let Keepalive {
-            idle_s,
-            interval_s,
-            probes,
-        } = keepalive;
-        if absent(FLAG_KEEPALIVE, &[idle_s, interval_s, probes]) {
+        if !has(FLAG_KEEPALIVE) && keepalive != Keepalive::default() {
             return Err(DecodeError::Invalid("keepalive"));
         }
         Ok(Self {

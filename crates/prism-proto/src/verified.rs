@@ -124,13 +124,7 @@ impl Verified {
     }
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let version = r.u8("version of what was verified")?;
-        if version != VERSION {
-            return Err(DecodeError::Version {
-                found: version,
-                expected: VERSION,
-            });
-        }
+        r.version(VERSION, "version of what was verified")?;
         let caller = match r.u8("caller")? {
             CALLER_NOT_ASKED => Caller::Anonymous(Policy::NotAsked),
             CALLER_BY_POLICY => Caller::Anonymous(Policy::Allows),

@@ -84,6 +84,34 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Takes a 32-bit number that must be `magic`.
+    pub fn magic(&mut self, magic: u32, field: &'static str) -> Result<(), DecodeError> {
+        match self.u32(field)? == magic {
+            true => Ok(()),
+            false => Err(DecodeError::Invalid(field)),
+        }
+    }
+
+    /// Takes a byte that must be the version `expected`.
+    pub fn version(&mut self, expected: u8, field: &'static str) -> Result<(), DecodeError> {
+        match self.u8(field)? {
+            found if found == expected => Ok(()),
+            found => Err(DecodeError::Version { found, expected }),
+        }
+    }
+
+    /// Takes the code of one of `values`.
+    pub fn one_of<T: Copy, const N: usize>(
+        &mut self,
+        values: [T; N],
+        code: impl Fn(T) -> u8,
+        field: &'static str,
+    ) -> Result<T, DecodeError> {
+        let found = self.u8(field)?;
+        let value = values.into_iter().find(|value| code(*value) == found);
+        value.ok_or(DecodeError::Invalid(field))
+    }
+
     /// Takes an address of 16 bytes, unmapping IPv4.
     pub fn ip(&mut self, field: &'static str) -> Result<IpAddr, DecodeError> {
         let bytes: [u8; 16] = self.array(field)?;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::{Connection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
 
-use crate::keys::{DirectionKeys, Secret, SessionKeys, Suite};
+use crate::keys::{DirectionKeys, Secret, SessionKeys};
+use prism_proto::tls::Suite;
 
 const CLIENT_LABEL: &str = "CLIENT_TRAFFIC_SECRET_0";
 const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";

@@ -3,57 +3,12 @@
 
 use std::fmt;
 
+use aws_lc_rs::hkdf::{KeyType, Prk};
+use prism_proto::tls::{Suite, Version};
 use zeroize::Zeroizing;
 
 /// Longest secret of any suite: the traffic secret of a SHA-384 suite.
 pub const MAX_SECRET_BYTES: usize = 48;
-
-/// Protocol version of a session. The numbers are the codes of saved sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
-    /// RFC 5246, with ECDHE and an AEAD.
-    Tls12 = 2,
-    /// RFC 8446.
-    Tls13 = 3,
-}
-
-impl Version {
-    pub(crate) const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
-}
-
-/// AEAD of a session. It decides the hash of TLS 1.3: SHA-384 for [`Suite::Aes256Gcm`], else
-/// SHA-256. The numbers are the codes of saved sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Suite {
-    /// AES-128-GCM.
-    Aes128Gcm = 1,
-    /// AES-256-GCM.
-    Aes256Gcm = 2,
-    /// ChaCha20-Poly1305.
-    ChaCha20Poly1305 = 3,
-}
-
-impl Suite {
-    pub(crate) const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
-
-    /// Bytes of the AEAD's key.
-    #[must_use]
-    pub const fn key_bytes(self) -> usize {
-        match self {
-            Self::Aes128Gcm => 16,
-            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
-        }
-    }
-
-    /// Bytes of a TLS 1.3 traffic secret.
-    #[must_use]
-    pub const fn traffic_secret_bytes(self) -> usize {
-        match self {
-            Self::Aes256Gcm => 48,
-            Self::Aes128Gcm | Self::ChaCha20Poly1305 => 32,
-        }
-    }
-}
 
 /// The keys of one direction.
 pub enum DirectionKeys {
@@ -152,4 +107,17 @@ pub enum KeysError {
     /// A sequence number is at its end.
     #[error("a sequence number is at its end")]
     Exhausted,
+}
+
+/// HKDF-Expand into the whole of `out`.
+pub(crate) fn expand(root: &Prk, info: &[&[u8]], out: &mut [u8]) -> Result<(), KeysError> {
+    struct Length(usize);
+    impl KeyType for Length {
+        fn len(&self) -> usize {
+            self.0
+        }
+    }
+    root.expand(info, Length(out.len()))
+        .and_then(|okm| okm.fill(out))
+        .map_err(|_| KeysError::Derivation)
 }

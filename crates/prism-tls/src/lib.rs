@@ -10,7 +10,7 @@
 //! The server's end of a session moves to another host between two records:
 //!
 //! ```
-//! use prism_tls::{DirectionKeys, Event, SavedSession, Secret, Session, SessionKeys, Suite};
+//! use prism_tls::{DirectionKeys, Event, Secret, Session, SessionKeys, Suite};
 //!
 //! /// A session whose handshake left these secrets.
 //! fn session(read: u8, write: u8) -> Result<Session, Box<dyn std::error::Error>> {
@@ -30,8 +30,8 @@
 //! server.seal(b"Hello, ", &mut records)?;
 //!
 //! // The bytes hold secrets: they may leave the host under mutual TLS only.
-//! let bytes = server.save()?.encode();
-//! let mut server = Session::restore(SavedSession::decode(&bytes)?)?;
+//! let bytes = server.save()?;
+//! let mut server = Session::restore(&bytes)?;
 //! server.seal(b"world!", &mut records)?;
 //!
 //! let mut text = Vec::new();
@@ -66,9 +66,10 @@ pub mod keys;
 pub mod session;
 
 pub use capture::{Capture, CaptureError};
-pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys, Suite, Version};
+pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys};
+pub use prism_proto::tls::{KernelKeys, Suite, Version};
 pub use session::{
-    Event, HEADER_BYTES, KernelError, KernelKeys, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES,
-    MAX_SAVED_BYTES, MIN_FRAGMENT_BYTES, NonceWitness, OpenError, Opened, RestoreError, SaveError,
-    SavedSession, SealError, Session, Surroundings, Unwitnessed,
+    Event, HEADER_BYTES, KernelError, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, MAX_SAVED_BYTES,
+    NonceWitness, OpenError, Opened, RestoreError, SaveError, SealError, Session, Surroundings,
+    Unwitnessed,
 };

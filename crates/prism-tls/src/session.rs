@@ -2,7 +2,7 @@
 //! KeyUpdate, and the state that moves with the connection.
 //!
 //! It does no I/O and no handshakes: it begins with [`SessionKeys`]. Buffers belong to the
-//! caller, who also carries their contents when a session moves ([`SavedSession`]).
+//! caller, who also carries their contents when a session moves ([`Session::save`]).
 //!
 //! No nonce is used twice under a key. The sequence number advances before a record is
 //! sealed. [`Session::save`] consumes the session. While the kernel seals
@@ -20,15 +20,17 @@ mod schedule;
 mod witness;
 mod write;
 
-pub use kernel::{KernelError, KernelKeys};
+pub use kernel::KernelError;
 pub use open_error::OpenError;
 pub use read::{Event, Opened};
 pub use record::{HEADER_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, Surroundings};
-pub use saved::{MAX_SAVED_BYTES, RestoreError, SaveError, SavedSession};
+pub use saved::{MAX_SAVED_BYTES, RestoreError, SaveError};
 pub use witness::{NonceWitness, Unwitnessed};
-pub use write::{MIN_FRAGMENT_BYTES, SealError};
+pub use write::SealError;
 
-use crate::keys::{KeysError, SessionKeys, Suite, Version};
+use crate::keys::{KeysError, SessionKeys};
+use prism_proto::tls::{Suite, Version};
+
 use half::Half;
 use read::Reader;
 use write::Writer;
@@ -95,7 +97,7 @@ impl<W: NonceWitness> Session<W> {
     /// The room that a record needs around its plaintext.
     #[must_use]
     pub fn surroundings(&self) -> Surroundings {
-        self.writer.half.framing().surroundings()
+        self.writer.half.framing.surroundings()
     }
 }
 

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use prism_tls::{
-    DirectionKeys, Event, MAX_PLAINTEXT_BYTES, SavedSession, Secret, Session, SessionKeys, Suite,
-    Version,
+    DirectionKeys, Event, MAX_PLAINTEXT_BYTES, Secret, Session, SessionKeys, Suite, Version,
 };
 use serde::Serialize;
 
@@ -162,10 +161,10 @@ fn moves(version: Version, suite: Suite) -> Result<(Stats, Stats)> {
     let us = |start: Instant| start.elapsed().as_nanos() as f64 / 1e3;
     for _ in 0..MOVES {
         let start = Instant::now();
-        let bytes = black_box(session.save()?.encode());
+        let bytes = black_box(session.save()?);
         exports.push(us(start));
         let start = Instant::now();
-        session = black_box(Session::restore(SavedSession::decode(&bytes)?)?);
+        session = black_box(Session::restore(&bytes)?);
         rebuilds.push(us(start));
     }
     Ok((Stats::of(exports), Stats::of(rebuilds)))

@@ -8,8 +8,8 @@
 //!   kernel takes it for plaintext.
 //! - The kernel keeps records that find no room in the TCP queue, and shows them nowhere. Saving
 //!   the connection would lose them. TCP has all of them once [`queued_bytes`] has grown, since
-//!   `set_tx`, by the plaintext and by [`CryptoInfo::record_overhead_bytes`] for each record that
-//!   [`tx_sequence`] has counted since.
+//!   `set_tx`, by the plaintext and by what surrounds it in each record that [`tx_sequence`] has
+//!   counted since.
 //! - A record that `MSG_MORE` holds open is not counted, nor sent.
 //! - These kernels take a key once. A session that has to change its sending key leaves by save and
 //!   restore, on the same host if need be, which gives a socket without kTLS.
@@ -22,11 +22,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
+use prism_proto::tls::KernelKeys;
 use zeroize::Zeroizing;
 
 use crate::sockopt::{get, get_into, set_bytes};
 
-pub use info::{Cipher, CryptoInfo, Key, Version};
 use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
 pub use offered::{Offered, ProbeError};
 pub use record::{ContentType, send_record};
@@ -85,8 +85,8 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
 ///
 /// # Errors
 /// [`CryptoError`]; the socket goes on as before.
-pub fn set_tx(fd: BorrowedFd<'_>, info: &CryptoInfo) -> Result<(), CryptoError> {
-    set_bytes(fd, libc::SOL_TLS, libc::TLS_TX, &info.encode()).map_err(|error| {
+pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), CryptoError> {
+    set_bytes(fd, libc::SOL_TLS, libc::TLS_TX, &info::encode(keys)).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::EBUSY) => CryptoError::Twice,
             // TLS's options are nobody's without TCP_ULP.

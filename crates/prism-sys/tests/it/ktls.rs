@@ -7,11 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, DOWN, Net, bytes, eventually, privileged};
-use crate::peer::{self, Peer, SUITES, Suite};
+use crate::peer::{Peer, SUITES, Suite};
 use prism_sys::sendfile::sendfile;
-use prism_sys::tcp::ktls::{
-    self, AttachError, Cipher, ContentType, CryptoError, Offered, ProbeError,
-};
+use prism_sys::tcp::ktls::{self, AttachError, ContentType, CryptoError, Offered, ProbeError};
 use prism_sys::tcp::{Freezer, Paused};
 
 /// The sequence number of a record within a session, which cannot be guessed.
@@ -83,7 +81,7 @@ impl Sender {
         // Read first: a record that TCP gets in between counts as kept, and not as too much.
         let given = ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued;
         let records = ktls::tx_sequence(self.fd.as_fd()).unwrap() - sequence;
-        let overhead = self.suite.info(0).record_overhead_bytes() as u64;
+        let overhead = self.suite.overhead_bytes();
         let expected = self.written - written + records * overhead;
         expected - given
     }
@@ -363,12 +361,7 @@ fn a_kernel_without_tls_or_a_socket_without_a_connection_is_told_apart() {
         // The kernels of the tests have all of them.
         let offered = probed.unwrap();
         for suite in SUITES {
-            let cipher = match suite.cipher {
-                peer::Cipher::Aes128 => Cipher::Aes128Gcm,
-                peer::Cipher::Aes256 => Cipher::Aes256Gcm,
-                peer::Cipher::ChaCha => Cipher::ChaCha20Poly1305,
-            };
-            assert!(offered.has(suite.version, cipher), "{suite:?}");
+            assert!(offered.has(suite.version, suite.cipher), "{suite:?}");
         }
     } else {
         assert!(matches!(error, AttachError::NotOffered), "{error}");

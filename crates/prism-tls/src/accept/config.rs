@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::certificates::Certificates;
-use super::clock::Clock;
 use super::tickets::Tickets;
 use crate::capture::Capture;
-use crate::keys::Version;
+use prism_proto::tls::Version;
 
 /// The one application protocol that is served.
 const ALPN: &[u8] = b"http/1.1";
@@ -88,17 +87,19 @@ impl ServerConfig {
         settings: &Settings,
         certificates: Arc<Certificates>,
         tickets: Option<Arc<Tickets>>,
-        clock: Clock,
+        clock: Arc<dyn TimeProvider>,
     ) -> Result<Self, SettingsError> {
         let mut provider = default_provider();
         if !settings.suites.is_empty() {
             provider.cipher_suites = chosen(&settings.suites, &provider.cipher_suites)?;
         }
         let versions = versions(settings.minimum_version, &provider.cipher_suites)?;
-        let mut config = builder(provider, &versions)
+        let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&versions)
             .map_err(SettingsError::Library)?
+            .with_no_client_auth()
             .with_cert_resolver(certificates);
-        config.time_provider = Arc::new(clock);
+        config.time_provider = clock;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.ignore_client_order = !settings.suites.is_empty();
         config.enable_secret_extraction = true;
@@ -158,19 +159,6 @@ impl ProducesTickets for Tls13Tickets {
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         self.tickets.decrypt(ticket)
     }
-}
-
-type Builder = rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>;
-
-fn builder(
-    provider: CryptoProvider,
-    versions: &[&'static SupportedProtocolVersion],
-) -> Result<Builder, rustls::Error> {
-    Ok(
-        rustls::ServerConfig::builder_with_provider(Arc::new(provider))
-            .with_protocol_versions(versions)?
-            .with_no_client_auth(),
-    )
 }
 
 fn iana_name(suite: &SupportedCipherSuite) -> Option<&'static str> {

@@ -1,20 +1,8 @@
-//! The errors of handshakes, and who is at fault.
+//! The errors of handshakes.
 
 use rustls::AlertDescription;
 
 use crate::capture::CaptureError;
-
-/// The party that has to act so that the next handshake succeeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The client: it broke the protocol, or went away.
-    Peer,
-    /// Client and server together: they have no version, suite or protocol in common, or the
-    /// client does not trust the certificate.
-    Mismatch,
-    /// This program or its configuration.
-    Local,
-}
 
 /// A handshake failed. The error never holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -50,16 +38,6 @@ pub enum AcceptError {
 }
 
 impl AcceptError {
-    /// The party that has to act.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Protocol(_) | Self::Closed | Self::BadRecord | Self::TooLong => Fault::Peer,
-            Self::Incompatible(_) | Self::Refused(_) => Fault::Mismatch,
-            Self::Local(_) | Self::NoSecrets => Fault::Local,
-        }
-    }
-
     /// The alert to send if rustls sent none. It is in the clear, so it may be sent before the
     /// first answer only.
     pub(super) fn plain_alert(&self) -> &'static [u8] {

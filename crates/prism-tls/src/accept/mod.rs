@@ -4,7 +4,7 @@
 //! that it never sees application data or a record after the handshake. It takes the secrets
 //! at the first safe moment, and gives back the bytes behind the handshake as they came.
 //!
-//! Not here: sockets, timeouts (the caller keeps the time, and supplies it as a [`Clock`]) and
+//! Not here: sockets, timeouts (the caller keeps the time, and supplies a [`TimeProvider`]) and
 //! records after the handshake. [`Certificates`] reads files of certificates and keys; nothing
 //! else reads files.
 //!
@@ -12,7 +12,6 @@
 
 mod acceptor;
 mod certificates;
-mod clock;
 mod config;
 mod error;
 mod files;
@@ -22,9 +21,9 @@ mod tickets;
 
 pub use acceptor::{Acceptor, Established, Failure, NotTls, Step};
 pub use certificates::Certificates;
-pub use clock::Clock;
 pub use config::{ServerConfig, Settings, SettingsError, known_suites};
-pub use error::{AcceptError, Fault};
+pub use error::AcceptError;
 pub use files::{CertificateError, CertificateFiles};
 pub use frame::MAX_HANDSHAKE_BYTES;
+pub use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 pub use tickets::{MAX_ROTATION_S, MAX_TICKET_SECRETS, MIN_ROTATION_S, Tickets, TicketsError};

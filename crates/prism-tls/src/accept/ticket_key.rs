@@ -5,8 +5,10 @@
 //! an AES-256-GCM key and nonce of its own, so that no number of tickets uses a key up.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk};
 use zeroize::Zeroizing;
+
+use crate::keys::expand;
 
 const NAME_BYTES: usize = 16;
 const SALT_BYTES: usize = 32;
@@ -28,9 +30,9 @@ impl PeriodKey {
         // The rotation is part of it, because it decides which time a number names.
         let (period, rotation) = (period.to_be_bytes(), rotation_s.to_be_bytes());
         let mut name = [0; NAME_BYTES];
-        expand(root, &[b"name", &period, &rotation], &mut name)?;
+        expand(root, &[b"name", &period, &rotation], &mut name).ok()?;
         let mut key = Zeroizing::new([0; KEY_BYTES]);
-        expand(root, &[b"key", &period, &rotation], &mut *key)?;
+        expand(root, &[b"key", &period, &rotation], &mut *key).ok()?;
         let root = Prk::new_less_safe(HKDF_SHA256, &*key);
         Some(Self { name, root })
     }
@@ -75,22 +77,11 @@ impl PeriodKey {
 
     fn ticket_key(&self, salt: &[u8]) -> Option<(LessSafeKey, Nonce)> {
         let mut okm = Zeroizing::new([0; KEY_BYTES + NONCE_LEN]);
-        expand(&self.root, &[b"ticket", salt], &mut *okm)?;
+        expand(&self.root, &[b"ticket", salt], &mut *okm).ok()?;
         let (key, nonce) = okm.split_at_checked(KEY_BYTES)?;
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).ok()?);
         Some((key, Nonce::try_assume_unique_for_key(nonce).ok()?))
     }
-}
-
-/// HKDF-Expand into the whole of `out`.
-fn expand(root: &Prk, info: &[&[u8]], out: &mut [u8]) -> Option<()> {
-    struct Length(usize);
-    impl KeyType for Length {
-        fn len(&self) -> usize {
-            self.0
-        }
-    }
-    root.expand(info, Length(out.len())).ok()?.fill(out).ok()
 }
 
 #[cfg(test)]

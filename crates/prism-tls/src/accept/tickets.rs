@@ -12,8 +12,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use rustls::server::ProducesTickets;
+use rustls::time_provider::TimeProvider;
 
-use super::clock::Clock;
 use super::ticket_key::PeriodKey;
 use crate::keys::Secret;
 
@@ -45,7 +45,7 @@ pub enum TicketsError {
 /// Seals and opens the tickets of a fleet.
 pub struct Tickets {
     rotation_s: u32,
-    clock: Clock,
+    clock: Arc<dyn TimeProvider>,
     state: RwLock<State>,
 }
 
@@ -68,12 +68,16 @@ impl Tickets {
     ///
     /// # Errors
     /// If a value is out of its range.
-    pub fn new(secrets: &[Secret], rotation_s: u32, clock: Clock) -> Result<Self, TicketsError> {
+    pub fn new(
+        secrets: &[Secret],
+        rotation_s: u32,
+        clock: Arc<dyn TimeProvider>,
+    ) -> Result<Self, TicketsError> {
         if !(MIN_ROTATION_S..=MAX_ROTATION_S).contains(&rotation_s) {
             return Err(TicketsError::Rotation(rotation_s));
         }
         let roots = roots(secrets)?;
-        let ring = Arc::new(Ring::new(&roots, period(&clock, rotation_s), rotation_s));
+        let ring = Arc::new(Ring::new(&roots, period(&*clock, rotation_s), rotation_s));
         Ok(Self {
             rotation_s,
             clock,
@@ -87,14 +91,14 @@ impl Tickets {
     /// If their number or length is wrong. The old ones then stay in force.
     pub fn replace_secrets(&self, secrets: &[Secret]) -> Result<(), TicketsError> {
         let roots = roots(secrets)?;
-        let period = period(&self.clock, self.rotation_s);
+        let period = period(&*self.clock, self.rotation_s);
         let ring = Arc::new(Ring::new(&roots, period, self.rotation_s));
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State { roots, ring };
         Ok(())
     }
 
     fn ring(&self) -> Arc<Ring> {
-        let period = period(&self.clock, self.rotation_s);
+        let period = period(&*self.clock, self.rotation_s);
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             if state.ring.period == period {
@@ -138,8 +142,10 @@ impl ProducesTickets for Tickets {
     }
 }
 
-fn period(clock: &Clock, rotation_s: u32) -> u64 {
-    clock.now().as_secs() / u64::from(rotation_s.max(1))
+fn period(clock: &dyn TimeProvider, rotation_s: u32) -> u64 {
+    // A clock before 1970 gives no time.
+    let now_s = clock.current_time().map_or(0, |now| now.as_secs());
+    now_s / u64::from(rotation_s.max(1))
 }
 
 fn roots(secrets: &[Secret]) -> Result<Arc<[Prk]>, TicketsError> {
@@ -176,11 +182,21 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
+    use rustls::pki_types::UnixTime;
+
     use super::*;
 
     const HOUR_S: u32 = 3_600;
 
+    #[derive(Clone, Debug)]
     struct Wall(Arc<AtomicU64>);
+
+    impl TimeProvider for Wall {
+        fn current_time(&self) -> Option<UnixTime> {
+            let now = Duration::from_secs(self.0.load(Ordering::Relaxed));
+            Some(UnixTime::since_unix_epoch(now))
+        }
+    }
 
     impl Wall {
         fn at(seconds: u64) -> Self {
@@ -191,9 +207,8 @@ mod tests {
             self.0.store(seconds, Ordering::Relaxed);
         }
 
-        fn clock(&self) -> Clock {
-            let now = self.0.clone();
-            Clock::new(move || Duration::from_secs(now.load(Ordering::Relaxed)))
+        fn clock(&self) -> Arc<dyn TimeProvider> {
+            Arc::new(self.clone())
         }
     }
 

@@ -1,13 +1,12 @@
 //! The meaning of a record's content. After the handshake only data, alerts and, in TLS 1.3,
 //! KeyUpdates may come. Nothing here has keys or state.
 
+use prism_proto::tls::Version;
 use rustls::AlertDescription;
 
-use super::Version;
 use super::open_error::OpenError;
 use super::pending::{UPDATE_NOT_REQUESTED, UPDATE_REQUESTED};
-use super::record::{Framing, kind};
-use super::write::{FATAL, WARNING};
+use super::record::{FATAL, Framing, WARNING, kind};
 
 const KEY_UPDATE: u8 = 24;
 const CLIENT_HELLO: u8 = 1;

@@ -2,28 +2,22 @@
 //! not know what records mean.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::error::Unspecified;
+use prism_proto::tls::Suite;
 use zeroize::Zeroizing;
 
 use super::record::{EXPLICIT_BYTES, Framing, HEADER_BYTES, RECORD_VERSION, TAG_BYTES, kind};
 use super::schedule;
 use super::witness::NonceWitness;
-use crate::keys::{DirectionKeys, KeysError, Secret, Suite, Version};
-
-/// A record could not be sealed: no room, or the sequence is at its end.
-#[derive(Debug)]
-pub(super) struct NotSealed;
-
-/// A record could not be opened: forged, too short, or the sequence is at its end.
-#[derive(Debug)]
-pub(super) struct NotOpened;
+use crate::keys::{DirectionKeys, KeysError, Secret};
 
 pub(super) struct Half {
-    suite: Suite,
-    framing: Framing,
+    pub(super) suite: Suite,
+    pub(super) framing: Framing,
     /// Traffic secret in TLS 1.3, write key in TLS 1.2.
-    secret: Secret,
+    pub(super) secret: Secret,
     key: LessSafeKey,
-    iv: Zeroizing<[u8; 12]>,
+    pub(super) iv: Zeroizing<[u8; 12]>,
     sequence: u64,
 }
 
@@ -33,15 +27,16 @@ impl Half {
         let (secret, key, iv, sequence) = match keys {
             DirectionKeys::Tls13 { secret, sequence } => {
                 let traffic = schedule::traffic_key(suite, &secret)?;
-                (secret, key(suite, traffic.key())?, traffic.iv, sequence)
+                (
+                    secret,
+                    cipher(suite, traffic.key.as_bytes())?,
+                    traffic.iv,
+                    sequence,
+                )
             }
-            DirectionKeys::Tls12 {
-                key: secret,
-                iv,
-                sequence,
-            } => {
-                let key = key(suite, secret.as_bytes())?;
-                (secret, key, Zeroizing::new(iv), sequence)
+            DirectionKeys::Tls12 { key, iv, sequence } => {
+                let cipher = cipher(suite, key.as_bytes())?;
+                (key, cipher, Zeroizing::new(iv), sequence)
             }
         };
         if sequence == u64::MAX {
@@ -57,46 +52,12 @@ impl Half {
         })
     }
 
-    /// The keys from which another host goes on. This half is gone.
-    pub(super) fn into_keys(self) -> DirectionKeys {
-        let (secret, sequence) = (self.secret, self.sequence);
-        match self.framing.version() {
-            Version::Tls13 => DirectionKeys::Tls13 { secret, sequence },
-            Version::Tls12 => DirectionKeys::Tls12 {
-                key: secret,
-                iv: *self.iv,
-                sequence,
-            },
-        }
-    }
-
     /// Takes the next traffic secret. Only TLS 1.3 has one.
     pub(super) fn next_generation(&mut self) -> Result<(), KeysError> {
         let secret = schedule::next_secret(self.suite, &self.secret)?;
-        *self = Self::new(
-            self.suite,
-            DirectionKeys::Tls13 {
-                secret,
-                sequence: 0,
-            },
-        )?;
+        let sequence = 0;
+        *self = Self::new(self.suite, DirectionKeys::Tls13 { secret, sequence })?;
         Ok(())
-    }
-
-    pub(super) fn framing(&self) -> Framing {
-        self.framing
-    }
-
-    pub(super) fn suite(&self) -> Suite {
-        self.suite
-    }
-
-    pub(super) fn secret(&self) -> &Secret {
-        &self.secret
-    }
-
-    pub(super) fn iv(&self) -> &[u8; 12] {
-        &self.iv
     }
 
     pub(super) fn sequence(&self) -> u64 {
@@ -109,32 +70,36 @@ impl Half {
     }
 
     /// Seals a record at the start of `record`, where its plaintext of `len` bytes is in
-    /// place already. Returns the record's length.
+    /// place already. Returns the record's length. It fails if there is no room, or the sequence
+    /// is at its end.
     pub(super) fn seal<W: NonceWitness>(
         &mut self,
         record: &mut [u8],
         len: usize,
         kind: u8,
         witness: &mut W,
-    ) -> Result<usize, NotSealed> {
+    ) -> Result<usize, Unspecified> {
         let room = self.framing.surroundings();
         let total = room.total() + len;
-        let record = record.get_mut(..total).ok_or(NotSealed)?;
-        let (before, rest) = record.split_at_mut_checked(room.before).ok_or(NotSealed)?;
-        let (inner, tag) = rest.split_last_chunk_mut::<TAG_BYTES>().ok_or(NotSealed)?;
-        let (nonce, sequence) = self.advance().ok_or(NotSealed)?;
+        let record = record.get_mut(..total).ok_or(Unspecified)?;
+        let (before, rest) = record
+            .split_at_mut_checked(room.before)
+            .ok_or(Unspecified)?;
+        let (inner, tag) = rest
+            .split_last_chunk_mut::<TAG_BYTES>()
+            .ok_or(Unspecified)?;
+        let (nonce, sequence) = self.advance().ok_or(Unspecified)?;
         let outer = self.finish_plaintext(inner, kind);
-        let body = u16::try_from(total - HEADER_BYTES).map_err(|_| NotSealed)?;
-        let header = header(outer, body);
+        let body = u16::try_from(total - HEADER_BYTES).map_err(|_| Unspecified)?;
+        let ([major, minor], [high, low]) = (RECORD_VERSION, body.to_be_bytes());
+        let header = [outer, major, minor, high, low];
         write_before(before, &header, &nonce);
-        let inner_len = u16::try_from(inner.len()).map_err(|_| NotSealed)?;
+        let inner_len = u16::try_from(inner.len()).map_err(|_| Unspecified)?;
         let associated = self.framing.associated(&header, sequence, inner_len);
         witness.nonce_used(self.secret.as_bytes(), &nonce);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let made = self
-            .key
-            .seal_in_place_separate_tag(nonce, Aad::from(associated), inner)
-            .map_err(|_| NotSealed)?;
+        let associated = Aad::from(associated);
+        let made = (self.key).seal_in_place_separate_tag(nonce, associated, inner)?;
         tag.copy_from_slice(made.as_ref());
         Ok(total)
     }
@@ -161,36 +126,37 @@ impl Half {
     }
 
     /// Opens `record`, header included, in place. Returns the offset and length of the AEAD's
-    /// output in it.
-    pub(super) fn open(&mut self, record: &mut [u8]) -> Result<(usize, usize), NotOpened> {
+    /// output in it. It fails if the record is forged or too short, or the sequence is at its end.
+    pub(super) fn open(&mut self, record: &mut [u8]) -> Result<(usize, usize), Unspecified> {
         let (header, body) = record
             .split_first_chunk_mut::<HEADER_BYTES>()
-            .ok_or(NotOpened)?;
-        let (rest, tag) = body.split_last_chunk_mut::<TAG_BYTES>().ok_or(NotOpened)?;
-        let (mut nonce, sequence) = self.advance().ok_or(NotOpened)?;
+            .ok_or(Unspecified)?;
+        let (rest, tag) = body
+            .split_last_chunk_mut::<TAG_BYTES>()
+            .ok_or(Unspecified)?;
+        let (mut nonce, sequence) = self.advance().ok_or(Unspecified)?;
         let (inner, offset) = match self.framing {
             Framing::Tls13 | Framing::Tls12Implicit => (rest, HEADER_BYTES),
             Framing::Tls12Explicit => {
                 let (explicit, inner) = rest
                     .split_first_chunk_mut::<EXPLICIT_BYTES>()
-                    .ok_or(NotOpened)?;
+                    .ok_or(Unspecified)?;
                 for (to, from) in nonce.iter_mut().skip(4).zip(explicit) {
                     *to = *from;
                 }
                 (inner, HEADER_BYTES + EXPLICIT_BYTES)
             }
         };
-        let len = u16::try_from(inner.len()).map_err(|_| NotOpened)?;
+        let len = u16::try_from(inner.len()).map_err(|_| Unspecified)?;
         let associated = self.framing.associated(header, sequence, len);
         let nonce = Nonce::assume_unique_for_key(nonce);
         self.key
-            .open_in_place_separate_tag(nonce, Aad::from(associated), tag, inner)
-            .map_err(|_| NotOpened)?;
+            .open_in_place_separate_tag(nonce, Aad::from(associated), tag, inner)?;
         Ok((offset, usize::from(len)))
     }
 }
 
-fn key(suite: Suite, bytes: &[u8]) -> Result<LessSafeKey, KeysError> {
+fn cipher(suite: Suite, bytes: &[u8]) -> Result<LessSafeKey, KeysError> {
     let algorithm = match suite {
         Suite::Aes128Gcm => &aead::AES_128_GCM,
         Suite::Aes256Gcm => &aead::AES_256_GCM,
@@ -198,11 +164,6 @@ fn key(suite: Suite, bytes: &[u8]) -> Result<LessSafeKey, KeysError> {
     };
     let key = UnboundKey::new(algorithm, bytes).map_err(|_| KeysError::SecretLength)?;
     Ok(LessSafeKey::new(key))
-}
-
-fn header(kind: u8, body: u16) -> [u8; HEADER_BYTES] {
-    let ([major, minor], [high, low]) = (RECORD_VERSION, body.to_be_bytes());
-    [kind, major, minor, high, low]
 }
 
 /// Writes the header, and the explicit nonce if there is room for one.

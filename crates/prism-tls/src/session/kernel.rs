@@ -5,29 +5,17 @@
 //! sealed here, and the session cannot be saved. The side comes back with the number that the
 //! kernel reports.
 
+use prism_proto::tls::KernelKeys;
 use rustls::AlertDescription;
 use zeroize::Zeroizing;
 
+use super::Session;
 use super::half::Half;
-use super::record::Framing;
+use super::record::{FATAL, Framing, WARNING};
 use super::schedule;
 use super::witness::NonceWitness;
-use super::write::{FATAL, WARNING, WriteState};
-use super::{Session, Suite, Version};
-use crate::keys::{KeysError, Secret};
-
-/// Salt bytes of GCM in `struct tls12_crypto_info_aes_gcm_*`.
-const SALT_BYTES: usize = 4;
-
-/// The write side's keys as the kernel takes them. They are wiped when dropped.
-pub struct KernelKeys {
-    version: Version,
-    suite: Suite,
-    key: Secret,
-    /// Salt and IV. For TLS 1.2 with GCM the IV is the explicit nonce of the next record.
-    nonce: Zeroizing<[u8; 12]>,
-    sequence: u64,
-}
+use super::write::WriteState;
+use crate::keys::KeysError;
 
 /// The write side could not change hands. The session is as it was, unless keys could not be
 /// derived.
@@ -47,85 +35,27 @@ pub enum KernelError {
     Keys(#[from] KeysError),
 }
 
-impl KernelKeys {
-    /// Protocol version.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// AEAD, which decides between the kernel's structures.
-    #[must_use]
-    pub fn suite(&self) -> Suite {
-        self.suite
-    }
-
-    /// `key`: 16 or 32 bytes.
-    #[must_use]
-    pub fn key(&self) -> &[u8] {
-        self.key.as_bytes()
-    }
-
-    /// `salt`: 4 bytes for GCM, none for ChaCha20-Poly1305.
-    #[must_use]
-    pub fn salt(&self) -> &[u8] {
-        self.nonce.get(..self.salt_bytes()).unwrap_or_default()
-    }
-
-    /// `iv`: 8 bytes for GCM, 12 for ChaCha20-Poly1305.
-    #[must_use]
-    pub fn iv(&self) -> &[u8] {
-        self.nonce.get(self.salt_bytes()..).unwrap_or_default()
-    }
-
-    /// `rec_seq`.
-    #[must_use]
-    pub fn record_sequence(&self) -> [u8; 8] {
-        self.sequence.to_be_bytes()
-    }
-
-    fn salt_bytes(&self) -> usize {
-        match self.suite {
-            Suite::Aes128Gcm | Suite::Aes256Gcm => SALT_BYTES,
-            Suite::ChaCha20Poly1305 => 0,
+fn kernel_keys(half: &Half) -> Result<KernelKeys, KeysError> {
+    let (framing, sequence) = (half.framing, half.sequence());
+    let (key, nonce) = match framing {
+        Framing::Tls13 => {
+            let traffic = schedule::traffic_key(half.suite, &half.secret)?;
+            (traffic.key.as_bytes().into(), traffic.iv)
         }
-    }
-
-    fn of_half(half: &Half) -> Result<Self, KeysError> {
-        let (framing, sequence) = (half.framing(), half.sequence());
-        let (key, nonce) = match framing {
-            Framing::Tls13 => {
-                let traffic = schedule::traffic_key(half.suite(), half.secret())?;
-                (Secret::new(traffic.key())?, traffic.iv)
-            }
-            Framing::Tls12Implicit => {
-                let key = Secret::new(half.secret().as_bytes())?;
-                (key, Zeroizing::new(*half.iv()))
-            }
-            // The kernel counts the explicit nonce up from the IV.
-            Framing::Tls12Explicit => {
-                let key = Secret::new(half.secret().as_bytes())?;
-                (key, Zeroizing::new(framing.nonce(half.iv(), sequence)))
-            }
-        };
-        let (version, suite) = (framing.version(), half.suite());
-        Ok(Self {
-            version,
-            suite,
-            key,
-            nonce,
-            sequence,
-        })
-    }
-}
-
-impl std::fmt::Debug for KernelKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelKeys")
-            .field("version", &self.version)
-            .field("suite", &self.suite)
-            .finish_non_exhaustive()
-    }
+        Framing::Tls12Implicit => (half.secret.as_bytes().into(), half.iv.clone()),
+        // The kernel counts the explicit nonce up from the IV.
+        Framing::Tls12Explicit => {
+            let nonce = framing.nonce(&half.iv, sequence);
+            (half.secret.as_bytes().into(), Zeroizing::new(nonce))
+        }
+    };
+    Ok(KernelKeys {
+        version: framing.version(),
+        suite: half.suite,
+        key: Zeroizing::new(key),
+        nonce,
+        sequence,
+    })
 }
 
 impl<W: NonceWitness> Session<W> {
@@ -142,7 +72,7 @@ impl<W: NonceWitness> Session<W> {
         if self.wants_control() {
             return Err(KernelError::ControlFirst);
         }
-        let keys = KernelKeys::of_half(&self.writer.half)?;
+        let keys = kernel_keys(&self.writer.half)?;
         self.writer.state = WriteState::InKernel;
         Ok(keys)
     }

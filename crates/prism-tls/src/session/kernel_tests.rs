@@ -2,6 +2,8 @@ use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
 
+use prism_proto::tls::KernelKeys;
+
 use super::*;
 
 /// The kernel's sealing of records, as in `net/tls/tls_sw.c`.
@@ -13,16 +15,17 @@ struct KernelTls {
 
 impl KernelTls {
     fn new(keys: KernelKeys) -> Self {
-        let (iv, sequence) = (
-            keys.iv().to_vec(),
-            u64::from_be_bytes(keys.record_sequence()),
-        );
+        let (iv, sequence) = (keys.nonce[4..].to_vec(), keys.sequence);
         Self { keys, iv, sequence }
     }
 
     fn seal(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
-        let explicit = self.keys.salt().len() == 4 && self.keys.version() == Version::Tls12;
-        let mut nonce: [u8; 12] = [self.keys.salt(), &self.iv].concat().try_into().unwrap();
+        let explicit =
+            self.keys.suite != Suite::ChaCha20Poly1305 && self.keys.version == Version::Tls12;
+        let mut nonce: [u8; 12] = [&self.keys.nonce[..4], &self.iv]
+            .concat()
+            .try_into()
+            .unwrap();
         if !explicit {
             let sequence = self.sequence.to_be_bytes();
             nonce[4..]
@@ -32,12 +35,12 @@ impl KernelTls {
         }
         let mut inner = content.to_vec();
         let mut outer = kind;
-        if self.keys.version() == Version::Tls13 {
+        if self.keys.version == Version::Tls13 {
             (outer, inner) = (23, [content, &[kind]].concat());
         }
         let body = inner.len() + 16 + if explicit { 8 } else { 0 };
         let mut record = vec![outer, 3, 3, (body >> 8) as u8, body as u8];
-        let aad = match self.keys.version() {
+        let aad = match self.keys.version {
             Version::Tls13 => record.clone(),
             Version::Tls12 => {
                 let [high, low] = (inner.len() as u16).to_be_bytes();
@@ -59,12 +62,12 @@ impl KernelTls {
     }
 
     fn key(&self) -> LessSafeKey {
-        let algorithm = match self.keys.suite() {
+        let algorithm = match self.keys.suite {
             Suite::Aes128Gcm => &AES_128_GCM,
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        LessSafeKey::new(UnboundKey::new(algorithm, self.keys.key()).unwrap())
+        LessSafeKey::new(UnboundKey::new(algorithm, &self.keys.key).unwrap())
     }
 }
 
@@ -81,7 +84,7 @@ fn records_of_the_kernel_and_of_the_session_alternate() {
                 out.extend(kernel.seal(kind::APPLICATION_DATA, b"kernel's, "));
             }
             server.write_from_kernel(kernel.sequence).unwrap();
-            server = Session::restore(server.save().unwrap()).unwrap();
+            server = Session::restore(&server.save().unwrap()).unwrap();
             out.extend(sealed(&mut server, b"ours."));
             let wanted = format!("ours, {}ours.", "kernel's, ".repeat(round));
             assert_eq!(open_all(&mut client, out).0, wanted.as_bytes());
@@ -124,7 +127,7 @@ fn a_session_that_did_not_move_goes_on_beside_its_kernel() {
         let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
         let mut out = kernel.seal(kind::APPLICATION_DATA, b"before, ");
         server.write_from_kernel(kernel.sequence).unwrap();
-        server = Session::restore(server.save().unwrap()).unwrap();
+        server = Session::restore(&server.save().unwrap()).unwrap();
         let elsewhere = kernel.sequence + 1;
         assert_eq!(
             server.write_still_in_kernel(elsewhere),
@@ -145,7 +148,7 @@ fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
     server.update_write_key().unwrap();
     let sequence = server.writer.half.sequence();
     server.write_from_kernel(sequence).unwrap();
-    server = Session::restore(server.save().unwrap()).unwrap();
+    server = Session::restore(&server.save().unwrap()).unwrap();
     server.write_still_in_kernel(sequence).unwrap();
     assert!(server.wants_control() && server.write_in_kernel());
 }

@@ -21,6 +21,13 @@ pub(super) const UPDATE_NOT_REQUESTED: u8 = 0;
 pub(super) const UPDATE_REQUESTED: u8 = 1;
 
 impl PendingUpdate {
+    pub(super) const ALL: [Self; 4] = [
+        Self::Nothing,
+        Self::Update,
+        Self::Request,
+        Self::UpdateThenRequest,
+    ];
+
     pub(super) fn with_update(self) -> Self {
         match self {
             Self::Nothing | Self::Update => Self::Update,
@@ -43,15 +50,5 @@ impl PendingUpdate {
             Self::Request => Some((UPDATE_REQUESTED, Self::Nothing)),
             Self::UpdateThenRequest => Some((UPDATE_NOT_REQUESTED, Self::Request)),
         }
-    }
-
-    pub(super) fn from_code(code: u8) -> Option<Self> {
-        let all = [
-            Self::Nothing,
-            Self::Update,
-            Self::Request,
-            Self::UpdateThenRequest,
-        ];
-        all.into_iter().find(|pending| *pending as u8 == code)
     }
 }

@@ -3,15 +3,16 @@
 
 use std::ops::Range;
 
+use prism_proto::tls::Version;
 use rustls::AlertDescription;
 
+use super::Session;
 use super::content::{Content, check_outer, strip_padding, understand};
 use super::half::Half;
 use super::open_error::OpenError;
 use super::record::{Framing, HEADER_BYTES, RECORD_VERSION};
 use super::witness::NonceWitness;
 use super::write::{WriteState, records_per_key};
-use super::{Session, Version};
 
 /// Most records in a row without data: KeyUpdates, empty records, warnings. BoringSSL allows
 /// 32 of each.
@@ -85,7 +86,7 @@ impl Reader {
     /// Length of the first record of `input`, if its header is whole. A header that cannot be
     /// right is refused at its first wrong byte.
     fn record_bytes(&self, input: &[u8]) -> Result<Option<usize>, OpenError> {
-        let framing = self.half.framing();
+        let framing = self.half.framing;
         if let Some(kind) = input.first() {
             check_outer(framing, *kind)?;
         }
@@ -109,11 +110,11 @@ impl Reader {
         }
         let opened = self.half.open(record);
         let (offset, len) = opened.map_err(|_| OpenError::BadRecordMac)?;
-        if len > self.half.framing().max_inner_bytes() {
+        if len > self.half.framing.max_inner_bytes() {
             return Err(OpenError::RecordOverflow);
         }
         let inner = record.get(offset..offset + len).unwrap_or_default();
-        let (kind, len) = match self.half.framing() {
+        let (kind, len) = match self.half.framing {
             Framing::Tls13 => strip_padding(inner)?,
             Framing::Tls12Explicit | Framing::Tls12Implicit => {
                 (record.first().copied().unwrap_or_default(), len)

@@ -2,7 +2,7 @@
 //! the nonce and the associated data. RFC 8446 section 5, RFC 5246 section 6.2, RFC 5288,
 //! RFC 7905. Nothing here has keys.
 
-use crate::keys::{Suite, Version};
+use prism_proto::tls::{Suite, Version};
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = 5;
@@ -16,6 +16,11 @@ pub(super) const TAG_BYTES: usize = 16;
 pub(super) const EXPLICIT_BYTES: usize = 8;
 /// The version in the header of every record after a handshake.
 pub(super) const RECORD_VERSION: [u8; 2] = [3, 3];
+
+/// The level of an alert that is a warning; TLS 1.3 ignores levels.
+pub(super) const WARNING: u8 = 1;
+/// The level of an alert that ends the session.
+pub(super) const FATAL: u8 = 2;
 
 /// Content types.
 pub(super) mod kind {
@@ -116,34 +121,25 @@ impl Framing {
         sequence: u64,
         inner: u16,
     ) -> Associated {
-        let [kind, major, minor, ..] = *header;
-        let mut bytes = [0; 13];
-        let len = match self {
-            Self::Tls13 => HEADER_BYTES,
-            Self::Tls12Explicit | Self::Tls12Implicit => 13,
+        let [kind, major, minor, high, low] = *header;
+        let [a, b, c, d, e, f, g, h] = sequence.to_be_bytes();
+        let (start, [high, low]) = match self {
+            Self::Tls13 => (8, [high, low]),
+            Self::Tls12Explicit | Self::Tls12Implicit => (0, inner.to_be_bytes()),
         };
-        let [high, low] = inner.to_be_bytes();
-        let parts: (&[u8], &[u8]) = match self {
-            Self::Tls13 => (header, &[]),
-            Self::Tls12Explicit | Self::Tls12Implicit => {
-                (&sequence.to_be_bytes(), &[kind, major, minor, high, low])
-            }
-        };
-        for (to, from) in bytes.iter_mut().zip(parts.0.iter().chain(parts.1)) {
-            *to = *from;
-        }
-        Associated { bytes, len }
+        let bytes = [a, b, c, d, e, f, g, h, kind, major, minor, high, low];
+        Associated { bytes, start }
     }
 }
 
 /// Associated data of one record.
 pub(super) struct Associated {
     bytes: [u8; 13],
-    len: usize,
+    start: usize,
 }
 
 impl AsRef<[u8]> for Associated {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+        self.bytes.get(self.start..).unwrap_or(&self.bytes)
     }
 }

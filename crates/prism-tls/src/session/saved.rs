@@ -1,4 +1,4 @@
-//! A session between two hosts: saved, encoded, decoded, restored.
+//! A session between two hosts: saved and restored.
 //!
 //! Saving consumes the session, so that only one host can go on with it. The encoded form
 //! holds traffic secrets. It is wiped when dropped, and may leave the host under mutual TLS
@@ -37,38 +37,25 @@
 //!
 //! In TLS 1.2 the fields at 9 and 14 are zero. Nothing follows.
 
+use prism_proto::tls::{Suite, Version};
+use prism_proto::wire::{DecodeError, Put, Reader};
 use zeroize::Zeroizing;
 
+use super::Session;
 use super::half::Half;
 use super::pending::PendingUpdate;
-use super::read::{MAX_BARREN_RECORDS, MAX_KEY_UPDATES, ReadState, Reader};
+use super::read::{MAX_BARREN_RECORDS, MAX_KEY_UPDATES, ReadState};
 use super::witness::{NonceWitness, Unwitnessed};
-use super::write::{WriteState, Writer, checked_fragment};
-use super::{Session, Suite, Version};
-use crate::keys::{DirectionKeys, KeysError, MAX_SECRET_BYTES, Secret};
+use super::write::{WriteState, checked_fragment};
+use crate::keys::{DirectionKeys, KeysError, MAX_SECRET_BYTES, Secret, SessionKeys};
 
-/// Longest encoded session: the fixed fields, and for each direction a sequence number and the
+/// Longest saved session: the fixed fields, and for each direction a sequence number and the
 /// longest traffic secret. Key and IV of TLS 1.2 are shorter than that.
 pub const MAX_SAVED_BYTES: usize = FIXED_BYTES + 2 * (8 + MAX_SECRET_BYTES);
 
 const FIXED_BYTES: usize = 16;
-const MAGIC: [u8; 4] = *b"PTLS";
+const MAGIC: u32 = u32::from_be_bytes(*b"PTLS");
 const LAYOUT: u8 = 1;
-
-/// The state of a session that no host uses. Only one host may restore it, or a decoded copy.
-#[derive(Debug)]
-pub struct SavedSession {
-    suite: Suite,
-    version: Version,
-    read_closed: bool,
-    write_closed: bool,
-    pending: PendingUpdate,
-    barren: u8,
-    max_fragment: u16,
-    updates: u16,
-    read: DirectionKeys,
-    write: DirectionKeys,
-}
 
 /// The session cannot move. It is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,246 +71,132 @@ pub enum SaveError {
 /// The bytes are no saved session. The sender is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The length does not fit the fields.
-    #[error("a saved session has a wrong length")]
-    Length,
-    /// The magic is missing.
-    #[error("not a saved session")]
-    Magic,
-    /// This program does not know the layout.
-    #[error("a saved session has layout {0}, which is not known")]
-    Layout(u8),
-    /// A field has an impossible value.
-    #[error("a saved session has an impossible {0}")]
-    Field(&'static str),
+    /// A field is missing, or has an impossible value.
+    #[error("not a saved session: {0}")]
+    Malformed(#[from] DecodeError),
     /// The keys make no session.
     #[error("a saved session has unusable keys: {0}")]
     Keys(#[from] KeysError),
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Takes the session out of use, and wipes the keys that seal and open.
+    /// Takes the session out of use, and wipes the keys that seal and open. Only one host may
+    /// restore the bytes. They are at most [`MAX_SAVED_BYTES`], and wiped when dropped.
     ///
     /// # Errors
     /// [`SaveError`]. The session is gone then too.
-    pub fn save(self) -> Result<SavedSession, SaveError> {
-        let read_closed = match self.reader.state {
+    pub fn save(self) -> Result<Zeroizing<Vec<u8>>, SaveError> {
+        let Self { reader, writer, .. } = self;
+        let read_closed = match reader.state {
             ReadState::Open => false,
             ReadState::Closed => true,
             ReadState::Failed => return Err(SaveError::Failed),
         };
-        let write_closed = match self.writer.state {
+        let write_closed = match writer.state {
             WriteState::Open => false,
             WriteState::Closed => true,
             WriteState::InKernel => return Err(SaveError::InKernel),
         };
-        let sequences = [self.reader.half.sequence(), self.writer.half.sequence()];
-        if sequences.contains(&u64::MAX) {
+        if [reader.half.sequence(), writer.half.sequence()].contains(&u64::MAX) {
             return Err(SaveError::Failed);
         }
-        Ok(SavedSession {
-            suite: self.suite,
-            version: self.version,
-            read_closed,
-            write_closed,
-            pending: self.writer.pending,
-            barren: self.reader.barren,
-            max_fragment: self.writer.max_fragment,
-            updates: self.reader.updates,
-            read: self.reader.half.into_keys(),
-            write: self.writer.half.into_keys(),
-        })
+        let mut out = Zeroizing::new(Vec::with_capacity(MAX_SAVED_BYTES));
+        out.put(&MAGIC.to_be_bytes());
+        out.put(&[
+            LAYOUT,
+            writer.half.framing.version() as u8,
+            writer.half.suite as u8,
+            u8::from(read_closed),
+            u8::from(write_closed),
+            writer.pending as u8,
+            reader.barren,
+            0,
+        ]);
+        out.put(&writer.max_fragment.to_be_bytes());
+        out.put(&reader.updates.to_be_bytes());
+        put_direction(&reader.half, &mut out);
+        put_direction(&writer.half, &mut out);
+        Ok(out)
     }
 
     /// As [`Session::restore`], with a witness of the nonces.
     ///
     /// # Errors
     /// As [`Session::restore`].
-    pub fn restore_witnessed(saved: SavedSession, witness: W) -> Result<Self, RestoreError> {
-        let mut reader = Reader::new(Half::new(saved.suite, saved.read)?);
-        let mut writer = Writer::new(Half::new(saved.suite, saved.write)?);
-        reader.barren = saved.barren;
-        reader.updates = saved.updates;
-        if saved.read_closed {
+    pub fn restore_witnessed(saved: &[u8], witness: W) -> Result<Self, RestoreError> {
+        let mut r = Reader::new(saved);
+        r.magic(MAGIC, "magic")?;
+        r.version(LAYOUT, "layout")?;
+        let version = r.one_of(Version::ALL, |version| version as u8, "protocol")?;
+        let suite = r.one_of(Suite::ALL, |suite| suite as u8, "suite")?;
+        let (read_closed, write_closed) = (r.bool("read state")?, r.bool("write state")?);
+        let pending = r.one_of(PendingUpdate::ALL, |pending| pending as u8, "KeyUpdate")?;
+        let (barren, reserved) = (r.u8("records without data")?, r.u8("reserved byte")?);
+        let max_fragment = checked_fragment(r.u16("fragment size")?);
+        let updates = r.u16("KeyUpdates received")?;
+        let read = read_direction(version, suite, &mut r)?;
+        let write = read_direction(version, suite, &mut r)?;
+        r.finish()?;
+        let has_updates = pending != PendingUpdate::Nothing || updates != 0;
+        for (is_possible, field) in [
+            (version == Version::Tls13 || !has_updates, "KeyUpdate"),
+            (barren <= MAX_BARREN_RECORDS, "records without data"),
+            (updates <= MAX_KEY_UPDATES, "KeyUpdates received"),
+            (reserved == 0, "reserved byte"),
+        ] {
+            if !is_possible {
+                return Err(DecodeError::Invalid(field).into());
+            }
+        }
+        let mut session = Self::witnessed(SessionKeys { suite, read, write }, witness)?;
+        let (reader, writer) = (&mut session.reader, &mut session.writer);
+        (reader.barren, reader.updates) = (barren, updates);
+        if read_closed {
             reader.state = ReadState::Closed;
         }
-        writer.pending = saved.pending;
-        writer.max_fragment = saved.max_fragment;
-        if saved.write_closed {
+        writer.max_fragment = max_fragment.ok_or(DecodeError::Invalid("fragment size"))?;
+        writer.pending = pending;
+        if write_closed {
             writer.state = WriteState::Closed;
         }
         writer.rekey_in_time();
-        let (suite, version) = (saved.suite, saved.version);
-        Ok(Self {
-            suite,
-            version,
-            reader,
-            writer,
-            witness,
-        })
+        Ok(session)
     }
 }
 
 impl Session {
-    /// The session that was saved, ready to go on.
+    /// The session that was saved, ready to go on. The caller wipes `saved`.
     ///
     /// # Errors
-    /// If its keys are used up.
-    pub fn restore(saved: SavedSession) -> Result<Self, RestoreError> {
+    /// If these are not the bytes of [`Session::save`], or the keys are used up.
+    pub fn restore(saved: &[u8]) -> Result<Self, RestoreError> {
         Self::restore_witnessed(saved, Unwitnessed)
     }
 }
 
-impl SavedSession {
-    /// The bytes to send: at most [`MAX_SAVED_BYTES`], wiped when dropped.
-    #[must_use]
-    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let mut out = Zeroizing::new(Vec::with_capacity(MAX_SAVED_BYTES));
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&[
-            LAYOUT,
-            self.version as u8,
-            self.suite as u8,
-            u8::from(self.read_closed),
-            u8::from(self.write_closed),
-            self.pending as u8,
-            self.barren,
-            0,
-        ]);
-        out.extend_from_slice(&self.max_fragment.to_be_bytes());
-        out.extend_from_slice(&self.updates.to_be_bytes());
-        encode_direction(&self.read, &mut out);
-        encode_direction(&self.write, &mut out);
-        out
-    }
-
-    /// Reads the output of [`SavedSession::encode`]. The caller wipes `bytes`.
-    ///
-    /// # Errors
-    /// [`RestoreError`] if they are no saved session.
-    pub fn decode(bytes: &[u8]) -> Result<Self, RestoreError> {
-        let (fixed, rest) = bytes
-            .split_first_chunk::<FIXED_BYTES>()
-            .ok_or(RestoreError::Length)?;
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            layout,
-            version,
-            suite,
-            read,
-            write,
-            tail @ ..,
-        ] = *fixed;
-        let [pending, barren, zero, f0, f1, u0, u1] = tail;
-        if [m0, m1, m2, m3] != MAGIC {
-            return Err(RestoreError::Magic);
-        }
-        if layout != LAYOUT {
-            return Err(RestoreError::Layout(layout));
-        }
-        let version = Version::ALL.into_iter().find(|v| *v as u8 == version);
-        let version = version.ok_or(RestoreError::Field("protocol"))?;
-        let suite = Suite::ALL.into_iter().find(|s| *s as u8 == suite);
-        let suite = suite.ok_or(RestoreError::Field("suite"))?;
-        let (read_keys, rest) = decode_direction(version, suite, rest)?;
-        let (write_keys, rest) = decode_direction(version, suite, rest)?;
-        if !rest.is_empty() {
-            return Err(RestoreError::Length);
-        }
-        let saved = Self {
-            suite,
-            version,
-            read_closed: flag(read).ok_or(RestoreError::Field("read state"))?,
-            write_closed: flag(write).ok_or(RestoreError::Field("write state"))?,
-            pending: PendingUpdate::from_code(pending).ok_or(RestoreError::Field("KeyUpdate"))?,
-            barren,
-            max_fragment: checked_fragment(usize::from(u16::from_be_bytes([f0, f1])))
-                .ok_or(RestoreError::Field("fragment size"))?,
-            updates: u16::from_be_bytes([u0, u1]),
-            read: read_keys,
-            write: write_keys,
-        };
-        saved.check(zero)
-    }
-
-    /// Checks the fields against one another.
-    fn check(self, zero: u8) -> Result<Self, RestoreError> {
-        let updated = self.pending != PendingUpdate::Nothing || self.updates != 0;
-        if self.version == Version::Tls12 && updated {
-            return Err(RestoreError::Field("KeyUpdate"));
-        }
-        if self.barren > MAX_BARREN_RECORDS || self.updates > MAX_KEY_UPDATES {
-            return Err(RestoreError::Field("count of records"));
-        }
-        if zero != 0 {
-            return Err(RestoreError::Field("reserved byte"));
-        }
-        Ok(self)
-    }
-
-    /// Protocol version.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// AEAD of both directions.
-    #[must_use]
-    pub fn suite(&self) -> Suite {
-        self.suite
+fn put_direction(half: &Half, out: &mut Vec<u8>) {
+    out.put(&half.sequence().to_be_bytes());
+    out.put(half.secret.as_bytes());
+    if half.framing.version() == Version::Tls12 {
+        out.put(&*half.iv);
     }
 }
 
-fn encode_direction(keys: &DirectionKeys, out: &mut Vec<u8>) {
-    match keys {
-        DirectionKeys::Tls13 { secret, sequence } => {
-            out.extend_from_slice(&sequence.to_be_bytes());
-            out.extend_from_slice(secret.as_bytes());
-        }
-        DirectionKeys::Tls12 { key, iv, sequence } => {
-            out.extend_from_slice(&sequence.to_be_bytes());
-            out.extend_from_slice(key.as_bytes());
-            out.extend_from_slice(iv);
-        }
-    }
-}
-
-fn decode_direction(
+fn read_direction(
     version: Version,
     suite: Suite,
-    bytes: &[u8],
-) -> Result<(DirectionKeys, &[u8]), RestoreError> {
-    let (sequence, rest) = bytes.split_first_chunk().ok_or(RestoreError::Length)?;
-    let sequence = u64::from_be_bytes(*sequence);
-    if sequence == u64::MAX {
-        return Err(RestoreError::Keys(KeysError::Exhausted));
-    }
+    r: &mut Reader<'_>,
+) -> Result<DirectionKeys, RestoreError> {
+    let sequence = r.u64("sequence number")?;
     match version {
         Version::Tls13 => {
-            let (secret, rest) = decode_secret(suite.traffic_secret_bytes(), rest)?;
-            Ok((DirectionKeys::Tls13 { secret, sequence }, rest))
+            let secret = Secret::new(r.bytes(suite.traffic_secret_bytes(), "secret")?)?;
+            Ok(DirectionKeys::Tls13 { secret, sequence })
         }
         Version::Tls12 => {
-            let (key, rest) = decode_secret(suite.key_bytes(), rest)?;
-            let (iv, rest) = rest.split_first_chunk().ok_or(RestoreError::Length)?;
-            let iv = *iv;
-            Ok((DirectionKeys::Tls12 { key, iv, sequence }, rest))
+            let key = Secret::new(r.bytes(suite.key_bytes(), "key")?)?;
+            let iv = r.array("IV")?;
+            Ok(DirectionKeys::Tls12 { key, iv, sequence })
         }
-    }
-}
-
-fn decode_secret(len: usize, bytes: &[u8]) -> Result<(Secret, &[u8]), RestoreError> {
-    let (secret, rest) = bytes.split_at_checked(len).ok_or(RestoreError::Length)?;
-    Ok((Secret::new(secret)?, rest))
-}
-
-const fn flag(code: u8) -> Option<bool> {
-    match code {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
     }
 }

@@ -1,12 +1,14 @@
+use prism_proto::wire::DecodeError;
+
 use super::*;
 
 /// Saves a session, and restores it as another host does.
 fn moved(session: Session) -> Session {
-    let bytes = session.save().unwrap().encode();
+    let bytes = session.save().unwrap();
     assert!(bytes.len() <= MAX_SAVED_BYTES);
-    let saved = SavedSession::decode(&bytes).unwrap();
-    assert_eq!(saved.encode(), bytes);
-    Session::restore(saved).unwrap()
+    let restored = Session::restore(&bytes).unwrap();
+    assert_eq!(restored.save().unwrap(), bytes);
+    Session::restore(&bytes).unwrap()
 }
 
 #[test]
@@ -43,7 +45,7 @@ fn an_answer_that_is_due_moves_with_the_session() {
 #[test]
 fn counters_and_closed_sides_move_with_the_session() {
     let (mut server, mut client) = tls13();
-    server.set_max_fragment(512).unwrap();
+    server.writer.max_fragment = 512;
     let mut out = forge(&mut client, kind::APPLICATION_DATA, b"");
     client.update_write_key().unwrap();
     client.seal_control(&mut out).unwrap();
@@ -59,60 +61,67 @@ fn counters_and_closed_sides_move_with_the_session() {
 
 #[test]
 fn the_longest_saved_session_has_the_stated_size() {
-    let lengths =
-        all().map(|(version, suite)| pair(version, suite).0.save().unwrap().encode().len());
+    let lengths = all().map(|(version, suite)| pair(version, suite).0.save().unwrap().len());
     assert_eq!(lengths.max(), Some(MAX_SAVED_BYTES));
 }
 
 #[test]
 fn every_cut_and_every_addition_is_refused() {
     for (version, suite) in all() {
-        let bytes = pair(version, suite).0.save().unwrap().encode();
+        let bytes = pair(version, suite).0.save().unwrap();
         for cut in 0..bytes.len() {
-            assert!(SavedSession::decode(&bytes[..cut]).is_err());
+            assert!(Session::restore(&bytes[..cut]).is_err());
         }
         let mut longer = bytes.to_vec();
         longer.push(0);
         assert_eq!(
-            SavedSession::decode(&longer).unwrap_err(),
-            RestoreError::Length
+            Session::restore(&longer).unwrap_err(),
+            DecodeError::Trailing(1).into()
         );
     }
 }
 
 #[test]
 fn impossible_fields_are_refused() {
-    let good = tls13().0.save().unwrap().encode();
+    let invalid = DecodeError::Invalid;
+    let good = tls13().0.save().unwrap();
     let cases = [
-        (0, b'X', RestoreError::Magic),
-        (4, 2, RestoreError::Layout(2)),
-        (5, 1, RestoreError::Field("protocol")),
-        (6, 9, RestoreError::Field("suite")),
-        (7, 2, RestoreError::Field("read state")),
-        (8, 2, RestoreError::Field("write state")),
-        (9, 4, RestoreError::Field("KeyUpdate")),
-        (10, 33, RestoreError::Field("count of records")),
-        (11, 1, RestoreError::Field("reserved byte")),
-        (12, 0, RestoreError::Field("fragment size")),
-        (12, 0x41, RestoreError::Field("fragment size")),
-        (14, 0x41, RestoreError::Field("count of records")),
+        (0, b'X', invalid("magic")),
+        (
+            4,
+            2,
+            DecodeError::Version {
+                found: 2,
+                expected: 1,
+            },
+        ),
+        (5, 1, invalid("protocol")),
+        (6, 9, invalid("suite")),
+        (7, 2, invalid("read state")),
+        (8, 2, invalid("write state")),
+        (9, 4, invalid("KeyUpdate")),
+        (10, 33, invalid("records without data")),
+        (11, 1, invalid("reserved byte")),
+        (12, 0, invalid("fragment size")),
+        (12, 0x41, invalid("fragment size")),
+        (14, 0x41, invalid("KeyUpdates received")),
     ];
     for (at, value, error) in cases {
         let mut bad = good.to_vec();
         bad[at] = value;
-        assert_eq!(SavedSession::decode(&bad).unwrap_err(), error, "{at}");
+        assert_eq!(Session::restore(&bad).unwrap_err(), error.into(), "{at}");
     }
     let mut worn_out = good.to_vec();
     worn_out[16..24].fill(255);
     assert_eq!(
-        SavedSession::decode(&worn_out).unwrap_err(),
+        Session::restore(&worn_out).unwrap_err(),
         RestoreError::Keys(KeysError::Exhausted)
     );
-    let mut bad = tls12().0.save().unwrap().encode();
+    let mut bad = tls12().0.save().unwrap();
     bad[9] = 1;
     assert_eq!(
-        SavedSession::decode(&bad).unwrap_err(),
-        RestoreError::Field("KeyUpdate")
+        Session::restore(&bad).unwrap_err(),
+        RestoreError::from(invalid("KeyUpdate"))
     );
 }
 

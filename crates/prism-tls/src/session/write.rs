@@ -1,16 +1,18 @@
 //! The write side: data, KeyUpdates, alerts, and the limits of a write key.
 
+use aws_lc_rs::error::Unspecified;
+use prism_proto::tls::{Suite, Version};
 use rustls::AlertDescription;
 
-use super::half::{Half, NotSealed};
+use super::Session;
+use super::half::Half;
 use super::pending::PendingUpdate;
-use super::record::{Framing, MAX_PLAINTEXT_BYTES, kind};
+use super::record::{FATAL, Framing, MAX_PLAINTEXT_BYTES, WARNING, kind};
 use super::witness::NonceWitness;
-use super::{Session, Version};
-use crate::keys::{KeysError, Suite};
+use crate::keys::KeysError;
 
 /// Smallest fragment size (RFC 8449).
-pub const MIN_FRAGMENT_BYTES: usize = 64;
+const MIN_FRAGMENT_BYTES: usize = 64;
 
 /// Records of data under one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5 of full size;
 /// those above 2^24 are for alerts.
@@ -71,8 +73,8 @@ pub enum SealError {
     Library,
 }
 
-impl From<NotSealed> for SealError {
-    fn from(_: NotSealed) -> Self {
+impl From<Unspecified> for SealError {
+    fn from(_: Unspecified) -> Self {
         Self::Library
     }
 }
@@ -105,36 +107,23 @@ impl Writer {
 
     /// Records of data that the current key is still good for.
     pub(super) fn records_left(&self) -> u64 {
-        records_per_key(self.half.suite()).saturating_sub(self.half.sequence())
+        records_per_key(self.half.suite).saturating_sub(self.half.sequence())
     }
 
     /// Plans a KeyUpdate if the key is used up.
     pub(super) fn rekey_in_time(&mut self) {
-        if self.records_left() == 0 && self.half.framing() == Framing::Tls13 {
+        if self.records_left() == 0 && self.half.framing == Framing::Tls13 {
             self.pending = self.pending.with_update();
         }
     }
 
     /// Whether the session is good for `records` more records of data.
     fn check_lasts(&self, records: usize) -> Result<(), SealError> {
-        let endless = self.half.framing() == Framing::Tls13;
+        let endless = self.half.framing == Framing::Tls13;
         let enough = u64::try_from(records).is_ok_and(|n| n <= self.records_left());
         (endless || enough)
             .then_some(())
             .ok_or(SealError::Exhausted)
-    }
-
-    fn data_in_place<W: NonceWitness>(
-        &mut self,
-        record: &mut [u8],
-        len: usize,
-        witness: &mut W,
-    ) -> Result<usize, SealError> {
-        let made = self
-            .half
-            .seal(record, len, kind::APPLICATION_DATA, witness)?;
-        self.rekey_in_time();
-        Ok(made)
     }
 
     fn append<W: NonceWitness>(
@@ -145,7 +134,7 @@ impl Writer {
         witness: &mut W,
     ) -> Result<(), SealError> {
         let start = out.len();
-        let room = self.half.framing().surroundings();
+        let room = self.half.framing.surroundings();
         out.resize(start + room.before, 0);
         out.extend_from_slice(plaintext);
         out.resize(out.len() + room.after, 0);
@@ -159,18 +148,13 @@ impl Writer {
         out: &mut Vec<u8>,
         witness: &mut W,
     ) -> Result<(), SealError> {
-        while let Some((message, rest)) = self.next_update() {
+        while let Some((request_update, rest)) = self.pending.next() {
+            let message = super::content::key_update(request_update);
             self.append(&message, kind::HANDSHAKE, out, witness)?;
             self.half.next_generation()?;
             self.pending = rest;
         }
         Ok(())
-    }
-
-    /// The KeyUpdate that is due, and the ones that are due after it.
-    fn next_update(&self) -> Option<([u8; 5], PendingUpdate)> {
-        let (request_update, rest) = self.pending.next()?;
-        Some((super::content::key_update(request_update), rest))
     }
 }
 
@@ -213,7 +197,10 @@ impl<W: NonceWitness> Session<W> {
             return Err(SealError::Size);
         }
         self.writer.check_lasts(1)?;
-        self.writer.data_in_place(record, len, &mut self.witness)
+        let half = &mut self.writer.half;
+        let made = half.seal(record, len, kind::APPLICATION_DATA, &mut self.witness)?;
+        self.writer.rekey_in_time();
+        Ok(made)
     }
 
     /// Whether a KeyUpdate must be sent before more data.
@@ -312,24 +299,10 @@ impl<W: NonceWitness> Session<W> {
     pub fn write_records_left(&self) -> u64 {
         self.writer.records_left()
     }
-
-    /// Limits the plaintext of each record that is made, for latency or for RFC 8449.
-    ///
-    /// # Errors
-    /// [`SealError::Size`] if not from [`MIN_FRAGMENT_BYTES`] to [`MAX_PLAINTEXT_BYTES`].
-    pub fn set_max_fragment(&mut self, bytes: usize) -> Result<(), SealError> {
-        self.writer.max_fragment = checked_fragment(bytes).ok_or(SealError::Size)?;
-        Ok(())
-    }
 }
 
 /// `bytes`, if that is an allowed fragment size.
-pub(super) fn checked_fragment(bytes: usize) -> Option<u16> {
-    let allowed = (MIN_FRAGMENT_BYTES..=MAX_PLAINTEXT_BYTES).contains(&bytes);
-    u16::try_from(bytes).ok().filter(|_| allowed)
+pub(super) fn checked_fragment(bytes: u16) -> Option<u16> {
+    let allowed = MIN_FRAGMENT_BYTES..=MAX_PLAINTEXT_BYTES;
+    Some(bytes).filter(|bytes| allowed.contains(&usize::from(*bytes)))
 }
-
-/// The level of an alert that is a warning; TLS 1.3 ignores levels.
-pub(super) const WARNING: u8 = 1;
-/// The level of an alert that ends the session.
-pub(super) const FATAL: u8 = 2;

@@ -238,7 +238,7 @@ fn settings_choose_versions_and_suites() {
     let server = server_with(&only_13, 1, system_clock());
     let old = client_of_suite("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256");
     let failure = handshake(&mut connect(old), &server, Cut::Nowhere, &[]).unwrap_err();
-    assert_eq!(failure.error.fault(), prism_tls::accept::Fault::Mismatch);
+    assert_eq!(fault(&failure.error), Fault::Mismatch);
     assert_eq!(failure.output, [21, 3, 3, 0, 2, 2, 70], "protocol_version");
 
     let ordered = Settings {

@@ -1,7 +1,7 @@
 //! Clients that speak another protocol, or break the rules of TLS. Each gets an alert or silence,
 //! and none gets further or costs much.
 
-use prism_tls::accept::{AcceptError, Acceptor, Failure, Fault, MAX_HANDSHAKE_BYTES, NotTls, Step};
+use prism_tls::accept::{AcceptError, Acceptor, Failure, MAX_HANDSHAKE_BYTES, NotTls, Step};
 
 use crate::support::*;
 
@@ -75,13 +75,13 @@ fn no_bytes_change_nothing() {
 fn a_header_that_no_record_has_ends_the_handshake_at_once() {
     for header in [&b"\x16\x02\0\0\x10"[..], b"\x16\x03\x01\xff\xff"] {
         let failure = failure(receive(header));
-        assert_eq!(failure.error.fault(), Fault::Peer);
+        assert_eq!(fault(&failure.error), Fault::Peer);
         assert_eq!(failure.output[0], 21, "{header:?}: {failure:?}");
     }
     let mut later = hello();
     later.extend_from_slice(b"\x99\x03\x03\0\x01\0");
     let failure = failure(receive(&later));
-    assert_eq!(failure.error.fault(), Fault::Peer);
+    assert_eq!(fault(&failure.error), Fault::Peer);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_client_with_nothing_in_common_gets_handshake_failure() {
     let step = Acceptor::new(&server).unwrap().receive(&hello());
     let failure = failure(step);
     assert!(is_alert(&failure.output, 40), "{failure:?}");
-    assert_eq!(failure.error.fault(), Fault::Mismatch);
+    assert_eq!(fault(&failure.error), Fault::Mismatch);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_client_that_does_not_trust_the_certificate_is_told_apart() {
         matches!(failure.error, AcceptError::Refused(_)),
         "{failure:?}"
     );
-    assert_eq!(failure.error.fault(), Fault::Mismatch);
+    assert_eq!(fault(&failure.error), Fault::Mismatch);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_foreign_protocol_by_alpn_is_refused_with_its_alert() {
     config.alpn_protocols = vec![b"h2".to_vec()];
     let mut client = connect(config);
     let failure = failure(receive(&drain(&mut client)));
-    assert_eq!(failure.error.fault(), Fault::Mismatch);
+    assert_eq!(fault(&failure.error), Fault::Mismatch);
     // The alert follows the ServerHello, so only the client can read it.
     let mut wire = failure.output.as_slice();
     client.read_tls(&mut wire).unwrap();
@@ -195,7 +195,7 @@ fn many_useless_records_are_cut_off() {
     for _ in 0..MAX_HANDSHAKE_BYTES / 6 {
         wire.extend_from_slice(b"\x14\x03\x03\0\x01\x01");
     }
-    assert_eq!(failure(receive(&wire)).error.fault(), Fault::Peer);
+    assert_eq!(fault(&failure(receive(&wire)).error), Fault::Peer);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_hello_with_any_byte_changed_ends_in_an_alert_or_goes_on() {
                 Step::Wait { .. } => {}
                 Step::Failed(failure) => {
                     assert!(ends_in_alert(&failure.output), "{failure:?}");
-                    assert_ne!(failure.error.fault(), Fault::Local, "{failure:?}");
+                    assert_ne!(fault(&failure.error), Fault::Local, "{failure:?}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -239,7 +239,7 @@ fn random_bytes_never_establish_anything() {
             match acceptor.receive(&record) {
                 Step::Wait { acceptor: next, .. } => acceptor = next,
                 Step::Failed(failure) => {
-                    assert_ne!(failure.error.fault(), Fault::Local, "{failure:?}");
+                    assert_ne!(fault(&failure.error), Fault::Local, "{failure:?}");
                     break;
                 }
                 Step::NotTls(_) => break,

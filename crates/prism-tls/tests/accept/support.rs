@@ -5,18 +5,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use prism_tls::accept::{
-    Acceptor, CertificateFiles, Certificates, Clock, Established, Failure, ServerConfig, Settings,
-    Step, Tickets,
+    AcceptError, Acceptor, CertificateFiles, Certificates, DefaultTimeProvider, Established,
+    Failure, ServerConfig, Settings, Step, Tickets, TimeProvider,
 };
 use prism_tls::{Event, Secret, Session, Version};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SignatureAlgorithm};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 /// The host that every certificate of [`FIXTURE`] is for.
@@ -145,35 +145,37 @@ pub fn connect_to(config: &Arc<ClientConfig>, host: &str) -> ClientConnection {
 }
 
 /// The machine's clock, for tests against real clients.
-pub fn system_clock() -> Clock {
-    Clock::new(|| {
-        SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-    })
+pub fn system_clock() -> Arc<dyn TimeProvider> {
+    Arc::new(DefaultTimeProvider)
 }
 
 /// A clock that the test sets.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Wall(Arc<AtomicU64>);
+
+impl TimeProvider for Wall {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now = Duration::from_secs(self.0.load(Ordering::Relaxed));
+        Some(UnixTime::since_unix_epoch(now))
+    }
+}
 
 impl Wall {
     /// The present time to the second: clients compare it with their own.
     pub fn now() -> Self {
-        Self(Arc::new(AtomicU64::new(system_clock().now().as_secs())))
+        Self(Arc::new(AtomicU64::new(UnixTime::now().as_secs())))
     }
 
     pub fn advance(&self, seconds: u64) {
         self.0.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    pub fn clock(&self) -> Clock {
-        let now = self.0.clone();
-        Clock::new(move || Duration::from_secs(now.load(Ordering::Relaxed)))
+    pub fn clock(&self) -> Arc<dyn TimeProvider> {
+        Arc::new(self.clone())
     }
 }
 
-pub fn tickets(byte: u8, clock: Clock) -> Arc<Tickets> {
+pub fn tickets(byte: u8, clock: Arc<dyn TimeProvider>) -> Arc<Tickets> {
     let secret = Secret::new(&[byte; 32]).unwrap();
     Arc::new(Tickets::new(&[secret], ROTATION_S, clock).unwrap())
 }
@@ -183,7 +185,7 @@ pub fn server() -> ServerConfig {
     server_with(&Settings::default(), 1, system_clock())
 }
 
-pub fn server_with(settings: &Settings, secret: u8, clock: Clock) -> ServerConfig {
+pub fn server_with(settings: &Settings, secret: u8, clock: Arc<dyn TimeProvider>) -> ServerConfig {
     let tickets = tickets(secret, clock.clone());
     ServerConfig::new(settings, FIXTURE.certificates(), Some(tickets), clock).unwrap()
 }
@@ -337,4 +339,24 @@ pub fn version_of(established: &Established) -> Version {
         established.keys.write.version()
     );
     established.keys.read.version()
+}
+
+/// The party that has to act so that the next handshake succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The client: it broke the protocol, or went away.
+    Peer,
+    /// Client and server together: they have nothing in common, or the client does not trust the
+    /// certificate.
+    Mismatch,
+    /// This program or its configuration.
+    Local,
+}
+
+pub fn fault(error: &AcceptError) -> Fault {
+    match error {
+        AcceptError::Incompatible(_) | AcceptError::Refused(_) => Fault::Mismatch,
+        AcceptError::Local(_) | AcceptError::NoSecrets => Fault::Local,
+        _ => Fault::Peer,
+    }
 }

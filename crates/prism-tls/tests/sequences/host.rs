@@ -1,6 +1,6 @@
 //! A host that has the connection: the session and its buffers, which a hand-off moves.
 
-use prism_tls::{Event, SavedSession, Session};
+use prism_tls::{Event, Session};
 
 use crate::kernel::KernelTls;
 use crate::nonces::Nonces;
@@ -97,7 +97,7 @@ impl Host {
             plain,
             output,
         } = self;
-        let bytes = session.save().unwrap().encode();
+        let bytes = session.save().unwrap();
         let session = restore(&bytes, &nonces);
         Self {
             session,
@@ -117,7 +117,7 @@ impl Host {
             plain,
             output,
         } = self;
-        let bytes = session.save().unwrap().encode();
+        let bytes = session.save().unwrap();
         restore(&bytes, &nonces)
             .seal(b"never sent", &mut Vec::new())
             .unwrap();
@@ -133,6 +133,5 @@ impl Host {
 }
 
 fn restore(bytes: &[u8], nonces: &Nonces) -> Session<Nonces> {
-    let saved = SavedSession::decode(bytes).unwrap();
-    Session::restore_witnessed(saved, nonces.clone()).unwrap()
+    Session::restore_witnessed(bytes, nonces.clone()).unwrap()
 }

@@ -18,9 +18,9 @@ pub(crate) struct KernelTls {
 
 impl KernelTls {
     pub(crate) fn new(keys: KernelKeys) -> Self {
-        let sequence = u64::from_be_bytes(keys.record_sequence());
+        let sequence = keys.sequence;
         Self {
-            iv: keys.iv().to_vec(),
+            iv: keys.nonce[4..].to_vec(),
             keys,
             sequence,
         }
@@ -28,8 +28,8 @@ impl KernelTls {
 
     /// A record of data.
     pub(crate) fn seal(&mut self, content: &[u8], nonces: &Nonces) -> Vec<u8> {
-        let tls13 = self.keys.version() == Version::Tls13;
-        let explicit = !tls13 && self.keys.suite() != Suite::ChaCha20Poly1305;
+        let tls13 = self.keys.version == Version::Tls13;
+        let explicit = !tls13 && self.keys.suite != Suite::ChaCha20Poly1305;
         let nonce = self.nonce(explicit);
         let mut inner = content.to_vec();
         inner.extend(tls13.then_some(DATA));
@@ -46,7 +46,7 @@ impl KernelTls {
             self.iv = next.to_be_bytes().to_vec();
         }
         self.sequence += 1;
-        nonces.used(self.keys.key(), nonce);
+        nonces.used(&self.keys.key, nonce);
         let nonce = Nonce::assume_unique_for_key(nonce);
         let key = self.key();
         key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut inner)
@@ -56,7 +56,10 @@ impl KernelTls {
     }
 
     fn nonce(&self, explicit: bool) -> [u8; 12] {
-        let mut nonce: [u8; 12] = [self.keys.salt(), &self.iv].concat().try_into().unwrap();
+        let mut nonce: [u8; 12] = [&self.keys.nonce[..4], &self.iv]
+            .concat()
+            .try_into()
+            .unwrap();
         if !explicit {
             let sequence = self.sequence.to_be_bytes();
             nonce[4..]
@@ -68,11 +71,11 @@ impl KernelTls {
     }
 
     fn key(&self) -> LessSafeKey {
-        let algorithm = match self.keys.suite() {
+        let algorithm = match self.keys.suite {
             Suite::Aes128Gcm => &AES_128_GCM,
             Suite::Aes256Gcm => &AES_256_GCM,
             Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         };
-        LessSafeKey::new(UnboundKey::new(algorithm, self.keys.key()).unwrap())
+        LessSafeKey::new(UnboundKey::new(algorithm, &self.keys.key).unwrap())
     }
 }

@@ -2,12 +2,11 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use prism_tls::Secret;
 use prism_tls::accept::{
-    Acceptor, CertificateFiles, Certificates, Clock, Established, ServerConfig, Settings, Step,
-    Tickets,
+    Acceptor, CertificateFiles, Certificates, DefaultTimeProvider, Established, ServerConfig,
+    Settings, Step, Tickets, TimeProvider,
 };
 use rustls::pki_types::CertificateDer;
 
@@ -88,6 +87,6 @@ impl Server {
     }
 }
 
-fn clock() -> Clock {
-    Clock::new(|| -> Duration { SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default() })
+fn clock() -> Arc<dyn TimeProvider> {
+    Arc::new(DefaultTimeProvider)
 }

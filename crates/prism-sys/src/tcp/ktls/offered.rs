@@ -5,19 +5,14 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
-use super::info::NONCE_BYTES;
-use super::{AttachError, Cipher, CryptoError, CryptoInfo, Key, Version, attach, set_tx};
+use prism_proto::tls::{KernelKeys, Suite, Version};
+use zeroize::Zeroizing;
 
-const VERSIONS: [Version; 2] = [Version::Tls13, Version::Tls12];
-const CIPHERS: [Cipher; 3] = [
-    Cipher::Aes128Gcm,
-    Cipher::Aes256Gcm,
-    Cipher::ChaCha20Poly1305,
-];
+use super::{AttachError, CryptoError, attach, set_tx};
 
 /// The versions and ciphers that the kernel can send with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offered(Vec<(Version, Cipher)>);
+pub struct Offered(Vec<(Version, Suite)>);
 
 /// The kernel does not do TLS, or could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +41,10 @@ impl Offered {
     pub fn probe() -> Result<Self, ProbeError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ProbeError::Loopback)?;
         let mut offered = Vec::new();
-        for version in VERSIONS {
-            for cipher in CIPHERS {
-                match try_out(&listener, version, cipher) {
-                    Ok(()) => offered.push((version, cipher)),
+        for version in Version::ALL {
+            for suite in Suite::ALL {
+                match try_out(&listener, version, suite) {
+                    Ok(()) => offered.push((version, suite)),
                     Err(ProbeError::Crypto(CryptoError::NotOffered)) => {}
                     Err(error) => return Err(error),
                 }
@@ -63,27 +58,23 @@ impl Offered {
 
     /// Whether the kernel can send records of this version with this cipher.
     #[must_use]
-    pub fn has(&self, version: Version, cipher: Cipher) -> bool {
-        self.0.contains(&(version, cipher))
+    pub fn has(&self, version: Version, suite: Suite) -> bool {
+        self.0.contains(&(version, suite))
     }
 }
 
-fn try_out(listener: &TcpListener, version: Version, cipher: Cipher) -> Result<(), ProbeError> {
+fn try_out(listener: &TcpListener, version: Version, suite: Suite) -> Result<(), ProbeError> {
     let pair = || -> io::Result<(TcpStream, TcpStream)> {
         let stream = TcpStream::connect(listener.local_addr()?)?;
         Ok((stream, listener.accept()?.0))
     };
     let (stream, _other_end) = pair().map_err(ProbeError::Loopback)?;
     attach(stream.as_fd())?;
-    let key = match cipher {
-        Cipher::Aes128Gcm => Key::Aes128Gcm([0; 16]),
-        Cipher::Aes256Gcm => Key::Aes256Gcm([0; 32]),
-        Cipher::ChaCha20Poly1305 => Key::ChaCha20Poly1305([0; 32]),
-    };
-    let nothing = CryptoInfo {
+    let nothing = KernelKeys {
         version,
-        key,
-        iv: [0; NONCE_BYTES],
+        suite,
+        key: Zeroizing::new(vec![0; suite.key_bytes()].into()),
+        nonce: Zeroizing::default(),
         sequence: 0,
     };
     Ok(set_tx(stream.as_fd(), &nothing)?)
@@ -91,15 +82,15 @@ fn try_out(listener: &TcpListener, version: Version, cipher: Cipher) -> Result<(
 
 impl fmt::Display for Offered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, (version, cipher)) in self.0.iter().enumerate() {
+        for (n, (version, suite)) in self.0.iter().enumerate() {
             let version = match version {
                 Version::Tls12 => "1.2",
                 Version::Tls13 => "1.3",
             };
-            let cipher = match cipher {
-                Cipher::Aes128Gcm => "AES-128-GCM",
-                Cipher::Aes256Gcm => "AES-256-GCM",
-                Cipher::ChaCha20Poly1305 => "ChaCha20-Poly1305",
+            let cipher = match suite {
+                Suite::Aes128Gcm => "AES-128-GCM",
+                Suite::Aes256Gcm => "AES-256-GCM",
+                Suite::ChaCha20Poly1305 => "ChaCha20-Poly1305",
             };
             let comma = if n > 0 { ", " } else { "" };
             write!(f, "{comma}{version} {cipher}")?;

@@ -7,7 +7,10 @@ use std::net::TcpStream;
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
-use prism_sys::tcp::ktls::{ContentType, CryptoInfo, Key, Version};
+use prism_proto::tls::{KernelKeys, Suite as Cipher, Version};
+use prism_sys::tcp::ktls::ContentType;
+
+use zeroize::Zeroizing;
 
 use crate::common::bytes;
 
@@ -18,24 +21,17 @@ pub struct Suite {
     pub cipher: Cipher,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cipher {
-    Aes128,
-    Aes256,
-    ChaCha,
-}
-
 const fn suite(version: Version, cipher: Cipher) -> Suite {
     Suite { version, cipher }
 }
 
 pub const SUITES: [Suite; 6] = [
-    suite(Version::Tls13, Cipher::Aes128),
-    suite(Version::Tls13, Cipher::Aes256),
-    suite(Version::Tls13, Cipher::ChaCha),
-    suite(Version::Tls12, Cipher::Aes128),
-    suite(Version::Tls12, Cipher::Aes256),
-    suite(Version::Tls12, Cipher::ChaCha),
+    suite(Version::Tls13, Cipher::Aes128Gcm),
+    suite(Version::Tls13, Cipher::Aes256Gcm),
+    suite(Version::Tls13, Cipher::ChaCha20Poly1305),
+    suite(Version::Tls12, Cipher::Aes128Gcm),
+    suite(Version::Tls12, Cipher::Aes256Gcm),
+    suite(Version::Tls12, Cipher::ChaCha20Poly1305),
 ];
 
 /// RFC 8446, section 5.1.
@@ -47,34 +43,37 @@ const IV: [u8; 12] = [
 
 impl Suite {
     /// The parameters for the kernel.
-    pub fn info(self, sequence: u64) -> CryptoInfo {
-        let key = match self.cipher {
-            Cipher::Aes128 => Key::Aes128Gcm(*KEY.first_chunk().unwrap()),
-            Cipher::Aes256 => Key::Aes256Gcm(KEY),
-            Cipher::ChaCha => Key::ChaCha20Poly1305(KEY),
-        };
+    pub fn info(self, sequence: u64) -> KernelKeys {
         let mut iv = IV;
         if self.has_explicit_nonce() {
             iv[4..].copy_from_slice(&explicit_nonce(sequence));
         }
-        CryptoInfo {
+        KernelKeys {
             version: self.version,
-            key,
-            iv,
+            suite: self.cipher,
+            key: Zeroizing::new(KEY[..self.cipher.key_bytes()].into()),
+            nonce: Zeroizing::new(iv),
             sequence,
         }
     }
 
+    /// Bytes of a record beyond its plaintext.
+    pub fn overhead_bytes(self) -> u64 {
+        let inside = u64::from(self.version == Version::Tls13);
+        let explicit = if self.has_explicit_nonce() { 8 } else { 0 };
+        5 + 16 + inside + explicit
+    }
+
     fn algorithm(self) -> (&'static Algorithm, usize) {
         match self.cipher {
-            Cipher::Aes128 => (&AES_128_GCM, 16),
-            Cipher::Aes256 => (&AES_256_GCM, 32),
-            Cipher::ChaCha => (&CHACHA20_POLY1305, 32),
+            Cipher::Aes128Gcm => (&AES_128_GCM, 16),
+            Cipher::Aes256Gcm => (&AES_256_GCM, 32),
+            Cipher::ChaCha20Poly1305 => (&CHACHA20_POLY1305, 32),
         }
     }
 
     fn has_explicit_nonce(self) -> bool {
-        self.version == Version::Tls12 && self.cipher != Cipher::ChaCha
+        self.version == Version::Tls12 && self.cipher != Cipher::ChaCha20Poly1305
     }
 }
 
