@@ -19,7 +19,7 @@ use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInpu
 use prism_proto::control::FlowKey;
 
 use crate::config::{ServiceConfig, SwitchConfig};
-use crate::error::{AgentError, LoadError};
+use crate::error::{AgentError, LoadError, kernel};
 use crate::frontends::Frontends;
 use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
 use crate::leases::{Change, Leases};
@@ -210,7 +210,7 @@ impl<'a> Agent<'a> {
                 Ok(()) => deleted += 1,
                 // Another agent has deleted it.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
-                Err(e) => return Err(kernel("delete a flow")(e)),
+                Err(e) => return Err(kernel("delete a flow")(e).into()),
             }
         }
         Ok(deleted)
@@ -222,14 +222,9 @@ impl<'a> Agent<'a> {
         let maps = &self.switch.skel.maps;
         let inner = MapHandle::try_from(&maps.grace_inner).map_err(kernel("wait for programs"))?;
         let fd = inner.as_fd().as_raw_fd().to_ne_bytes();
-        maps.grace
-            .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
-            .map_err(kernel("wait for programs"))
+        let replaced = maps.grace.update(&[0; 4], &fd, MapFlags::ANY);
+        Ok(replaced.map_err(kernel("wait for programs"))?)
     }
-}
-
-fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> AgentError {
-    move |source| AgentError::Kernel { what, source }
 }
 
 fn kind(order: &Order) -> types::order_kind {

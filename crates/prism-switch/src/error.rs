@@ -3,6 +3,20 @@
 use std::io;
 use std::path::PathBuf;
 
+/// A call into the kernel failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}: {source}")]
+pub struct KernelError {
+    /// The operation.
+    pub what: &'static str,
+    /// The kernel's error.
+    pub source: libbpf_rs::Error,
+}
+
+pub(crate) fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> KernelError {
+    move |source| KernelError { what, source }
+}
+
 /// A switch could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -24,13 +38,8 @@ pub enum LoadError {
         map: String,
     },
     /// The kernel refused a program or map: it is too old, or this process lacks privilege.
-    #[error("cannot {what}: {source}")]
-    Kernel {
-        /// The operation.
-        what: &'static str,
-        /// The kernel's error.
-        source: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// An interface could not be attached to.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -63,13 +72,8 @@ pub enum AttachError {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// A call into the kernel failed.
-    #[error("cannot {what}: {source}")]
-    Kernel {
-        /// The operation.
-        what: &'static str,
-        /// The kernel's error.
-        source: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// Walking a map failed.
     #[error("cannot walk the flow table: {0}")]
     Walk(#[source] io::Error),
@@ -111,13 +115,8 @@ pub enum ViewError {
         source: libbpf_rs::Error,
     },
     /// A call into the kernel failed.
-    #[error("cannot {what}: {source}")]
-    Kernel {
-        /// The operation.
-        what: &'static str,
-        /// The kernel's error.
-        source: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// Reading the list of flows failed.
     #[error("cannot read the list of flows: {0}")]
     Read(#[source] io::Error),

@@ -15,13 +15,10 @@ use libbpf_rs::Result;
 use prism_proto::lease::NewClients;
 
 use crate::config::ServiceConfig;
-use crate::leases::Alive;
+use crate::leases::{Alive, SETTLING};
 use crate::skel::SwitchMaps;
 use crate::tables::{self, Lists};
 
-/// The time for which an agent that has started waits for leases. A node without one asks at
-/// least once a second.
-pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 /// The time for which connections are still found by the list before a change. By then their
 /// frontends have claimed them (`prism_proto::claim`), which takes 100 ms and some round trips.
 const CHANGING: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{self, FlowKey, FlowState, Owner, offset};
-use rustix::time::{ClockId, clock_gettime};
+use prism_proto::wire::ip_bytes;
 
 use crate::skel::types;
 
@@ -68,6 +68,26 @@ impl<const N: usize> Block<N> {
         self
     }
 
+    /// Writes an address at offset `at`, IPv4 mapped.
+    pub(crate) fn put_ip(self, at: usize, ip: IpAddr) -> Self {
+        self.put(at, &ip_bytes(ip))
+    }
+
+    /// Writes a port at offset `at`, in network byte order.
+    pub(crate) fn put_port(self, at: usize, port: u16) -> Self {
+        self.put(at, &port.to_be_bytes())
+    }
+
+    /// Writes a number at offset `at`, in this host's byte order.
+    pub(crate) fn put_u32(self, at: usize, number: u32) -> Self {
+        self.put(at, &number.to_ne_bytes())
+    }
+
+    /// Writes a number at offset `at`, in this host's byte order.
+    pub(crate) fn put_u64(self, at: usize, number: u64) -> Self {
+        self.put(at, &number.to_ne_bytes())
+    }
+
     pub(crate) fn bytes(self) -> [u8; N] {
         self.0
     }
@@ -80,13 +100,6 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
         .and_then(|rest| rest.first_chunk::<N>())
         .copied()
         .unwrap_or([0; N])
-}
-
-pub(crate) fn ip_bytes(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 pub(crate) fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
@@ -104,19 +117,10 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// Key of the flow table.
 pub(crate) fn flow_key(flow: &FlowKey) -> [u8; FLOW_KEY_BYTES] {
     Block::new()
-        .put(
-            offset_of!(types::flow_key, client),
-            &ip_bytes(flow.client.ip()),
-        )
-        .put(offset_of!(types::flow_key, vip), &ip_bytes(flow.vip.ip()))
-        .put(
-            offset_of!(types::flow_key, client_port),
-            &flow.client.port().to_be_bytes(),
-        )
-        .put(
-            offset_of!(types::flow_key, vip_port),
-            &flow.vip.port().to_be_bytes(),
-        )
+        .put_ip(offset_of!(types::flow_key, client), flow.client.ip())
+        .put_ip(offset_of!(types::flow_key, vip), flow.vip.ip())
+        .put_port(offset_of!(types::flow_key, client_port), flow.client.port())
+        .put_port(offset_of!(types::flow_key, vip_port), flow.vip.port())
         .bytes()
 }
 
@@ -151,13 +155,6 @@ pub(crate) fn read_state(bytes: &[u8]) -> FlowState {
 
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// `CLOCK_MONOTONIC`, as the programs read it.
-pub(crate) fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let since_boot = Duration::try_from(now).unwrap_or_default();
-    nanos(since_boot)
 }
 
 pub(crate) fn node_roles(frontend: bool, backend: bool) -> u32 {

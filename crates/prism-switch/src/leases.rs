@@ -29,6 +29,10 @@ use table::{Announced, Ending, Run, Table};
 mod placements;
 mod table;
 
+pub(crate) use placements::SETTLING;
+pub(crate) use table::Alive;
+pub use table::RunEnd;
+
 /// The time in which a run whose connection has ended may return before it counts as dead. A
 /// node that lost only the connection dials again after 50 ms.
 pub const LEASE_GRACE: Duration = Duration::from_millis(500);
@@ -53,15 +57,6 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 /// The same for a host that leaves a byte unacknowledged, as the kernel sends no keepalives then.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunEnd {
-    /// Without notice: its clients wait in vain.
-    Died,
-    /// In order: its kernel finishes the connections.
-    Left,
-}
 
 /// How the connection of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,15 +122,6 @@ pub struct Leases {
     verdicts: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
     refusals: Mutex<LogThrottle>,
-}
-
-/// The nodes that have a lease, or lost it within the grace.
-#[derive(Debug, Default)]
-pub(crate) struct Alive {
-    /// All nodes.
-    pub(crate) nodes: HashSet<IpAddr>,
-    /// The nodes that take new clients.
-    pub(crate) taking: HashSet<IpAddr>,
 }
 
 impl Leases {

@@ -6,7 +6,6 @@ use prism_proto::lease::{LeaseRequest, NO_DIGEST};
 
 use super::placements::Placements;
 use super::*;
-use crate::frontends::SETTLING;
 
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
 const RUN: RunId = RunId(99);

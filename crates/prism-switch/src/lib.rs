@@ -54,7 +54,6 @@
 
 mod agent;
 mod attach;
-pub mod bench;
 mod bpffs;
 mod config;
 mod error;
@@ -75,6 +74,7 @@ mod view;
     clippy::panic,
     clippy::indexing_slicing,
     clippy::undocumented_unsafe_blocks,
+    missing_docs,
     unreachable_pub,
     unsafe_op_in_unsafe_fn,
     reason = "generated code"
@@ -88,7 +88,8 @@ pub use config::{
     FLOW_BYTES, InterfaceConfig, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES,
     MAX_TENANTS, NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
-pub use error::{AgentError, AttachError, LoadError, UnloadError, ViewError};
+pub use error::{AgentError, AttachError, KernelError, LoadError, UnloadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};
 pub use load::Switch;
+pub use skel::SwitchSkel;
 pub use view::{Counter, Direction, FlowRecord, SwitchView};

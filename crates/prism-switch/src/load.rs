@@ -1,6 +1,7 @@
 //! Loads a switch, takes it over, and removes it.
 
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -11,7 +12,7 @@ use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
 use crate::attach;
 use crate::bpffs;
 use crate::config::{InterfaceConfig, SwitchConfig};
-use crate::error::{AttachError, LoadError, UnloadError};
+use crate::error::{AttachError, LoadError, UnloadError, kernel};
 use crate::layout::nanos;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
@@ -86,7 +87,13 @@ impl Switch {
         if let Some(problem) = config.problem() {
             return Err(LoadError::Config(problem));
         }
-        tables::sync(&self.skel.maps, config).map_err(kernel("fill the tables"))
+        Ok(tables::sync(&self.skel.maps, config).map_err(kernel("fill the tables"))?)
+    }
+
+    /// The programs and maps themselves, for tests and measurements.
+    #[must_use]
+    pub fn skeleton(&self) -> &SwitchSkel<'static> {
+        &self.skel
     }
 
     /// Removes the switch called `pin_dir` from this host, if there is one: detaches it from
@@ -120,12 +127,8 @@ impl Switch {
             path: pin.clone(),
             source,
         })?;
-        link.pin(&pin).map_err(kernel("pin the list of flows"))
+        Ok(link.pin(&pin).map_err(kernel("pin the list of flows"))?)
     }
-}
-
-pub(crate) fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
-    move |source| LoadError::Kernel { what, source }
 }
 
 /// Sends libbpf's messages to the log instead of to standard error.
@@ -144,9 +147,8 @@ fn quiet() {
 pub(crate) fn open() -> Result<OpenSwitchSkel<'static>, LoadError> {
     quiet();
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    SwitchSkelBuilder::default()
-        .open(object)
-        .map_err(kernel("open the object"))
+    let opened = SwitchSkelBuilder::default().open(object);
+    Ok(opened.map_err(kernel("open the object"))?)
 }
 
 fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static>, LoadError> {
@@ -180,7 +182,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
         pin(map, dir)?;
     }
     pin_counters(&mut skel.maps.counters, dir)?;
-    skel.load().map_err(kernel("load the programs"))
+    Ok(skel.load().map_err(kernel("load the programs"))?)
 }
 
 /// Has `map` pinned when it is loaded, or taken over if it is pinned already.
@@ -206,7 +208,7 @@ fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
                 .map_err(kernel("size the tables"))?;
         }
     }
-    map.set_pin_path(path).map_err(kernel("pin a map"))
+    Ok(map.set_pin_path(path).map_err(kernel("pin a map"))?)
 }
 
 /// Pins the counters. Counters of another version are dropped, as it may count other things.
@@ -220,24 +222,21 @@ fn pin_counters(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
             source,
         })?;
     }
-    map.set_pin_path(path).map_err(kernel("pin a map"))
+    Ok(map.set_pin_path(path).map_err(kernel("pin a map"))?)
 }
 
 fn pinned(path: &Path) -> Result<Option<MapHandle>, LoadError> {
     if !path.exists() {
         return Ok(None);
     }
-    MapHandle::from_pinned_path(path)
-        .map(Some)
-        .map_err(kernel("open a pinned map"))
+    let map = MapHandle::from_pinned_path(path).map_err(kernel("open a pinned map"))?;
+    Ok(Some(map))
 }
 
 fn iterator(
     program: &libbpf_rs::ProgramMut<'_>,
     map: &libbpf_rs::MapMut<'_>,
 ) -> Result<Link, LoadError> {
-    use std::os::fd::AsFd;
-    program
-        .attach_iter(map.as_fd())
-        .map_err(kernel("prepare to walk a map"))
+    let link = program.attach_iter(map.as_fd());
+    Ok(link.map_err(kernel("prepare to walk a map"))?)
 }

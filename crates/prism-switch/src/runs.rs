@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use prism_proto::control::RunId;
+use prism_sys::clock::monotonic_ns;
 
-use crate::layout::{Block, ip_bytes, monotonic_ns, nanos, u64_at};
+use crate::layout::{Block, nanos, u64_at};
 use crate::leases::{Change, RunEnd};
 use crate::skel::{SwitchMaps, types};
 
@@ -30,11 +31,8 @@ pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<
                 RunEnd::Left => types::run_end::RUN_LEFT,
             };
             let value = Block::<VALUE_BYTES>::new()
-                .put(
-                    offset_of!(types::ended_run, since_ns),
-                    &monotonic_ns().to_ne_bytes(),
-                )
-                .put(offset_of!(types::ended_run, end), &end.0.to_ne_bytes());
+                .put_u64(offset_of!(types::ended_run, since_ns), monotonic_ns())
+                .put_u32(offset_of!(types::ended_run, end), end.0);
             maps.ended_runs
                 .update(&key(*node, *run), &value.bytes(), MapFlags::ANY)
         }
@@ -76,7 +74,7 @@ fn delete(maps: &SwitchMaps<'_>, key: &[u8]) -> libbpf_rs::Result<()> {
 
 fn key(node: IpAddr, run: RunId) -> [u8; KEY_BYTES] {
     Block::new()
-        .put(offset_of!(types::run_key, node), &ip_bytes(node))
-        .put(offset_of!(types::run_key, run), &run.0.to_be_bytes())
+        .put_ip(offset_of!(types::run_key, node), node)
+        .put_port(offset_of!(types::run_key, run), run.0)
         .bytes()
 }

@@ -8,9 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
+use prism_proto::wire::ip_bytes;
+use prism_sys::clock::monotonic_ns;
 
 use crate::config::{MAX_FRONTENDS, NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
-use crate::layout::{Block, array_at, ip_at, ip_bytes, monotonic_ns, nanos, node_roles};
+use crate::layout::{Block, array_at, ip_at, nanos, node_roles};
 use crate::skel::{SwitchMaps, types};
 
 const SERVICE_KEY_BYTES: usize = size_of::<types::service_key>();
@@ -38,13 +40,6 @@ pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::R
     replace(&maps.services, services)?;
     maps.service_ports.update(&ZERO, &ports, MapFlags::ANY)?;
     replace(&maps.senders, config.senders.iter().map(sender_entry))
-}
-
-/// Removes all services from the maps but that of tenants.
-pub(crate) fn hide_services(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
-    replace(&maps.services, std::iter::empty())?;
-    let none = [0; 8 * PORT_WORDS];
-    maps.service_ports.update(&ZERO, &none, MapFlags::ANY)
 }
 
 /// The bits of `struct service_ports`.
@@ -115,7 +110,7 @@ fn tenant_entries(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
     tenants.into_iter().map(|(tenant, services)| {
         let count = u32::try_from(services.len()).unwrap_or(0);
         let at = offset_of!(types::tenant, service_count);
-        let mut value = Block::<TENANT_BYTES>::new().put(at, &count.to_ne_bytes());
+        let mut value = Block::<TENANT_BYTES>::new().put_u32(at, count);
         for (i, service) in services.into_iter().enumerate() {
             let at = offset_of!(types::tenant, services) + i * SERVICE_KEY_BYTES;
             value = value.put(at, &service_key(service));
@@ -143,10 +138,7 @@ pub(crate) fn write_frontends(
 ) -> libbpf_rs::Result<()> {
     let until_ns = monotonic_ns().saturating_add(nanos(lists.former_for));
     let value = service_value(service, &lists.now)
-        .put(
-            offset_of!(types::service, former_until_ns),
-            &until_ns.to_ne_bytes(),
-        )
+        .put_u64(offset_of!(types::service, former_until_ns), until_ns)
         .put(
             offset_of!(types::service, former),
             &frontends_value(&lists.former),
@@ -187,20 +179,17 @@ fn read_frontends(service: &[u8]) -> Vec<IpAddr> {
 fn frontends_value(frontends: &[IpAddr]) -> [u8; FRONTENDS_BYTES] {
     let count = u32::try_from(frontends.len()).unwrap_or(0);
     let at = offset_of!(types::frontends, count);
-    let mut value = Block::new().put(at, &count.to_ne_bytes());
+    let mut value = Block::new().put_u32(at, count);
     for (i, ip) in frontends.iter().enumerate() {
         let at = offset_of!(types::frontends, list) + i * ADDR_BYTES;
-        value = value.put(at, &ip_bytes(*ip));
+        value = value.put_ip(at, *ip);
     }
     value.bytes()
 }
 
 fn service_value(service: &ServiceConfig, frontends: &[IpAddr]) -> Block<SERVICE_BYTES> {
     Block::new()
-        .put(
-            offset_of!(types::service, tenant),
-            &service.tenant.to_ne_bytes(),
-        )
+        .put_u32(offset_of!(types::service, tenant), service.tenant)
         .put(offset_of!(types::service, now), &frontends_value(frontends))
 }
 
@@ -216,11 +205,8 @@ fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
 
 fn service_key(addr: SocketAddr) -> Vec<u8> {
     Block::<SERVICE_KEY_BYTES>::new()
-        .put(offset_of!(types::service_key, addr), &ip_bytes(addr.ip()))
-        .put(
-            offset_of!(types::service_key, port),
-            &addr.port().to_be_bytes(),
-        )
+        .put_ip(offset_of!(types::service_key, addr), addr.ip())
+        .put_port(offset_of!(types::service_key, port), addr.port())
         .bytes()
         .into()
 }
@@ -228,18 +214,12 @@ fn service_key(addr: SocketAddr) -> Vec<u8> {
 fn node_entry(node: &NodeConfig) -> Entry {
     let roles = node_roles(node.roles.frontend, node.roles.backend);
     let mut value = Block::<NODE_BYTES>::new()
-        .put(offset_of!(types::node, tenant), &node.tenant.to_ne_bytes())
-        .put(offset_of!(types::node, roles), &roles.to_ne_bytes());
+        .put_u32(offset_of!(types::node, tenant), node.tenant)
+        .put_u32(offset_of!(types::node, roles), roles);
     if let Some(link) = node.link {
         value = value
-            .put(
-                offset_of!(types::node, ifindex),
-                &link.ifindex.to_ne_bytes(),
-            )
-            .put(
-                offset_of!(types::node, mtu_bytes),
-                &link.mtu_bytes.to_ne_bytes(),
-            )
+            .put_u32(offset_of!(types::node, ifindex), link.ifindex)
+            .put_u32(offset_of!(types::node, mtu_bytes), link.mtu_bytes)
             .put(offset_of!(types::node, node_mac), &link.node_mac)
             .put(offset_of!(types::node, own_mac), &link.own_mac);
     }
@@ -248,20 +228,12 @@ fn node_entry(node: &NodeConfig) -> Entry {
 
 /// The program reads the key as two little-endian words, in its own byte order.
 fn sender_entry(sender: &SenderConfig) -> Entry {
-    let [low, high] = words(sender.key.expose_secret());
+    let key = u128::from_le_bytes(*sender.key.expose_secret());
+    let (low, high) = (key as u64, (key >> 64) as u64);
     let at = offset_of!(types::sender, key);
     let value = Block::<SENDER_BYTES>::new()
-        .put(at, &low.to_ne_bytes())
-        .put(at + 8, &high.to_ne_bytes())
-        .put(
-            offset_of!(types::sender, tenant),
-            &sender.tenant.to_ne_bytes(),
-        );
+        .put_u64(at, low)
+        .put_u64(at + 8, high)
+        .put_u32(offset_of!(types::sender, tenant), sender.tenant);
     (sender.key_id.to_ne_bytes().into(), value.bytes().into())
-}
-
-fn words(key: &[u8; 16]) -> [u64; 2] {
-    let value = u128::from_le_bytes(*key);
-    let mask = u128::from(u64::MAX);
-    [(value & mask) as u64, (value >> 64) as u64]
 }

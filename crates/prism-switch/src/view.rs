@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use prism_proto::control::{FlowKey, FlowState, Owner};
+use prism_sys::clock::monotonic_ns;
 
 use crate::bpffs;
-use crate::error::ViewError;
+use crate::error::{ViewError, kernel};
 use crate::layout::{
-    FLOW_BYTES, FLOW_KEY_BYTES, monotonic_ns, read_flow_key, read_owner, read_state, u64_at,
+    FLOW_BYTES, FLOW_KEY_BYTES, flow_key, read_flow_key, read_owner, read_state, u64_at,
 };
 use crate::load::{self, FLOW_LIST};
 use crate::skel::types;
@@ -99,7 +100,8 @@ impl SwitchView {
         let mut keys = BufReader::new(list);
         Ok(std::iter::from_fn(move || {
             loop {
-                let found = self.flow(&next_key(&mut keys).transpose()?);
+                let key = next_key(&mut keys).map_err(ViewError::Read).transpose()?;
+                let found = key.and_then(|key| self.flow(&key));
                 if let Some(record) = found.transpose() {
                     return Some(record);
                 }
@@ -112,22 +114,12 @@ impl SwitchView {
     /// # Errors
     /// See [`ViewError`].
     pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, ViewError> {
-        self.flow(&Ok(crate::layout::flow_key(flow)))
+        self.flow(&flow_key(flow))
     }
 
-    fn flow(
-        &self,
-        key: &io::Result<[u8; FLOW_KEY_BYTES]>,
-    ) -> Result<Option<FlowRecord>, ViewError> {
-        let key = match key {
-            Ok(key) => key,
-            Err(e) => return Err(ViewError::Read(io::Error::new(e.kind(), e.to_string()))),
-        };
+    fn flow(&self, key: &[u8; FLOW_KEY_BYTES]) -> Result<Option<FlowRecord>, ViewError> {
         let value = self.flows.lookup(key, MapFlags::LOCK);
-        let value = value.map_err(|source| ViewError::Kernel {
-            what: "read a flow",
-            source,
-        })?;
+        let value = value.map_err(kernel("read a flow"))?;
         Ok(value.map(|value| record(key, &value)))
     }
 
@@ -141,10 +133,7 @@ impl SwitchView {
             let values = self
                 .counters
                 .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
-            let values = values.map_err(|source| ViewError::Kernel {
-                what: "read a counter",
-                source,
-            })?;
+            let values = values.map_err(kernel("read a counter"))?;
             let value = values.iter().flatten().map(|v| u64_at(v, 0)).sum();
             Ok(Counter { name, value })
         };

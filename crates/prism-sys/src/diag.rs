@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::CallError;
 use crate::sockopt;
 use crate::tcp::TcpStateName;
 
@@ -65,20 +66,15 @@ pub enum DiagError {
     /// the kernel's answer is not understood
     #[error("the kernel's answer is not understood")]
     Answer,
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 fn failed(call: &'static str) -> impl FnOnce(io::Error) -> DiagError {
     move |source| match source.raw_os_error() {
         Some(libc::ENOBUFS) => DiagError::Overflow,
-        _ => DiagError::Kernel { call, source },
+        _ => CallError { call, source }.into(),
     }
 }
 
@@ -235,34 +231,28 @@ fn bind_any(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// `struct nlmsghdr`, then `struct inet_diag_req_v2`.
-fn request(connection: &Connection, sequence: u32) -> [u8; REQUEST_BYTES] {
-    let mut bytes = [0; REQUEST_BYTES];
-    let mut at = 0;
-    let mut put = |field: &[u8]| {
-        if let Some(place) = bytes.get_mut(at..at + field.len()) {
-            place.copy_from_slice(field);
-        }
-        at += field.len();
+fn request(connection: &Connection, sequence: u32) -> Vec<u8> {
+    let Connection { local, remote } = connection;
+    let family = match local {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
     };
-    let family = if connection.local.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
-    };
-    put(&(REQUEST_BYTES as u32).to_ne_bytes());
-    put(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    put(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    put(&sequence.to_ne_bytes());
-    put(&[0; 4]); // port id: the kernel fills it in
-    put(&[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    put(&u32::MAX.to_ne_bytes()); // any state
-    put(&connection.local.port().to_be_bytes());
-    put(&connection.remote.port().to_be_bytes());
-    put(&address_bytes(connection.local.ip()));
-    put(&address_bytes(connection.remote.ip()));
-    put(&[0; 4]); // any interface
-    put(&[0xff; 8]); // INET_DIAG_NOCOOKIE
-    bytes
+    [
+        &(REQUEST_BYTES as u32).to_ne_bytes()[..],
+        &SOCK_DIAG_BY_FAMILY.to_ne_bytes(),
+        &(libc::NLM_F_REQUEST as u16).to_ne_bytes(),
+        &sequence.to_ne_bytes(),
+        &[0; 4], // port id: the kernel fills it in
+        &[family as u8, libc::IPPROTO_TCP as u8, 0, 0],
+        &u32::MAX.to_ne_bytes(), // any state
+        &local.port().to_be_bytes(),
+        &remote.port().to_be_bytes(),
+        &address_bytes(local.ip()),
+        &address_bytes(remote.ip()),
+        &[0; 4],    // any interface
+        &[0xff; 8], // INET_DIAG_NOCOOKIE
+    ]
+    .concat()
 }
 
 /// An IPv4 address takes the first of four words.

@@ -5,6 +5,7 @@
 //! `prism-handoff` knows the order of the steps of a hand-off, and what is said to the switch
 //! and to other nodes.
 
+mod error;
 mod sockopt;
 
 pub mod clock;
@@ -16,3 +17,5 @@ pub mod sendfile;
 pub mod tcp;
 pub mod tun;
 pub mod writeback;
+
+pub use error::CallError;

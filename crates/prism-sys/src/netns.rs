@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use crate::CallError;
 use crate::sockopt::check;
 
 /// The directory of the named namespaces of `ip netns`.
@@ -34,14 +35,9 @@ pub enum NetNsError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 impl NetNs {
@@ -73,12 +69,8 @@ impl NetNs {
         in_thread(|| {
             // SAFETY: takes no pointer; only this thread, which ends with the
             // closure, leaves its namespace.
-            check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(|source| {
-                NetNsError::Kernel {
-                    call: "unshare",
-                    source,
-                }
-            })?;
+            check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+                .map_err(CallError::of("unshare"))?;
             Self::current()
         })?
     }
@@ -95,12 +87,8 @@ impl NetNs {
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         in_thread(|| {
             // SAFETY: a valid descriptor and no pointer; only this thread moves.
-            check(unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) }).map_err(
-                |source| NetNsError::Kernel {
-                    call: "setns",
-                    source,
-                },
-            )?;
+            check(unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) })
+                .map_err(CallError::of("setns"))?;
             Ok(work())
         })?
     }
@@ -123,10 +111,7 @@ fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> 
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .spawn_scoped(scope, work)
-            .map_err(|source| NetNsError::Kernel {
-                call: "clone",
-                source,
-            })?;
+            .map_err(CallError::of("clone"))?;
         match thread.join() {
             Ok(value) => Ok(value),
             Err(panic) => std::panic::resume_unwind(panic),

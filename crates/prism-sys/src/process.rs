@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::sockopt::check;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Ends the process silently when it writes to a pipe that nobody reads, as `program | head` does.
 /// It is for programs that print and own nothing that has to be cleaned up; a server must not call
@@ -18,16 +18,10 @@ pub fn end_on_broken_pipe() {
 /// # Errors
 /// The kernel's error; the limit is then as it was.
 pub fn raise_open_files() -> io::Result<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is writable and outlives the call.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `limit` is initialised and outlives the call.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
-    Ok(limit.rlim_cur)
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let current = maximum;
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
+    Ok(maximum.unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

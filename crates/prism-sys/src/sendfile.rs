@@ -1,9 +1,7 @@
 //! Moving bytes of a file into a socket without copying them through the process.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-use crate::sockopt::check_length;
+use std::os::fd::BorrowedFd;
 
 /// Sends up to `count` bytes of a file, from `offset` on, into a socket. Returns how many the
 /// socket took: 0 at the end of the file. The file's own position is neither used nor moved. The
@@ -17,16 +15,15 @@ use crate::sockopt::check_length;
 pub fn sendfile(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,
-    offset: u64,
+    mut offset: u64,
     count: usize,
 ) -> io::Result<usize> {
-    let mut offset =
-        libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // SAFETY: valid descriptors; the kernel reads and writes `offset`, which
-    // outlives the call.
-    let result =
-        unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
-    check_length(result)
+    Ok(rustix::fs::sendfile(
+        socket,
+        file,
+        Some(&mut offset),
+        count,
+    )?)
 }
 
 #[cfg(test)]

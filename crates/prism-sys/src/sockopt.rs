@@ -12,8 +12,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: integers have no padding and no invalid bit pattern.
+unsafe impl Plain for u8 {}
+// SAFETY: as for `u8`.
 unsafe impl Plain for i32 {}
-// SAFETY: as for `i32`.
+// SAFETY: as for `u8`.
 unsafe impl Plain for u32 {}
 // SAFETY: an array of plain values has no padding of its own.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use crate::CallError;
 use crate::sockopt::check;
 
 /// The device that makes them.
@@ -30,14 +31,9 @@ pub enum TunError {
     /// {0:?} cannot begin the name of an interface
     #[error("{0:?} cannot begin the name of an interface")]
     Name(String),
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 impl Tun {
@@ -48,18 +44,17 @@ impl Tun {
     /// [`TunError::Name`] unless `prefix` has 1 to 10 lower case letters, [`TunError::Kernel`]
     /// without `CAP_NET_ADMIN` or without the driver.
     pub fn create(prefix: &str) -> Result<Self, TunError> {
-        let failed = |call| move |source| TunError::Kernel { call, source };
         let mut request = request(prefix).ok_or_else(|| TunError::Name(prefix.to_owned()))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let queue = options
             .custom_flags(libc::O_NONBLOCK)
             .open(CLONE_DEVICE)
-            .map_err(failed("opening /dev/net/tun"))?;
+            .map_err(CallError::of("opening /dev/net/tun"))?;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, and
         // keeps no pointer.
         check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
-            .map_err(failed("TUNSETIFF"))?;
+            .map_err(CallError::of("TUNSETIFF"))?;
         let name = request.ifr_name.iter().map(|byte| *byte as u8);
         let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
         Ok(Self {

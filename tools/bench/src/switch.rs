@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::Result;
 use clap::Args;
-use prism_switch::bench::Verdict;
+use prism_packets::Verdict;
 use prism_switch::{Roles, SwitchConfig};
 use prism_sys::netns::NetNs;
 use serde::Serialize;
@@ -181,7 +181,7 @@ impl Bench {
     /// Hides the services, so that both sides send as owners only. The program then finds the
     /// flow of a rewritten packet by its owner.
     fn without_services(&self) -> Result<()> {
-        Ok(self.0.switch.hide_services()?)
+        Ok(prism_packets::hide_services(&self.0.switch)?)
     }
 
     /// Makes two flows of `client`; packets of each are rewritten to the other.

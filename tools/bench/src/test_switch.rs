@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, Status};
-use prism_switch::bench::{Hook, Verdict};
 use prism_switch::{Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
 use prism_sys::netns::NetNs;
 
@@ -47,7 +47,7 @@ impl TestSwitch {
         };
         let from = SocketAddrV4::new(sender, 1);
         let datagram = udp(from, self.config.control, &request.encode(&key()));
-        let run = self.switch.run_packet(Hook::Tc, &datagram, 1)?;
+        let run = prism_packets::run_packet(&self.switch, Hook::Tc, &datagram, 1)?;
         let payload = run.packet.get(HEADERS_UDP..).context("no answer")?;
         Ok((Answer::decode(payload, KEY_ID, &key())?, run.time))
     }
@@ -55,7 +55,7 @@ impl TestSwitch {
     /// Runs the program `runs` times on a frame, each time on what the last run left. Gives the
     /// mean time.
     pub(crate) fn time(&self, frame: &[u8], runs: u32, expected: Verdict) -> Result<Duration> {
-        let run = self.switch.run_packet(Hook::Tc, frame, runs)?;
+        let run = prism_packets::run_packet(&self.switch, Hook::Tc, frame, runs)?;
         ensure!(
             run.verdict == expected,
             "the program answered {:?}",

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use prism_proto::lease::{NO_DIGEST, PlacementVerdict};
 
-use crate::frontends::SETTLING;
-
+/// The time for which an agent that has started waits for leases. A node without one asks at
+/// least once a second.
+pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 /// Shortest time between two warnings.
 const WARN_EVERY: Duration = Duration::from_secs(5);
 

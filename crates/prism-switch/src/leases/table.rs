@@ -7,11 +7,28 @@ use std::time::Instant;
 use prism_proto::control::RunId;
 use prism_proto::lease::{NO_DIGEST, NewClients};
 
-use super::RunEnd;
 use super::placements::Placements;
 
 /// A run of a node.
 pub(super) type Run = (IpAddr, RunId);
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// Without notice: its clients wait in vain.
+    Died,
+    /// In order: its kernel finishes the connections.
+    Left,
+}
+
+/// The nodes that have a lease, or lost it within the grace.
+#[derive(Debug, Default)]
+pub(crate) struct Alive {
+    /// All nodes.
+    pub(crate) nodes: HashSet<IpAddr>,
+    /// The nodes that take new clients.
+    pub(crate) taking: HashSet<IpAddr>,
+}
 
 /// The connections bound it: a run is forgotten when its end is reported.
 #[derive(Debug)]

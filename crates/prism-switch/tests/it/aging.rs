@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::packet::Tcp;
 use crate::common::*;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{FlowState, Ops, Status};
-use prism_switch::bench::{Hook, Verdict};
 use prism_switch::{Aged, Agent, Switch, SwitchConfig};
 
 fn quick(config: &mut SwitchConfig) {

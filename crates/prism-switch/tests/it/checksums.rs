@@ -7,8 +7,8 @@ use std::sync::Once;
 use crate::common::packet::{Parsed, Tcp, verify};
 use crate::common::*;
 use libbpf_rs::ErrorKind;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::Status;
-use prism_switch::bench::{Hook, Verdict};
 
 const PACKETS: usize = 5_000;
 
@@ -69,7 +69,7 @@ fn a_sum_that_the_driver_gave_stays_right() {
     static SKIPPED: Once = Once::new();
     for_random_packets("sums", |lab, random, owner| {
         let (tcp, source, dest) = random_packet(random, owner);
-        let run = match lab.switch.run_summed_packet(&tcp.build()) {
+        let run = match prism_packets::run_summed_packet(&lab.switch, &tcp.build()) {
             Ok(run) => run,
             Err(e) if e.kind() == ErrorKind::InvalidInput => {
                 return SKIPPED.call_once(|| eprintln!("SKIPPED: not on this kernel"));

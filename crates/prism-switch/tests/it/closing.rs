@@ -4,8 +4,8 @@ use std::net::SocketAddrV4;
 
 use crate::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
 use crate::common::*;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Ops, Status};
-use prism_switch::bench::{Hook, Verdict};
 
 /// Sequence number of the owner's last byte; that of its FIN has wrapped.
 const OWNER_SEQ: u32 = u32::MAX - 2;

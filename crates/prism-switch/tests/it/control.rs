@@ -1,11 +1,11 @@
 //! The control protocol: the answers of the programs.
 
 use crate::common::*;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
     ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Status, VERSION, offset,
 };
 use prism_switch::SenderConfig;
-use prism_switch::bench::{Hook, Verdict};
 
 const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
 use crate::common::*;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
     Answer, FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Request, TOMBSTONE_NS,
 };
 use prism_reference::{FlowTable, SynFate};
 use prism_switch::Agent;
-use prism_switch::bench::{Hook, Verdict};
 
 const STEPS: u32 = 20_000;
 const CLIENTS: u16 = 6;

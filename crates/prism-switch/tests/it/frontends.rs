@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::packet::{SYN, Tcp};
 use crate::common::*;
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{MESSAGE_BYTES, Ops, Owner, RunId, Status};
 use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, TAKES_NO_MORE};
-use prism_switch::bench::{Hook, Verdict};
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

@@ -2,8 +2,8 @@
 
 use crate::common::packet::{ACK, icmp_error, ip, tcp_segment, verify};
 use crate::common::*;
+use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::Ops;
-use prism_switch::bench::{Hook, Run, Verdict};
 
 const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 

@@ -4,8 +4,8 @@ use std::net::SocketAddrV4;
 
 use crate::common::packet::{ACK, Parsed, SYN, Tcp, fragment, verify};
 use crate::common::*;
+use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::{Ops, Status};
-use prism_switch::bench::{Hook, Run, Verdict};
 
 pub(crate) const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 

@@ -6,8 +6,8 @@ use std::net::SocketAddrV4;
 use crate::common::packet::{ACK, FIN, RST, SYN, Tcp};
 use crate::common::*;
 use crate::steering::{BOTH, Flow, check_sent, set};
+use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::{FlowState, Ops, Status};
-use prism_switch::bench::{Hook, Run, Verdict};
 
 const FRONTENDS_WAY: ([u8; 6], SocketAddrV4, SocketAddrV4) = (MAC_OF_FRONTEND, CLIENT, VIP);
 const MAC_OF_FRONTEND: [u8; 6] = [2, 0xaa, 10, 0, 0, 1];

@@ -5,9 +5,9 @@ use std::net::SocketAddrV4;
 use crate::common::packet::Tcp;
 use crate::common::*;
 use crate::steering::{BOTH, check_sent};
+use prism_packets::{Hook, Verdict};
 use prism_proto::control::{FlowKey, Ops, Status};
 use prism_switch::ServiceConfig;
-use prism_switch::bench::{Hook, Verdict};
 
 #[test]
 fn several_frontends_share_connections_and_a_change_moves_few() {

@@ -3,10 +3,9 @@
 //! Reading needs no privilege, and works in any state.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
-use crate::sockopt::{self, Plain};
+use crate::sockopt;
 
 /// A TCP state, as in `include/net/tcp_states.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,54 +58,9 @@ impl TcpStateName {
     }
 }
 
-/// `struct tcp_info` up to the fields that are used, in the kernel's layout
-/// (`include/uapi/linux/tcp.h`). A kernel that knows fewer leaves the rest 0.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct RawInfo {
-    /// state, ca_state, retransmits, probes.
-    bytes0: [u8; 4],
-    /// backoff, options, snd_wscale:4 rcv_wscale:4, flags.
-    bytes1: [u8; 4],
-    rto_us: u32,
-    ato_us: u32,
-    snd_mss: u32,
-    rcv_mss: u32,
-    unacked: u32,
-    sacked: u32,
-    lost: u32,
-    retrans: u32,
-    fackets: u32,
-    last_data_sent_ms: u32,
-    /// last_ack_sent, last_data_recv, last_ack_recv.
-    last_ms: [u32; 3],
-    pmtu: u32,
-    rcv_ssthresh: u32,
-    rtt_us: u32,
-    rttvar_us: u32,
-    snd_ssthresh: u32,
-    snd_cwnd: u32,
-    advmss: u32,
-    reordering: u32,
-    rcv_rtt_us: u32,
-    rcv_space: u32,
-    total_retrans: u32,
-    /// pacing_rate, max_pacing_rate, bytes_acked, bytes_received.
-    rates: [[u32; 2]; 4],
-    segs_out: u32,
-    segs_in: u32,
-    notsent_bytes: u32,
-    min_rtt_us: u32,
-}
-
-// SAFETY: only arrays and integers of 1 and 4 bytes, each aligned where it
-// lies, so no padding; every bit pattern is a number.
-unsafe impl Plain for u8 {}
-// SAFETY: as above; the size is checked below.
-unsafe impl Plain for RawInfo {}
-
-/// `offsetof(struct tcp_info, tcpi_min_rtt)` is 148.
-const _: () = assert!(size_of::<RawInfo>() == 152);
+/// Words of 4 bytes in `struct tcp_info` (`include/uapi/linux/tcp.h`) up to `tcpi_min_rtt`. A kernel
+/// that knows fewer leaves the rest 0.
+const INFO_WORDS: usize = 38;
 
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
@@ -152,10 +106,8 @@ impl TcpInfo {
     /// # Errors
     /// `ENOPROTOOPT` or `EOPNOTSUPP` for a socket that is not TCP.
     pub fn read(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let mut raw = MaybeUninit::<RawInfo>::zeroed();
-        sockopt::get_into(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
-        // SAFETY: zeroed, then overwritten in part or whole; `RawInfo` is plain.
-        Ok(Self::from_raw(&unsafe { raw.assume_init() }))
+        let words: [u32; INFO_WORDS] = sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        Ok(Self::from_words(&words))
     }
 
     /// The congestion window, halved for each retransmission timeout without data (RFC 2861): the
@@ -167,23 +119,23 @@ impl TcpInfo {
         self.cwnd_segments.checked_shr(halvings).unwrap_or(0)
     }
 
-    fn from_raw(raw: &RawInfo) -> Self {
-        let [state, _, unanswered_timeouts, unanswered_probes] = raw.bytes0;
-        let [_, options, shifts, _] = raw.bytes1;
-        let [_, _, heard_ms] = raw.last_ms;
+    fn from_words(words: &[u32; INFO_WORDS]) -> Self {
+        let word = |at: usize| words.get(at / 4).copied().unwrap_or(0);
+        let [state, _, unanswered_timeouts, unanswered_probes] = word(0).to_ne_bytes();
+        let [_, options, shifts, _] = word(4).to_ne_bytes();
         Self {
             state: TcpStateName::from_kernel(state),
             timestamps: options & OPTION_TIMESTAMPS != 0,
             us_timestamps: options & OPTION_US_TIMESTAMPS != 0,
             sack: options & OPTION_SACK != 0,
             window_scale: (options & OPTION_WINDOW_SCALE != 0).then(|| scales(shifts)),
-            unacked_segments: raw.unacked,
-            unsent_bytes: raw.notsent_bytes,
-            cwnd_segments: raw.snd_cwnd,
-            srtt_us: raw.rtt_us,
-            rto_us: raw.rto_us,
-            rest_ms: raw.last_data_sent_ms,
-            heard_ms,
+            unacked_segments: word(24),
+            unsent_bytes: word(144),
+            cwnd_segments: word(80),
+            srtt_us: word(68),
+            rto_us: word(8),
+            rest_ms: word(44),
+            heard_ms: word(56),
             unanswered_timeouts,
             unanswered_probes,
         }

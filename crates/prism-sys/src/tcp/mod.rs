@@ -36,6 +36,6 @@ pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};
 pub use program::ProgramError;
 pub use restore::{
-    Blank, GoLiveError, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
+    Blank, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
 };
 pub use save::{Behaviour, SaveError};

@@ -4,11 +4,11 @@
 //! types of [`crate::tcp`] keep it.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use prism_proto::{Keepalive, Window};
 
-use crate::sockopt::{check, get, set, set_bytes};
+use crate::sockopt::{get, set, set_bytes};
 
 /// How repair mode is left (`include/uapi/linux/tcp.h`).
 const TCP_REPAIR_ON: i32 = 1;
@@ -64,14 +64,7 @@ pub(crate) fn repair_off_silently(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Closing does the same, but only with the last reference to the socket, and a
 /// process that another thread is just starting holds one until its `exec`.
 pub(crate) fn disconnect_silently(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let nobody = libc::sockaddr {
-        sa_family: libc::AF_UNSPEC as libc::sa_family_t,
-        sa_data: [0; 14],
-    };
-    let length = size_of_val(&nobody) as libc::socklen_t;
-    // SAFETY: an initialised `sockaddr` of `length` bytes, read by the kernel
-    // before the call returns.
-    check(unsafe { libc::connect(fd.as_raw_fd(), &raw const nobody, length) }).map(drop)
+    Ok(rustix::net::connect_unspec(fd)?)
 }
 
 /// Makes the peer repeat its acknowledgement and its window, at once.
@@ -194,24 +187,12 @@ pub(crate) fn congestion(fd: BorrowedFd<'_>) -> io::Result<String> {
 /// not allow, leaves the default in place: the connection works with any.
 pub(crate) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     match set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes()) {
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::ENOENT | libc::EPERM | libc::EBUSY)
-            ) =>
-        {
-            Ok(())
-        }
-        other => other,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EPERM | libc::EBUSY) => Ok(()),
+            _ => Err(error),
+        },
+        Ok(()) => Ok(()),
     }
-}
-
-pub(crate) fn nodelay(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(get_tcp::<i32>(fd, libc::TCP_NODELAY)? != 0)
-}
-
-pub(crate) fn set_nodelay(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    set_tcp(fd, libc::TCP_NODELAY, &i32::from(on))
 }
 
 pub(crate) fn keepalive(fd: BorrowedFd<'_>) -> io::Result<Option<Keepalive>> {

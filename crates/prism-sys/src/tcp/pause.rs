@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
+use crate::CallError;
 
 /// A connection in repair mode, which can be saved, resumed, or closed without the peer's
 /// knowledge. `S` owns the socket's descriptor.
@@ -44,14 +45,9 @@ pub enum PauseFault {
     /// CAP_NET_ADMIN is missing
     #[error("CAP_NET_ADMIN is missing")]
     NotPermitted,
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The option or call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 impl PauseFault {
@@ -59,7 +55,7 @@ impl PauseFault {
         match source.raw_os_error() {
             Some(libc::EPERM) => Self::NotPermitted,
             Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::ENOTSOCK) => Self::NotTcp,
-            _ => Self::Kernel { call, source },
+            _ => CallError { call, source }.into(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{bpf, group};
+use crate::CallError;
 
 /// The reason why a program cannot be attached, or does not work.
 #[derive(Debug, thiserror::Error)]
@@ -20,20 +21,15 @@ pub enum ProgramError {
         /// The step that failed.
         call: &'static str,
     },
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The step that failed.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ProgramError {
     move |source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ProgramError::NotPermitted { call },
-        _ => ProgramError::Kernel { call, source },
+        _ => CallError { call, source }.into(),
     }
 }
 

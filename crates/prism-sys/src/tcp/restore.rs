@@ -32,8 +32,10 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::freeze::{self, Freezer};
 use super::initial_window::InitialWindow;
 use super::options::{self, MSS_RANGE_BYTES, Queue};
+use super::pause::ResumeError;
 use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
+use crate::CallError;
 use crate::sockopt;
 
 /// The `TCP_LINGER2` of a restored half-closed connection, in seconds. The kernel raises it to 3.5
@@ -131,21 +133,10 @@ pub enum RestoreError {
     /// the kernel has no memory, or no descriptor, for the connection
     #[error("no memory or descriptor for the connection: {0}")]
     NoResources(#[source] io::Error),
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The option or call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
-
-/// The kernel would not let the connection out of repair mode. The socket is
-/// closed, and the peer has not been told.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot leave repair mode: {0}")]
-pub struct GoLiveError(#[source] pub io::Error);
 
 /// Names the call that failed, where the error number says nothing special.
 pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
@@ -154,7 +145,7 @@ pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreErr
         Some(libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
             RestoreError::NoResources(source)
         }
-        _ => RestoreError::Kernel { call, source },
+        _ => CallError { call, source }.into(),
     }
 }
 
@@ -197,12 +188,13 @@ impl Blank {
             .map_err(failed("socket"))?;
         let fd = socket.as_fd();
         options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
-        options::set_nodelay(fd, true).map_err(failed("TCP_NODELAY"))?;
+        socket
+            .set_tcp_nodelay(true)
+            .map_err(failed("TCP_NODELAY"))?;
         // A new socket acknowledges its first segments at once. The connection is not
         // new: its requests are acknowledged by their answers.
-        SockRef::from(&fd)
-            .set_tcp_quickack(false)
-            .map_err(failed("TCP_QUICKACK"))?;
+        let is_quick = socket.set_tcp_quickack(false);
+        is_quick.map_err(failed("TCP_QUICKACK"))?;
         let congestion = options::congestion(fd).map_err(failed("TCP_CONGESTION"))?;
         let mss_clamp_bytes = mss_clamp_bytes.max(*MSS_RANGE_BYTES.start());
         options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
@@ -293,11 +285,11 @@ impl Restored {
     /// and closes like any other.
     ///
     /// # Errors
-    /// [`GoLiveError`], which no known kernel returns for a restored socket.
-    pub fn go_live(self) -> Result<Live, GoLiveError> {
-        options::repair_off_silently(self.fd.as_fd()).map_err(GoLiveError)?;
+    /// [`ResumeError`], which no known kernel returns for a restored socket.
+    pub fn go_live(self) -> Result<Live, ResumeError> {
+        options::repair_off_silently(self.fd.as_fd()).map_err(ResumeError)?;
         if self.is_silent {
-            freeze::give_voice(self.fd.as_fd()).map_err(GoLiveError)?;
+            freeze::give_voice(self.fd.as_fd()).map_err(ResumeError)?;
         }
         Ok(Live {
             fd: self.fd.into_fd(),
@@ -412,7 +404,8 @@ fn set_behaviour(
     }
     // A blank socket has it.
     if !state.nodelay {
-        options::set_nodelay(fd, false).map_err(failed("TCP_NODELAY"))?;
+        let is_set = SockRef::from(&fd).set_tcp_nodelay(false);
+        is_set.map_err(failed("TCP_NODELAY"))?;
     }
     if let Some(keepalive) = &state.keepalive {
         options::set_keepalive(fd, keepalive).map_err(|error| match error.raw_os_error() {

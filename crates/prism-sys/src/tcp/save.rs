@@ -14,15 +14,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use prism_proto::{Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 
 use super::info::{self, TcpInfo};
 use super::options::{self, Queue};
 use super::pause::Paused;
-use crate::sockopt;
+use crate::CallError;
 
 /// The number of readings of the receive queue while segments arrive in between. One is likely to
 /// be the last one under way.
@@ -53,14 +57,9 @@ pub enum SaveError {
     /// the connection does not use IP
     #[error("the connection does not use IP")]
     NotIp,
-    /// {call} failed
-    #[error("{call} failed: {source}")]
-    Kernel {
-        /// The option or call.
-        call: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 /// Names the call that failed.
@@ -69,7 +68,7 @@ fn failed(call: &'static str) -> impl FnOnce(io::Error) -> SaveError {
         Some(
             libc::ENOTCONN | libc::ECONNRESET | libc::ECONNABORTED | libc::ETIMEDOUT | libc::EPIPE,
         ) => SaveError::Gone,
-        _ => SaveError::Kernel { call, source },
+        _ => CallError { call, source }.into(),
     }
 }
 
@@ -165,7 +164,9 @@ impl Behaviour {
             remote: remote_address(fd)?,
             mss_clamp_bytes: mss_clamp(fd)?,
             congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
-            nodelay: options::nodelay(fd).map_err(failed("TCP_NODELAY"))?,
+            nodelay: SockRef::from(&fd)
+                .tcp_nodelay()
+                .map_err(failed("TCP_NODELAY"))?,
             keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
             user_timeout_ms: options::user_timeout_ms(fd).map_err(failed("TCP_USER_TIMEOUT"))?,
         })
@@ -195,6 +196,7 @@ fn marked_timestamp(ticks: u32, in_us: bool) -> u32 {
     }
 }
 
+#[derive(Default)]
 struct SendQueue {
     write_seq: u32,
     sent: Vec<u8>,
@@ -208,8 +210,7 @@ fn read_send_queue(fd: BorrowedFd<'_>, before: &TcpInfo) -> Result<SendQueue, Sa
     if before.unacked_segments == 0 && before.unsent_bytes == 0 {
         return Ok(SendQueue {
             write_seq,
-            sent: Vec::new(),
-            unsent: Vec::new(),
+            ..SendQueue::default()
         });
     }
     let unacked = info::send_queue_bytes(fd).map_err(failed("SIOCOUTQ"))?;
@@ -273,14 +274,10 @@ fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<ReceiveQueue, SaveError> {
 /// Whether there is nothing to read, and neither an end nor an error. This is the usual case, and
 /// takes one call.
 fn is_empty_and_open(fd: BorrowedFd<'_>) -> Result<bool, SaveError> {
-    let mut byte = 0_u8;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: one writable byte, which outlives the call.
-    let result = unsafe { libc::recv(fd.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
-    match sockopt::check_length(result) {
+    match recv(fd, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok(_) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
-        Err(error) => Err(failed("recv")(error)),
+        Err(Errno::AGAIN) => Ok(true),
+        Err(error) => Err(failed("recv")(error.into())),
     }
 }
 
@@ -302,37 +299,20 @@ fn bounded(queue: &'static str, bytes: usize) -> Result<(), SaveError> {
 /// Whether the peer has closed. `POLLRDHUP` is set in CLOSE_WAIT, and on a connection that was
 /// half-closed when it was restored (`restore.rs`).
 fn peer_has_closed(fd: BorrowedFd<'_>) -> Result<bool, SaveError> {
-    let mut poll = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    // SAFETY: one valid `pollfd`; a timeout of 0 returns at once.
-    let result = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    sockopt::check(result).map_err(failed("poll"))?;
-    if poll.revents & libc::POLLHUP != 0 {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&Timespec::default())).map_err(|error| failed("poll")(error.into()))?;
+    let [found] = fds.map(|fd| fd.revents());
+    if found.contains(PollFlags::HUP) {
         return Err(SaveError::Gone);
     }
-    Ok(poll.revents & libc::POLLRDHUP != 0)
+    Ok(found.contains(PollFlags::RDHUP))
 }
 
 /// Copies up to `room` bytes of the selected queue.
 fn peek(fd: BorrowedFd<'_>, room: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::<u8>::with_capacity(room);
-    // SAFETY: the vector owns `room` writable bytes, and the kernel writes no
-    // more than it is told.
-    let result = unsafe {
-        libc::recv(
-            fd.as_raw_fd(),
-            bytes.as_mut_ptr().cast(),
-            room,
-            libc::MSG_PEEK | libc::MSG_DONTWAIT,
-        )
-    };
-    let length = sockopt::check_length(result)?.min(room);
-    // SAFETY: the kernel has written the first `length` bytes, and `length`
-    // is not above the capacity.
-    unsafe { bytes.set_len(length) };
+    let mut bytes = Vec::with_capacity(room);
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    recv(fd, spare_capacity(&mut bytes), flags)?;
     Ok(bytes)
 }
 

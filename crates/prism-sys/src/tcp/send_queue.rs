@@ -2,9 +2,10 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use prism_proto::MAX_QUEUE_BYTES;
+use rustix::net::SendFlags;
 
 use super::options::{self, Queue};
 use super::restore::{RestoreError, failed};
@@ -74,10 +75,8 @@ fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], R
 }
 
 fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: `bytes` is readable for its length; the kernel copies it.
-    let result = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    sockopt::check_length(result)
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::send(fd, bytes, flags)?)
 }
 
 /// The largest requested buffer fits the option's type.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use prism_packets::Verdict;
 use prism_proto::control::{Answer, Ops, Owner, Request};
-use prism_switch::bench::Verdict;
 use prism_switch::{InterfaceConfig, Roles, Switch, SwitchConfig};
 use prism_sys::netns::NetNs;
 
@@ -120,7 +120,7 @@ impl Bed {
         bed.memory.taken_empty = kernel_bytes()?.saturating_sub(before);
         bed.fill(cancel)?;
         bed.memory.taken_full = kernel_bytes()?.saturating_sub(before);
-        bed.memory.accounted = bed.bed.switch.table_bytes()?;
+        bed.memory.accounted = prism_packets::table_bytes(&bed.bed.switch)?;
         Ok(bed)
     }
 

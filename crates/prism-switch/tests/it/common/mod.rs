@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::process::Command;
 use std::time::Duration;
 
+use prism_packets::{Hook, Run};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request};
-use prism_switch::bench::{Hook, Run};
 use prism_switch::{
     Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig, SwitchView,
 };
@@ -146,7 +146,7 @@ pub fn in_lab(
 
 impl Lab {
     pub fn run(&self, hook: Hook, packet: &[u8]) -> Run {
-        self.switch.run_packet(hook, packet, 1).unwrap()
+        prism_packets::run_packet(&self.switch, hook, packet, 1).unwrap()
     }
 
     pub fn counter(&self, name: &str) -> u64 {
@@ -171,7 +171,7 @@ impl Lab {
     pub fn raw_command(&self, hook: Hook, datagram: &[u8]) -> Option<Answer> {
         let source = SocketAddrV4::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
-        if run.verdict != prism_switch::bench::Verdict::Send {
+        if run.verdict != prism_packets::Verdict::Send {
             return None;
         }
         packet::verify(&run.packet);
