@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::control::FlowKey;
-use prism_sys::tcp::{Behaviour, GoLiveError, Restored};
+use prism_sys::tcp::{Behaviour, Restored, ResumeError};
 use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
@@ -384,7 +384,7 @@ impl ConnectionState {
 
     /// Makes a restored socket live. The kernel's bytes go between those that were read or written
     /// and those that will be.
-    pub(crate) fn go_live(&mut self, restored: Restored) -> Result<Stream, GoLiveError> {
+    pub(crate) fn go_live(&mut self, restored: Restored) -> Result<Stream, ResumeError> {
         let live = restored.go_live()?;
         match &mut self.tls {
             Some(records) => records.received(&live.input),
