@@ -3,8 +3,8 @@
 //!
 //! The *primary* of a key makes its changes, one after the other. It gives each change a
 //! [`Stamp`] and has every other replica prepare it: the replica keeps the change durably
-//! beside the present state of the key ([`receive`]). When all have prepared it ([`Write`]),
-//! the primary commits the change, answers the client, and tells the others later. Until a
+//! beside the present state of the key ([`receive`]). When all have prepared it, the
+//! primary commits the change, answers the client, and tells the others later. Until a
 //! replica hears of that, the change is open there, and a read makes the replica ask the
 //! primary ([`settle`]). A change that the primary does not know, because it gave up or died
 //! before the commit, has not happened.
@@ -12,7 +12,7 @@
 //! The caller knows the primary and the replicas of a key. They change from one *epoch* to
 //! the next. Every message has the epoch of its sender. A primary commits a change in the
 //! epoch in which it began it, or never. The primary of a later epoch ends the changes that
-//! were left open ([`Resolve`]). A replica that has missed changes compares its keys with
+//! were left open ([`happened`]). A replica that has missed changes compares its keys with
 //! those of another one ([`missed`]).
 //!
 //! Buckets are agreed on apart from their objects: see [`Bucket`].
@@ -22,11 +22,9 @@ mod catch_up;
 mod pending;
 mod resolve;
 mod stamp;
-mod write;
 
 pub use bucket::{Bucket, BucketRefusal, BucketStamp, Phase, TakeBucket, take_bucket};
 pub use catch_up::{Missed, is_over, missed};
 pub use pending::{Asked, Pending, Receipt, Refusal, Settlement, Standing, receive, settle};
-pub use resolve::{Resolve, Verdict, has};
+pub use resolve::{happened, has};
 pub use stamp::{Stamp, StampClock, origin};
-pub use write::{Step, Write};

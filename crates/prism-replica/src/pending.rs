@@ -1,8 +1,6 @@
 //! The decisions of a replica about a change that it is asked to prepare, and about an open
 //! change: one that it has prepared and whose outcome it does not know.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::stamp::Stamp;
@@ -47,26 +45,19 @@ pub enum Receipt {
 }
 
 /// Why a replica does not prepare a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// The replica is in this epoch, and the primary is not. A replica that is behind adopts
     /// the primary's epoch and can be asked again. A primary that is behind gives up.
+    #[error("the replica is in epoch {0}")]
     Epoch(u64),
     /// The replica has a greater stamp, because the primary's clock was set back. The
     /// primary's next stamp has to be above this one.
+    #[error("the replica has {0}, which is newer")]
     Newer(Stamp),
     /// The change builds on a state that the replica does not have.
+    #[error("the replica lacks what is to be changed")]
     Lacking,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Epoch(epoch) => write!(f, "the replica is in epoch {epoch}"),
-            Self::Newer(stamp) => write!(f, "the replica has {stamp}, which is newer"),
-            Self::Lacking => write!(f, "the replica lacks what is to be changed"),
-        }
-    }
 }
 
 /// Decides whether a replica in `epoch` prepares a change. Its key has the stamp `holds` and
@@ -116,19 +107,6 @@ pub enum Standing {
 impl From<Option<Stamp>> for Standing {
     fn from(holds: Option<Stamp>) -> Self {
         holds.map_or(Self::Nothing, Self::Holds)
-    }
-}
-
-impl Standing {
-    /// The standing as a node in epoch `heard` may use it, said by one in epoch `said`. An
-    /// answer of an earlier epoch says nothing, because another node may have been the
-    /// primary: the change stays open.
-    #[must_use]
-    pub fn across(self, said: u64, heard: u64) -> Self {
-        match said < heard {
-            true => Self::UnderWay,
-            false => self,
-        }
     }
 }
 
@@ -205,15 +183,6 @@ mod tests {
             // Also where it was kept before: the primary may not count on it.
             assert_eq!(receive(&change, epoch, None, pending(5)), refused);
         }
-    }
-
-    #[test]
-    fn what_was_said_in_an_earlier_epoch_decides_nothing() {
-        let said = Standing::Nothing.across(1, 2);
-        let change = pending(5).map(|change| settle(change, said));
-        assert_eq!(change, Some(Settlement::Keep));
-        assert_eq!(Standing::Nothing.across(2, 2), Standing::Nothing);
-        assert_eq!(Standing::Nothing.across(3, 2), Standing::Nothing);
     }
 
     #[test]

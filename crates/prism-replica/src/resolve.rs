@@ -6,57 +6,22 @@
 //! them prepares a change of an earlier one. If all have the change, it may have been
 //! answered, so it counts. If one lacks it, it was not committed and never counts.
 
-use std::collections::BTreeSet;
-
 use crate::{pending::Pending, stamp::Stamp};
 
-/// The outcome of a change that was left open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Answers are missing.
-    Wait,
-    /// The change counts.
-    Apply,
-    /// The change never counts.
-    Drop,
-}
-
-/// The answers about one change. Dropping this decides nothing.
-#[derive(Debug, Clone)]
+/// Whether the change counts; `None` while answers are missing that decide it. There is one
+/// answer, or its absence, for every other replica in sync, and for each lagging one that got
+/// every change already when this one was made: whether it has the change, in the asker's epoch.
 #[must_use]
-pub struct Resolve<N> {
-    waiting: BTreeSet<N>,
-    is_missing: bool,
-}
-
-impl<N: Ord> Resolve<N> {
-    /// Waits for answers of these: every other replica in sync, and the lagging ones that got
-    /// every change already when this one was made.
-    pub fn new(others: impl IntoIterator<Item = N>) -> Self {
-        Self {
-            waiting: others.into_iter().collect(),
-            is_missing: false,
+pub fn happened(answers: impl IntoIterator<Item = Option<bool>>) -> Option<bool> {
+    let mut happened = Some(true);
+    for answer in answers {
+        match answer {
+            Some(true) => {}
+            Some(false) => return answer,
+            None => happened = None,
         }
     }
-
-    /// The outcome as far as it is known.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        match (self.is_missing, self.waiting.is_empty()) {
-            (true, _) => Verdict::Drop,
-            (false, true) => Verdict::Apply,
-            (false, false) => Verdict::Wait,
-        }
-    }
-
-    /// Takes the answer of a `node` in the asker's epoch: whether it has the change.
-    #[must_use]
-    pub fn heard(&mut self, node: &N, has: bool) -> Verdict {
-        if self.waiting.remove(node) && !has {
-            self.is_missing = true;
-        }
-        self.verdict()
-    }
+    happened
 }
 
 /// Whether a node has prepared or applied a change that is `open` at another one.
@@ -88,15 +53,12 @@ mod tests {
 
     #[test]
     fn it_has_happened_if_all_have_it_and_not_if_one_has_not() {
-        let mut resolve = Resolve::new(["b", "c"]);
-        assert_eq!(resolve.verdict(), Verdict::Wait);
-        assert_eq!(resolve.heard(&"b", true), Verdict::Wait);
-        assert_eq!(resolve.heard(&"b", false), Verdict::Wait);
-        assert_eq!(resolve.heard(&"c", true), Verdict::Apply);
-        let mut resolve = Resolve::new(["b", "c"]);
-        assert_eq!(resolve.heard(&"c", false), Verdict::Drop);
-        assert_eq!(resolve.heard(&"b", true), Verdict::Drop);
-        assert_eq!(Resolve::<u8>::new([]).verdict(), Verdict::Apply);
+        assert_eq!(happened([None, None]), None);
+        assert_eq!(happened([Some(true), None]), None);
+        assert_eq!(happened([Some(true), Some(true)]), Some(true));
+        assert_eq!(happened([None, Some(false)]), Some(false));
+        assert_eq!(happened([Some(true), Some(false), None]), Some(false));
+        assert_eq!(happened([]), Some(true));
     }
 
     #[test]

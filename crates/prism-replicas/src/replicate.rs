@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use prism_handoff::RelayStream;
 use prism_http::{Limits, ResponseHead};
-use prism_replica::{Step, Write};
 use prism_s3::{Code, Principal};
 use prism_service::{Io as _, RelayError, encode_head, join_all, read_all, read_answer};
 use prism_store::{Bytes, Decided, Refusal, Unprepared};
@@ -143,14 +142,11 @@ impl Replicator {
 
 /// The outcome of the answers: all other replicas have to prepare a change.
 fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<(), Unprepared> {
-    let mut write = Write::new(others.iter());
-    for (peer, answer) in others.iter().zip(answers) {
-        answer?;
-        if write.prepared(&peer) == Step::Commit {
-            return Ok(());
-        }
+    let prepared: Vec<()> = answers.into_iter().collect::<Result<_, _>>()?;
+    match prepared.len() == others.len() {
+        true => Ok(()),
+        false => Err(Unprepared::Overloaded),
     }
-    Err(Unprepared::Overloaded)
 }
 
 /// Sends a change and reads the head of the answer. A refusal may come before the last byte.

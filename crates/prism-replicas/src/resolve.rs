@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prism_cluster::{NodeName, View};
-use prism_replica::{Resolve, Verdict};
+use prism_replica::happened;
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 use prism_store::{Decided, Pending, Scope, Stamp, Standing, Store};
@@ -185,7 +185,6 @@ impl Replicator {
         let witnesses = view.witnesses(&scope.bucket, &scope.key, open.epoch);
         let others = witnesses.into_iter().map(NodeName::as_str);
         let others: Vec<&str> = others.filter(|name| *name != self.node.name).collect();
-        let mut resolve = Resolve::new(others.iter().copied());
         let question = Question::HasChange {
             scope: scope.clone(),
             open,
@@ -195,18 +194,15 @@ impl Replicator {
             .iter()
             .map(|name| self.ask_within(ANSWER_TIMEOUT, name, &question));
         let replies = join_all(asked.collect()).await;
-        for (name, reply) in others.iter().zip(replies) {
-            if let Ok(Reply::Has(has)) = reply {
-                let _ = resolve.heard(name, has);
-            }
-        }
-        match resolve.verdict() {
-            Verdict::Apply => Ok(true),
-            Verdict::Drop => Ok(false),
-            Verdict::Wait => Err(Code::ServiceUnavailable.with_message(
+        let answers = replies.into_iter().map(|reply| match reply {
+            Ok(Reply::Has(has)) => Some(has),
+            _ => None,
+        });
+        happened(answers).ok_or_else(|| {
+            Code::ServiceUnavailable.with_message(
                 "The outcome of an earlier change is unknown while its replicas are out of reach.",
-            )),
-        }
+            )
+        })
     }
 
     /// As the primary of some of these keys, finds the outcome of all their open changes.

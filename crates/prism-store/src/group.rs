@@ -8,7 +8,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
 };
 
 /// A queue of items `T`, each answered by an `R`. Each queued item has a waiting thread, so the
@@ -18,22 +21,15 @@ pub struct Group<T, R> {
 }
 
 struct Queue<T, R> {
-    waiting: VecDeque<(T, Arc<Slot<R>>)>,
+    waiting: VecDeque<(T, SyncSender<Turn<R>>)>,
     /// Whether a leader is at work. It takes the queued items, or passes on the lead.
     led: bool,
 }
 
-/// The place where a caller waits for an answer.
-struct Slot<R> {
-    turn: Mutex<Option<Turn<R>>>,
-    wake: Condvar,
-}
-
+/// The message that a waiting caller gets. A leader that gives no answer hangs up.
 enum Turn<R> {
     Lead,
     Done(R),
-    /// The leader gave no answer.
-    Abandoned,
 }
 
 impl<T, R> Default for Group<T, R> {
@@ -75,29 +71,33 @@ impl<T, R> Group<T, R> {
         how_many: impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
         work: impl Fn(Vec<T>) -> Vec<R>,
     ) -> Vec<Option<R>> {
-        let slots: Vec<_> = items.iter().map(|_| Arc::new(Slot::new())).collect();
-        if slots.is_empty() {
+        if items.is_empty() {
             return Vec::new();
         }
+        let queued = items.into_iter().map(|item| {
+            // A caller that is told to lead does so before its item is answered.
+            let (sender, turns) = sync_channel(1);
+            ((item, sender), turns)
+        });
+        let (queued, turns): (Vec<_>, Vec<_>) = queued.unzip();
         let lead = {
-            let mut queue = locked(&self.queue);
-            let items = items.into_iter().zip(slots.iter().map(Arc::clone));
-            queue.waiting.extend(items);
+            let mut queue = self.queue();
+            queue.waiting.extend(queued);
             !std::mem::replace(&mut queue.led, true)
         };
         // Without a leader the queue was empty: our first item is its first.
         if lead {
             self.lead(&how_many, &work);
         }
-        let answer = |slot: Arc<Slot<R>>| loop {
-            match slot.wait() {
-                Turn::Done(answer) => return Some(answer),
-                Turn::Abandoned => return None,
+        let answer = |turns: Receiver<Turn<R>>| loop {
+            match turns.recv() {
+                Ok(Turn::Done(answer)) => return Some(answer),
                 // Our item has become the first of the queue.
-                Turn::Lead => self.lead(&how_many, &work),
+                Ok(Turn::Lead) => self.lead(&how_many, &work),
+                Err(_) => return None,
             }
         };
-        slots.into_iter().map(answer).collect()
+        turns.into_iter().map(answer).collect()
     }
 
     fn lead(
@@ -105,87 +105,34 @@ impl<T, R> Group<T, R> {
         how_many: &impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
         work: &impl Fn(Vec<T>) -> Vec<R>,
     ) {
-        let mut leadership = Leadership {
-            group: self,
-            slots: Vec::new(),
-        };
-        let taken: Vec<_> = {
-            let waiting = &mut locked(&self.queue).waiting;
+        let _leadership = Leadership(self);
+        let (items, senders): (Vec<_>, Vec<_>) = {
+            let waiting = &mut self.queue().waiting;
             let count = how_many(&mut waiting.iter().map(|(item, _)| item));
-            waiting.drain(..count.clamp(1, waiting.len())).collect()
+            waiting.drain(..count.clamp(1, waiting.len())).unzip()
         };
-        let mut items = Vec::with_capacity(taken.len());
-        for (item, slot) in taken {
-            items.push(item);
-            leadership.slots.push(slot);
+        for (sender, answer) in senders.iter().zip(work(items)) {
+            let _ = sender.try_send(Turn::Done(answer));
         }
-        let answers = work(items);
-        for (slot, answer) in leadership.slots.iter().zip(answers) {
-            slot.give(Turn::Done(answer));
-        }
+    }
+
+    /// A panic cannot leave the queue half-changed.
+    fn queue(&self) -> MutexGuard<'_, Queue<T, R>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The duty to answer a group and to pass on the lead, even after a panic.
-struct Leadership<'a, T, R> {
-    group: &'a Group<T, R>,
-    slots: Vec<Arc<Slot<R>>>,
-}
+/// The duty to pass on the lead, even after a panic.
+struct Leadership<'a, T, R>(&'a Group<T, R>);
 
 impl<T, R> Drop for Leadership<'_, T, R> {
     fn drop(&mut self) {
-        for slot in &self.slots {
-            slot.abandon();
-        }
-        let mut queue = locked(&self.group.queue);
+        let mut queue = self.0.queue();
         match queue.waiting.front() {
-            Some((_, slot)) => slot.give(Turn::Lead),
+            Some((_, sender)) => drop(sender.try_send(Turn::Lead)),
             None => queue.led = false,
         }
     }
-}
-
-impl<R> Slot<R> {
-    fn new() -> Self {
-        Self {
-            turn: Mutex::new(None),
-            wake: Condvar::new(),
-        }
-    }
-
-    fn wait(&self) -> Turn<R> {
-        let mut turn = locked(&self.turn);
-        loop {
-            match turn.take() {
-                // `abandon` must find that an answer was given.
-                Some(Turn::Done(answer)) => {
-                    *turn = Some(Turn::Abandoned);
-                    return Turn::Done(answer);
-                }
-                Some(turn) => return turn,
-                None => turn = self.wake.wait(turn).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
-    }
-
-    fn give(&self, next: Turn<R>) {
-        *locked(&self.turn) = Some(next);
-        self.wake.notify_one();
-    }
-
-    /// Tells the caller that there is no answer, unless there was one.
-    fn abandon(&self) {
-        let mut turn = locked(&self.turn);
-        if turn.is_none() {
-            *turn = Some(Turn::Abandoned);
-            self.wake.notify_one();
-        }
-    }
-}
-
-/// A panic cannot leave the guarded state half-changed.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

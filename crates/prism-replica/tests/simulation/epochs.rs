@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use prism_cluster::{State, Status, View};
-use prism_replica::{Pending, Resolve, Stamp, Standing, Verdict, has};
+use prism_replica::{Pending, Stamp, Standing, happened, has};
 
 use crate::Mutation;
 use crate::node::{Effect, Key, Message, Resolving};
@@ -99,7 +99,7 @@ impl World {
             }
             let resolving = Resolving {
                 pending,
-                resolve: Resolve::new(asked),
+                answers: asked.into_iter().map(|n| (n, None)).collect(),
                 others: here.others(key),
                 deciding: false,
             };
@@ -109,21 +109,20 @@ impl World {
             return;
         };
         let verdict = match self.mutation {
-            Some(Mutation::ResolveAlone) => Verdict::Apply,
-            Some(Mutation::ResolveNever) => Verdict::Drop,
-            _ => resolving.resolve.verdict(),
+            Some(Mutation::ResolveAlone) => Some(true),
+            Some(Mutation::ResolveNever) => Some(false),
+            _ => happened(resolving.answers.values().copied()),
         };
-        if verdict == Verdict::Wait {
-            let epoch = here.view.as_ref().map_or(0, View::epoch);
-            for to in resolving.others.clone() {
-                self.send(node, to, Message::AskHas(key, pending, epoch));
-            }
-        } else {
-            self.decide(node, key, verdict);
+        if let Some(happens) = verdict {
+            return self.decide(node, key, happens);
+        }
+        let epoch = here.view.as_ref().map_or(0, View::epoch);
+        for to in resolving.others.clone() {
+            self.send(node, to, Message::AskHas(key, pending, epoch));
         }
     }
 
-    fn decide(&mut self, node: usize, key: Key, verdict: Verdict) {
+    fn decide(&mut self, node: usize, key: Key, happens: bool) {
         let here = &mut self.nodes[node];
         let epoch = here.view.as_ref().map_or(0, View::epoch);
         let Some(resolving) = here.resolving.get_mut(&key) else {
@@ -132,7 +131,7 @@ impl World {
         if std::mem::replace(&mut resolving.deciding, true) {
             return;
         }
-        let (stamp, happens) = (resolving.pending.stamp, verdict == Verdict::Apply);
+        let stamp = resolving.pending.stamp;
         let effect = Effect::Resolve {
             key,
             stamp,
@@ -172,9 +171,11 @@ impl World {
         if resolving.pending.stamp != stamp {
             return;
         }
-        match resolving.resolve.heard(&from, has) {
-            Verdict::Wait => {}
-            verdict => self.decide(node, key, verdict),
+        if let Some(answer) = resolving.answers.get_mut(&from) {
+            answer.get_or_insert(has);
+        }
+        if let Some(happens) = happened(resolving.answers.values().copied()) {
+            self.decide(node, key, happens);
         }
     }
 

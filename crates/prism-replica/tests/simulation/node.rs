@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use prism_cluster::{State, View};
 use prism_replica::{
-    Asked, Missed, Pending, Receipt, Refusal, Resolve, Settlement, Stamp, StampClock, Standing,
-    Write, is_over, missed, origin, receive, settle,
+    Asked, Missed, Pending, Receipt, Refusal, Settlement, Stamp, StampClock, Standing, is_over, missed, origin, receive, settle,
 };
 
 use crate::Mutation;
@@ -144,7 +143,8 @@ pub(crate) struct Current {
     pub(crate) asked: Asked,
     pub(crate) caller: Caller,
     pub(crate) begun: u64,
-    pub(crate) write: Write<usize>,
+    /// The other replicas that have not prepared it.
+    pub(crate) waiting: BTreeSet<usize>,
     pub(crate) others: Vec<usize>,
     pub(crate) committing: bool,
 }
@@ -152,7 +152,8 @@ pub(crate) struct Current {
 /// The changes that were open when this node became the primary.
 pub(crate) struct Resolving {
     pub(crate) pending: Pending,
-    pub(crate) resolve: Resolve<usize>,
+    /// Whether each of the asked nodes has the change, as far as they have answered.
+    pub(crate) answers: BTreeMap<usize, Option<bool>>,
     pub(crate) others: Vec<usize>,
     pub(crate) deciding: bool,
 }
@@ -365,7 +366,9 @@ impl Node {
             } => {
                 let standing = match mutation {
                     Some(Mutation::OldVerdicts) => *standing,
-                    _ => standing.across(*epoch, self.epoch),
+                    // Another node may have been the primary: the change stays open.
+                    _ if *epoch < self.epoch => Standing::UnderWay,
+                    _ => *standing,
                 };
                 if let Some(pending) = self.pending(*key).filter(|p| p.stamp == *stamp) {
                     let mut settlement = settle(pending, standing);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use prism_cluster::View;
-use prism_replica::{Asked, Receipt, Refusal, Stamp, Standing, Step, Write};
+use prism_replica::{Asked, Receipt, Refusal, Stamp, Standing};
 
 use crate::client::Wish;
 use crate::node::{Caller, Current, Effect, Key, Message, Then, change};
@@ -107,15 +107,14 @@ impl World {
             builds_on_before: builds,
         };
         let others = here.others(key);
-        let write = Write::new(others.iter().copied());
-        let is_alone = write.step() == Step::Commit;
+        let is_alone = others.is_empty();
         let current = Current {
             stamp,
             change,
             asked,
             caller,
             begun: self.now,
-            write,
+            waiting: others.iter().copied().collect(),
             others: others.clone(),
             committing: is_alone,
         };
@@ -232,7 +231,8 @@ impl World {
         if current.stamp != stamp || current.committing {
             return;
         }
-        if current.write.prepared(&from) == Step::Commit || early {
+        current.waiting.remove(&from);
+        if current.waiting.is_empty() || early {
             current.committing = true;
             let (change, epoch) = (current.change, current.asked.epoch);
             let commit = Effect::Commit {
@@ -266,11 +266,10 @@ impl World {
         let Some(current) = self.nodes[node].current.remove(&key) else {
             return;
         };
-        if let Step::Abort { tell } = current.write.failed() {
-            for to in tell {
-                let decided = Message::Decided(key, stamp, false, current.asked.epoch);
-                self.send(node, to, decided);
-            }
+        // All that were asked, because an answer may be lost.
+        for to in BTreeSet::from_iter(current.others) {
+            let decided = Message::Decided(key, stamp, false, current.asked.epoch);
+            self.send(node, to, decided);
         }
         self.answered(current.caller, key, Err(()));
         self.next_write(node, key);

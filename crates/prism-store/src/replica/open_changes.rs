@@ -1,5 +1,5 @@
 //! Changes that this store prepares for other primaries, and what became of them. The rules
-//! are those of [`prism_replica::Resolve`] and [`prism_replica::settle`].
+//! are those of [`prism_replica::happened`] and [`prism_replica::settle`].
 
 use std::{sync::Arc, time::Duration};
 
