@@ -69,54 +69,23 @@ impl Replicator {
         let Some((mut arriving, handed)) = self.begin_fetch(source, &question).await? else {
             return Ok(false);
         };
-        if handed.versions.is_some() {
+        let (since, is_paced) = match purpose {
+            Purpose::CatchUp { since, is_paced } => (Some(since), is_paced),
+            Purpose::Repair => (None, false),
+        };
+        if handed.versions.is_some() && since.is_none() {
             self.end_fetch(source, arriving);
-            return match purpose {
-                Purpose::CatchUp { since, is_paced } => {
-                    self.fetch_versions(source, scope, handed, since, is_paced)
-                        .await
-                }
-                // Versions are not replaced whole.
-                Purpose::Repair => Ok(false),
-            };
+            // Versions are not replaced whole.
+            return Ok(false);
         }
-        let (own, bytes) = (scope.clone(), arriving.left);
+        let (own, mut bytes) = (scope.clone(), arriving.left);
         let begin = blocking(&self.node, move |node| {
-            let store = node.store()?.catch_up();
-            let begun = match purpose {
-                Purpose::CatchUp { since, .. } => store.begin_take_in(own, handed, since),
-                Purpose::Repair => store.begin_take_in_again(own, handed),
-            };
+            let begun = node.store()?.catch_up().begin_take_in(own, handed, since);
             begun.in_s3()
         });
-        let is_paced = matches!(purpose, Purpose::CatchUp { is_paced: true, .. });
-        let writing = self.receive(&mut arriving, begin, is_paced).await?;
-        let is_taken = joined(blocking(&self.node, |_| writing.finish().in_s3())).await?;
-        if is_taken && matches!(purpose, Purpose::CatchUp { .. }) {
-            self.count_fetched(bytes);
-        }
+        let mut taking = self.receive(&mut arriving, begin, is_paced).await?;
         self.end_fetch(source, arriving);
-        Ok(is_taken)
-    }
-
-    /// Fetches a key that has versions: the missing ones one by one. All take effect at once.
-    async fn fetch_versions(
-        &self,
-        source: &str,
-        scope: &Scope,
-        handed: Handed,
-        since: u64,
-        is_paced: bool,
-    ) -> Result<bool, S3Error> {
-        let own = scope.clone();
-        let begin = self.node.on_store(move |_, store| {
-            store
-                .catch_up()
-                .begin_take_versions(own, handed, since)
-                .in_s3()
-        });
-        let mut taking = begin.await?;
-        let mut bytes = 0;
+        // The versions of a key come one by one, and take effect at once.
         for version in taking.missing() {
             let question = Question::FetchVersion {
                 scope: scope.clone(),
@@ -127,29 +96,19 @@ impl Replicator {
             };
             bytes += arriving.left;
             let begin = blocking(&self.node, move |_| {
-                let writer = taking.begin(&version, handed).in_s3()?;
-                Ok((taking, writer))
+                taking.begin_version(&version, handed).in_s3()?;
+                Ok(taking)
             });
-            let (mut begun, writer) = joined(begin).await?;
-            let begin = blocking(&self.node, |_| Ok(writer));
-            let writer = self.receive(&mut arriving, begin, is_paced).await?;
+            taking = self.receive(&mut arriving, begin, is_paced).await?;
             self.end_fetch(source, arriving);
-            let add = blocking(&self.node, move |_| {
-                begun.add(writer).in_s3().map(|()| begun)
-            });
-            taking = joined(add).await?;
         }
         let is_taken = joined(blocking(&self.node, |_| taking.finish().in_s3())).await?;
-        if is_taken {
-            self.count_fetched(bytes);
+        if is_taken && since.is_some() {
+            let mut report = self.node.progress();
+            report.fetched += 1;
+            report.fetched_bytes += bytes;
         }
         Ok(is_taken)
-    }
-
-    fn count_fetched(&self, bytes: u64) {
-        let mut report = self.node.progress();
-        report.fetched += 1;
-        report.fetched_bytes += bytes;
     }
 
     /// Asks `source` for one thing. Returns its description and the bytes to come; `None` if

@@ -26,10 +26,7 @@ pub(crate) async fn hand_over(
     version: Option<Stamp>,
 ) -> io::Result<bool> {
     let found = node.on_store(move |_, store| {
-        let found = match version {
-            None => store.catch_up().hand_over(&scope),
-            Some(version) => store.catch_up().hand_over_version(&scope, version),
-        };
+        let found = store.catch_up().hand_over(&scope, version);
         found.in_s3()?.ok_or(Code::NoSuchKey.into())
     });
     let (handed, body) = match found.await {

@@ -1,6 +1,5 @@
 //! Listings of versions, by key and then the newest first.
 
-use std::iter::Peekable;
 use std::ops::Bound;
 
 use fjall::UserKey;
@@ -11,6 +10,7 @@ use crate::{
         behind, behind_key, behind_prefix, escaped_prefix, object_key, split_object_key,
         split_version_key, version_key, versions_of,
     },
+    merge::{merged, under},
     record::{Payload, Record},
     store::Store,
     types::{
@@ -54,86 +54,66 @@ impl Store {
     ) -> Result<(), Error> {
         self.buckets().get(bucket)?;
         let view = self.view();
-        let mut cursor = Cursor::begin(&view, bucket, prefix, begin)?;
+        let (all_objects, all_versions) =
+            (object_key(bucket, prefix), escaped_prefix(bucket, prefix));
+        let (mut objects, mut versions) = begin_bounds(&view, bucket, begin)?;
+        // The key of which some versions were listed before.
+        let mut within = match begin {
+            VersionPosition::AfterVersion(key, _) => Some(key.to_owned()),
+            VersionPosition::Key(_) => None,
+        };
         loop {
-            let mut merged = Merged::new(&view, &cursor);
-            let skip = loop {
-                let Some(entry) = merged.next()? else {
-                    return Ok(());
-                };
-                match visit(entry) {
+            let found = merged(
+                under(all_objects.clone(), |begin| view.objects(begin), objects).map(of_object),
+                under(all_versions.clone(), |begin| view.versions(begin), versions).map(of_version),
+            );
+            let mut skip = None;
+            for found in found {
+                let ((key, at), record) = found?;
+                let is_latest = at.is_none() || within.as_ref() != Some(&key);
+                within = Some(key.clone());
+                match visit(entry(key, at, record, is_latest)) {
                     Step::Entry => {}
-                    Step::Behind(prefix) => break prefix,
+                    Step::Behind(prefix) => {
+                        skip = Some(prefix);
+                        break;
+                    }
                     Step::End => return Ok(()),
                 }
-            };
-            cursor = Cursor::behind(&cursor, bucket, &skip);
-        }
-    }
-}
-
-/// The position in both trees.
-struct Cursor {
-    /// The prefix of all listed keys in the tree.
-    all_objects: Vec<u8>,
-    all_versions: Vec<u8>,
-    objects: Bound<Vec<u8>>,
-    versions: Bound<Vec<u8>>,
-    /// The key of which some versions were listed before.
-    within: Option<String>,
-}
-
-impl Cursor {
-    fn begin(
-        view: &View<'_>,
-        bucket: &str,
-        prefix: &str,
-        begin: VersionPosition<'_>,
-    ) -> Result<Self, Error> {
-        let all_objects = object_key(bucket, prefix);
-        let all_versions = escaped_prefix(bucket, prefix);
-        let mut within = None;
-        let (objects, versions) = match begin {
-            VersionPosition::Key(Position::After(key)) if !key.is_empty() => (
-                Bound::Excluded(object_key(bucket, key)),
-                Bound::Included(behind_key(bucket, key)),
-            ),
-            VersionPosition::Key(Position::Behind(prefix)) if !prefix.is_empty() => (
-                Bound::Included(behind(bucket, prefix)),
-                Bound::Included(behind_prefix(bucket, prefix)),
-            ),
-            VersionPosition::Key(_) => (
-                Bound::Included(all_objects.clone()),
-                Bound::Included(all_versions.clone()),
-            ),
-            VersionPosition::AfterVersion(key, id) => {
-                within = Some(key.to_owned());
-                within_key(view, &object_key(bucket, key), id)?
             }
-        };
-        Ok(Self {
-            objects: at_least(objects, &all_objects),
-            versions: at_least(versions, &all_versions),
-            all_objects,
-            all_versions,
-            within,
-        })
-    }
-
-    /// Behind all keys that begin with `prefix`.
-    fn behind(from: &Self, bucket: &str, prefix: &str) -> Self {
-        Self {
-            all_objects: from.all_objects.clone(),
-            all_versions: from.all_versions.clone(),
-            objects: Bound::Included(behind(bucket, prefix)),
-            versions: Bound::Included(behind_prefix(bucket, prefix)),
-            within: None,
+            let Some(skip) = skip else { return Ok(()) };
+            (objects, versions) = behind_all(bucket, &skip);
+            within = None;
         }
     }
 }
 
 /// The lower bounds of objects and of versions.
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+fn begin_bounds(
+    view: &View<'_>,
+    bucket: &str,
+    begin: VersionPosition<'_>,
+) -> Result<Bounds, Error> {
+    Ok(match begin {
+        VersionPosition::Key(Position::After(key)) if !key.is_empty() => (
+            Bound::Excluded(object_key(bucket, key)),
+            Bound::Included(behind_key(bucket, key)),
+        ),
+        VersionPosition::Key(Position::Behind(prefix)) if !prefix.is_empty() => {
+            behind_all(bucket, prefix)
+        }
+        VersionPosition::Key(_) => (Bound::Unbounded, Bound::Unbounded),
+        VersionPosition::AfterVersion(key, id) => within_key(view, &object_key(bucket, key), id)?,
+    })
+}
+
+/// The bounds behind all keys that begin with `prefix`, which is not empty.
+fn behind_all(bucket: &str, prefix: &str) -> Bounds {
+    let (objects, versions) = (behind(bucket, prefix), behind_prefix(bucket, prefix));
+    (Bound::Included(objects), Bound::Included(versions))
+}
 
 /// The bounds behind one version of a key. It may be gone by now, and an older one current.
 fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bounds, Error> {
@@ -155,77 +135,20 @@ fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bound
     Ok((objects, versions))
 }
 
-fn at_least(bound: Bound<Vec<u8>>, least: &[u8]) -> Bound<Vec<u8>> {
-    match &bound {
-        Bound::Included(at) | Bound::Excluded(at) if at.as_slice() < least => {
-            Bound::Included(least.to_vec())
-        }
-        _ => bound,
-    }
+/// A record by its key, and its place if it is not current. A key's current record comes first.
+type Found = Result<((String, Option<Place>), Record), Error>;
+
+fn of_object(found: Result<(UserKey, Record), Error>) -> Found {
+    let (tree_key, record) = found?;
+    let split = split_object_key(&tree_key).ok_or_else(|| Error::corrupt("object key"))?;
+    Ok(((split.1.to_owned(), None), record))
 }
 
-type Found = Result<(UserKey, Record), Error>;
-
-/// Objects and versions in one order.
-struct Merged<A: Iterator<Item = Found>, B: Iterator<Item = Found>> {
-    objects: Peekable<A>,
-    versions: Peekable<B>,
-    all_objects: Vec<u8>,
-    all_versions: Vec<u8>,
-    /// The key whose newest version has been listed.
-    within: Option<String>,
-}
-
-impl Merged<std::iter::Empty<Found>, std::iter::Empty<Found>> {
-    #[allow(clippy::new_ret_no_self, reason = "its iterators have no names")]
-    fn new<'v>(
-        view: &'v View<'_>,
-        cursor: &Cursor,
-    ) -> Merged<impl Iterator<Item = Found> + 'v, impl Iterator<Item = Found> + 'v> {
-        Merged {
-            objects: view.objects(cursor.objects.clone()).peekable(),
-            versions: view.versions(cursor.versions.clone()).peekable(),
-            all_objects: cursor.all_objects.clone(),
-            all_versions: cursor.all_versions.clone(),
-            within: cursor.within.clone(),
-        }
-    }
-}
-
-impl<A: Iterator<Item = Found>, B: Iterator<Item = Found>> Merged<A, B> {
-    fn next(&mut self) -> Result<Option<VersionEntry>, Error> {
-        let object = match self.objects.peek() {
-            Some(Ok((key, _))) if key.starts_with(&self.all_objects) => {
-                let split = split_object_key(key);
-                let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
-                Some(key.to_owned())
-            }
-            Some(Err(error)) => return Err(error.clone()),
-            _ => None,
-        };
-        let version = match self.versions.peek() {
-            Some(Ok((key, _))) if key.starts_with(&self.all_versions) => {
-                let split = split_version_key(key);
-                Some(split.ok_or_else(|| Error::corrupt("version key"))?)
-            }
-            Some(Err(error)) => return Err(error.clone()),
-            _ => None,
-        };
-        match (object, version) {
-            (Some(object), version) if version.as_ref().is_none_or(|(key, _)| object <= *key) => {
-                let found = self.objects.next().transpose()?;
-                self.within = Some(object.clone());
-                Ok(found.map(|(_, record)| entry(object, None, record, true)))
-            }
-            (_, Some((key, place))) => {
-                let found = self.versions.next().transpose()?;
-                let is_latest = self.within.as_ref() != Some(&key);
-                self.within = Some(key.clone());
-                Ok(found.map(|(_, record)| entry(key, Some(place), record, is_latest)))
-            }
-            _ => Ok(None),
-        }
-    }
+fn of_version(found: Result<(UserKey, Record), Error>) -> Found {
+    let (tree_key, record) = found?;
+    let split = split_version_key(&tree_key);
+    let (key, place) = split.ok_or_else(|| Error::corrupt("version key"))?;
+    Ok(((key, Some(place)), record))
 }
 
 fn entry(key: String, at: Option<Place>, record: Record, is_latest: bool) -> VersionEntry {

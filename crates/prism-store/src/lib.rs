@@ -57,6 +57,7 @@ mod known;
 mod layout;
 mod log_tag;
 mod lsm;
+mod merge;
 mod multipart;
 mod object;
 mod pending;
@@ -99,8 +100,8 @@ pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use repair::DamagedBlock;
 pub use replica::{
     Bytes, CatchUp, Change, Decided, Deletion, Handed, Keeps, Missing, OpenChanges, PageRequest,
-    Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, TakeVersions, Unprepared,
-    VersionName, VersionSummary,
+    Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, Unprepared, VersionName,
+    VersionSummary,
 };
 pub use scrub::{Integrity, ScrubReport};
 pub use store::Store;

@@ -63,11 +63,11 @@ impl Integrity<'_> {
         Ok(damaged)
     }
 
-    /// The scope to replace by a copy ([`CatchUp::begin_take_in_again`]), because the damage at
+    /// The scope to replace by a copy ([`CatchUp::begin_take_in`]), because the damage at
     /// this place cannot be repaired block by block. `None` if it can be, or if there is no
     /// damage. Blocks on disk.
     ///
-    /// [`CatchUp::begin_take_in_again`]: crate::CatchUp::begin_take_in_again
+    /// [`CatchUp::begin_take_in`]: crate::CatchUp::begin_take_in
     ///
     /// # Errors
     /// Where the tree cannot be read.

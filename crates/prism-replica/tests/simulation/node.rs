@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use prism_cluster::{State, View};
 use prism_replica::{
-    Asked, Missed, Pending, Receipt, Refusal, Settlement, Stamp, StampClock, Standing, is_over, missed, origin, receive, settle,
+    Asked, Missed, Pending, Receipt, Refusal, Settlement, Stamp, StampClock, Standing, is_over,
+    missed, origin, receive, settle,
 };
 
 use crate::Mutation;

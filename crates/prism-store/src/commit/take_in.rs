@@ -147,8 +147,7 @@ impl Stage<'_> {
             }
             Taken::Parts(record, id, manifest, files) => {
                 for (file, described) in files {
-                    let file = file.to_bytes();
-                    self.batch.insert(&self.lsm.files, file, described);
+                    self.insert_bytes(file, described);
                 }
                 let manifest = manifest.encode()?;
                 self.batch

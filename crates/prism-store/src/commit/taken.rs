@@ -27,7 +27,7 @@ pub(crate) enum Taken {
     /// An object, or a part.
     Whole(Record, FileId, PutBytes),
     /// An object of several files.
-    Parts(Record, FileId, Manifest, Vec<(FileId, Vec<u8>)>),
+    Parts(Record, FileId, Manifest, Vec<(FileId, PutBytes)>),
     Upload(UploadRecord),
     /// A delete marker.
     Marker(Record),

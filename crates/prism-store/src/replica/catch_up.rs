@@ -1,9 +1,8 @@
 //! Pages of what a store has, for another replica to compare, and the deletions that the
 //! comparison leads to.
 
-use std::{cmp::Ordering, collections::HashMap, iter::Peekable, ops::Bound};
+use std::{collections::HashMap, iter, ops::Bound};
 
-use fjall::UserKey;
 use prism_replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +10,11 @@ use super::Scope;
 use crate::{
     commit::{DiscardOp, Op, When},
     error::Error,
-    keys::{
-        bucket_prefix, escaped_prefix, object_key, split_object_key, split_upload_key, upload_key,
-    },
-    record::Record,
+    keys::{bucket_prefix, escaped_prefix, split_object_key, split_upload_key, upload_key},
+    merge::{merged, under},
     store::Store,
     types::{VERSIONS_MAX, check_bucket},
-    view::holds,
+    view::{View, holds},
 };
 
 /// Most scopes of one page: below 8 MiB as JSON with the longest keys.
@@ -59,7 +56,7 @@ pub struct Missing {
 }
 
 /// The exchange by which a store gets the changes that it missed, and deletes the keys that
-/// it no longer owns. `fetch` and `fetch_versions` copy single scopes.
+/// it no longer owns. `hand_over` and `take_in` copy single scopes.
 #[derive(Debug, Clone, Copy)]
 pub struct CatchUp<'a> {
     pub(crate) store: &'a Store,
@@ -269,151 +266,105 @@ impl CatchUp<'_> {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
         check_bucket(request.bucket)?;
-        match request.uploads {
-            false => self.page_of_objects(request, end, max, wanted),
-            true => self.page_of_uploads(request, end, max, wanted),
-        }
-    }
-
-    fn page_of_objects(
-        &self,
-        request: PageRequest<'_>,
-        end: Option<&Scope>,
-        max: usize,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<ScopePage, Error> {
-        let bucket = request.bucket;
-        let prefix = bucket_prefix(bucket);
-        let begin = match request.after {
-            Some(scope) => Bound::Excluded(object_key(bucket, &scope.key)),
-            None => Bound::Included(prefix.clone()),
-        };
-        let last = end.map(|scope| object_key(bucket, &scope.key));
-        let (mut page, mut seen) = (ScopePage::default(), 0);
         let view = self.store.view();
-        let mut keys = Keys {
-            objects: view.objects(begin.clone()).peekable(),
-            changes: view.changes(begin).peekable(),
+        let scopes: Scopes<'_> = match request.uploads {
+            false => Box::new(objects(&view, request)),
+            true => Box::new(uploads(&view, request, &wanted)),
         };
-        while let Some((tree_key, stamp)) = keys.next()? {
-            if !tree_key.starts_with(&prefix) || last.as_ref().is_some_and(|l| *tree_key > **l) {
-                return Ok(page);
+        let (mut page, mut seen) = (ScopePage::default(), 0);
+        for found in scopes {
+            let (scope, stamp) = found?;
+            if end.is_some_and(|end| scope > *end) {
+                break;
             }
-            let split = split_object_key(&tree_key);
-            let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
-            let scope = Scope::object(bucket, key);
             seen += 1;
-            if wanted(key) {
+            if wanted(&scope.key) {
                 page.items.push((scope.clone(), stamp));
             }
             if page.items.len() >= max || seen >= SEEN_MAX {
                 page.end = Some(scope);
-                return Ok(page);
+                break;
             }
         }
         Ok(page)
     }
+}
 
-    /// An upload comes before its parts, which may be on several pages.
-    fn page_of_uploads(
-        &self,
-        request: PageRequest<'_>,
-        end: Option<&Scope>,
-        max: usize,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<ScopePage, Error> {
-        let prefix = escaped_prefix(request.bucket, "");
-        let after = request.after.and_then(UploadPlace::of_scope);
-        let end = end.and_then(UploadPlace::of_scope);
-        let begin = after.as_ref().map_or(&prefix, |after| &after.upload_key);
-        let view = self.store.view();
-        let (mut page, mut seen) = (ScopePage::default(), 0);
-        for found in view.uploads(Bound::Included(begin.clone())) {
-            let (tree_key, record) = found?;
-            let is_behind = |part| {
-                let upload_key = tree_key.to_vec();
-                let place = UploadPlace { upload_key, part };
-                end.as_ref().is_some_and(|end| place > *end)
-            };
-            if !tree_key.starts_with(&prefix) || is_behind(None) {
-                return Ok(page);
-            }
+/// Scopes in their order, with the stamps of their last changes.
+type Scopes<'v> = Box<dyn Iterator<Item = Result<(Scope, Stamp), Error>> + 'v>;
+
+/// The scopes of all keys with an object or a version. A key may have versions and no object.
+fn objects<'v>(
+    view: &'v View<'_>,
+    request: PageRequest<'v>,
+) -> impl Iterator<Item = Result<(Scope, Stamp), Error>> + 'v {
+    let prefix = bucket_prefix(request.bucket);
+    let begin = match request.after {
+        Some(after) => Bound::Excluded(after.object_key()),
+        None => Bound::Unbounded,
+    };
+    let changes = under(prefix.clone(), |begin| view.changes(begin), begin.clone());
+    let objects = under(prefix, |begin| view.objects(begin), begin);
+    let objects = objects.map(|found| found.map(|(key, record)| (key, record.stamp)));
+    let mut last = None;
+    // The stamp of a change comes first, and counts.
+    let keys = merged(changes, objects).filter(move |found| match found {
+        Ok((key, _)) => last.replace(key.clone()).as_ref() != Some(key),
+        Err(_) => true,
+    });
+    keys.map(move |found| {
+        let (tree_key, stamp) = found?;
+        let split = split_object_key(&tree_key);
+        let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
+        Ok((Scope::object(request.bucket, key), stamp))
+    })
+}
+
+/// The scopes of all uploads, each before its parts; of those that are not `wanted` no parts.
+fn uploads<'v>(
+    view: &'v View<'_>,
+    request: PageRequest<'v>,
+    wanted: &'v dyn Fn(&str) -> bool,
+) -> impl Iterator<Item = Result<(Scope, Stamp), Error>> + 'v {
+    let begun = request
+        .after
+        .and_then(|after| after.upload.map(|upload| (after, upload)));
+    let begin = begun.map_or(Bound::Unbounded, |(after, (id, _))| {
+        Bound::Included(upload_key(&after.bucket, &after.key, id))
+    });
+    let prefix = escaped_prefix(request.bucket, "");
+    let found = under(prefix, |begin| view.uploads(begin), begin);
+    found.flat_map(move |found| -> Scopes<'v> {
+        let upload = found.and_then(|(tree_key, record)| {
             let split = split_upload_key(&tree_key);
             let (key, id) = split.ok_or_else(|| Error::corrupt("upload key"))?;
-            let of = |part| Scope {
-                upload: Some((id, part)),
+            let upload = Some((id, None));
+            let scope = Scope {
+                upload,
                 ..Scope::object(request.bucket, &key)
             };
-            let begun = after.as_ref();
-            let begun = begun.filter(|begun| *begun.upload_key == *tree_key);
-            let is_wanted = wanted(&key);
-            if is_wanted && begun.is_none() {
-                page.items.push((of(None), record.stamp));
-            }
-            let first = begun.and_then(|begun| begun.part).unwrap_or(0);
-            for part in view.parts(id, first).take_while(|_| is_wanted) {
-                let (number, record) = part?;
-                if is_behind(Some(number)) {
-                    return Ok(page);
-                }
-                page.items.push((of(Some(number)), record.stamp));
-                if page.items.len() >= max {
-                    page.end = Some(of(Some(number)));
-                    return Ok(page);
-                }
-            }
-            seen += 1;
-            if page.items.len() >= max || seen >= SEEN_MAX {
-                page.end = Some(of(Some(u16::MAX)));
-                return Ok(page);
-            }
-        }
-        Ok(page)
-    }
-}
-
-/// All keys of objects and of versions, each with the stamp of its last change. A key may
-/// have versions and no object.
-struct Keys<A: Iterator, B: Iterator> {
-    objects: Peekable<A>,
-    changes: Peekable<B>,
-}
-
-impl<A, B> Keys<A, B>
-where
-    A: Iterator<Item = Result<(UserKey, Record), Error>>,
-    B: Iterator<Item = Result<(UserKey, Stamp), Error>>,
-{
-    fn next(&mut self) -> Result<Option<(UserKey, Stamp)>, Error> {
-        let order = match (self.objects.peek(), self.changes.peek()) {
-            (Some(Err(error)), _) | (_, Some(Err(error))) => return Err(error.clone()),
-            (None, None) => return Ok(None),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(Ok((object, _))), Some(Ok((change, _)))) => object.cmp(change),
+            Ok((scope, id, record.stamp))
+        });
+        let (scope, id, stamp) = match upload {
+            Ok(upload) => upload,
+            Err(error) => return Box::new(iter::once(Err(error))),
         };
-        if order != Ordering::Less {
-            if order == Ordering::Equal {
-                self.objects.next();
-            }
-            return self.changes.next().transpose();
-        }
-        let found = self.objects.next().transpose()?;
-        Ok(found.map(|(key, record)| (key, record.stamp)))
-    }
-}
-
-/// The position of an upload, or of a part of it, among all uploads.
-#[derive(PartialEq, PartialOrd)]
-struct UploadPlace {
-    upload_key: Vec<u8>,
-    part: Option<u16>,
-}
-
-impl UploadPlace {
-    fn of_scope(scope: &Scope) -> Option<Self> {
-        let (id, part) = scope.upload?;
-        let upload_key = upload_key(&scope.bucket, &scope.key, id);
-        Some(Self { upload_key, part })
-    }
+        // After a scope of this upload, only later parts of it follow.
+        let part = begun.filter(|(after, upload)| upload.0 == id && after.key == scope.key);
+        let part = part.map(|(_, (_, part))| part.unwrap_or(0));
+        let own = part.is_none().then(|| Ok((scope.clone(), stamp)));
+        let parts = wanted(&scope.key).then(|| view.parts(id, part.unwrap_or(0)));
+        let parts = parts.into_iter().flatten().map(move |found| {
+            let (number, record) = found?;
+            let upload = Some((id, Some(number)));
+            Ok((
+                Scope {
+                    upload,
+                    ..scope.clone()
+                },
+                record.stamp,
+            ))
+        });
+        Box::new(own.into_iter().chain(parts))
+    })
 }

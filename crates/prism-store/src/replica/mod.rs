@@ -1,17 +1,18 @@
 //! A store as one of several replicas, by the rules of [`prism_replica`].
 //!
 //! `primary` makes a change on all replicas. `open_changes` and `commit::prepare` keep the
-//! changes of other primaries. `catch_up` and `fetch` exchange copies with other stores. The
+//! changes of other primaries. `catch_up`, `hand_over` and
+//! `take_in` exchange copies with other stores. The
 //! user of the store tells which replicas there are, and reaches them: [`Replicas`].
 
 mod catch_up;
-mod fetch;
-mod fetch_versions;
+mod hand_over;
 mod index;
 mod open_changes;
 mod plan;
 mod primary;
 mod state;
+mod take_in;
 
 use std::{fs::File, sync::mpsc::Receiver};
 
@@ -19,11 +20,11 @@ use prism_replica::{Refusal, Stamp};
 use serde::{Deserialize, Serialize};
 
 pub use catch_up::{CatchUp, Missing, PageRequest, ScopePage};
-pub use fetch::{Handed, Piece, TakeIn};
-pub use fetch_versions::{TakeVersions, VersionName, VersionSummary};
+pub use hand_over::{Handed, Piece, VersionName, VersionSummary};
 pub(crate) use index::{Index, Locks};
 pub use open_changes::OpenChanges;
 pub use state::Deletion;
+pub use take_in::TakeIn;
 
 use crate::{
     error::Error,

@@ -2,24 +2,20 @@
 //! replicas prepare it while its bytes become durable here. Then it is committed, and the
 //! other replicas are told.
 
-use std::{fs::File, sync::Arc};
+use std::sync::Arc;
 
 use prism_replica::Refusal;
 
 use super::{
     Decided, Prepare, Replicas, Scope, Unprepared,
-    plan::{Planned, plan},
+    plan::{Unnamed, plan},
 };
 use crate::{
     commit::{Given, Op, OpResult, When},
     error::Error,
     inner::Inner,
     keys::{split_object_key, split_upload_key},
-    layout::FileId,
 };
-
-/// The file of a change's bytes, and its name to be.
-pub(crate) type Unnamed<'a> = Option<(&'a File, FileId)>;
 
 impl Inner {
     /// Commits on all replicas, or here if there are no others. Names the file, and removes it
@@ -93,10 +89,10 @@ impl Inner {
         }
         let locked = self.committer.locks.lock(scopes)?;
         self.check_settled(scopes)?;
-        let plan = match plan(&self.lsm.view(), scopes, op, file)? {
-            Planned::Change(plan) => *plan,
-            Planned::Nothing(outcome) => return Ok(outcome),
-        };
+        let plan = plan(&self.lsm.view(), scopes, op, file)?;
+        if plan.changes.is_empty() {
+            return Ok(plan.outcome);
+        }
         let above = plan.changes.iter().filter_map(|change| change.before).max();
         let stamp = self.committer.stamp(epoch, above);
         let decided = |committed| Decided {

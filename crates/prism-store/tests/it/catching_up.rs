@@ -5,8 +5,8 @@ mod open_changes;
 
 use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, read_body, request};
 use prism_store::{
-    Body, Change, Config, Decided, Durability, Error, Handed, Keeps, Missing, Position, Prepare,
-    Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    Body, Change, Config, Decided, Durability, Error, Keeps, Missing, Position, Prepare, Refusal,
+    Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
     VersionEntry, VersionPosition, Versioning,
 };
 
@@ -44,34 +44,19 @@ fn bytes_of(body: Option<Body>) -> Vec<u8> {
 }
 
 fn take_in(from: &Store, to: &Store, scope: &Scope, since: u64) -> bool {
-    let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
-    if handed.versions.is_some() {
-        return take_versions(from, to, scope, handed, since);
-    }
-    let mut writer = to
-        .catch_up()
-        .begin_take_in(scope.clone(), handed, since)
-        .unwrap();
-    for piece in bytes_of(body).chunks(70_001) {
-        writer.write(piece).unwrap();
-    }
-    writer.finish().unwrap()
-}
-
-fn take_versions(from: &Store, to: &Store, scope: &Scope, handed: Handed, since: u64) -> bool {
+    let (handed, body) = from.catch_up().hand_over(scope, None).unwrap().unwrap();
     let mut taken = to
         .catch_up()
-        .begin_take_versions(scope.clone(), handed, since)
+        .begin_take_in(scope.clone(), handed, Some(since))
         .unwrap();
+    for piece in bytes_of(body).chunks(70_001) {
+        taken.write(piece).unwrap();
+    }
     for version in taken.missing() {
-        let found = from
-            .catch_up()
-            .hand_over_version(scope, version.at)
-            .unwrap();
+        let found = from.catch_up().hand_over(scope, Some(version.at)).unwrap();
         let (handed, body) = found.unwrap();
-        let mut writer = taken.begin(&version, handed).unwrap();
-        writer.write(&bytes_of(body)).unwrap();
-        taken.add(writer).unwrap();
+        taken.begin_version(&version, handed).unwrap();
+        taken.write(&bytes_of(body)).unwrap();
     }
     taken.finish().unwrap()
 }
@@ -126,10 +111,10 @@ fn content(store: &Store) -> Vec<String> {
                 .page(request("b", uploads, after.as_ref()), all)
                 .unwrap();
             for (scope, stamp) in page.items {
-                let (handed, body) = store.catch_up().hand_over(&scope).unwrap().unwrap();
+                let (handed, body) = store.catch_up().hand_over(&scope, None).unwrap().unwrap();
                 assert_eq!(handed.stamp, stamp);
                 for version in handed.versions.iter().flatten() {
-                    let found = store.catch_up().hand_over_version(&scope, version.at);
+                    let found = store.catch_up().hand_over(&scope, Some(version.at));
                     // A delete marker has no bytes.
                     let Ok(found) = found else { continue };
                     let (handed, body) = found.unwrap();
@@ -336,7 +321,13 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
             ),
         }],
     };
-    let before = from.catch_up().hand_over(&scope).unwrap().unwrap().0.stamp;
+    let before = from
+        .catch_up()
+        .hand_over(&scope, None)
+        .unwrap()
+        .unwrap()
+        .0
+        .stamp;
     let prepare = || {
         to.open_changes()
             .begin_prepare(change(true, Some(before)))
@@ -356,7 +347,7 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
         epoch: 2,
     };
     to.open_changes().decided(decided).unwrap();
-    let (handed, _) = to.catch_up().hand_over(&scope).unwrap().unwrap();
+    let (handed, _) = to.catch_up().hand_over(&scope, None).unwrap().unwrap();
     assert_eq!(handed.stamp, stamp_of(2, 9));
     let versions = handed.versions.unwrap();
     assert_eq!(versions.len(), 2);
@@ -416,10 +407,10 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
         .take
         .iter()
         .map(|scope| {
-            let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
+            let (handed, body) = from.catch_up().hand_over(scope, None).unwrap().unwrap();
             let mut writer = to
                 .catch_up()
-                .begin_take_in(scope.clone(), handed, 2)
+                .begin_take_in(scope.clone(), handed, Some(2))
                 .unwrap();
             writer.write(&bytes_of(body)).unwrap();
             writer
@@ -446,12 +437,12 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
     // A copy that was begun in an earlier epoch has no effect.
     let (handed, body) = from
         .catch_up()
-        .hand_over(&missing.take[0])
+        .hand_over(&missing.take[0], None)
         .unwrap()
         .unwrap();
     let mut late = to
         .catch_up()
-        .begin_take_in(missing.take[0].clone(), handed, 2)
+        .begin_take_in(missing.take[0].clone(), handed, Some(2))
         .unwrap();
     late.write(&bytes_of(body)).unwrap();
     to.adopt(3).unwrap();
@@ -468,24 +459,24 @@ fn bytes_that_do_not_come_or_are_too_many_leave_nothing() {
     let (dirs, [from, to]) = two();
     upload(&from, "parts", 1, true);
     let scope = Scope::object("b", "parts");
-    let (handed, body) = from.catch_up().hand_over(&scope).unwrap().unwrap();
+    let (handed, body) = from.catch_up().hand_over(&scope, None).unwrap().unwrap();
     let data = bytes_of(body);
     let mut short = to
         .catch_up()
-        .begin_take_in(scope.clone(), handed.clone(), 1)
+        .begin_take_in(scope.clone(), handed.clone(), Some(1))
         .unwrap();
     short.write(&data[..data.len() - 1]).unwrap();
     assert!(matches!(short.finish(), Err(Error::LengthMismatch { .. })));
     let mut long = to
         .catch_up()
-        .begin_take_in(scope.clone(), handed.clone(), 1)
+        .begin_take_in(scope.clone(), handed.clone(), Some(1))
         .unwrap();
     long.write(&data).unwrap();
     assert!(long.write(b"x").is_err());
     drop(long);
     let mut odd = handed;
     odd.len = Some(5);
-    assert!(to.catch_up().begin_take_in(scope, odd, 1).is_err());
+    assert!(to.catch_up().begin_take_in(scope, odd, Some(1)).is_err());
     assert!(to.head("b", "parts").unwrap().is_none());
     assert!(object_files(dirs[1].path()).is_empty());
 }

@@ -91,11 +91,11 @@ fn faults(store: &Store) -> Vec<ScrubFault> {
 }
 
 fn take_in_again(from: &Store, to: &Store, scope: &Scope) -> bool {
-    let (handed, body) = from.catch_up().hand_over(scope).unwrap().unwrap();
+    let (handed, body) = from.catch_up().hand_over(scope, None).unwrap().unwrap();
     let data = body.as_ref().map_or_else(Vec::new, read_body);
     let mut writer = to
         .catch_up()
-        .begin_take_in_again(scope.clone(), handed)
+        .begin_take_in(scope.clone(), handed, None)
         .unwrap();
     for piece in data.chunks(70_001) {
         writer.write(piece).unwrap();

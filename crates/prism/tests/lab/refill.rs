@@ -226,12 +226,12 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
                 };
                 let page = store.catch_up().page(request, |_| true).unwrap();
                 for (scope, _) in page.items {
-                    let (handed, body) = store.catch_up().hand_over(&scope).unwrap().unwrap();
+                    let (handed, body) = store.catch_up().hand_over(&scope, None).unwrap().unwrap();
                     let mut line = format!("{handed:?} {:?}", body.as_ref().map(digest));
                     for version in handed.versions.iter().flatten() {
                         // A delete marker has no body to compare.
                         if version.marker_ms.is_none() {
-                            let found = store.catch_up().hand_over_version(&scope, version.at);
+                            let found = store.catch_up().hand_over(&scope, Some(version.at));
                             let (handed, body) = found.unwrap().unwrap();
                             line += &format!("\n{handed:?} {:?}", body.as_ref().map(digest));
                         }

@@ -167,13 +167,13 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
         alone.delete_version("b", deletion.clone(), None).unwrap();
     }
     let scope = Scope::object("b", "k");
-    let (handed, _) = alone.catch_up().hand_over(&scope).unwrap().unwrap();
+    let (handed, _) = alone.catch_up().hand_over(&scope, None).unwrap().unwrap();
     // The list fits in one answer.
     assert!(serde_json::to_vec(&handed).unwrap().len() < 4 << 20);
     for store in cluster.all() {
         let taken = store
             .catch_up()
-            .begin_take_versions(scope.clone(), handed.clone(), 1);
+            .begin_take_in(scope.clone(), handed.clone(), Some(1));
         assert!(taken.unwrap().finish().unwrap());
     }
     let refused = primary.delete_version("b", deletion.clone(), None);
