@@ -6,11 +6,8 @@ use prism_store::{Error, Store};
 
 /// Has the store act by a state and save it. Blocks on disk.
 pub(crate) fn write(store: &Store, state: &State) -> Result<(), Error> {
-    match serde_json::to_vec(state) {
-        Ok(text) => store.adopt_with_state(state.epoch, text),
-        // Does not happen to names and numbers. The epoch counts without the saved state.
-        Err(_) => store.adopt(state.epoch),
-    }
+    // Names and numbers can be encoded. The epoch would count without the saved state.
+    store.adopt(state.epoch, serde_json::to_vec(state).ok())
 }
 
 /// The store's testimony about the cluster. Blocks on disk.

@@ -16,7 +16,8 @@ mod journal;
 mod versions;
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, ErrorKind::NotFound},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -89,10 +90,10 @@ pub(crate) fn logs(
 ) -> io::Result<u64> {
     let mut bytes = 0;
     for path in journals(db)? {
-        let Some(len) = present(fs::metadata(&path).map(|data| data.len()))? else {
+        let Some(data) = present(fs::metadata(&path), NotFound)? else {
             continue;
         };
-        bytes += len;
+        bytes += data.len();
         if let Some(at) = lasting_fault(&path, tag, writing)? {
             found(journal_fault(path, at));
         }
@@ -103,7 +104,7 @@ pub(crate) fn logs(
 /// The first faulty position of a log, confirmed while no one writes: a batch that was half
 /// written at the first look is complete by then.
 fn lasting_fault(path: &Path, tag: LogTag, writing: &Mutex<()>) -> io::Result<Option<u64>> {
-    let Some(mut log) = present(Log::open(path, Some(tag)))? else {
+    let Some(mut log) = present(Log::open(path, Some(tag)), NotFound)? else {
         return Ok(None);
     };
     loop {
@@ -166,15 +167,13 @@ pub(crate) fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths?.into_iter().filter(|path| path.is_dir()).collect())
 }
 
-/// `None` if the file is missing.
-fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// `None` where the error is of the kind `absent`.
+fn present<T>(result: io::Result<T>, absent: io::ErrorKind) -> io::Result<Option<T>> {
     match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.kind() == absent => Ok(None),
+        result => result.map(Some),
     }
 }
 
 #[cfg(test)]
-#[path = "audit/tests.rs"]
-mod tests;
+mod audit_tests;

@@ -35,6 +35,8 @@ struct Found {
     record: FileRecord,
     /// The offset of the file's first byte in the object.
     start: u64,
+    /// The file, open for writing unless it is missing.
+    file: Option<File>,
 }
 
 impl Integrity<'_> {
@@ -44,20 +46,26 @@ impl Integrity<'_> {
     /// # Errors
     /// Where the tree cannot be read.
     pub fn damaged_blocks(&self, place: &Place) -> Result<Vec<DamagedBlock>, Error> {
-        let Some((found, file)) = self.found(place)? else {
+        let Some(Found {
+            record,
+            start,
+            file,
+            ..
+        }) = self.found(place)?
+        else {
             return Ok(Vec::new());
         };
         let mut damaged = Vec::new();
-        for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&found.record.crcs) {
-            let end = found.record.len.min(at + BLOCK_LEN);
-            let sound = file
-                .as_ref()
-                .is_some_and(|file| blocks::verify_block(file, at, end, *recorded).is_ok());
-            if !sound {
-                damaged.push(DamagedBlock {
-                    place: at_offset(place, at),
-                    bytes: found.start + at..found.start + end,
-                });
+        for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&record.crcs) {
+            let end = record.len.min(at + BLOCK_LEN);
+            let is_sound = |file| blocks::verify_block(file, at, end, *recorded).is_ok();
+            if !file.as_ref().is_some_and(is_sound) {
+                let mut place = place.clone();
+                if let Place::Object { offset, .. } = &mut place {
+                    *offset = at;
+                }
+                let bytes = start + at..start + end;
+                damaged.push(DamagedBlock { place, bytes });
             }
         }
         Ok(damaged)
@@ -92,41 +100,35 @@ impl Integrity<'_> {
             },
         };
         Ok(is_damaged.then(|| Scope {
-            bucket: bucket.clone(),
-            key: key.clone(),
             upload: upload.map(|id| (id, *part)),
+            ..Scope::object(bucket, key)
         }))
     }
 
     /// Whether the object cannot be opened, or has a file without checksums.
     fn is_unreadable(&self, bucket: &str, key: &str) -> Result<bool, Error> {
         let object = match self.store.get_version(bucket, key, None) {
-            Ok(Some(object)) => object,
+            Ok(Some(object)) => Some(object),
             Ok(None) | Err(Error::NoSuchBucket | Error::IsDeleteMarker) => return Ok(false),
-            // A missing file is written again, block by block.
-            Err(error) if error.is_damage() => {
-                let key = object_key(bucket, key);
-                let found = file_of(&self.store.view(), &key, None);
-                let file = found.ok().flatten();
-                let known = file
-                    .map(|(id, _)| self.store.view().has_file(id))
-                    .transpose()?;
-                return Ok(known != Some(true));
-            }
+            Err(error) if error.is_damage() => None,
             Err(error) => return Err(error),
         };
-        match object.body {
-            Body::Parts(parts) => {
-                let view = self.store.view();
-                for part in &parts.manifest().parts {
-                    if !view.has_file(part.file)? {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
+        let files = match object.as_ref().map(|object| &object.body) {
+            Some(Body::Parts(parts)) => parts.manifest().parts.iter().map(|p| p.file).collect(),
+            Some(Body::Inline(_) | Body::File(_)) => Vec::new(),
+            // A missing file is written again, block by block.
+            None => match file_of(&self.store.view(), &object_key(bucket, key), None) {
+                Ok(Some((id, _))) => vec![id],
+                Ok(None) | Err(_) => return Ok(true),
+            },
+        };
+        let view = self.store.view();
+        for id in files {
+            if !view.has_file(id)? {
+                return Ok(true);
             }
-            Body::Inline(_) | Body::File(_) => Ok(false),
         }
+        Ok(false)
     }
 
     /// Writes a damaged block again, and its file if that is missing. Blocks on disk.
@@ -138,7 +140,7 @@ impl Integrity<'_> {
         let Place::Object { offset, .. } = place else {
             return Err(Error::NoSuchObject);
         };
-        let (found, file) = self.found(place)?.ok_or(Error::NoSuchObject)?;
+        let found = self.found(place)?.ok_or(Error::NoSuchObject)?;
         let index = usize::try_from(offset / BLOCK_LEN).unwrap_or(usize::MAX);
         let recorded = found.record.crcs.get(index).ok_or(Error::NoSuchObject)?;
         if crc32c(data) != *recorded {
@@ -147,7 +149,7 @@ impl Integrity<'_> {
             ));
         }
         let files = &self.store.inner.files;
-        let file = match file {
+        let file = match found.file {
             Some(file) => file,
             None => {
                 let file = files.create()?;
@@ -166,8 +168,8 @@ impl Integrity<'_> {
         Ok(())
     }
 
-    /// The file of a place, open for writing unless it is missing.
-    fn found(&self, place: &Place) -> Result<Option<(Found, Option<File>)>, Error> {
+    /// The file of a place. None if the object is another by now or lies in the tree.
+    fn found(&self, place: &Place) -> Result<Option<Found>, Error> {
         let Place::Object {
             bucket,
             key,
@@ -198,11 +200,15 @@ impl Integrity<'_> {
         };
         let path = self.store.inner.files.layout().file(id);
         let file = match File::options().read(true).write(true).open(path) {
-            Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error.into()),
+            file => Some(file?),
         };
-        Ok(Some((Found { id, record, start }, file)))
+        Ok(Some(Found {
+            id,
+            record,
+            start,
+            file,
+        }))
     }
 }
 
@@ -213,27 +219,17 @@ fn file_of(
     part: Option<u16>,
 ) -> Result<Option<(FileId, u64)>, Error> {
     let payload = view.object(object_key)?.map(|record| record.payload);
-    match (payload, part) {
-        (Some(Payload::File { id }), None) => Ok(Some((id, 0))),
-        (Some(Payload::Parts { id }), Some(number)) => {
-            let manifest = view.manifest(id)?;
-            let mut start = 0;
-            for part in manifest.map(|manifest| manifest.parts).unwrap_or_default() {
-                if part.number == number {
-                    return Ok(Some((part.file, start)));
-                }
-                start += part.len;
-            }
-            Ok(None)
+    let (manifest, number) = match (payload, part) {
+        (Some(Payload::File { id }), None) => return Ok(Some((id, 0))),
+        (Some(Payload::Parts { id }), Some(number)) => (view.manifest(id)?, number),
+        _ => return Ok(None),
+    };
+    let mut start = 0;
+    for part in manifest.map(|manifest| manifest.parts).unwrap_or_default() {
+        if part.number == number {
+            return Ok(Some((part.file, start)));
         }
-        _ => Ok(None),
+        start += part.len;
     }
-}
-
-fn at_offset(place: &Place, at: u64) -> Place {
-    let mut place = place.clone();
-    if let Place::Object { offset, .. } = &mut place {
-        *offset = at;
-    }
-    place
+    Ok(None)
 }

@@ -126,31 +126,27 @@ impl Scrub<'_> {
         self.store.corruption.tell(fault);
     }
 
-    fn read(&mut self, bytes: u64) {
+    /// Counts bytes, and says whether to go on.
+    fn read(&mut self, bytes: u64) -> bool {
         self.report.bytes += bytes;
         self.ended |= !(self.pace)(bytes);
+        !self.ended
     }
 
     /// The tree's own files.
     fn tree(&mut self) -> Result<(), Error> {
-        let layout = self.store.files.layout();
-        let db = layout.db();
-        let mut faults = Vec::new();
-        let lsm = &self.store.lsm;
-        let read = lsm.audit_logs(layout, &mut |fault| faults.push(fault))?;
+        let (store, mut faults) = (self.store, Vec::new());
+        let layout = store.files.layout();
+        let read = store
+            .lsm
+            .audit_logs(layout, &mut |fault| faults.push(fault))?;
         self.read(read);
-        for keyspace in audit::keyspaces(&db)? {
+        for keyspace in audit::keyspaces(&layout.db())? {
             if self.ended {
                 break;
             }
-            let pace = &mut self.pace;
-            let ended = &mut self.ended;
-            let mut pace = |bytes| {
-                *ended |= !pace(bytes);
-                !*ended
-            };
-            let read = audit::tables(&keyspace, &mut pace, &mut |fault| faults.push(fault))?;
-            self.report.bytes += read;
+            let mut pace = |bytes| self.read(bytes);
+            audit::tables(&keyspace, &mut pace, &mut |fault| faults.push(fault))?;
         }
         for TreeFault { path, offset, what } in faults {
             let place = Place::Store { path, offset };
@@ -182,22 +178,10 @@ impl Scrub<'_> {
                     Err(error) => return self.unreadable(&error),
                 };
                 self.report.objects += 1;
-                let checked = match record.payload {
-                    Payload::Inline { id, crc } => {
-                        bytes += record.len;
-                        inline_body(&view, &record, id, crc).map(drop)
-                    }
-                    Payload::Parts { id } => view.manifest(id).and_then(|manifest| {
-                        let found = manifest.map(drop);
-                        found.ok_or_else(|| Error::corrupt("manifest missing"))
-                    }),
-                    Payload::File { id } => view.has_file(id).and_then(|has| match has {
-                        true => Ok(()),
-                        false => Err(Error::corrupt("file record missing")),
-                    }),
-                    Payload::Marker => Ok(()),
-                };
-                if let Err(error) = checked {
+                if let Payload::Inline { .. } = record.payload {
+                    bytes += record.len;
+                }
+                if let Err(error) = check_payload(&view, &record) {
                     let place = object_place(&object_key(&tree_key), (None, None), 0);
                     let what = error.to_string();
                     self.report(&ScrubFault { place, what });
@@ -217,13 +201,9 @@ impl Scrub<'_> {
     fn files(&mut self) -> Result<(), Error> {
         let mut after = None;
         while !self.ended {
-            let page: Result<Vec<_>, _> = self
-                .store
-                .lsm
-                .view()
-                .files_after(after)
-                .take(PAGE)
-                .collect();
+            let view = self.store.lsm.view();
+            let page: Result<Vec<_>, _> = view.files_after(after).take(PAGE).collect();
+            drop(view);
             let page = match page {
                 Ok(page) => page,
                 Err(error) => return self.unreadable(&error),
@@ -246,14 +226,13 @@ impl Scrub<'_> {
         self.report.files += 1;
         let file = match self.store.files.open_file(id) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if self.store.lsm.view().has_file(id)? {
+            Err(error) => {
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
+                if !is_missing {
+                    self.damaged(id, record, 0, error.to_string());
+                } else if self.store.lsm.view().has_file(id)? {
                     self.damaged(id, record, 0, "file missing".into());
                 }
-                return Ok(());
-            }
-            Err(error) => {
-                self.damaged(id, record, 0, error.to_string());
                 return Ok(());
             }
         };
@@ -269,8 +248,7 @@ impl Scrub<'_> {
             if let Err(error) = blocks::verify_block(&file, at, end, *recorded) {
                 self.damaged(id, record, at, error.to_string());
             }
-            self.read(end - at);
-            if self.ended {
+            if !self.read(end - at) {
                 break;
             }
         }
@@ -285,12 +263,23 @@ impl Scrub<'_> {
 
     /// Reports a tree that cannot be read on.
     fn unreadable(&mut self, error: &Error) -> Result<(), Error> {
-        let place = Place::Store {
-            path: self.store.files.layout().db(),
-            offset: None,
-        };
-        let what = error.to_string();
+        let (path, offset) = (self.store.files.layout().db(), None);
+        let (place, what) = (Place::Store { path, offset }, error.to_string());
         self.report(&ScrubFault { place, what });
         Ok(())
+    }
+}
+
+/// Checks the part of an object that lies in the tree.
+fn check_payload(view: &View<'_>, record: &Record) -> Result<(), Error> {
+    let (is_there, what) = match record.payload {
+        Payload::Inline { id, crc } => return inline_body(view, record, id, crc).map(drop),
+        Payload::Parts { id } => (view.manifest(id)?.is_some(), "manifest missing"),
+        Payload::File { id } => (view.has_file(id)?, "file record missing"),
+        Payload::Marker => return Ok(()),
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(Error::corrupt(what)),
     }
 }

@@ -12,11 +12,17 @@
 //! So an unreadable batch before a whole one is damage, not the trace of a power loss. The first
 //! item of a batch is the store's [`LogTag`], so that no object of a user looks like a batch.
 
-use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    os::unix::fs::FileExt,
+    path::Path,
+};
 
 use rustix::{fs::SeekFrom, io::Errno};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::present;
 use crate::log_tag::LogTag;
 
 const START: u8 = 1;
@@ -95,9 +101,10 @@ impl Log {
     fn has_batch(&self, begin: u64, end: u64) -> io::Result<bool> {
         let mut cursor = Cursor::new(&self.file, begin);
         let mut window = [0; LogTag::LEN];
-        while cursor.at < end
-            && let Some(byte) = cursor.byte()?
-        {
+        while cursor.at() < end {
+            let Some([byte]) = present(cursor.array(), io::ErrorKind::UnexpectedEof)? else {
+                break;
+            };
             window.rotate_left(1);
             let [.., last] = &mut window;
             *last = byte;
@@ -107,7 +114,7 @@ impl Log {
                 None if matches!(window, [_, _, START, .., ITEM | CLEAR]) => HEAD + 1,
                 _ => continue,
             };
-            let from = cursor.at.checked_sub(len as u64);
+            let from = cursor.at().checked_sub(len as u64);
             if let Some(from) = from.filter(|from| *from >= begin)
                 && Cursor::new(&self.file, from).batch()?.is_some()
             {
@@ -149,125 +156,90 @@ struct Batch {
     end: u64,
 }
 
-/// A place in the log.
-struct Cursor<'a> {
+/// A position in the log. Reads beyond the end fail by [`io::ErrorKind::UnexpectedEof`].
+struct Cursor<'a>(BufReader<ReadAt<'a>>);
+
+/// A file that is read by offset.
+struct ReadAt<'a> {
     file: &'a File,
     at: u64,
-    buffer: Vec<u8>,
-    /// The bytes of the buffer that were read.
-    used: usize,
+}
+
+impl Read for ReadAt<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
 }
 
 impl<'a> Cursor<'a> {
     fn new(file: &'a File, at: u64) -> Self {
-        Self {
-            file,
-            at,
-            buffer: Vec::new(),
-            used: 0,
-        }
+        Self(BufReader::with_capacity(READ_LEN, ReadAt { file, at }))
+    }
+
+    fn at(&self) -> u64 {
+        self.0.get_ref().at - self.0.buffer().len() as u64
     }
 
     /// The batch that begins here; `None` if none does.
     fn batch(&mut self) -> io::Result<Option<Batch>> {
-        let Some([START, head @ ..]) = self.array::<HEAD>()? else {
+        present(self.whole_batch(), io::ErrorKind::UnexpectedEof).map(Option::flatten)
+    }
+
+    fn whole_batch(&mut self) -> io::Result<Option<Batch>> {
+        let [START, c0, c1, c2, c3, sequence @ ..] = self.array::<HEAD>()? else {
             return Ok(None);
         };
-        let [c0, c1, c2, c3, sequence @ ..] = head;
         let mut hash = Xxh3::new();
         for _ in 0..u32::from_le_bytes([c0, c1, c2, c3]) {
             if !self.item(&mut hash)? {
                 return Ok(None);
             }
         }
-        let Some([END, end @ ..]) = self.array::<13>()? else {
+        let [END, end @ ..] = self.array::<13>()? else {
             return Ok(None);
         };
         let (checksum, trailer) = end.split_at(8);
-        if checksum != hash.digest().to_le_bytes() || trailer != TRAILER {
-            return Ok(None);
-        }
-        Ok(Some(Batch {
+        let is_whole = checksum == hash.digest().to_le_bytes() && trailer == TRAILER;
+        Ok(is_whole.then(|| Batch {
             sequence: u64::from_le_bytes(sequence),
-            end: self.at,
+            end: self.at(),
         }))
     }
 
-    /// Hashes an item; whether there was one.
+    /// Hashes an item; whether one began here.
     fn item(&mut self, hash: &mut Xxh3) -> io::Result<bool> {
-        let Some(tag) = self.byte()? else {
-            return Ok(false);
-        };
+        let [tag] = self.array()?;
         hash.update(&[tag]);
-        match tag {
-            CLEAR => self.hash(hash, 8),
+        let mut left = match tag {
+            CLEAR => 8,
             ITEM => {
-                let Some(head) = self.array::<{ ITEM_HEAD - 1 }>()? else {
-                    return Ok(false);
-                };
+                let head = self.array::<{ ITEM_HEAD - 1 }>()?;
                 hash.update(&head);
                 let [.., k0, k1, _, _, _, _, v0, v1, v2, v3] = head;
                 let key = u64::from(u16::from_le_bytes([k0, k1]));
-                let value = u64::from(u32::from_le_bytes([v0, v1, v2, v3]));
-                self.hash(hash, key + value)
+                key + u64::from(u32::from_le_bytes([v0, v1, v2, v3]))
             }
-            _ => Ok(false),
-        }
-    }
-
-    /// Hashes `len` bytes; whether there were as many.
-    fn hash(&mut self, hash: &mut Xxh3, mut len: u64) -> io::Result<bool> {
-        while len > 0 {
-            let unread = self.unread()?;
-            let Some((taken, _)) = unread.split_at_checked(
-                usize::try_from(len).map_or(unread.len(), |len| len.min(unread.len())),
-            ) else {
-                return Ok(false);
-            };
-            if taken.is_empty() {
-                return Ok(false);
+            _ => return Ok(false),
+        };
+        while left > 0 {
+            let unread = self.0.fill_buf()?;
+            let len = usize::try_from(left).map_or(unread.len(), |left| left.min(unread.len()));
+            hash.update(unread.get(..len).unwrap_or_default());
+            self.0.consume(len);
+            match len {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => left -= len as u64,
             }
-            hash.update(taken);
-            let taken = taken.len();
-            len -= taken as u64;
-            self.advance(taken);
         }
         Ok(true)
     }
 
-    fn byte(&mut self) -> io::Result<Option<u8>> {
-        let byte = self.unread()?.first().copied();
-        if byte.is_some() {
-            self.advance(1);
-        }
-        Ok(byte)
-    }
-
-    fn array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut out = [0; N];
-        for place in &mut out {
-            match self.byte()? {
-                Some(byte) => *place = byte,
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(out))
-    }
-
-    /// The unread bytes of the buffer; empty only at the end of the file.
-    fn unread(&mut self) -> io::Result<&[u8]> {
-        if self.used == self.buffer.len() {
-            self.buffer.resize(READ_LEN, 0);
-            let read = self.file.read_at(&mut self.buffer, self.at)?;
-            self.buffer.truncate(read);
-            self.used = 0;
-        }
-        Ok(self.buffer.get(self.used..).unwrap_or_default())
-    }
-
-    fn advance(&mut self, len: usize) {
-        self.used += len;
-        self.at += len as u64;
+        self.0.read_exact(&mut out)?;
+        Ok(out)
     }
 }
 

@@ -1,14 +1,16 @@
 //! The versions of a tree, and the files that they name. Neither changes once written.
 
 use std::{
+    collections::HashSet,
     fs,
-    io::{self, Read},
+    io::{self, ErrorKind::NotFound, Read},
     path::{Path, PathBuf},
 };
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::{TreeFault, present};
+use crate::codec::Reader;
 
 /// Most attempts to read a version that another one replaces meanwhile.
 const LOOKS: usize = 5;
@@ -21,22 +23,22 @@ const VERSION_MAX: u64 = 256 << 20;
 pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFault>> {
     for _ in 0..LOOKS {
         let pointer = keyspace.join("current");
-        let Some(bytes) = present(fs::read(&pointer))? else {
+        let Some(bytes) = present(fs::read(&pointer), NotFound)? else {
             return Ok(Ok(None));
         };
         let Some((number, checksum)) = parse_pointer(&bytes) else {
             return Ok(Err(fault(pointer, "is unreadable")));
         };
         let path = keyspace.join(format!("v{number}"));
-        let version = match present(fs::metadata(&path))? {
-            Some(data) if data.len() <= VERSION_MAX => present(fs::read(&path))?,
+        let version = match present(fs::metadata(&path), NotFound)? {
+            Some(data) if data.len() <= VERSION_MAX => present(fs::read(&path), NotFound)?,
             Some(_) => return Ok(Err(fault(path, "too long for a version"))),
             None => None,
         };
         match version {
             Some(version) if xxh3_128(&version) == checksum => return Ok(Ok(Some(number))),
             // A newer version may have come meanwhile.
-            _ if present(fs::read(&pointer))? != Some(bytes) => {}
+            _ if present(fs::read(&pointer), NotFound)? != Some(bytes) => {}
             Some(_) => return Ok(Err(fault(path, "differs from its checksum"))),
             None => return Ok(Err(fault(path, "missing"))),
         }
@@ -45,61 +47,56 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFau
 }
 
 fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
-    let (number, rest) = bytes.split_first_chunk()?;
-    let (checksum, kind) = rest.split_first_chunk()?;
-    (kind == [0]).then(|| (u64::from_le_bytes(*number), u128::from_le_bytes(*checksum)))
+    let mut fields = Reader(bytes);
+    let number = u64::from_le_bytes(fields.array()?);
+    let checksum = u128::from_le_bytes(fields.array()?);
+    (fields.0 == [0]).then_some((number, checksum))
 }
 
 /// Compares every file of a keyspace's present version with its checksum. `pace` gets the bytes
-/// read, and ends the work by returning `false`. Returns the bytes read.
+/// read, and ends the work by returning `false`.
 pub(crate) fn tables(
     keyspace: &Path,
     pace: &mut dyn FnMut(u64) -> bool,
     found: &mut dyn FnMut(TreeFault),
-) -> io::Result<u64> {
-    let mut bytes = 0;
-    let mut done = std::collections::HashSet::new();
+) -> io::Result<()> {
+    let mut done = HashSet::new();
     'again: for _ in 0..LOOKS {
         let number = match current(keyspace)? {
             Ok(Some(number)) => number,
-            Ok(None) => return Ok(bytes),
+            Ok(None) => break,
             Err(fault) => {
                 found(fault);
-                return Ok(bytes);
+                break;
             }
         };
         let version = keyspace.join(format!("v{number}"));
         let Some(files) = listed(keyspace, &version) else {
             if current(keyspace)?.is_ok_and(|now| now != Some(number)) {
-                continue 'again;
+                continue;
             }
             found(fault(version, "cannot be read"));
-            return Ok(bytes);
+            break;
         };
         for (path, checksum) in files {
             if done.contains(&path) {
                 continue;
             }
-            match present(hash(&path, pace))? {
-                Some(None) => return Ok(bytes),
-                Some(Some((sum, len))) => {
-                    bytes += len;
-                    if sum != checksum {
-                        found(fault(path.clone(), "differs from its checksum"));
-                    }
-                    done.insert(path);
-                }
+            match present(hash(&path, pace), NotFound)? {
+                Some(None) => return Ok(()),
+                Some(Some(sum)) if sum == checksum => {}
+                Some(Some(_)) => found(fault(path.clone(), "differs from its checksum")),
                 // Compaction has replaced it, or it is lost.
                 None if current(keyspace)?.is_ok_and(|now| now == Some(number)) => {
                     found(fault(path.clone(), "missing"));
-                    done.insert(path);
                 }
                 None => continue 'again,
             }
+            done.insert(path);
         }
         break;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// The files that a version names, with their checksums.
@@ -114,65 +111,44 @@ fn listed(keyspace: &Path, version: &Path) -> Option<Vec<(PathBuf, u128)>> {
     };
     let mut files = Vec::new();
     let tables = section(b"tables")?;
-    let mut rest = Fields(&tables);
+    let mut rest = Reader(&tables);
     for _ in 0..rest.u8()? {
         for _ in 0..rest.u8()? {
-            for _ in 0..rest.u32()? {
-                let (id, checksum) = rest.file()?;
+            for _ in 0..u32::from_le_bytes(rest.array()?) {
+                let (id, checksum) = file(&mut rest)?;
                 rest.array::<8>()?;
                 files.push((keyspace.join("tables").join(id.to_string()), checksum));
             }
         }
     }
     let blobs = section(b"blob_files")?;
-    let mut rest = Fields(&blobs);
-    for _ in 0..rest.u32()? {
-        let (id, checksum) = rest.file()?;
+    let mut rest = Reader(&blobs);
+    for _ in 0..u32::from_le_bytes(rest.array()?) {
+        let (id, checksum) = file(&mut rest)?;
         files.push((keyspace.join("blobs").join(id.to_string()), checksum));
     }
     Some(files)
 }
 
-/// Little-endian numbers.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    /// Number and checksum of a file, whose kind must be 0.
-    fn file(&mut self) -> Option<(u64, u128)> {
-        let id = self.array().map(u64::from_le_bytes)?;
-        let kind = self.u8()?;
-        let checksum = self.array().map(u128::from_le_bytes)?;
-        (kind == 0).then_some((id, checksum))
-    }
+/// Number and checksum of a file, whose kind must be 0. Numbers are little-endian here.
+fn file(fields: &mut Reader<'_>) -> Option<(u64, u128)> {
+    let id = u64::from_le_bytes(fields.array()?);
+    let kind = fields.u8()?;
+    let checksum = u128::from_le_bytes(fields.array()?);
+    (kind == 0).then_some((id, checksum))
 }
 
-/// The checksum and the length of a file, read from the disk; `None` if `pace` ends the work.
-fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<(u128, u64)>> {
+/// The checksum of a file, read from the disk; `None` if `pace` ends the work.
+fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<u128>> {
     let mut file = fs::File::open(path)?;
     crate::files::forget_cached(&file);
-    let (mut sum, mut len) = (Xxh3::new(), 0);
-    let mut buffer = vec![0; READ_LEN];
+    let (mut sum, mut buffer) = (Xxh3::new(), vec![0; READ_LEN]);
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {
-            return Ok(Some((sum.digest128(), len)));
+            return Ok(Some(sum.digest128()));
         }
         sum.update(buffer.get(..read).unwrap_or_default());
-        len += read as u64;
         if !pace(read as u64) {
             return Ok(None);
         }

@@ -271,22 +271,15 @@ pub trait Replicas: Send + Sync {
 
 impl From<Unprepared> for Error {
     fn from(unprepared: Unprepared) -> Self {
-        match unprepared {
-            Unprepared::Unreachable(node) => Self::Unreplicated {
-                node,
-                why: "is out of reach".into(),
-            },
-            Unprepared::Refused(node, refusal) => Self::Unreplicated {
-                node,
-                why: format!("refused: {refusal}").into(),
-            },
-            Unprepared::Failed(node, why) => Self::Unreplicated {
-                node,
-                why: format!("failed: {why}").into(),
-            },
-            Unprepared::NoSpace => Self::NoSpace,
-            Unprepared::Busy => Self::Busy,
-            Unprepared::Overloaded => Self::Stalled,
-        }
+        let (node, why) = match unprepared {
+            Unprepared::Unreachable(node) => (node, "is out of reach".to_owned()),
+            Unprepared::Refused(node, refusal) => (node, format!("refused: {refusal}")),
+            Unprepared::Failed(node, why) => (node, format!("failed: {why}")),
+            Unprepared::NoSpace => return Self::NoSpace,
+            Unprepared::Busy => return Self::Busy,
+            Unprepared::Overloaded => return Self::Stalled,
+        };
+        let why = why.into();
+        Self::Unreplicated { node, why }
     }
 }

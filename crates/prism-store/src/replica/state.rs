@@ -1,7 +1,7 @@
 //! The facts that a store remembers as a replica: its epoch, the cluster's state, how many
 //! replicas a key has, and which objects were deleted.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use prism_replica::Stamp;
 
@@ -43,10 +43,11 @@ impl Store {
     pub fn expect_replicas(&self, replicas: u32) -> Result<(), OpenError> {
         let buckets = self.buckets().list().map_err(OpenError::from_store)?;
         let recorded = self.inner.lsm.replicas()?;
-        match recorded.or((!buckets.is_empty()).then_some(1)) {
-            Some(recorded) if recorded == replicas => Ok(()),
-            Some(recorded) if !buckets.is_empty() => Err(OpenError::Replicas {
-                noted: recorded,
+        let is_filled = !buckets.is_empty();
+        match recorded.or(is_filled.then_some(1)) {
+            Some(noted) if noted == replicas => Ok(()),
+            Some(noted) if is_filled => Err(OpenError::Replicas {
+                noted,
                 wanted: replicas,
             }),
             _ => self.inner.lsm.record_replicas(replicas),
@@ -59,27 +60,21 @@ impl Store {
         self.inner.committer.epoch()
     }
 
-    /// Adopts an epoch: from now on no change of an earlier epoch is prepared or committed.
-    /// Every change that was under way has ended when this returns. Blocks on disk.
+    /// Adopts an epoch, and saves the cluster's state with it: from now on no change of an
+    /// earlier epoch is prepared or committed. Every change that was under way has ended when
+    /// this returns. In the store's present epoch only the state is written, if it differs.
+    /// Blocks on disk.
     ///
     /// # Errors
     /// Where the tree takes no writes.
-    pub fn adopt(&self, epoch: u64) -> Result<(), Error> {
-        if epoch > self.epoch() {
-            self.submit_when(Op::Adopt(epoch, None), When::Always)?;
-        }
-        Ok(())
-    }
-
-    /// [`Store::adopt`], and saves the cluster's state with the epoch. In the store's present
-    /// epoch only the state is written, if it differs. Blocks on disk.
-    ///
-    /// # Errors
-    /// Where the tree takes no writes.
-    pub fn adopt_with_state(&self, epoch: u64, state: Vec<u8>) -> Result<(), Error> {
-        let is_saved = || Ok::<_, Error>(self.saved_state()?.is_some_and(|saved| saved == state));
-        if epoch > self.epoch() || (epoch == self.epoch() && !is_saved()?) {
-            self.submit_when(Op::Adopt(epoch, Some(state)), When::Always)?;
+    pub fn adopt(&self, epoch: u64, state: Option<Vec<u8>>) -> Result<(), Error> {
+        let is_new = match epoch.cmp(&self.epoch()) {
+            Ordering::Greater => true,
+            Ordering::Equal => state.is_some() && state != self.saved_state()?,
+            Ordering::Less => false,
+        };
+        if is_new {
+            self.submit_when(Op::Adopt(epoch, state), When::Always)?;
         }
         Ok(())
     }

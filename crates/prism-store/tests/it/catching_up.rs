@@ -191,8 +191,8 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
             for _ in 0..60 {
                 random_change(&from, &mut rng);
             }
-            from.adopt(epoch).unwrap();
-            to.adopt(epoch).unwrap();
+            from.adopt(epoch, None).unwrap();
+            to.adopt(epoch, None).unwrap();
             let (taken, removed) = catch_up(&from, &to);
             assert!(
                 taken > 10 && (removed > 0 || epoch == 2),
@@ -256,8 +256,8 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             for _ in 0..60 {
                 random_change_of_versions(&from, &mut rng);
             }
-            from.adopt(epoch).unwrap();
-            to.adopt(epoch).unwrap();
+            from.adopt(epoch, None).unwrap();
+            to.adopt(epoch, None).unwrap();
             let said = from.buckets().record("b").unwrap().unwrap();
             to.buckets().accept_record("b", &said).unwrap();
             let (taken, _) = catch_up(&from, &to);
@@ -303,7 +303,7 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
             .unwrap();
     }
     put(&from, "b", "k", b"one").unwrap();
-    to.adopt(2).unwrap();
+    to.adopt(2, None).unwrap();
     let scope = Scope::object("b", "k");
     let change = |builds, before| Prepare {
         epoch: 2,
@@ -384,12 +384,12 @@ fn uploads_with_more_parts_than_a_page_are_taken_in_too() {
             .end
             .is_some()
     );
-    to.adopt(2).unwrap();
+    to.adopt(2, None).unwrap();
     assert_eq!(catch_up(&from, &to), (1105, 0));
     assert_eq!(content(&from), content(&to));
     from.uploads().abort(name("many", id)).unwrap();
-    from.adopt(3).unwrap();
-    to.adopt(3).unwrap();
+    from.adopt(3, None).unwrap();
+    to.adopt(3, None).unwrap();
     assert_eq!(catch_up(&from, &to), (0, 1101));
     assert_eq!(content(&from), content(&to));
 }
@@ -400,7 +400,7 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
     for key in ["new", "gone", "changed"] {
         put(&from, "b", key, &bytes(1, 50_000)).unwrap();
     }
-    to.adopt(2).unwrap();
+    to.adopt(2, None).unwrap();
     let missing = missing(&from, &to, 2, false);
     assert_eq!(missing.take.len(), 3);
     let begun: Vec<_> = missing
@@ -445,7 +445,7 @@ fn what_came_meanwhile_is_not_replaced_by_what_was_there_before() {
         .begin_take_in(missing.take[0].clone(), handed, Some(2))
         .unwrap();
     late.write(&bytes_of(body)).unwrap();
-    to.adopt(3).unwrap();
+    to.adopt(3, None).unwrap();
     assert!(matches!(late.finish(), Err(Error::OtherEpoch)));
     let remove = to
         .catch_up()
@@ -489,7 +489,7 @@ fn what_has_no_place_goes_and_the_rest_stays() {
     }
     upload(&store, "k3", 1, false);
     upload(&store, "k4", 1, true);
-    store.adopt(2).unwrap();
+    store.adopt(2, None).unwrap();
     let has_place = |key: &str| key.len() == 3;
     for uploads in [false, true] {
         let page = store

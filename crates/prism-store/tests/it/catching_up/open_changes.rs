@@ -55,7 +55,7 @@ fn a_change_that_was_left_open_is_decided_in_the_epoch_of_whoever_asks() {
     for happened in [true, false] {
         let (dirs, [store, other]) = two();
         let (scope, open) = prepared(&store, 1, 5, write_of_5());
-        store.adopt(2).unwrap();
+        store.adopt(2, None).unwrap();
         drop(store);
         let store = open_again(&dirs[0]);
         assert_eq!(store.epoch(), 2);
@@ -105,7 +105,7 @@ fn what_is_taken_in_tells_what_became_of_what_was_open_before() {
     let (_dirs, [from, to]) = two();
     put(&from, "b", "k", b"other").unwrap();
     let (scope, _) = prepared(&to, 1, u64::MAX / 2, write_of_5());
-    to.adopt(2).unwrap();
+    to.adopt(2, None).unwrap();
     assert!(take_in(&from, &to, &scope, 2));
     assert!(to.open_changes().is_empty());
     assert_eq!(read(to.get("b", "k").unwrap().unwrap()), b"other");
@@ -126,7 +126,7 @@ impl Replicas for Overtaken {
     fn others(&self, _: &str, key: &str) -> Result<Vec<String>, Error> {
         match key {
             "alone" => {
-                self.0.upgrade().unwrap().adopt(2).unwrap();
+                self.0.upgrade().unwrap().adopt(2, None).unwrap();
                 Ok(Vec::new())
             }
             _ => Ok(vec!["other".into()]),
@@ -137,7 +137,7 @@ impl Replicas for Overtaken {
         let (answer, answered) = mpsc::channel();
         let store = self.0.upgrade().unwrap();
         thread::spawn(move || {
-            store.adopt(2).unwrap();
+            store.adopt(2, None).unwrap();
             answer.send(Ok(())).unwrap();
         });
         answered
