@@ -107,7 +107,7 @@ async fn adopt(node: &Arc<Node>, state: &State) {
         let (here, state) = (node.clone(), state.clone());
         let adopting = tokio::task::spawn_blocking(move || match &here.store {
             Some(store) if here.cluster.is_in_etcd() => saved_state::write(store, &state),
-            Some(store) => store.adopt(state.epoch),
+            Some(store) => store.adopt(state.epoch, None),
             None => Ok(()),
         });
         let error = match adopting.await {
