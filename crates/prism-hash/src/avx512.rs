@@ -6,13 +6,7 @@ mod both;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod sixteen;
 
-use crate::{md5, sha256};
-
-/// Bytes of a block, of MD5 and of SHA-256.
-pub const BLOCK: usize = 64;
-
-/// Messages that are hashed together.
-pub const SIXTEEN: usize = 16;
+use crate::{Blocks, SIXTEEN, md5, sha256};
 
 /// Proof that the processor has such vectors. Other architectures have none.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +36,7 @@ impl Avx512 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `self` proves that the processor has the instructions of the function.
         unsafe {
-            md5::hash_sixteen(states, blocks);
+            md5::sixteen::hash(states, blocks);
         }
         #[cfg(not(target_arch = "x86_64"))]
         match (self.0, states, blocks) {}
@@ -58,12 +52,9 @@ impl Avx512 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `md5`.
         unsafe {
-            both::hash_sixteen(md5s, sha256s, blocks);
+            both::hash(md5s, sha256s, blocks);
         }
         #[cfg(not(target_arch = "x86_64"))]
         match (self.0, md5s, sha256s, blocks) {}
     }
 }
-
-/// The next blocks of sixteen messages.
-pub type Blocks<'b> = [&'b [[u8; BLOCK]]; SIXTEEN];

@@ -10,3 +10,12 @@
 pub mod avx512;
 pub mod md5;
 pub mod sha256;
+
+/// Bytes of a block, of MD5 and of SHA-256.
+pub const BLOCK: usize = 64;
+
+/// Messages that are hashed together by [`avx512`].
+pub const SIXTEEN: usize = 16;
+
+/// The next blocks of sixteen messages.
+pub type Blocks<'b> = [&'b [[u8; BLOCK]]; SIXTEEN];

@@ -5,16 +5,11 @@
 //! Not here: padding, lengths and the grouping of messages. A caller can bring vectors of its
 //! own that every processor has, by [`Words`].
 
-mod rounds;
+pub(crate) mod rounds;
 #[cfg(target_arch = "x86_64")]
-mod sixteen;
+pub(crate) mod sixteen;
 
 pub use rounds::{Words, compress};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use {
-    rounds::{first, fourth, second, third},
-    sixteen::{Sixteen, hash_sixteen},
-};
 
 /// The state between two blocks: the words `A` to `D`.
 pub type State = [u32; 4];

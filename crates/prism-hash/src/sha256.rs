@@ -6,9 +6,11 @@
 //! without the instructions.
 
 #[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod sixteen;
 
-use crate::avx512::BLOCK;
+use crate::BLOCK;
 
 /// The state between two blocks: the words `a` to `h`.
 pub type State = [u32; 8];
@@ -46,240 +48,36 @@ pub(crate) const K: [[u32; 4]; 16] = [
     [0x90be_fffa, 0xa450_6ceb, 0xbef9_a3f7, 0xc671_78f2],
 ];
 
-/// Proof that the processor has the instructions.
+/// Proof that the processor has the instructions. Other architectures have none.
 #[derive(Clone, Copy, Debug)]
-pub struct ShaNi(imp::Has);
+pub struct ShaNi(
+    #[cfg(not(target_arch = "x86_64"))] std::convert::Infallible,
+    (),
+);
 
 impl ShaNi {
     /// The proof, if the processor has the instructions.
     #[must_use]
     pub fn detect() -> Option<Self> {
-        imp::detect().map(Self)
-    }
-
-    /// Hashes the next blocks of one message.
-    pub fn one(self, state: &mut State, blocks: &[[u8; BLOCK]]) {
-        imp::one(self.0, state, blocks);
-    }
-
-    /// Hashes the next blocks of two messages: of each as many as the shorter has.
-    pub fn two(
-        self,
-        state_a: &mut State,
-        blocks_a: &[[u8; BLOCK]],
-        state_b: &mut State,
-        blocks_b: &[[u8; BLOCK]],
-    ) {
-        imp::two(self.0, state_a, blocks_a, state_b, blocks_b);
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod imp {
-    use super::{BLOCK, State};
-
-    /// Other architectures have no such proof.
-    #[derive(Clone, Copy, Debug)]
-    pub(super) enum Has {}
-
-    pub(super) fn detect() -> Option<Has> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("sha")
+            && is_x86_feature_detected!("ssse3")
+            && is_x86_feature_detected!("sse4.1")
+        {
+            return Some(Self(()));
+        }
         None
     }
 
-    pub(super) fn one(has: Has, _: &mut State, _: &[[u8; BLOCK]]) {
-        match has {}
-    }
-
-    pub(super) fn two(
-        has: Has,
-        _: &mut State,
-        _: &[[u8; BLOCK]],
-        _: &mut State,
-        _: &[[u8; BLOCK]],
-    ) {
-        match has {}
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod imp {
-    use std::arch::x86_64::{
-        __m128i, _mm_add_epi32, _mm_alignr_epi8, _mm_loadu_si128, _mm_set_epi32, _mm_set_epi64x,
-        _mm_sha256msg1_epu32, _mm_sha256msg2_epu32, _mm_sha256rnds2_epu32, _mm_shuffle_epi8,
-        _mm_shuffle_epi32, _mm_storeu_si128,
-    };
-
-    use super::{BLOCK, K, State};
-
-    /// Made by [`detect`] only.
-    #[derive(Clone, Copy, Debug)]
-    pub(super) struct Has(());
-
-    pub(super) fn detect() -> Option<Has> {
-        let all = is_x86_feature_detected!("sha")
-            && is_x86_feature_detected!("ssse3")
-            && is_x86_feature_detected!("sse4.1");
-        all.then_some(Has(()))
-    }
-
-    pub(super) fn one(_: Has, state: &mut State, blocks: &[[u8; BLOCK]]) {
-        // SAFETY: `Has` proves that the processor has the instructions of the function.
-        unsafe { one_by_sha(state, blocks) }
-    }
-
-    pub(super) fn two(
-        _: Has,
-        state_a: &mut State,
-        blocks_a: &[[u8; BLOCK]],
-        state_b: &mut State,
-        blocks_b: &[[u8; BLOCK]],
-    ) {
-        // SAFETY: as in `one`.
-        unsafe { two_by_sha(state_a, blocks_a, state_b, blocks_b) }
-    }
-
-    /// The state of a message in the order of the instructions, and the last sixteen words of
-    /// its schedule.
-    #[derive(Clone, Copy)]
-    struct Lane {
-        abef: __m128i,
-        cdgh: __m128i,
-        w: [__m128i; 4],
-    }
-
-    impl Lane {
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn new(state: &State) -> Self {
-            let [a, b, c, d, e, f, g, h] = state.map(u32::cast_signed);
-            Self {
-                abef: _mm_set_epi32(a, b, e, f),
-                cdgh: _mm_set_epi32(c, d, g, h),
-                w: [_mm_set_epi64x(0, 0); 4],
-            }
+    /// Hashes the next blocks of one message or of two: of each as many as the shortest has.
+    pub fn hash<const N: usize>(self, states: [&mut State; N], blocks: [&[[u8; BLOCK]]; N]) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `self` proves that the processor has the instructions of the function.
+        unsafe {
+            lanes::hash(states, blocks);
         }
-
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn state(&self) -> State {
-            let [f, e, b, a] = words(self.abef);
-            let [h, g, d, c] = words(self.cdgh);
-            [a, b, c, d, e, f, g, h]
-        }
-
-        /// Loads the big-endian words of a block.
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn load(&mut self, block: &[u8; BLOCK]) {
-            let swap = _mm_set_epi64x(0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203);
-            for (w, bytes) in self.w.iter_mut().zip(block.as_chunks::<16>().0) {
-                // SAFETY: `bytes` has sixteen bytes; no alignment is needed.
-                let loaded = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
-                *w = _mm_shuffle_epi8(loaded, swap);
-            }
-        }
-
-        /// Four rounds with these words of the schedule.
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn rounds(&mut self, w: __m128i, k: &[u32; 4]) {
-            let [k0, k1, k2, k3] = k.map(u32::cast_signed);
-            let wk = _mm_add_epi32(w, _mm_set_epi32(k3, k2, k1, k0));
-            self.cdgh = _mm_sha256rnds2_epu32(self.cdgh, self.abef, wk);
-            let wk = _mm_shuffle_epi32(wk, 0x0e);
-            self.abef = _mm_sha256rnds2_epu32(self.abef, self.cdgh, wk);
-        }
-
-        /// The next four words of the schedule, which replace its oldest.
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn next(w0: __m128i, w1: __m128i, w2: __m128i, w3: __m128i) -> __m128i {
-            let sum = _mm_add_epi32(_mm_sha256msg1_epu32(w0, w1), _mm_alignr_epi8(w3, w2, 4));
-            _mm_sha256msg2_epu32(sum, w3)
-        }
-
-        #[inline]
-        #[target_feature(enable = "sha,ssse3,sse4.1")]
-        fn plus(&mut self, before: &Self) {
-            self.abef = _mm_add_epi32(self.abef, before.abef);
-            self.cdgh = _mm_add_epi32(self.cdgh, before.cdgh);
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "sha,ssse3,sse4.1")]
-    fn words(vector: __m128i) -> [u32; 4] {
-        let mut words = [0; 4];
-        // SAFETY: `words` has sixteen bytes; no alignment is needed.
-        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) };
-        words
-    }
-
-    /// Hashes one block of each lane. The lanes alternate, so that the processor can work on one
-    /// while the other waits.
-    macro_rules! block {
-        ($($lane:ident),+) => {
-            block!(@ 0 1 2 3; $($lane),+);
-            block!(@ 4 5 6 7; $($lane),+);
-            block!(@ 8 9 10 11; $($lane),+);
-            $($lane.rounds($lane.w[0], &K[12]);)+
-            $($lane.rounds($lane.w[1], &K[13]);)+
-            $($lane.rounds($lane.w[2], &K[14]);)+
-            $($lane.rounds($lane.w[3], &K[15]);)+
-        };
-        (@ $k0:literal $k1:literal $k2:literal $k3:literal; $($lane:ident),+) => {
-            $(
-                let [w0, w1, w2, w3] = $lane.w;
-                $lane.rounds(w0, &K[$k0]);
-                $lane.w[0] = Lane::next(w0, w1, w2, w3);
-            )+
-            $(
-                let [w0, w1, w2, w3] = $lane.w;
-                $lane.rounds(w1, &K[$k1]);
-                $lane.w[1] = Lane::next(w1, w2, w3, w0);
-            )+
-            $(
-                let [w0, w1, w2, w3] = $lane.w;
-                $lane.rounds(w2, &K[$k2]);
-                $lane.w[2] = Lane::next(w2, w3, w0, w1);
-            )+
-            $(
-                let [w0, w1, w2, w3] = $lane.w;
-                $lane.rounds(w3, &K[$k3]);
-                $lane.w[3] = Lane::next(w3, w0, w1, w2);
-            )+
-        };
-    }
-
-    #[target_feature(enable = "sha,ssse3,sse4.1")]
-    fn one_by_sha(state: &mut State, blocks: &[[u8; BLOCK]]) {
-        let mut a = Lane::new(state);
-        for block in blocks {
-            let before = a;
-            a.load(block);
-            block!(a);
-            a.plus(&before);
-        }
-        *state = a.state();
-    }
-
-    #[target_feature(enable = "sha,ssse3,sse4.1")]
-    fn two_by_sha(
-        state_a: &mut State,
-        blocks_a: &[[u8; BLOCK]],
-        state_b: &mut State,
-        blocks_b: &[[u8; BLOCK]],
-    ) {
-        let (mut a, mut b) = (Lane::new(state_a), Lane::new(state_b));
-        for (block_a, block_b) in blocks_a.iter().zip(blocks_b) {
-            let (before_a, before_b) = (a, b);
-            a.load(block_a);
-            b.load(block_b);
-            block!(a, b);
-            a.plus(&before_a);
-            b.plus(&before_b);
-        }
-        (*state_a, *state_b) = (a.state(), b.state());
+        #[cfg(not(target_arch = "x86_64"))]
+        match (self.0, states, blocks) {}
     }
 }
 
@@ -336,7 +134,7 @@ mod tests {
         ];
         for (message, hex) in rows {
             let mut state = BEGIN;
-            sha.one(&mut state, &padded(message));
+            sha.hash([&mut state], [&padded(message)]);
             let found: String = bytes(state).iter().map(|b| format!("{b:02x}")).collect();
             assert_eq!(found, hex);
         }
@@ -357,11 +155,11 @@ mod tests {
             let (mut state_a, mut state_b) = (BEGIN, BEGIN);
             // The common blocks together in two steps, then the others alone.
             let first = random.usize(..=a.len().min(b.len()));
-            sha.two(&mut state_a, &a[..first], &mut state_b, &b[..first]);
-            sha.two(&mut state_a, &a[first..], &mut state_b, &b[first..]);
+            sha.hash([&mut state_a, &mut state_b], [&a[..first], &b[..first]]);
+            sha.hash([&mut state_a, &mut state_b], [&a[first..], &b[first..]]);
             let both = a.len().min(b.len());
-            sha.one(&mut state_a, &a[both..]);
-            sha.one(&mut state_b, &b[both..]);
+            sha.hash([&mut state_a], [&a[both..]]);
+            sha.hash([&mut state_b], [&b[both..]]);
             assert_eq!(bytes(state_a), whole_a, "pair {n}");
             assert_eq!(bytes(state_b), whole_b, "pair {n}");
         }

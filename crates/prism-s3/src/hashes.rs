@@ -15,11 +15,11 @@ use std::cmp::Reverse;
 use std::sync::LazyLock;
 
 use aws_lc_rs::digest;
-use prism_hash::avx512::{Avx512, BLOCK, SIXTEEN};
+use prism_hash::avx512::Avx512;
 use prism_hash::sha256::ShaNi;
-use prism_hash::{md5, sha256};
+use prism_hash::{BLOCK, SIXTEEN, md5, sha256};
 
-use eight::{EIGHT, Eight};
+use eight::EIGHT;
 
 /// Most bodies that are hashed together. A processor with vectors for eight hashes half of them
 /// before the others.
@@ -59,14 +59,6 @@ impl Default for Hashes {
     }
 }
 
-impl std::fmt::Debug for Hashes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hashes")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Hashes {
     /// The hashes at the first byte of a body, with or without SHA-256.
     #[must_use]
@@ -103,7 +95,7 @@ impl Hashes {
         let sha256 = match self.sha256 {
             Sha256::Unwanted => None,
             Sha256::Processor(sha, mut state) => {
-                sha.one(&mut state, last.get(..count).unwrap_or(&last));
+                sha.hash([&mut state], [last.get(..count).unwrap_or(&last)]);
                 Some(bytes(state.map(u32::to_be_bytes)))
             }
             Sha256::Library(context) => {
@@ -139,7 +131,7 @@ impl Hashes {
         for block in blocks.chunks(1) {
             md5_blocks(&mut self.md5, block);
             if let Sha256::Processor(sha, state) = &mut self.sha256 {
-                sha.one(state, block);
+                sha.hash([state], [block]);
             }
         }
     }
@@ -184,16 +176,13 @@ fn update_with<'h, 'b: 'h>(
         lanes.retain_mut(Lane::is_under_way);
         // Neighbours have about as many blocks left.
         lanes.sort_by_key(|lane| Reverse(lane.blocks.len()));
-        match (lanes.as_mut_slice(), avx512) {
-            ([], _) => return,
-            ([alone], _) => alone.finish_alone(),
-            (lanes, Some(avx512)) => {
-                let (now, _) = lanes.split_at_mut(lanes.len().min(SIXTEEN));
-                hash_sixteen(now, avx512);
-            }
-            (lanes, None) => {
-                let (now, _) = lanes.split_at_mut(lanes.len().min(EIGHT));
-                hash_eight(now);
+        match lanes.as_mut_slice() {
+            [] => return,
+            [alone] => alone.finish_alone(),
+            lanes => {
+                let width = if avx512.is_some() { SIXTEEN } else { EIGHT };
+                let (now, _) = lanes.split_at_mut(lanes.len().min(width));
+                hash_group(now, avx512);
             }
         }
     }
@@ -254,15 +243,11 @@ impl<'b> Lane<'b> {
     }
 }
 
-/// The number of blocks that all lanes have, at most a stretch.
-fn common(lanes: &[Lane<'_>]) -> usize {
-    let blocks = lanes.iter().map(|lane| lane.blocks.len());
-    blocks.min().unwrap_or_default().min(STRETCH / BLOCK)
-}
-
-/// Hashes as many blocks of up to sixteen bodies as the shortest of them has.
-fn hash_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
-    let common = common(lanes);
+/// Hashes as many blocks of up to sixteen bodies as the shortest of them has, at most a stretch.
+/// Without vectors for sixteen there may be eight bodies.
+fn hash_group(lanes: &mut [Lane<'_>], avx512: Option<Avx512>) {
+    let common = lanes.iter().map(|lane| lane.blocks.len()).min();
+    let common = common.unwrap_or_default().min(STRETCH / BLOCK);
     // Places without a body get the blocks of the first one.
     let first = lanes.first().map_or(&[][..], |lane| lane.blocks);
     let mut blocks = [first.get(..common).unwrap_or_default(); SIXTEEN];
@@ -277,37 +262,25 @@ fn hash_sixteen(lanes: &mut [Lane<'_>], avx512: Avx512) {
             many += 1;
         }
     }
-    if many < MANY {
-        avx512.md5(&mut md5s, &blocks);
-        sha256_by_two(lanes, &blocks);
-    } else {
-        avx512.md5_and_sha256(&mut md5s, &mut sha256s, &blocks);
-        for (lane, after) in lanes.iter_mut().zip(sha256s) {
-            if let Sha256::Processor(_, state) = &mut lane.hashes.sha256 {
-                *state = after;
+    match avx512 {
+        Some(avx512) if many >= MANY => {
+            avx512.md5_and_sha256(&mut md5s, &mut sha256s, &blocks);
+            for (lane, after) in lanes.iter_mut().zip(sha256s) {
+                if let Sha256::Processor(_, state) = &mut lane.hashes.sha256 {
+                    *state = after;
+                }
             }
+        }
+        Some(avx512) => {
+            avx512.md5(&mut md5s, &blocks);
+            sha256_by_two(lanes, &blocks);
+        }
+        None => {
+            eight::md5(&mut md5s, &blocks, common);
+            sha256_by_two(lanes, &blocks);
         }
     }
     for (lane, after) in lanes.iter_mut().zip(md5s) {
-        lane.hashes.md5 = after;
-    }
-}
-
-/// Hashes as many blocks of up to eight bodies as the shortest of them has.
-fn hash_eight(lanes: &mut [Lane<'_>]) {
-    let common = common(lanes);
-    let mut blocks = [[].as_slice(); EIGHT];
-    let mut md5s = [md5::BEGIN; EIGHT];
-    for ((blocks, md5), lane) in blocks.iter_mut().zip(&mut md5s).zip(lanes.iter_mut()) {
-        (*blocks, *md5) = (lane.next(common), lane.hashes.md5);
-    }
-    let mut state = Eight::gathered(md5s);
-    for n in 0..common {
-        let words = Eight::words(blocks.map(|blocks| blocks.get(n).unwrap_or(&[0; BLOCK])));
-        md5::compress(&mut state, &words);
-    }
-    sha256_by_two(lanes, &blocks);
-    for (lane, after) in lanes.iter_mut().zip(Eight::scattered(state)) {
         lane.hashes.md5 = after;
     }
 }
@@ -321,8 +294,8 @@ fn sha256_by_two(lanes: &mut [Lane<'_>], blocks: &[&[[u8; BLOCK]]]) {
     });
     while let Some((sha, state, blocks)) = wanted.next() {
         match wanted.next() {
-            Some((_, other, others)) => sha.two(state, blocks, other, others),
-            None => sha.one(state, blocks),
+            Some((_, other, others)) => sha.hash([state, other], [blocks, others]),
+            None => sha.hash([state], [blocks]),
         }
     }
 }

@@ -5,13 +5,14 @@
 use std::arch::x86_64::_mm512_add_epi32;
 
 use super::sixteen::{common, gathered, scatter, words};
-use super::{Blocks, SIXTEEN};
-use crate::md5::{self, Sixteen, Words};
-use crate::sha256::{self, K, sixteen as sha};
+use crate::md5::rounds::{Words, first, fourth, second, third};
+use crate::md5::sixteen::Sixteen;
+use crate::sha256::{K, sixteen as sha};
+use crate::{Blocks, SIXTEEN, md5, sha256};
 
 /// Hashes the next blocks: of each message as many as the shortest has.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn hash_sixteen(
+pub(super) fn hash(
     md5s: &mut [md5::State; SIXTEEN],
     sha256s: &mut [sha256::State; SIXTEEN],
     blocks: &Blocks<'_>,
@@ -26,15 +27,15 @@ pub(super) fn hash_sixteen(
         let words = words(blocks, n);
         let m = Sixteen::from_words(words);
         let mut w = sha::swapped(words);
-        md5::first(&mut a, &m);
+        first(&mut a, &m);
         sha::rounds(&mut b, &w, k0);
-        md5::second(&mut a, &m);
+        second(&mut a, &m);
         sha::next(&mut w);
         sha::rounds(&mut b, &w, k1);
-        md5::third(&mut a, &m);
+        third(&mut a, &m);
         sha::next(&mut w);
         sha::rounds(&mut b, &w, k2);
-        md5::fourth(&mut a, &m);
+        fourth(&mut a, &m);
         sha::next(&mut w);
         sha::rounds(&mut b, &w, k3);
         for (a, before) in a.iter_mut().zip(before_a) {

@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-use super::{BLOCK, Blocks, SIXTEEN};
+use crate::{BLOCK, Blocks, SIXTEEN};
 
 /// Loads sixteen little-endian words from 64 bytes, such as a block.
 #[inline]

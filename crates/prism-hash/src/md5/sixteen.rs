@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 use super::State;
 use super::rounds::{Words, compress};
 use crate::avx512::sixteen::{common, gathered, scatter, words};
-use crate::avx512::{Blocks, SIXTEEN};
+use crate::{Blocks, SIXTEEN};
 
 /// A word of each message. Only [`Sixteen::from_words`] makes it, so the processor has the
 /// instructions. All functions are inlined into callers with the target feature.
@@ -34,7 +34,7 @@ impl Sixteen {
 
 /// Hashes the next blocks: of each message as many as the shortest has.
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(crate) fn hash_sixteen(states: &mut [State; SIXTEEN], blocks: &Blocks<'_>) {
+pub(crate) fn hash(states: &mut [State; SIXTEEN], blocks: &Blocks<'_>) {
     let mut state = Sixteen::from_words(gathered(states));
     for n in 0..common(blocks) {
         compress(&mut state, &Sixteen::from_words(words(blocks, n)));

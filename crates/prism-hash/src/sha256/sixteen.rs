@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm512_shuffle_epi8, _mm512_srli_epi32, _mm512_ternarylogic_epi32,
 };
 
-use crate::avx512::SIXTEEN;
+use crate::SIXTEEN;
 
 /// Swaps the bytes of the words of a block, which are big-endian.
 #[inline]
