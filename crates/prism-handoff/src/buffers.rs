@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::AsFd;
 
+use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -75,6 +77,14 @@ impl Input {
         }
         &mut self.bytes
     }
+}
+
+/// Reads once into the room of `buffer`. Also returns whether the socket is empty now.
+pub(crate) fn read_once(socket: impl AsFd, buffer: &mut Vec<u8>) -> io::Result<(usize, bool)> {
+    let room_bytes = buffer.capacity() - buffer.len();
+    let room = rustix::buffer::spare_capacity(buffer);
+    let (read, _) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT)?;
+    Ok((read, read < room_bytes))
 }
 
 /// Waits for the socket and reads by `receive`, which also returns whether the socket is empty now.

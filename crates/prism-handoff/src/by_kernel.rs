@@ -1,11 +1,6 @@
-//! Connections whose TLS records the kernel makes: when the kernel gets the key, how the connection
-//! writes, and how it leaves a socket whose key has to change.
-//!
-//! The kernel gets the key when the first large body begins, and keeps it until the connection
-//! leaves the socket. It can neither change the key nor pass on bytes that are records already. A
-//! connection that owes the client a KeyUpdate, or has used its key up, is therefore saved and
-//! restored in place, by a hand-off to no peer. It goes on in user space. That takes the switch: a
-//! node without one makes its records itself.
+//! Connections whose TLS records the kernel makes, from the first large body on: when the kernel
+//! gets the key, and how a connection leaves a socket whose key has to change. The rules and their
+//! reasons are in docs/design/tls.md.
 
 use std::io;
 use std::os::fd::AsFd;

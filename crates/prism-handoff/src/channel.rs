@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
 use prism_tls::{Event, MAX_RECORD_BYTES, SealError, Session};
-use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -22,7 +21,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::buffers::receive;
+use crate::buffers::{read_once, receive};
 use crate::control::now_ns;
 use crate::endpoint::Shared;
 use crate::node_tls::Secured;
@@ -32,6 +31,8 @@ use outbox::{KEPT_BYTES, Outbox, append};
 
 /// The size of one read: the rest of a record that has come in part, and another record.
 const SEALED_BYTES: usize = 2 * MAX_RECORD_BYTES;
+/// The kernel takes a channel for two-way for this time, well below the 40 ms.
+const TWO_WAY_LASTS: Duration = Duration::from_millis(10);
 
 /// A hand-off that has arrived, and the channel for its verdict.
 pub(crate) struct Arrived {
@@ -186,7 +187,7 @@ impl Channel {
     async fn read(self: &Rc<Self>, tcp: OwnedReadHalf) -> io::Result<()> {
         let mut sealed = Vec::with_capacity(SEALED_BYTES);
         let mut frames = Vec::new();
-        let mut two_way = TwoWay::default();
+        let mut told = None;
         loop {
             let mut start = 0;
             loop {
@@ -211,7 +212,7 @@ impl Channel {
             }
             sealed.drain(..start);
             self.outbox.has_room().await;
-            if read_some(tcp.as_ref(), &mut two_way, &mut sealed).await? == 0 {
+            if read_some(tcp.as_ref(), &mut told, &mut sealed).await? == 0 {
                 return Ok(());
             }
         }
@@ -236,7 +237,13 @@ impl Channel {
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
-            let Some(len) = self.announced_len(rest)? else {
+            // A frame over the limit ends the channel, because the start of the one behind it
+            // cannot be found.
+            let announced = Frame::announced_len(rest).map_err(|error| {
+                self.shared.counters.frames_malformed.add_one();
+                io::Error::other(error)
+            });
+            let Some(len) = announced? else {
                 return Ok(read);
             };
             let end = FRAME_PREFIX_BYTES + len;
@@ -289,15 +296,6 @@ impl Channel {
         Ok(())
     }
 
-    /// The length of the next frame. A frame over the limit ends the channel, because the start
-    /// of the one behind it cannot be found.
-    fn announced_len(&self, buffer: &[u8]) -> io::Result<Option<usize>> {
-        Frame::announced_len(buffer).map_err(|error| {
-            self.shared.counters.frames_malformed.add_one();
-            io::Error::other(error)
-        })
-    }
-
     /// Answers a source that asks for the outcome of its hand-off. There is no answer while the
     /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64) {
@@ -323,42 +321,24 @@ impl Drop for Closing {
     }
 }
 
-/// Keeps the kernel from taking a channel for a one-way stream.
+/// Waits for the socket, and reads into the room of `buffer`. `told` is the time of the last word to
+/// the kernel that the channel goes both ways.
 ///
 /// Frames are answered by frames, which carry the acknowledgements. After a rest of 40 ms (its
 /// delay of an acknowledgement) the kernel takes a connection for a one-way stream. It then sends
 /// an acknowledgement of its own within the read.
-#[derive(Default)]
-struct TwoWay {
-    told: Option<Instant>,
-}
-
-impl TwoWay {
-    /// Well below the 40 ms.
-    const LASTS: Duration = Duration::from_millis(10);
-
-    fn tell_kernel(&mut self, tcp: &TcpStream) -> io::Result<()> {
-        let now = Instant::now();
-        if self.told.is_some_and(|told| now - told < Self::LASTS) {
-            return Ok(());
-        }
-        self.told = Some(now);
-        SockRef::from(tcp).set_tcp_quickack(false)
-    }
-}
-
-/// Waits for the socket, and reads into the room of `buffer`.
 async fn read_some(
     tcp: &TcpStream,
-    two_way: &mut TwoWay,
+    told: &mut Option<Instant>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<usize> {
     receive(tcp, || {
-        two_way.tell_kernel(tcp)?;
-        let room_bytes = buffer.capacity() - buffer.len();
-        let room = rustix::buffer::spare_capacity(buffer);
-        let (read, _) = rustix::net::recv(tcp, room, RecvFlags::DONTWAIT)?;
-        Ok((read, read < room_bytes))
+        let now = Instant::now();
+        if told.is_none_or(|told| now - told >= TWO_WAY_LASTS) {
+            *told = Some(now);
+            SockRef::from(tcp).set_tcp_quickack(false)?;
+        }
+        read_once(tcp, buffer)
     })
     .await
 }

@@ -1,7 +1,5 @@
-//! TLS handshakes with clients: from an accepted socket to a [`Connection`].
-//!
-//! `prism_tls::accept` does the handshake. This module has the socket, the time limit, and the
-//! answer to clients that do not speak TLS.
+//! TLS handshakes with clients: the socket, the time limit, and the answer to clients that do not
+//! speak TLS. `prism_tls::accept` has the rest.
 
 use std::error::Error;
 use std::io;

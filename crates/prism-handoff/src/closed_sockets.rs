@@ -1,10 +1,6 @@
-//! Releases a flow at the switch when no packet can leave its socket any more (invariant I6). That
-//! is not at `close`, but when the kernel has destroyed the socket, and at the end of TIME_WAIT for
-//! the side that closed first.
-//!
-//! The kernel reports destroyed sockets through sock_diag. A look-up then tells whether the socket
-//! is gone, or in TIME_WAIT and for how long. All sockets are looked up again if the kernel has
-//! dropped reports.
+//! Releases a flow at the switch when no packet can leave its socket any more (invariant I6). The
+//! kernel reports destroyed sockets through sock_diag. A look-up then tells whether the socket is
+//! gone, or in TIME_WAIT and for how long. All sockets are looked up again if reports were dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -1,8 +1,5 @@
-//! A client's connection as the application has it.
-//!
-//! Reads and writes try the socket before they wait. The reactor of tokio does not know a socket
-//! that was restored just now, and a round through it costs more than the rest of the hand-off's
-//! arithmetic.
+//! A client's connection as the application has it. Reads and writes try the socket before they
+//! wait (docs/design/handoff.md).
 
 use std::fs::File;
 use std::io;
@@ -114,11 +111,6 @@ impl Connection {
     /// Whether the client speaks TLS.
     pub fn is_tls(&self) -> bool {
         self.state.tls.is_some()
-    }
-
-    /// The address that the client connected to.
-    pub fn service(&self) -> SocketAddr {
-        self.state.flow.vip
     }
 
     /// Name of the node that accepted the connection from the client.

@@ -1,8 +1,6 @@
-//! The control client: commands to the switch over one UDP socket for each worker.
-//!
-//! The switch answers in its data plane. On a short path the answer is there when `send` returns,
-//! so each command looks for it before it waits. `prism_proto::steering` decides what is sent and
-//! when.
+//! The control client: commands to the switch over one UDP socket for each worker. On a short path
+//! the answer is there when `send` returns, so each command looks for it before it waits.
+//! `prism_proto::steering` decides what is sent and when.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,14 +1,10 @@
-//! Work of a worker that no client waits for: sending verdicts, closing sockets that were
-//! left behind, preparing new ones. Between a request and its answer each of these would
-//! cost the client as much as a step of the hand-off.
+//! Work of a worker that no client waits for: sending verdicts, closing sockets that were left
+//! behind, preparing new ones. The best time is when a client has just been answered, or takes no
+//! more bytes for now. Work that finds no such time is done 20 ms later, a few pieces at once. (A
+//! delay of 1 ms costs more: on a virtual machine, waking a sleeping worker by its timer takes five
+//! times as long.)
 //!
-//! The best time is when a client has just been answered, or takes no more bytes for now.
-//! Work that finds no such time is done 20 ms later, a few pieces at once. (A delay of 1 ms
-//! costs more: where the kernel has to program its timer for a sleeping worker, waking it
-//! takes five times as long on a virtual machine.)
-//!
-//! Batched work becomes less by waiting: a verdict leaves with the next hand-off to the same
-//! node. It always waits 20 ms.
+//! Batched work becomes less by waiting: a verdict leaves with the next hand-off to the same node.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

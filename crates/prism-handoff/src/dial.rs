@@ -8,8 +8,6 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::silence::MAX_SILENCE;
-
 /// TCP repeats a lost SYN only after 1 s, which is too late for a waiting client. Another
 /// connection is tried well before.
 const NEXT_ATTEMPT: Duration = Duration::from_millis(225);
@@ -57,12 +55,6 @@ pub(crate) fn tune(tcp: &TcpStream) -> io::Result<()> {
         .with_interval(KEEPALIVE_EVERY)
         .with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)
-}
-
-/// Sets the user timeout of a channel: it breaks if the peer does not acknowledge data, or does not
-/// read. A relay stream is read as fast as its client reads (see `silence`), so it gets none.
-pub(crate) fn break_unread(channel: &TcpStream) -> io::Result<()> {
-    socket2::SockRef::from(channel).set_tcp_user_timeout(Some(MAX_SILENCE))
 }
 
 #[cfg(test)]

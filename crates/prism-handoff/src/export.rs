@@ -28,9 +28,7 @@ use driver::{Driver, Gone};
 const MAX_DRAIN: Duration = Duration::from_millis(200);
 const DRAIN_STEP: Duration = Duration::from_millis(1);
 /// An upper bound on the tickets of a TLS session. They may be under way to the client at its first
-/// hand-off, behind the handshake: the client acknowledges them late (RFC 1122, section 4.2.3.2; 40
-/// ms on Linux). They move with the connection, and the target asks the client for an
-/// acknowledgement.
+/// hand-off, because clients acknowledge them late (RFC 1122, section 4.2.3.2; 40 ms on Linux).
 const TICKETS_BYTES: usize = 4096;
 
 /// How an export ended.
@@ -66,25 +64,12 @@ impl Handle {
             let export = pin!(self.try_export(&mut connection, peer, context));
             metered(Costs::is_sample(), export).await
         };
-        match exported {
-            Ok(Gone::Moved) => {
-                counters.exports_moved.add_one();
-                if let Some(spent) = spent {
-                    self.shared.process.costs.took_here(spent);
-                }
-                Exported::Moved
-            }
-            Ok(Gone::Lost) => {
-                counters.exports_lost.add_one();
-                Exported::Lost
-            }
-            Ok(Gone::Unknown) => {
-                counters.exports_unknown.add_one();
-                Exported::Unknown
-            }
+        let (count, exported) = match exported {
+            Ok(Gone::Moved) => (&counters.exports_moved, Exported::Moved),
+            Ok(Gone::Lost) => (&counters.exports_lost, Exported::Lost),
+            Ok(Gone::Unknown) => (&counters.exports_unknown, Exported::Unknown),
             Err(reason) => {
-                counters.exports_kept.add_one();
-                let count = match reason {
+                let of_reason = match reason {
                     Kept::SwitchSilent => &counters.kept_switch_silent,
                     Kept::SwitchRefused(_) => &counters.kept_switch_refused,
                     Kept::SaveFailed => &counters.kept_save_failed,
@@ -92,10 +77,16 @@ impl Handle {
                     Kept::TargetSilent => &counters.kept_target_silent,
                     Kept::MovedTooOften => &counters.kept_moved_too_often,
                 };
-                count.add_one();
-                Exported::Kept { connection, reason }
+                of_reason.add_one();
+                let kept = Exported::Kept { connection, reason };
+                (&counters.exports_kept, kept)
             }
+        };
+        count.add_one();
+        if let (Exported::Moved, Some(spent)) = (&exported, spent) {
+            self.shared.process.costs.took_here(spent);
         }
+        exported
     }
 
     /// [`Self::export`], with the reason as the error if the connection stays.
@@ -182,12 +173,8 @@ fn reachable_switch(shared: &Shared) -> Result<&Rc<Control>, Kept> {
     control.ok_or(Kept::SwitchSilent)
 }
 
-/// Waits, for a bounded time, until all but `left_bytes` are acknowledged. If the switch drops a
-/// segment of a blocked flow, the target repeats it only after 3 s, because it knows no round-trip
-/// time. A client that sends its requests one by one has acknowledged everything by now.
-///
-/// # Errors
-/// The kernel still has TLS records that TCP has not: those would be lost.
+/// Waits, for a bounded time, until all but `left_bytes` are acknowledged (docs/design/handoff.md).
+/// It fails if the kernel still has TLS records that TCP has not: those would be lost.
 async fn drain(connection: &Connection, left_bytes: usize) -> Result<(), Kept> {
     let Ok(socket) = present(&connection.stream) else {
         return Ok(());

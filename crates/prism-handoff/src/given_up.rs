@@ -1,8 +1,5 @@
 //! Hand-offs that arrived here while the switch did not answer: whether they were given up, and the
-//! deaf sockets of those that were. Sources ask for that.
-//!
-//! Workers of a process share the table: a source asks on any channel, and a connection may come
-//! again to another worker.
+//! deaf sockets of those that were. Sources ask for that on the channel of any worker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,6 @@
-//! The health of peers: one record for all workers of a process and all kinds of requests.
-//!
-//! A stalled peer costs each request a timeout. A request that waits long therefore starts a probe:
-//! a handshake, which a healthy peer answers however busy its disks are. A peer that leaves probes
-//! unanswered is suspect, and gets no requests until a probe is answered. This module keeps the
-//! state; `peers` does the I/O.
+//! The health of peers: one record for all workers of a process and all kinds of requests
+//! (docs/design/relay.md). A request that waits long starts a probe: a handshake. A peer that leaves
+//! probes unanswered is suspect, and gets no requests until it answers one. `peers` does the I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

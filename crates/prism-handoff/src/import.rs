@@ -20,7 +20,7 @@ use crate::control::Control;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Phase, Shared};
 use crate::records::Records;
-use crate::supervise::caught_once;
+use crate::supervise::caught;
 use crate::trace::{Part, Record, Step};
 
 /// The largest number of imports that wait for the switch at once.
@@ -42,53 +42,32 @@ impl Arrived {
             let id = self.hand_off.id;
             return self.channel.send_verdict(&Frame::Refused { id, reason });
         }
-        let importing = Importing::new(&shared, &self);
+        shared.importing.set(shared.importing.get() + 1);
         let mut work = Box::pin(async move {
-            match onward(&shared, &self).await {
-                Some(channel) => pass_on(shared, self, channel).await,
-                None => settle_here(shared, self).await,
+            let (id, channel) = (self.hand_off.id, self.channel.clone());
+            // A panic ends this import and leaves the channel to others.
+            let ended = caught(self.bring_home(&shared)).await;
+            shared.importing.set(shared.importing.get() - 1);
+            if let Err(panic) = ended {
+                tracing::error!(
+                    peer = channel.peer,
+                    id,
+                    panic,
+                    "an import panicked; its source asks the switch"
+                );
+                channel.send_verdict(&Frame::Unknown { id });
             }
-            drop(importing);
         });
-        // A panic ends this import and leaves the channel to others.
-        let polled = poll_fn(|cx| Poll::Ready(caught_once(|| work.as_mut().poll(cx)))).await;
-        if polled.is_ok_and(|polled| polled.is_pending()) {
+        if poll_once(work.as_mut()).await.is_pending() {
             tokio::task::spawn_local(work);
         }
     }
-}
 
-/// An import under way. If it panics, the source learns that the outcome is unknown, and
-/// asks the switch.
-struct Importing {
-    shared: Rc<Shared>,
-    channel: Rc<Channel>,
-    id: u64,
-}
-
-impl Importing {
-    fn new(shared: &Rc<Shared>, arrived: &Arrived) -> Self {
-        shared.importing.set(shared.importing.get() + 1);
-        Self {
-            shared: shared.clone(),
-            channel: arrived.channel.clone(),
-            id: arrived.hand_off.id,
-        }
-    }
-}
-
-impl Drop for Importing {
-    fn drop(&mut self) {
-        let left = self.shared.importing.get().saturating_sub(1);
-        self.shared.importing.set(left);
-        if std::thread::panicking() {
-            let Self { channel, id, .. } = self;
-            tracing::error!(
-                peer = channel.peer,
-                id,
-                "an import panicked; its source asks the switch"
-            );
-            channel.send_verdict(&Frame::Unknown { id: *id });
+    /// Restores the connection here, or passes it on.
+    async fn bring_home(self, shared: &Rc<Shared>) {
+        match onward(shared, &self).await {
+            Some(channel) => pass_on(shared, self, channel).await,
+            None => settle_here(shared, self).await,
         }
     }
 }
@@ -116,7 +95,7 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
 
 /// Passes the connection on with one more move. The verdict comes back the same way, and
 /// the source keeps the connection until then.
-async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
+async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let Arrived {
         mut hand_off,
         channel: source,
@@ -144,7 +123,7 @@ async fn pass_on(shared: Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
 }
 
 /// Restores the connection here, and tells the source the verdict.
-async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
+async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
     let Arrived {
         hand_off,
         channel,
@@ -154,7 +133,7 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, at_ns);
     let (owned, spent) = {
-        let owning = pin!(own_connection(&shared, *hand_off, &mut record));
+        let owning = pin!(own_connection(shared, *hand_off, &mut record));
         metered(Costs::is_sample(), owning).await
     };
     let verdict = match owned {
@@ -175,8 +154,10 @@ async fn settle_here(shared: Rc<Shared>, arrived: Arrived) {
     };
     shared.process.trace.push(record);
     channel.send_verdict(&verdict);
-    let deferred = shared.deferred.clone();
-    deferred.add(move || shared.prepare_blanks(service));
+    let preparing = shared.clone();
+    shared
+        .deferred
+        .add(move || preparing.prepare_blanks(service));
 }
 
 /// Restores the connection and makes this node its owner at the switch.

@@ -1,10 +1,7 @@
 //! The kernel's part in sending of a TLS session (kTLS): giving it the key, and telling when it can
-//! be taken back.
-//!
-//! Receiving stays with the record layer of `prism-tls`. The kernel takes one key for each socket.
-//! It keeps finished records outside of TCP's queue, where saving the connection would lose them.
-//! This module therefore compares the bytes that TCP has with those that it should have.
-//! `by_kernel.rs` decides when the kernel is used.
+//! be taken back (docs/design/tls.md). The kernel keeps finished records outside of TCP's queue,
+//! where saving the connection would lose them. This module therefore compares the bytes that TCP
+//! has with those that it should have.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -45,11 +42,8 @@ pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
 }
 
 impl KernelTx {
-    /// Gives the kernel the write key. All records made before must have been
-    /// written to the socket.
-    ///
-    /// # Errors
-    /// The reason why user space makes the records. Session and connection are unchanged.
+    /// Gives the kernel the write key. All records made before must have been written to the
+    /// socket. A failure leaves session and connection unchanged: user space makes the records.
     pub(crate) fn start(fd: BorrowedFd<'_>, session: &mut Session) -> io::Result<Self> {
         ktls::attach(fd).map_err(io::Error::other)?;
         let first_queued = ktls::queued_bytes(fd)?;

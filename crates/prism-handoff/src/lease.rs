@@ -1,9 +1,6 @@
 //! This worker's lease at the switch's agent: a connection that lasts as long as the worker
-//! (docs/protocol.md, section 1.7). When the process dies, its kernel closes the connection, and
-//! the agent resets the clients.
-//!
-//! No request waits for a lease. Without one a death goes unnoticed, and a frontend gets no new
-//! clients while another frontend has a lease.
+//! (docs/protocol.md, section 1.7). No request waits for a lease. Without one a death goes
+//! unnoticed, and a frontend gets no new clients while another frontend has a lease.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,6 @@
 //! Mutual TLS between two nodes, up to the end of the handshake. The session then moves from rustls
-//! to the record layer that clients' sessions have. That layer opens and seals in place, leaves no
-//! copies of the secrets in frames, and takes half of the time.
-//!
-//! rustls must therefore see no byte behind the handshake, and gets one record at a time.
+//! to the record layer that clients' sessions have (docs/design/tls.md). rustls must therefore see
+//! no byte behind the handshake, and gets one record at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +9,12 @@ use prism_proto::node::ALPN_HAND_OFF;
 use prism_tls::{Capture, HEADER_BYTES, MAX_RECORD_BYTES, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::pki::Identity;
+use crate::silence::MAX_SILENCE;
 
 /// The largest number of bytes of a handshake: a chain of certificates and little else.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
@@ -24,23 +26,28 @@ pub(crate) struct Secured {
 }
 
 /// The purpose of a connection between nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Channel,
     Relay,
 }
 
-/// Does the handshake of a connection to the node `name`, for the purpose in `config`.
+/// Does the handshake of a connection to the node `name`.
 pub(crate) async fn connect(
-    config: &ClientConfig,
+    identity: &Identity,
+    purpose: Purpose,
     name: ServerName<'static>,
     tcp: TcpStream,
 ) -> io::Result<Secured> {
     let capture = Capture::default();
-    let mut config = config.clone();
+    let mut config = match purpose {
+        Purpose::Channel => ClientConfig::clone(&identity.hand_off),
+        Purpose::Relay => ClientConfig::clone(&identity.relay),
+    };
     config.key_log = capture.key_log();
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let (tcp, connection) = shake_hands(tcp, connection.into()).await?;
-    secured(tcp, connection, capture)
+    secured(tcp, connection, capture, purpose)
 }
 
 /// Does the handshake of a connection that a node has dialled. `known` names the node by its
@@ -62,7 +69,8 @@ pub(crate) async fn accept(
         Some(ALPN_HAND_OFF) => Purpose::Channel,
         _ => Purpose::Relay,
     };
-    Ok((secured(tcp, connection, capture)?, purpose, name))
+    let secured = secured(tcp, connection, capture, purpose)?;
+    Ok((secured, purpose, name))
 }
 
 /// Runs a handshake to its end, and reads no byte behind it.
@@ -129,7 +137,17 @@ fn feed(connection: &mut Connection, mut record: &[u8]) -> io::Result<()> {
 }
 
 /// Takes the session out of rustls; the configuration allows that.
-fn secured(tcp: TcpStream, connection: Connection, capture: Capture) -> io::Result<Secured> {
+fn secured(
+    tcp: TcpStream,
+    connection: Connection,
+    capture: Capture,
+    purpose: Purpose,
+) -> io::Result<Secured> {
+    // A channel breaks if the peer does not acknowledge data, or does not read. A relay stream is
+    // read as fast as its client reads (see `silence`).
+    if purpose == Purpose::Channel {
+        SockRef::from(&tcp).set_tcp_user_timeout(Some(MAX_SILENCE))?;
+    }
     let keys = capture.session_keys(connection).map_err(io::Error::other)?;
     let session = Session::new(keys).map_err(io::Error::other)?;
     Ok(Secured { tcp, session })

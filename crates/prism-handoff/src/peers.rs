@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
-use crate::dial::{break_unread, dial};
+use crate::dial::dial;
 use crate::endpoint::{Peer, Shared};
 use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
@@ -253,20 +253,10 @@ impl Peers {
     ) -> Result<Secured, PeerError> {
         let unknown = || PeerError::Unknown(name.to_owned());
         let identity = self.shared.config.identity.as_ref().ok_or_else(unknown)?;
-        let config = match purpose {
-            Purpose::Channel => &identity.hand_off,
-            Purpose::Relay => &identity.relay,
-        };
         let address = self.of_node(name, |node| node.address);
         let address = address.ok_or_else(unknown)?;
         let server_name = node_name(name).map_err(|_| unknown())?;
-        let secure = async |tcp| {
-            let secured = connect(config, server_name, tcp).await?;
-            if matches!(purpose, Purpose::Channel) {
-                break_unread(&secured.tcp)?;
-            }
-            Ok(secured)
-        };
+        let secure = async |tcp| connect(identity, purpose, server_name, tcp).await;
         match dial(address, secure).await {
             Ok(secured) => {
                 self.reached(name);

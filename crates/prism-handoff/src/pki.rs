@@ -164,7 +164,7 @@ pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) server: Arc<ServerConfig>,
-    /// The configurations of clients for channels and for relay streams.
+    /// For dialling channels, and relay streams.
     pub(crate) hand_off: Arc<ClientConfig>,
     pub(crate) relay: Arc<ClientConfig>,
 }

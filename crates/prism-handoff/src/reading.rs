@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
 
-use crate::buffers::{self, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES};
+use crate::buffers::{self, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES, read_once};
 use crate::connection::{Connection, ConnectionState, watched};
 use crate::newcomers::told_to_leave;
 use crate::records::Found;
@@ -24,16 +24,10 @@ impl ConnectionState {
         };
         self.shared.spare.lend(bytes);
         bytes.reserve(room);
-        let all = bytes.capacity() - bytes.len();
-        let spare = rustix::buffer::spare_capacity(bytes);
-        match rustix::net::recv(socket, spare, RecvFlags::DONTWAIT) {
-            Ok((n, _)) => {
-                let filled = n >= room;
-                self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
-                Ok((n, n < all))
-            }
-            Err(error) => Err(error.into()),
-        }
+        let (n, is_empty) = read_once(socket, bytes)?;
+        let filled = n >= room;
+        self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
+        Ok((n, is_empty))
     }
 
     /// Gives back an empty buffer of at most `most` bytes.

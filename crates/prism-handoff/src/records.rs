@@ -70,11 +70,8 @@ impl Records {
         &mut self.sealed
     }
 
-    /// Opens records, in order, until `input` holds `enough` bytes.
-    ///
-    /// # Errors
-    /// `InvalidData`: the client broke TLS or ended it by an alert, and the session reads no more.
-    /// `output` then has a fatal alert if the client is to get one.
+    /// Opens records, in order, until `input` holds `enough` bytes. `InvalidData` if the client
+    /// broke TLS or ended it by an alert; `output` then has a fatal alert if it is to get one.
     pub(crate) fn open(
         &mut self,
         input: &mut Vec<u8>,
@@ -196,10 +193,7 @@ impl Records {
     }
 
     /// Whether the kernel can make the records of another message: no KeyUpdate is due, and the key
-    /// lasts.
-    ///
-    /// # Errors
-    /// The session is closed, or the socket does not tell.
+    /// lasts. It fails if the session is closed, or the socket does not tell.
     pub(crate) fn kernel_goes_on(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         if !self.session.write_in_kernel() {
             return Err(not_sealed(SealError::Closed));

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use prism_sys::tcp::TcpInfo;
 use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, receive};
+use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, receive};
 use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
 use crate::records::{not_sealed, seal_file};
@@ -345,20 +345,12 @@ impl Wire {
                 (false, 0) => missing_bytes.max(MIN_READ_BYTES),
                 (false, _) => missing_bytes,
             });
-            let room_bytes = input.capacity() - input.len();
-            let room = rustix::buffer::spare_capacity(input);
-            match rustix::net::recv(&*tcp, room, RecvFlags::DONTWAIT) {
-                Ok((read, _)) => {
-                    filled = read == room_bytes;
-                    Ok((read, !filled))
-                }
-                Err(error) => {
-                    if input.is_empty() {
-                        spare.take_back(input);
-                    }
-                    Err(error.into())
-                }
+            let read = read_once(&*tcp, input);
+            if read.is_err() && input.is_empty() {
+                spare.take_back(input);
             }
+            filled = matches!(read, Ok((_, false)));
+            read
         });
         let read = read.await?;
         self.reads_much = filled;

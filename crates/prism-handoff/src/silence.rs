@@ -1,9 +1,6 @@
-//! Tells whether the peer of a relay stream is dead, or just does not read.
-//!
-//! `TCP_USER_TIMEOUT` ends a connection whose window stays closed, although the peer acknowledges
-//! every probe. A wait therefore looks at the kernel's own evidence: the time since the last
-//! segment, and the number of unanswered retransmissions or probes. Keepalive covers a connection
-//! without unacknowledged bytes.
+//! Tells whether the peer of a relay stream is dead, or just does not read (docs/design/relay.md):
+//! by the time since the last segment, and the number of unanswered retransmissions or probes.
+//! Keepalive covers a connection without unacknowledged bytes.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! A connection's socket, which is registered with the runtime's reactor at the first wait. Most
-//! imported connections have their request with them and need no wait. Registering them would cost
-//! more than the answer.
+//! imported connections have their request with them and never wait.
 
 use std::io;
 use std::net::TcpStream as Socket;

@@ -105,7 +105,7 @@ impl Pauses {
 }
 
 /// The result of `work`, or the message of its panic.
-async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
+pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
     poll_fn(|cx| match caught_once(|| work.as_mut().poll(cx)) {
         Ok(polled) => polled.map(Ok),
@@ -116,7 +116,7 @@ async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
 
 /// The result of `work`, or the message of its panic, after which it is not called again. Tasks
 /// borrow the cells that they share for one call only, so all are whole.
-pub(crate) fn caught_once<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+fn caught_once<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic))
 }
 

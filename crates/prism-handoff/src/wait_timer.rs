@@ -11,10 +11,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Stands for "never". Adding it to a time does not overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// A timer for a series of waits. A wait that ends at once needs no timer, and most waits end long
-/// before their deadline. The timer is therefore left as it is between waits, and re-armed only
-/// when it fires early. A wait costs a look at the clock, instead of one entry in the timer wheel
-/// and its removal.
+/// A timer for a series of waits. Most waits end long before their deadline. The timer is therefore
+/// left as it is between waits, and re-armed only when it fires early.
 #[derive(Debug, Default)]
 pub(crate) struct WaitTimer(Option<Pin<Box<Sleep>>>);
 

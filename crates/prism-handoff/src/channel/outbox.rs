@@ -1,8 +1,5 @@
-//! The frames that are to leave on a channel.
-//!
-//! A frame waits until every ready task of the worker has run. On a busy node several tasks then
-//! have a frame for the same peer. The frames share a record, a system call and a wake-up at the
-//! peer, which together cost more than anything else in a hand-off.
+//! The frames that are to leave on a channel. A frame waits until every ready task of the worker
+//! has run, so that frames share a record, a system call and a wake-up at the peer.
 
 use std::cell::{Cell, RefCell};
 

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::shared::{Incoming, Shared};
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::dial::{break_unread, tune};
+use crate::dial::tune;
 use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
 use crate::peers::Peers;
@@ -204,7 +204,6 @@ impl Peers {
         let stream = match purpose {
             Purpose::Relay => RelayStream::new(secured, self.shared.spare.clone(), None),
             Purpose::Channel => {
-                break_unread(&secured.tcp)?;
                 let channel = Channel::start(secured, peer, self);
                 self.adopt(&channel);
                 channel.greet();

@@ -1,10 +1,6 @@
-//! The driver of `prism_proto::export`.
-//!
-//! In a freeze the source's socket stays, silent, until the verdict. It is thawed if the
-//! connection does not move. If the switch blocks the flow, the socket is closed after
-//! the state has been sent, while the target works: the client does not wait for that, and
-//! the switch drops what the socket may still send. The way back builds the socket again
-//! from the saved state.
+//! The driver of `prism_proto::export`. In a freeze the source's socket stays, silent, until the
+//! verdict. If the switch blocks the flow, the socket is closed after the state has been sent, and
+//! the way back builds it again from the saved state (docs/design/handoff.md).
 
 use std::io;
 use std::os::fd::AsFd;

@@ -92,7 +92,6 @@ fn a_client_is_served_and_stays_where_there_is_no_switch() {
         client.write_all(b"hello, world").await.unwrap();
         let mut accepted = next_client(&mut near).await;
         assert_eq!(accepted.client(), client.local_addr().unwrap());
-        assert_eq!(accepted.service(), cluster.service);
         assert_eq!((accepted.origin(), accepted.context()), ("near", &b""[..]));
         assert_eq!(accepted.fill().await.unwrap(), 12);
         accepted.consume(7);
