@@ -18,7 +18,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::control::{Control, now_ns};
-use crate::counters::Counters;
 
 /// The interval of look-ups without a report, in case a report was lost.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -40,7 +39,6 @@ const MAX_LOOKS: usize = 256;
 /// Sockets of steered flows that the application has closed.
 pub(crate) struct ClosedSockets {
     control: Rc<Control>,
-    counters: std::sync::Arc<Counters>,
     closing: RefCell<HashMap<Tuple, Closing>>,
     /// The times of the next look-ups, the earliest first.
     due: RefCell<BTreeSet<(u64, Tuple)>>,
@@ -69,13 +67,9 @@ struct Release {
 }
 
 impl ClosedSockets {
-    pub(crate) fn new(
-        control: Rc<Control>,
-        counters: std::sync::Arc<Counters>,
-    ) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(control: Rc<Control>) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
             control,
-            counters,
             closing: RefCell::default(),
             due: RefCell::default(),
             lookup: RefCell::new(Diag::open().map_err(io::Error::other)?),
@@ -108,7 +102,7 @@ impl ClosedSockets {
     }
 
     fn remember(&self, tuple: Tuple, closing: Closing) {
-        self.counters.flows_closing.add_one();
+        self.control.counters.flows_closing.add_one();
         let alive = self.alive.get() + usize::from(closing.is_alive);
         self.alive.set(alive);
         self.due.borrow_mut().insert((closing.due_ns, tuple));
@@ -117,7 +111,7 @@ impl ClosedSockets {
 
     fn forget(&self, tuple: Tuple) -> Option<Closing> {
         let closing = self.closing.borrow_mut().remove(&tuple)?;
-        self.counters.flows_closing.sub_one();
+        self.control.counters.flows_closing.sub_one();
         let alive = self.alive.get();
         let alive = alive.saturating_sub(usize::from(closing.is_alive));
         self.alive.set(alive);
@@ -228,12 +222,12 @@ impl ClosedSockets {
         if release.rounds_left == 0 || waiting.len() >= MAX_WAITING {
             return self.give_up(&release.flow);
         }
-        self.counters.releases_waiting.add_one();
+        self.control.counters.releases_waiting.add_one();
         waiting.push_back(release);
     }
 
     fn give_up(&self, flow: &FlowKey) {
-        self.counters.releases_failed.add_one();
+        self.control.counters.releases_failed.add_one();
         tracing::debug!(client = %flow.client, "flow not released; the switch will age it out");
     }
 
@@ -246,14 +240,14 @@ impl ClosedSockets {
                 && !self.control.is_silent()
                 && let Some(release) = self.to_release.borrow_mut().pop_front()
             {
-                self.counters.releases_waiting.sub_one();
+                self.control.counters.releases_waiting.sub_one();
                 under_way.spawn_local(ask(self.control.clone(), release));
             }
             tokio::select! {
                 Some(ended) = under_way.join_next() => match ended {
                     Ok((release, outcome)) => self.on_asked(release, outcome),
                     Err(error) => {
-                        self.counters.releases_failed.add_one();
+                        self.control.counters.releases_failed.add_one();
                         tracing::warn!(%error,
                             "the release of a flow has panicked; the switch will age the flow out");
                     }
@@ -272,7 +266,7 @@ impl ClosedSockets {
             }),
             // `Stale`: the flow belongs to a new connection.
             CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
-                self.counters.flows_released.add_one();
+                self.control.counters.flows_released.add_one();
             }
             CommandOutcome::Answered(_) => self.give_up(&release.flow),
         }

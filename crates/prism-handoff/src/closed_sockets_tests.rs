@@ -11,6 +11,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::SwitchAddress;
+use crate::counters::Counters;
 
 const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
@@ -116,7 +117,7 @@ async fn eventually(within: Duration, holds: impl Fn() -> bool) -> bool {
 #[test]
 fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back() {
     run(async |switch, control, counters| {
-        let gone = ClosedSockets::new(control, counters.clone()).unwrap();
+        let gone = ClosedSockets::new(control).unwrap();
         let releasing = gone.clone();
         tokio::task::spawn_local(async move { releasing.release_all().await });
         let local: SocketAddr = (Ipv4Addr::LOCALHOST, 9).into();

@@ -79,7 +79,7 @@ pub(crate) struct Control {
     down_until_ns: Cell<u64>,
     fell_silent: Notify,
     answers_again: Notify,
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
     counted: Cell<SteeringCounters>,
 }
 

@@ -4,7 +4,7 @@
 //! verdict. Workers of a process share the table, because a connection may come back to another
 //! worker.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use prism_proto::control::FlowKey;
@@ -13,14 +13,12 @@ use prism_sys::tcp::Paused;
 use crate::stream::Stream;
 use crate::supervise::locked;
 
-/// All frozen sockets of a process, by flow.
+/// All frozen sockets of a process, by flow and by the epoch at which the peer is to own the flow.
 #[derive(Debug, Default)]
-pub(crate) struct FrozenSockets(Mutex<HashMap<FlowKey, Vec<Entry>>>);
+pub(crate) struct FrozenSockets(Mutex<BTreeMap<(FlowKey, u64), Entry>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The epoch at which the peer is to own the flow.
-    epoch: u64,
     /// `None` if it was closed to make room for the connection that came back.
     socket: Option<Paused<Stream>>,
     has_returned: bool,
@@ -31,8 +29,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Frozen {
     table: Arc<FrozenSockets>,
-    flow: FlowKey,
-    epoch: u64,
+    key: (FlowKey, u64),
     has_moved: bool,
 }
 
@@ -45,15 +42,14 @@ impl FrozenSockets {
         socket: Paused<Stream>,
     ) -> Frozen {
         let entry = Entry {
-            epoch,
             socket: Some(socket),
             has_returned: false,
         };
-        locked(&self.0).entry(flow).or_default().push(entry);
+        let key = (flow, epoch);
+        locked(&self.0).insert(key, entry);
         Frozen {
             table: self.clone(),
-            flow,
-            epoch,
+            key,
             has_moved: false,
         }
     }
@@ -62,9 +58,8 @@ impl FrozenSockets {
     /// lower epochs have arrived. With `needs_room` their sockets are closed, because both would
     /// have the same addresses and ports.
     pub(crate) fn on_arrival(&self, flow: &FlowKey, epoch: u64, needs_room: bool) {
-        let mut flows = locked(&self.0);
-        let left = flows.get_mut(flow).into_iter().flatten();
-        for entry in left.filter(|entry| entry.epoch < epoch) {
+        let mut all = locked(&self.0);
+        for (_, entry) in all.range_mut((*flow, 0)..(*flow, epoch)) {
             entry.has_returned = true;
             if needs_room && let Some(socket) = entry.socket.take() {
                 socket.close_silently();
@@ -94,14 +89,7 @@ impl Frozen {
     }
 
     fn remove(&self) -> Option<Entry> {
-        let mut flows = locked(&self.table.0);
-        let entries = flows.get_mut(&self.flow)?;
-        let at = entries.iter().position(|entry| entry.epoch == self.epoch)?;
-        let entry = entries.swap_remove(at);
-        if entries.is_empty() {
-            flows.remove(&self.flow);
-        }
-        Some(entry)
+        locked(&self.table.0).remove(&self.key)
     }
 }
 

@@ -2,12 +2,11 @@
 //! handshake. `prism_proto::newcomers` has the table, whose entries are tasks here.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prism_proto::newcomers::{Bounds, Newcomers};
-use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
@@ -35,26 +34,8 @@ impl Default for NewcomerLimits {
 #[derive(Debug, Default)]
 pub(crate) struct NewcomerTable(Mutex<Newcomers<Arc<Leave>>>);
 
-/// A message to a connection that it has to give way.
-#[derive(Debug, Default)]
-struct Leave {
-    is_told: AtomicBool,
-    told: Notify,
-}
-
-impl Leave {
-    /// Waits until the connection has to give way; afterwards it returns at once.
-    async fn told(&self) {
-        if !self.is_told.load(Ordering::Acquire) {
-            self.told.notified().await;
-        }
-    }
-
-    fn tell(&self) {
-        self.is_told.store(true, Ordering::Release);
-        self.told.notify_one();
-    }
-}
+/// Set when a connection has to give way.
+type Leave = SetOnce<()>;
 
 impl NewcomerTable {
     /// Adds one from `address` for `timeout`; `None` if the address has too many.
@@ -67,7 +48,7 @@ impl NewcomerTable {
         let leave = Arc::new(Leave::default());
         let entered = locked(&self.0).enter(address, bounds, leave.clone())?;
         if let Some(oldest) = entered.gives_way {
-            oldest.tell();
+            give_way(&oldest);
         }
         Some(Newcomer {
             all: self.clone(),
@@ -81,7 +62,7 @@ impl NewcomerTable {
     /// Makes the oldest one give way.
     pub(crate) fn oldest_leaves(&self) {
         if let Some(oldest) = locked(&self.0).oldest_leaves() {
-            oldest.tell();
+            give_way(&oldest);
         }
     }
 }
@@ -107,7 +88,7 @@ impl Newcomer {
 
     /// Whether it has to give way.
     pub(crate) fn is_told(&self) -> bool {
-        self.leave.is_told.load(Ordering::Acquire)
+        self.leave.initialized()
     }
 
     /// The rest of its time.
@@ -116,12 +97,17 @@ impl Newcomer {
     }
 }
 
+fn give_way(leave: &Leave) {
+    // It may have been told before.
+    let _ = leave.set(());
+}
+
 /// Waits until the newcomer, if it is one, has to give way. The future does not borrow it.
 pub(crate) fn told_to_leave(newcomer: Option<&Newcomer>) -> impl Future<Output = ()> + use<> {
     let leave = newcomer.map(|newcomer| newcomer.leave.clone());
     async move {
         match leave {
-            Some(leave) => leave.told().await,
+            Some(leave) => *leave.wait().await,
             None => std::future::pending().await,
         }
     }
@@ -146,7 +132,7 @@ mod tests {
     use super::*;
 
     fn is_told(newcomer: &Newcomer) -> bool {
-        let told = pin!(newcomer.leave.told());
+        let told = pin!(newcomer.leave.wait());
         let ready = told.poll(&mut Context::from_waker(Waker::noop()));
         ready.is_ready() && newcomer.is_told()
     }

@@ -95,7 +95,7 @@ impl Shared {
         if let Some(switch) = &config.switch {
             let (node, placement) = (config.address, config.placement);
             let opened = Control::open(node, placement, switch, counters.clone())?;
-            closed_sockets = Some(ClosedSockets::new(opened.clone(), counters.clone())?);
+            closed_sockets = Some(ClosedSockets::new(opened.clone())?);
             control = Some(opened);
             process.prepare(config.carry_window);
         }
