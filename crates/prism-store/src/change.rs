@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use crate::{
     commit::{Condition, DeleteOp, Op},
     error::Error,
-    keys::object_key,
+    keys::{checked_key, object_key},
     store::Store,
-    types::{ObjectMeta, Removed, ToDelete, VersionId, check_bucket, check_key},
+    types::{ObjectMeta, Removed, ToDelete, VersionId, check_key},
 };
 
 /// The outcome of a deletion; `None` in a bucket without versions.
@@ -55,11 +55,9 @@ impl Store {
         deletion: ToDelete<'_>,
         condition: Option<Condition>,
     ) -> Result<Option<Removed>, Error> {
-        check_bucket(bucket)?;
-        check_key(deletion.key)?;
         let outcome = self.submit(Op::Delete(DeleteOp {
             bucket: bucket.to_owned(),
-            object_keys: vec![object_key(bucket, deletion.key)],
+            object_keys: vec![checked_key(bucket, deletion.key)?],
             versions: deletion
                 .version
                 .map(|id| vec![Some(id)])
@@ -156,12 +154,10 @@ impl Store {
         version: Option<VersionId>,
         change: impl FnOnce(&mut ObjectMeta) + Send + 'static,
     ) -> Result<Option<VersionId>, Error> {
-        check_bucket(bucket)?;
-        check_key(key)?;
+        let object_key = checked_key(bucket, key)?;
         self.inner.files.check_room(0)?;
         let outcome = self.submit(Op::Change {
-            bucket: bucket.to_owned(),
-            object_key: object_key(bucket, key),
+            object_key,
             version,
             change: Box::new(change),
         })?;

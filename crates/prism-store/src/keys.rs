@@ -29,7 +29,10 @@
 
 use prism_replica::Stamp;
 
-use crate::types::{Place, UploadId};
+use crate::{
+    error::Error,
+    types::{Place, UploadId, check_bucket, check_key},
+};
 
 /// Ends the key within a tree's key; a 0 in the key itself is followed by 255.
 const END: [u8; 2] = [0, 0];
@@ -52,6 +55,13 @@ pub(crate) fn object_key(bucket: &str, key: &str) -> Vec<u8> {
     out
 }
 
+/// [`object_key`] of names that come from a caller.
+pub(crate) fn checked_key(bucket: &str, key: &str) -> Result<Vec<u8>, Error> {
+    check_bucket(bucket)?;
+    check_key(key)?;
+    Ok(object_key(bucket, key))
+}
+
 /// The least key in `objects` greater than those of all keys that begin with `prefix`.
 /// Its last byte is one of UTF-8, or of a bucket's name: never the greatest.
 pub(crate) fn behind(bucket: &str, prefix: &str) -> Vec<u8> {
@@ -69,6 +79,12 @@ pub(crate) fn split_object_key(object_key: &[u8]) -> Option<(&str, &str)> {
         std::str::from_utf8(bucket).ok()?,
         std::str::from_utf8(key).ok()?,
     ))
+}
+
+/// The bucket of the tree's key of an object.
+pub(crate) fn bucket_of(object_key: &[u8]) -> &str {
+    let bucket = split_bucket(object_key).map(|(bucket, _)| bucket);
+    std::str::from_utf8(bucket.unwrap_or_default()).unwrap_or_default()
 }
 
 fn split_bucket(tree_key: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -131,12 +147,18 @@ pub(crate) fn behind_prefix(bucket: &str, prefix: &str) -> Vec<u8> {
     out
 }
 
-/// The key of an upload in its tree: by key, then by its id.
-pub(crate) fn upload_key(bucket: &str, key: &str, id: UploadId) -> Vec<u8> {
-    let mut out = escaped_prefix(bucket, key);
+/// The prefix of all uploads and versions of one object.
+pub(crate) fn versions_of(object_key: &[u8]) -> Vec<u8> {
+    let (bucket, key) = split_bucket(object_key).unwrap_or_default();
+    let mut out = object_key.get(..=bucket.len()).unwrap_or_default().to_vec();
+    escape(key, &mut out);
     out.extend_from_slice(&END);
-    out.extend_from_slice(&id.bytes());
     out
+}
+
+/// The key of an upload in its tree: by key, then by its id.
+pub(crate) fn upload_key(object_key: &[u8], id: UploadId) -> Vec<u8> {
+    [&versions_of(object_key), id.bytes().as_slice()].concat()
 }
 
 /// Splits the tree's key of an upload into key and id.
@@ -163,16 +185,6 @@ pub(crate) fn part_number(part_key: &[u8]) -> Option<u16> {
 /// The key of a version in its tree.
 pub(crate) fn version_key(object_key: &[u8], place: &Place) -> Vec<u8> {
     [&versions_of(object_key), place.as_slice()].concat()
-}
-
-/// The prefix of all versions of one object.
-pub(crate) fn versions_of(object_key: &[u8]) -> Vec<u8> {
-    let bucket = object_key.first().map_or(0, |len| 1 + usize::from(*len));
-    let (bucket, key) = object_key.split_at_checked(bucket).unwrap_or_default();
-    let mut out = bucket.to_vec();
-    escape(key, &mut out);
-    out.extend_from_slice(&END);
-    out
 }
 
 /// Splits the tree's key of a version into key and place.
@@ -212,12 +224,12 @@ mod tests {
         let last = UploadId::from_bytes([255; 16]);
         let first = UploadId::from_bytes([0; 16]);
         for pair in keys.windows(2) {
-            let greatest = upload_key("bkt", pair[0], last);
+            let greatest = upload_key(&object_key("bkt", pair[0]), last);
             assert!(greatest < behind_key("bkt", pair[0]));
-            assert!(behind_key("bkt", pair[0]) < upload_key("bkt", pair[1], first));
+            assert!(behind_key("bkt", pair[0]) < upload_key(&object_key("bkt", pair[1]), first));
         }
         for key in keys {
-            let made = upload_key("bkt", key, last);
+            let made = upload_key(&object_key("bkt", key), last);
             assert_eq!(split_upload_key(&made), Some((key.to_owned(), last)));
         }
         assert_eq!(split_upload_key(b"\x03bkt"), None);

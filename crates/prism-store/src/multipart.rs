@@ -4,21 +4,18 @@
 //! files make the object, and moves no bytes. The caller decides how long a part must be,
 //! and computes the object's ETag.
 
-use std::{ops::Bound, sync::Arc};
+use std::ops::Bound;
 
 use prism_replica::Stamp;
 
 use crate::{
-    commit::{CompleteOp, Condition, CreateOp, Op},
+    commit::{CompleteOp, Condition, Op},
     error::Error,
-    keys::{behind_key, escaped_prefix, object_key, split_upload_key, upload_key},
-    put::{PartOf, PutWriter, committed},
+    keys::{behind_key, checked_key, escaped_prefix, object_key, split_upload_key, upload_key},
+    put::{PutWriter, Target, committed},
     record::{Payload, Record},
     store::Store,
-    types::{
-        Committed, ObjectMeta, PARTS_MAX, Part, PartVersion, Upload, UploadId, UploadName,
-        check_bucket, check_key,
-    },
+    types::{Committed, ObjectMeta, PARTS_MAX, Part, PartVersion, Upload, UploadId, UploadName},
     uploads::UploadRecord,
 };
 
@@ -46,20 +43,15 @@ impl Uploads<'_> {
     /// [`Error::NoSuchBucket`], [`Error::Busy`], [`Error::MetaTooLarge`],
     /// [`Error::NoSpace`].
     pub fn create(&self, bucket: &str, key: &str, meta: ObjectMeta) -> Result<UploadId, Error> {
-        check_bucket(bucket)?;
-        check_key(key)?;
+        let object_key = checked_key(bucket, key)?;
         self.store.inner.files.check_room(0)?;
         let id = UploadId::new(meta.created_ms, random()?);
-        let record = UploadRecord {
-            stamp: Stamp::NONE,
-            meta,
-        };
-        self.store.submit(Op::CreateUpload(CreateOp {
-            bucket: bucket.to_owned(),
-            object_key: object_key(bucket, key),
-            upload_key: upload_key(bucket, key, id),
-            record,
-        }))?;
+        let stamp = Stamp::NONE;
+        self.store.submit(Op::CreateUpload {
+            object_key,
+            id,
+            record: UploadRecord { stamp, meta },
+        })?;
         Ok(id)
     }
 
@@ -68,9 +60,11 @@ impl Uploads<'_> {
     /// # Errors
     /// [`Error::NoSuchUpload`].
     pub fn get(&self, name: UploadName<'_>) -> Result<Upload, Error> {
-        check_bucket(name.bucket)?;
-        check_key(name.key)?;
-        let found = self.store.view().upload(&tree_key(name))?;
+        let object_key = checked_key(name.bucket, name.key)?;
+        let found = self
+            .store
+            .view()
+            .upload(&upload_key(&object_key, name.id))?;
         let record = found.ok_or(Error::NoSuchUpload)?;
         Ok(Upload {
             key: name.key.to_owned(),
@@ -94,14 +88,9 @@ impl Uploads<'_> {
             return Err(Error::InvalidName("part number out of bounds"));
         }
         self.get(name)?;
-        let part = PartOf {
-            upload_key: tree_key(name),
-            upload: name.id,
-            number,
-        };
+        let target = Target::Part(name.id, number);
         let object_key = object_key(name.bucket, name.key);
-        let store = Arc::clone(&self.store.inner);
-        PutWriter::begin_part(store, object_key, part, expected_len)
+        PutWriter::new(&self.store.inner, target, object_key, expected_len)
     }
 
     /// At most `max` parts with greater numbers than `after`, and whether more follow. May
@@ -116,7 +105,8 @@ impl Uploads<'_> {
         max: usize,
     ) -> Result<(Vec<Part>, bool), Error> {
         let view = self.store.view();
-        view.upload(&tree_key(name))?.ok_or(Error::NoSuchUpload)?;
+        let upload_key = upload_key(&object_key(name.bucket, name.key), name.id);
+        view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
         let mut parts = Vec::new();
         for found in view.parts(name.id, after) {
             if parts.len() == max {
@@ -146,7 +136,7 @@ impl Uploads<'_> {
         let begin = match after {
             None => Bound::Included(all.clone()),
             Some((key, None)) => Bound::Included(behind_key(bucket, key)),
-            Some((key, Some(id))) => Bound::Excluded(upload_key(bucket, key, id)),
+            Some((key, Some(id))) => Bound::Excluded(upload_key(&object_key(bucket, key), id)),
         };
         let begin = match &begin {
             Bound::Included(at) | Bound::Excluded(at) if *at < all => Bound::Included(all.clone()),
@@ -194,10 +184,8 @@ impl Uploads<'_> {
     }
 
     fn has_part_since(&self, id: UploadId, since_ms: u64) -> Result<bool, Error> {
-        let view = self.store.view();
-        for found in view.parts(id, 0) {
-            let (_, record) = found?;
-            if record.meta.created_ms >= since_ms {
+        for found in self.store.view().parts(id, 0) {
+            if found?.1.meta.created_ms >= since_ms {
                 return Ok(true);
             }
         }
@@ -218,16 +206,13 @@ impl Uploads<'_> {
         meta: ObjectMeta,
         condition: Option<Condition>,
     ) -> Result<Committed, Error> {
-        check_bucket(name.bucket)?;
-        check_key(name.key)?;
+        let object_key = checked_key(name.bucket, name.key)?;
         if !parts.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(Error::InvalidName("parts not in order"));
         }
         self.store.inner.files.check_room(0)?;
         let outcome = self.store.submit(Op::Complete(CompleteOp {
-            bucket: name.bucket.to_owned(),
-            object_key: object_key(name.bucket, name.key),
-            upload_key: tree_key(name),
+            object_key,
             upload: name.id,
             parts: parts.iter().map(|(n, version)| (*n, version.0)).collect(),
             meta,
@@ -242,19 +227,11 @@ impl Uploads<'_> {
     /// # Errors
     /// [`Error::NoSuchUpload`].
     pub fn abort(&self, name: UploadName<'_>) -> Result<(), Error> {
-        check_bucket(name.bucket)?;
-        check_key(name.key)?;
-        self.store.submit(Op::Abort {
-            object_key: object_key(name.bucket, name.key),
-            upload_key: tree_key(name),
-            id: name.id,
-        })?;
+        let object_key = checked_key(name.bucket, name.key)?;
+        let id = name.id;
+        self.store.submit(Op::Abort { object_key, id })?;
         Ok(())
     }
-}
-
-fn tree_key(name: UploadName<'_>) -> Vec<u8> {
-    upload_key(name.bucket, name.key, name.id)
 }
 
 fn part(number: u16, record: Record) -> Result<Part, Error> {

@@ -3,20 +3,18 @@
 
 use std::{fs::File, io::Write, sync::Arc};
 
-use prism_replica::Stamp;
-
 use crate::{
     blocks::BlockCrcs,
-    commit::{Condition, Op, Outcome, PartOp, PrepareOp, PutOp},
+    commit::{Condition, Op, Outcome, PutOp},
     config::Durability,
     error::Error,
     inner::Inner,
-    keys::object_key,
+    keys::checked_key,
     layout::FileId,
     record::{FileRecord, PutBytes, Record},
     replica::Prepare,
     store::Store,
-    types::{Committed, ObjectMeta, UploadId, check_key},
+    types::{Committed, ObjectMeta, UploadId},
     usage::Change,
     write_behind::WriteBehind,
 };
@@ -44,21 +42,14 @@ pub struct PutWriter {
 }
 
 /// The purpose of the bytes.
-enum Target {
-    /// An object of this bucket.
-    Object(String),
-    Part(PartOf),
+pub(crate) enum Target {
+    Object,
+    /// A part of an upload, by its number.
+    Part(UploadId, u16),
     /// A change of another primary.
     Prepare(Prepare),
     /// A piece of a copy, which the caller refers to.
     Piece,
-}
-
-/// A part of an upload.
-pub(crate) struct PartOf {
-    pub(crate) upload_key: Vec<u8>,
-    pub(crate) upload: UploadId,
-    pub(crate) number: u16,
 }
 
 enum Sink {
@@ -104,65 +95,44 @@ impl Store {
         key: &str,
         expected_len: Option<u64>,
     ) -> Result<PutWriter, Error> {
-        check_key(key)?;
+        let object_key = checked_key(bucket, key)?;
         self.buckets().get(bucket)?;
-        let object_key = object_key(bucket, key);
-        PutWriter::begin(Arc::clone(&self.inner), bucket, object_key, expected_len)
+        PutWriter::new(&self.inner, Target::Object, object_key, expected_len)
     }
 }
 
 impl PutWriter {
-    /// The caller has checked bucket and key.
-    pub(crate) fn begin(
-        store: Arc<Inner>,
-        bucket: &str,
-        object_key: Vec<u8>,
-        expected: Option<u64>,
-    ) -> Result<Self, Error> {
-        let target = Target::Object(bucket.to_owned());
-        Self::new(store, target, object_key, expected)
-    }
-
-    /// The caller has checked the upload.
-    pub(crate) fn begin_part(
-        store: Arc<Inner>,
-        object_key: Vec<u8>,
-        part: PartOf,
-        expected: Option<u64>,
-    ) -> Result<Self, Error> {
-        let mut writer = Self::new(store, Target::Part(part), object_key, expected)?;
-        writer.spill()?;
-        Ok(writer)
-    }
-
-    /// The caller has checked the names.
-    pub(crate) fn begin_prepare(store: Arc<Inner>, prepare: Prepare) -> Result<Self, Error> {
-        let inline_max = store.config.inline_max as u64;
+    /// Begins to write a change of another primary. The caller has checked the names.
+    pub(crate) fn begin_prepare(store: &Arc<Inner>, prepare: Prepare) -> Result<Self, Error> {
         let (len, change) = (prepare.body_len(), prepare.changes.first());
         let object_key = change.map(|change| change.scope.object_key());
         let is_part = change.is_some_and(|change| change.scope.upload.is_some());
-        let target = Target::Prepare(prepare);
-        let expected = Some(len.unwrap_or(0));
-        let mut writer = Self::new(store, target, object_key.unwrap_or_default(), expected)?;
-        if len.is_some_and(|len| is_part || len > inline_max) {
-            writer.spill()?;
+        let (target, object_key) = (Target::Prepare(prepare), object_key.unwrap_or_default());
+        let mut writer = Self::new(store, target, object_key, Some(len.unwrap_or(0)))?;
+        if len.is_some() {
+            writer.spill_early(is_part)?;
         }
         Ok(writer)
     }
 
     /// Begins a piece of a copy, which the caller commits.
     pub(crate) fn begin_piece(
-        store: Arc<Inner>,
+        store: &Arc<Inner>,
         object_key: Vec<u8>,
         len: u64,
         in_file: bool,
     ) -> Result<Self, Error> {
-        let inline_max = store.config.inline_max as u64;
         let mut writer = Self::new(store, Target::Piece, object_key, Some(len))?;
-        if in_file || len > inline_max {
-            writer.spill()?;
-        }
+        writer.spill_early(in_file)?;
         Ok(writer)
+    }
+
+    /// Makes the file of bytes that are to lie in one, or that are too long for the tree.
+    fn spill_early(&mut self, in_file: bool) -> Result<(), Error> {
+        match in_file || self.left() > self.store.config.inline_max as u64 {
+            true => self.spill(),
+            false => Ok(()),
+        }
     }
 
     /// The announced bytes that are still to come.
@@ -182,8 +152,9 @@ impl PutWriter {
         Ok((id, bytes))
     }
 
-    fn new(
-        store: Arc<Inner>,
+    /// The caller has checked the bucket or the upload.
+    pub(crate) fn new(
+        store: &Arc<Inner>,
         target: Target,
         object_key: Vec<u8>,
         expected: Option<u64>,
@@ -192,22 +163,26 @@ impl PutWriter {
         if announced > store.config.max_object_len {
             return Err(Error::TooLarge);
         }
-        if matches!(target, Target::Object(_) | Target::Part(_)) {
+        if matches!(target, Target::Object | Target::Part(..)) {
             store.check_copies(&object_key)?;
         }
-        let replaces = match &target {
-            Target::Object(_) => store.replaceable(&object_key)?,
-            Target::Prepare(prepare) if prepare.is_of_object() => store.replaceable(&object_key)?,
-            Target::Prepare(_) | Target::Part(_) => 0,
-            Target::Piece => store.replaceable(&object_key)?,
+        let replaces_object = match &target {
+            Target::Object | Target::Piece => true,
+            Target::Prepare(prepare) => prepare.is_of_object(),
+            Target::Part(..) => false,
+        };
+        let replaces = match replaces_object {
+            true => store.replaceable(&object_key)?,
+            false => 0,
         };
         store.files.usage.check(Change {
             taken: announced,
             given: replaces,
         })?;
         store.files.check_room(announced)?;
-        Ok(Self {
-            store,
+        let is_part = matches!(target, Target::Part(..));
+        let mut writer = Self {
+            store: Arc::clone(store),
             target,
             object_key,
             expected,
@@ -215,7 +190,11 @@ impl PutWriter {
             replaces,
             next_room_check: ROOM_CHECK_INTERVAL,
             sink: Sink::Memory(Vec::new()),
-        })
+        };
+        if is_part {
+            writer.spill()?;
+        }
+        Ok(writer)
     }
 
     /// Appends `data`. Blocks on disk once the object exceeds `inline_max`.
@@ -282,11 +261,10 @@ impl PutWriter {
         let Target::Prepare(prepare) = self.target else {
             return Err(Error::WritesDisabled);
         };
-        let id = self.store.files.new_id()?;
         let has_body = prepare.body_len().is_some();
+        let id = self.store.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
-        let bytes = has_body.then_some((bytes, id));
-        let op = Op::Prepare(PrepareOp::new(prepare, bytes));
+        let op = Op::Prepare(prepare, has_body.then_some((bytes, id)));
         commit_op(&self.store, op, id, file.as_ref())
     }
 
@@ -309,46 +287,31 @@ impl PutWriter {
         let id = self.store.files.new_id()?;
         let object_key = self.object_key;
         let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
-        let payload = bytes.payload(id);
-        let len = self.written;
-        let record = Record {
-            stamp: Stamp::NONE,
-            version: None,
-            payload,
-            len,
-            meta,
-        };
-        // Fails for too much metadata before the file has a name.
-        record.encode()?;
-        let op = match (self.target, bytes) {
-            (Target::Object(bucket), bytes) => Op::Put(PutOp {
-                bucket,
-                object_key,
-                record,
-                id,
-                bytes,
-                condition,
-            }),
-            (Target::Part(part), PutBytes::File(file_record)) => Op::PutPart(PartOp {
-                object_key,
-                upload_key: part.upload_key,
-                upload: part.upload,
-                number: part.number,
-                record,
-                id,
-                file_record,
-            }),
+        let part = match (self.target, &bytes) {
+            (Target::Object, _) => None,
+            (Target::Part(upload, number), PutBytes::File(_)) => Some((upload, number)),
             // A part has a file from the start; the other two do not come here.
-            (Target::Part(_), PutBytes::Inline(_)) | (Target::Prepare(_) | Target::Piece, _) => {
+            (Target::Part(..), PutBytes::Inline(_)) | (Target::Prepare(_) | Target::Piece, _) => {
                 return Err(Error::WritesDisabled);
             }
         };
+        let record = Record::new(bytes.payload(id), self.written, meta);
+        // Fails for too much metadata before the file has a name.
+        record.encode()?;
+        let op = Op::Put(PutOp {
+            object_key,
+            part,
+            record,
+            id,
+            bytes,
+            condition,
+        });
         Ok(Ready {
             store: self.store,
             op,
             id,
             file,
-            len,
+            len: self.written,
         })
     }
 

@@ -9,12 +9,12 @@ use crate::{
     error::Error,
     hot::Worth,
     inner::Inner,
-    keys::object_key,
+    keys::{checked_key, object_key},
     layout::FileId,
     object::{Body, Derived, Object, Parts},
     record::{Payload, Record},
     store::Store,
-    types::{ObjectInfo, VersionId, check_bucket, check_key},
+    types::{ObjectInfo, VersionId},
     uploads::Garbage,
     view::View,
 };
@@ -121,11 +121,9 @@ impl Store {
         key: &str,
         version: Option<VersionId>,
     ) -> Result<Option<Record>, Error> {
-        check_bucket(bucket)?;
-        check_key(key)?;
-        let object_key = object_key(bucket, key);
+        let object_key = checked_key(bucket, key)?;
         if let Some(id) = version {
-            let (record, _) = version_of(view, bucket, &object_key, id)?;
+            let (record, _) = version_of(view, &object_key, id)?;
             return match record.payload {
                 Payload::Marker => Err(Error::IsDeleteMarker),
                 _ => Ok(Some(record)),

@@ -90,6 +90,25 @@ impl PutBytes {
 }
 
 impl Record {
+    /// A record that gets its stamp and its version's name by its commit.
+    pub(crate) fn new(payload: Payload, len: u64, meta: ObjectMeta) -> Self {
+        Self {
+            stamp: Stamp::NONE,
+            version: None,
+            payload,
+            len,
+            meta,
+        }
+    }
+
+    /// The bytes that its removal gives back at once. Those of parts are collected later.
+    pub(crate) fn given_back(&self) -> u64 {
+        match self.payload {
+            Payload::Parts { .. } => 0,
+            _ => self.len,
+        }
+    }
+
     /// The value, or [`Error::MetaTooLarge`].
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
         let (kind, id, crc) = match self.payload {

@@ -366,7 +366,7 @@ pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Err
             }
         }
         Some((id, None)) => {
-            let upload = view.upload(&upload_key(&scope.bucket, &scope.key, id))?;
+            let upload = view.upload(&upload_key(&scope.object_key(), id))?;
             Ok(upload.map(|upload| upload.stamp))
         }
         Some((id, Some(number))) => Ok(view.part(id, number)?.map(|part| part.stamp)),

@@ -25,8 +25,8 @@ fn put(store: &Store, key: &str, len: usize, given: Option<Given>) -> Queued {
         meta: ObjectMeta::default(),
     };
     let op = Op::Put(PutOp {
-        bucket: "b".into(),
         object_key: object_key("b", key),
+        part: None,
         record,
         id,
         bytes: PutBytes::Inline(bytes),

@@ -27,8 +27,8 @@ pub use committer::CommitStats;
 pub(crate) use committer::Committer;
 pub use op::Condition;
 pub(crate) use op::{
-    CompleteOp, CreateOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome,
-    PartOp, PrepareOp, PutOp, SetBucketOp, SetBy, SettleOp, When,
+    CompleteOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome, PutOp,
+    SetBucketOp, SetBy, When,
 };
 pub(crate) use stage::{check, effective_versioning, is_of_versions, open_bucket, present};
 pub(crate) use take_in::own_versions;

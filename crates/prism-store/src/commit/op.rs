@@ -1,6 +1,6 @@
 //! The operations, and which of them may share a batch.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet};
 
 use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
 
@@ -31,7 +31,6 @@ pub(crate) enum Op {
     Delete(DeleteOp),
     /// Changes metadata, never bytes.
     Change {
-        bucket: String,
         object_key: Vec<u8>,
         /// The version; none for the object.
         version: Option<VersionId>,
@@ -43,19 +42,22 @@ pub(crate) enum Op {
         name: String,
         stamp: Stamp,
     },
-    CreateUpload(CreateOp),
-    PutPart(PartOp),
+    /// Begins an upload. The stamp of its record is set by the commit.
+    CreateUpload {
+        object_key: Vec<u8>,
+        id: UploadId,
+        record: UploadRecord,
+    },
     Complete(CompleteOp),
     Abort {
         object_key: Vec<u8>,
-        upload_key: Vec<u8>,
         id: UploadId,
     },
     Collect(Garbage),
-    /// Changes of another primary.
-    Prepare(PrepareOp),
+    /// Changes of another primary. Their file has its name, or their bytes are here.
+    Prepare(Prepare, Option<(PutBytes, FileId)>),
     /// The outcomes of prepared changes.
-    Settle(SettleOp),
+    Settle(Vec<(Scope, Stamp, Standing)>),
     /// Forgets deletions, by the keys of their objects.
     Forget(Vec<(Vec<u8>, Stamp)>),
     /// Adopts an epoch, and saves the cluster's state with it.
@@ -86,80 +88,13 @@ pub(crate) enum SetBy {
     Over,
 }
 
-/// A new upload.
-pub(crate) struct CreateOp {
-    pub(crate) bucket: String,
-    pub(crate) object_key: Vec<u8>,
-    pub(crate) upload_key: Vec<u8>,
-    /// Its stamp is set by the commit.
-    pub(crate) record: UploadRecord,
-}
-
-/// Changes to prepare. Their file has its name, or their bytes are here.
-pub(crate) struct PrepareOp {
-    pub(crate) prepare: Prepare,
-    /// The keys of all changes.
-    object_keys: Vec<Vec<u8>>,
-    pub(crate) bytes: Option<(PutBytes, FileId)>,
-}
-
-/// The outcomes of prepared changes.
-pub(crate) struct SettleOp {
-    pub(crate) items: Vec<(Scope, Stamp, Standing)>,
-    object_keys: Vec<Vec<u8>>,
-}
-
 /// Scopes to remove.
 pub(crate) struct DiscardOp {
     pub(crate) scopes: Vec<Scope>,
-    object_keys: Vec<Vec<u8>>,
     /// Only states from before this epoch; without it all.
     pub(crate) since: Option<u64>,
     /// Only if the bucket is gone. It may have another life by now.
     pub(crate) of_gone: bool,
-}
-
-impl DiscardOp {
-    pub(crate) fn new(scopes: Vec<Scope>, since: Option<u64>) -> Self {
-        Self {
-            object_keys: object_keys(scopes.iter()),
-            scopes,
-            since,
-            of_gone: false,
-        }
-    }
-
-    pub(crate) fn of_gone(scopes: Vec<Scope>) -> Self {
-        Self {
-            of_gone: true,
-            ..Self::new(scopes, None)
-        }
-    }
-}
-
-impl PrepareOp {
-    pub(crate) fn new(prepare: Prepare, bytes: Option<(PutBytes, FileId)>) -> Self {
-        let object_keys = object_keys(prepare.changes.iter().map(|change| &change.scope));
-        Self {
-            prepare,
-            object_keys,
-            bytes,
-        }
-    }
-}
-
-impl SettleOp {
-    pub(crate) fn new(items: Vec<(Scope, Stamp, Standing)>) -> Self {
-        let object_keys = object_keys(items.iter().map(|(scope, ..)| scope));
-        Self { items, object_keys }
-    }
-}
-
-fn object_keys<'a>(scopes: impl Iterator<Item = &'a Scope>) -> Vec<Vec<u8>> {
-    let mut keys: Vec<_> = scopes.map(Scope::object_key).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
 }
 
 /// A change of the state in memory, made once the batch is on the disk.
@@ -172,10 +107,11 @@ pub(crate) enum Mark {
     Bucket(String, bool),
 }
 
-/// A new object. Its file has its name, or its bytes are here.
+/// A new object, or a new part of an upload. Its file has its name, or its bytes are here.
 pub(crate) struct PutOp {
-    pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
+    /// The upload and the number of a part.
+    pub(crate) part: Option<(UploadId, u16)>,
     /// Its stamp is set by the commit.
     pub(crate) record: Record,
     pub(crate) id: FileId,
@@ -193,24 +129,9 @@ pub(crate) struct DeleteOp {
     pub(crate) condition: Option<Condition>,
 }
 
-/// A new part, whose file has its name.
-pub(crate) struct PartOp {
-    pub(crate) object_key: Vec<u8>,
-    pub(crate) upload_key: Vec<u8>,
-    pub(crate) upload: UploadId,
-    pub(crate) number: u16,
-    /// Its stamp is set by the commit.
-    pub(crate) record: Record,
-    pub(crate) id: FileId,
-    /// Encoded [`FileRecord`](crate::record::FileRecord).
-    pub(crate) file_record: Vec<u8>,
-}
-
 /// An upload that becomes an object.
 pub(crate) struct CompleteOp {
-    pub(crate) bucket: String,
     pub(crate) object_key: Vec<u8>,
-    pub(crate) upload_key: Vec<u8>,
     pub(crate) upload: UploadId,
     /// Ascending numbers, and the files that the caller has seen.
     pub(crate) parts: Vec<(u16, FileId)>,
@@ -323,10 +244,31 @@ pub(crate) struct Queued {
 enum Keys<'a> {
     /// Too many keys to name: the operation has a batch of its own.
     Alone,
-    Objects(&'a [Vec<u8>]),
-    Object(&'a [u8]),
+    Object(Cow<'a, [u8]>),
+    /// Different ones.
+    Objects(Vec<Cow<'a, [u8]>>),
     /// A part of an upload of this object.
-    Part(&'a [u8], UploadId, u16),
+    Part(Cow<'a, [u8]>, UploadId, u16),
+}
+
+impl<'a> Keys<'a> {
+    fn one(object_key: impl Into<Cow<'a, [u8]>>, part: Option<(UploadId, u16)>) -> Self {
+        match part {
+            Some((id, number)) => Self::Part(object_key.into(), id, number),
+            None => Self::Object(object_key.into()),
+        }
+    }
+
+    fn of_scope(scope: &Scope) -> Self {
+        Self::one(scope.object_key(), scope.part())
+    }
+
+    fn of_scopes<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Self {
+        let mut keys: Vec<_> = scopes.map(|scope| Cow::from(scope.object_key())).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Self::Objects(keys)
+    }
 }
 
 impl Op {
@@ -337,12 +279,8 @@ impl Op {
                 id,
                 bytes: PutBytes::File(_),
                 ..
-            }) => vec![id.shard()],
-            Self::PutPart(part) => vec![part.id.shard()],
-            Self::Prepare(PrepareOp {
-                bytes: Some((PutBytes::File(_), id)),
-                ..
-            }) => vec![id.shard()],
+            })
+            | Self::Prepare(_, Some((PutBytes::File(_), id))) => vec![id.shard()],
             Self::TakeIn(op) => files_of(&op.taken).map(FileId::shard).collect(),
             Self::TakeVersions(op) => op.taken().flat_map(files_of).map(FileId::shard).collect(),
             _ => Vec::new(),
@@ -356,8 +294,7 @@ impl Op {
             Self::Put(_)
                 | Self::Delete(_)
                 | Self::Change { .. }
-                | Self::CreateUpload(_)
-                | Self::PutPart(_)
+                | Self::CreateUpload { .. }
                 | Self::Complete(_)
                 | Self::Abort { .. }
         )
@@ -365,26 +302,26 @@ impl Op {
 
     fn keys(&self) -> Keys<'_> {
         match self {
-            Self::Put(put) => Keys::Object(&put.object_key),
-            Self::Delete(delete) => Keys::Objects(&delete.object_keys),
+            Self::Put(put) => Keys::one(&put.object_key, put.part),
+            Self::Delete(DeleteOp { object_keys, .. }) => {
+                Keys::Objects(object_keys.iter().map(Cow::from).collect())
+            }
             Self::Change { object_key, .. }
-            | Self::CreateUpload(CreateOp { object_key, .. })
-            | Self::Abort { object_key, .. } => Keys::Object(object_key),
-            Self::Settle(settle) => match settle.items.as_slice() {
-                [(scope, ..)] => keys_of(scope, &settle.object_keys),
-                _ => Keys::Objects(&settle.object_keys),
+            | Self::CreateUpload { object_key, .. }
+            | Self::Abort { object_key, .. } => Keys::one(object_key, None),
+            Self::Settle(items) => match items.as_slice() {
+                [(scope, ..)] => Keys::of_scope(scope),
+                _ => Keys::of_scopes(items.iter().map(|(scope, ..)| scope)),
             },
-            Self::Prepare(op) => match op.prepare.changes.as_slice() {
+            Self::Prepare(prepare, _) => match prepare.changes.as_slice() {
                 [one] if matches!(one.change, Prepared::Complete { .. }) => Keys::Alone,
-                [one] => keys_of(&one.scope, &op.object_keys),
-                _ => Keys::Objects(&op.object_keys),
+                [one] => Keys::of_scope(&one.scope),
+                changes => Keys::of_scopes(changes.iter().map(|change| &change.scope)),
             },
-            Self::PutPart(part) => Keys::Part(&part.object_key, part.upload, part.number),
-            Self::Discard(discard) => Keys::Objects(&discard.object_keys),
-            Self::TakeIn(op) => match (&op.taken, op.scope.upload) {
-                (Taken::Parts(..), _) => Keys::Alone,
-                (_, Some((id, Some(number)))) => Keys::Part(&op.object_key, id, number),
-                _ => Keys::Object(&op.object_key),
+            Self::Discard(discard) => Keys::of_scopes(discard.scopes.iter()),
+            Self::TakeIn(op) => match &op.taken {
+                Taken::Parts(..) => Keys::Alone,
+                _ => Keys::one(&op.object_key, op.scope.part()),
             },
             Self::SetBucket(_)
             | Self::ForgetBucket { .. }
@@ -397,31 +334,24 @@ impl Op {
     }
 }
 
-fn keys_of<'a>(scope: &Scope, object_keys: &'a [Vec<u8>]) -> Keys<'a> {
-    match (scope.upload, object_keys) {
-        (Some((id, Some(number))), [object_key]) => Keys::Part(object_key, id, number),
-        _ => Keys::Objects(object_keys),
-    }
-}
-
 /// The length of the longest head of the queue whose operations are independent, so that
 /// each can be checked against the state before the batch. It has a key at most once, or
 /// several of its parts.
 pub(super) fn independent(queued: &mut dyn Iterator<Item = &Op>) -> usize {
-    let mut objects: HashSet<&[u8]> = HashSet::new();
-    let mut with_parts: HashSet<&[u8]> = HashSet::new();
+    let mut objects: HashSet<Cow<'_, [u8]>> = HashSet::new();
+    let mut with_parts = HashSet::new();
     let mut parts = HashSet::new();
     let mut count = 0;
     for op in queued.take(GROUP_MAX) {
+        let mut is_free = |key| !with_parts.contains(&key) && objects.insert(key);
         let free = match op.keys() {
             Keys::Alone => false,
-            Keys::Object(key) => !with_parts.contains(key) && objects.insert(key),
-            Keys::Objects(keys) => keys
-                .iter()
-                .all(|key| !with_parts.contains(key.as_slice()) && objects.insert(key)),
+            Keys::Object(key) => is_free(key),
+            Keys::Objects(keys) => keys.into_iter().all(is_free),
             Keys::Part(key, upload, number) => {
+                let free = !objects.contains(&key) && parts.insert((upload, number));
                 with_parts.insert(key);
-                !objects.contains(key) && parts.insert((upload, number))
+                free
             }
         };
         if !free {

@@ -1,10 +1,10 @@
 //! Changes of other primaries: kept beside the present state, then applied or dropped.
 
-use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, receive, settle};
+use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, Standing, receive, settle};
 
 use super::{
     Freed,
-    op::{Mark, PrepareOp, SettleOp},
+    op::Mark,
     stage::{Stage, open_bucket},
 };
 use crate::{
@@ -18,8 +18,11 @@ use crate::{
 };
 
 impl Stage<'_> {
-    pub(super) fn prepare(&mut self, op: PrepareOp) -> Result<(), Error> {
-        let (prepare, mut bytes) = (op.prepare, op.bytes);
+    pub(super) fn prepare(
+        &mut self,
+        prepare: Prepare,
+        mut bytes: Option<(PutBytes, FileId)>,
+    ) -> Result<(), Error> {
         let mut receipts = Vec::with_capacity(prepare.changes.len());
         for change in &prepare.changes {
             let receipt = receipt(self.view, self.store.committer.epoch(), &prepare, change)?;
@@ -34,7 +37,8 @@ impl Stage<'_> {
                     None => current(self.view, &change.scope)?,
                     Some(_) => None,
                 };
-                self.admit(*len, replaced.as_slice())?;
+                let given = replaced.map_or(0, |record| record.given_back());
+                self.admit(*len, given)?;
             }
             receipts.push(receipt);
         }
@@ -111,8 +115,8 @@ impl Stage<'_> {
         StoredBytes { id, crc }
     }
 
-    pub(super) fn settle(&mut self, op: SettleOp) -> Result<(), Error> {
-        for (scope, stamp, standing) in op.items {
+    pub(super) fn settle(&mut self, items: Vec<(Scope, Stamp, Standing)>) -> Result<(), Error> {
+        for (scope, stamp, standing) in items {
             let record = self.view.pending(&scope.tree_key())?;
             if let Some(record) = record.filter(|record| record.stamp == stamp) {
                 let settlement = settle(record.pending(), standing);

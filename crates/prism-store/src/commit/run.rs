@@ -4,18 +4,18 @@
 use prism_replica::Stamp;
 
 use super::{
-    op::{CompleteOp, CreateOp, DeleteOp, Given, Op, OpResult, Outcome, PartOp, PutOp},
-    stage::{Stage, check, existing, is_of_versions, manifest_of, open_bucket},
+    op::{CompleteOp, Given, Op, OpResult, Outcome, PutOp},
+    stage::{Stage, check, existing, manifest_of, open_bucket},
     succession::{Base, How},
 };
 use crate::{
     error::Error,
     inner::Inner,
-    keys::part_key,
+    keys::{bucket_of, part_key, upload_key},
     layout::FileId,
     lsm::Batch,
     record::{Payload, Record},
-    types::OBJECT_LEN_MAX,
+    types::{OBJECT_LEN_MAX, UploadId},
     uploads::Garbage,
     view::View,
 };
@@ -49,25 +49,35 @@ impl<'a> Stage<'a> {
 
 impl Stage<'_> {
     fn op(&mut self, op: Op, given: Option<Given>) -> Result<(), Error> {
-        let stamp = given.map(|given| given.stamp);
         match op {
-            Op::Put(put) => self.put(put, given),
+            Op::Put(put) => match put.part {
+                None => self.put(put, given),
+                Some((upload, number)) => self.put_part(put, upload, number, given),
+            },
             Op::Delete(delete) => self.delete(&delete, given),
             Op::Change {
-                bucket,
                 object_key,
                 version,
                 change,
             } => {
-                let info = existing(self.view, &bucket)?;
-                let how = How::of_bucket(self.view, &info, given, &object_key)?;
-                self.change_meta(how, &bucket, object_key, version, change)
+                let bucket = existing(self.view, bucket_of(&object_key))?;
+                let how = How::of_bucket(self.view, &bucket, given, &object_key)?;
+                self.change_meta(how, &object_key, version, change)
             }
-            Op::CreateUpload(create) => self.create_upload(create, stamp),
-            Op::PutPart(part) => self.put_part(part, stamp),
+            Op::CreateUpload {
+                object_key,
+                id,
+                mut record,
+            } => {
+                open_bucket(self.view, bucket_of(&object_key))?;
+                record.stamp = self.stamp(given.map(|given| given.stamp), None);
+                let (key, value) = (upload_key(&object_key, id), record.encode()?);
+                self.batch.insert(&self.lsm.uploads, key, value);
+                Ok(())
+            }
             Op::Complete(complete) => self.complete(complete, given),
-            Op::Prepare(prepare) => self.prepare(prepare),
-            Op::Settle(settle) => self.settle(settle),
+            Op::Prepare(prepare, bytes) => self.prepare(prepare, bytes),
+            Op::Settle(items) => self.settle(items),
             Op::Forget(deletions) => self.forget(deletions),
             Op::Adopt(epoch, state) => {
                 self.adopt(epoch, state);
@@ -76,9 +86,9 @@ impl Stage<'_> {
             Op::TakeIn(take_in) => self.take_in(take_in),
             Op::TakeVersions(taken) => self.take_versions(taken),
             Op::Discard(discard) => self.discard(&discard),
-            Op::Abort { upload_key, id, .. } => {
-                self.view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
-                self.batch.remove(&self.lsm.uploads, upload_key);
+            Op::Abort { object_key, id } => {
+                let key = self.present_upload(&object_key, id)?;
+                self.batch.remove(&self.lsm.uploads, key);
                 self.discard_parts(id);
                 Ok(())
             }
@@ -89,60 +99,41 @@ impl Stage<'_> {
     }
 
     fn put(&mut self, put: PutOp, given: Option<Given>) -> Result<(), Error> {
-        let bucket = open_bucket(self.view, &put.bucket)?;
+        let bucket = open_bucket(self.view, bucket_of(&put.object_key))?;
         let current = self.view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
         let how = How::of_bucket(self.view, &bucket, given, &put.object_key)?;
         let base = Base::for_change(self.view, how, &put.object_key, current)?;
-        let succession = self.succession(how, base)?;
+        let len = put.record.len;
         self.insert_bytes(put.id, put.bytes);
-        self.admit(put.record.len, succession.lost())?;
-        self.make_current(&put.object_key, put.record, succession)
+        self.make_current(&put.object_key, put.record, how, base)?;
+        self.admit(len, self.outcome.bytes.given)
     }
 
-    fn delete(&mut self, delete: &DeleteOp, given: Option<Given>) -> Result<(), Error> {
-        let bucket = existing(self.view, &delete.bucket)?;
-        let versioning = given.map_or(bucket.versioning, |given| given.versioning);
-        if is_of_versions(self.view, versioning, delete)? {
-            return self.delete_versions(&bucket, given, delete);
-        }
-        let mut found = Vec::with_capacity(delete.object_keys.len());
-        for object_key in &delete.object_keys {
-            let current = self.view.object(object_key)?;
-            check(delete.condition.as_ref(), current.as_ref())?;
-            found.extend(current.map(|record| (object_key.as_slice(), record)));
-        }
-        for (object_key, record) in found {
-            self.batch.remove(&self.lsm.objects, object_key);
-            if let Some(Given { stamp, .. }) = given {
-                let deletions = &self.lsm.deletions;
-                self.batch.insert(deletions, object_key, stamp.to_bytes());
-            }
-            self.lose(Some(record));
-        }
-        Ok(())
-    }
-
-    fn put_part(&mut self, mut part: PartOp, stamp: Option<Stamp>) -> Result<(), Error> {
-        let upload = self.view.upload(&part.upload_key)?;
-        upload.ok_or(Error::NoSuchUpload)?;
-        let replaced = self.view.part(part.upload, part.number)?;
-        part.record.stamp = self.stamp(stamp, replaced.as_ref().map(|record| record.stamp));
-        let record = part.record.encode()?;
-        self.admit(part.record.len, replaced.as_slice())?;
+    fn put_part(
+        &mut self,
+        mut part: PutOp,
+        upload: UploadId,
+        number: u16,
+        given: Option<Given>,
+    ) -> Result<(), Error> {
+        self.present_upload(&part.object_key, upload)?;
+        let replaced = self.view.part(upload, number)?;
+        let current = replaced.as_ref().map(|record| record.stamp);
+        part.record.stamp = self.stamp(given.map(|given| given.stamp), current);
         self.outcome.stamp = part.record.stamp;
         self.lose(replaced);
-        let (id, key) = (part.id.to_bytes(), part_key(part.upload, part.number));
-        self.batch.insert(&self.lsm.files, id, part.file_record);
-        self.batch.insert(&self.lsm.parts, key, record);
-        Ok(())
+        self.insert_bytes(part.id, part.bytes);
+        let (key, value) = (part_key(upload, number), part.record.encode()?);
+        self.batch.insert(&self.lsm.parts, key, value);
+        self.admit(part.record.len, self.outcome.bytes.given)
     }
 
     fn complete(&mut self, complete: CompleteOp, given: Option<Given>) -> Result<(), Error> {
-        let upload = self.view.upload(&complete.upload_key)?;
-        upload.ok_or(Error::NoSuchUpload)?;
-        let bucket = open_bucket(self.view, &complete.bucket)?;
-        let current = self.view.object(&complete.object_key)?;
+        let object_key = complete.object_key.as_slice();
+        self.present_upload(object_key, complete.upload)?;
+        let bucket = open_bucket(self.view, bucket_of(object_key))?;
+        let current = self.view.object(object_key)?;
         check(complete.condition.as_ref(), current.as_ref())?;
         let is_seen = |part: &Record, seen: &FileId| part.payload == Payload::File { id: *seen };
         let manifest = manifest_of(self.view, complete.upload, &complete.parts, is_seen)?;
@@ -150,29 +141,23 @@ impl Stage<'_> {
         if len > OBJECT_LEN_MAX {
             return Err(Error::TooLarge);
         }
-        let how = How::of_bucket(self.view, &bucket, given, &complete.object_key)?;
-        let base = Base::for_change(self.view, how, &complete.object_key, current)?;
-        let succession = self.succession(how, base)?;
-        let record = Record {
-            stamp: Stamp::NONE,
-            version: None,
-            payload: Payload::Parts { id: complete.id },
-            len,
-            meta: complete.meta,
-        };
-        self.make_current(&complete.object_key, record, succession)?;
-        self.end_upload(complete.upload_key, complete.id, &manifest)?;
+        let how = How::of_bucket(self.view, &bucket, given, object_key)?;
+        let base = Base::for_change(self.view, how, object_key, current)?;
+        let payload = Payload::Parts { id: complete.id };
+        let record = Record::new(payload, len, complete.meta);
+        self.make_current(object_key, record, how, base)?;
+        self.end_upload(object_key, complete.id, &manifest)?;
         self.outcome.len = len;
         Ok(())
     }
 
-    fn create_upload(&mut self, mut create: CreateOp, stamp: Option<Stamp>) -> Result<(), Error> {
-        open_bucket(self.view, &create.bucket)?;
-        create.record.stamp = self.stamp(stamp, None);
-        let value = create.record.encode()?;
-        self.batch
-            .insert(&self.lsm.uploads, create.upload_key, value);
-        Ok(())
+    /// The key of an upload in its tree; [`Error::NoSuchUpload`] if there is none.
+    fn present_upload(&self, object_key: &[u8], id: UploadId) -> Result<Vec<u8>, Error> {
+        let key = upload_key(object_key, id);
+        match self.view.upload(&key)? {
+            Some(_) => Ok(key),
+            None => Err(Error::NoSuchUpload),
+        }
     }
 
     fn forget(&mut self, deletions: Vec<(Vec<u8>, Stamp)>) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use super::op::{Condition, DeleteOp, Freed, Outcome};
 use crate::{
     error::Error,
     inner::Inner,
-    keys::part_key,
+    keys::{bucket_of, part_key, upload_key},
     layout::FileId,
     lsm::{Batch, Lsm},
     record::{Payload, PutBytes, Record},
@@ -43,14 +43,15 @@ impl Stage<'_> {
     /// Stores the manifest of a completed upload. Parts that are not in it become garbage.
     pub(super) fn end_upload(
         &mut self,
-        upload_key: Vec<u8>,
+        object_key: &[u8],
         id: FileId,
         manifest: &Manifest,
     ) -> Result<(), Error> {
         let encoded = manifest.encode()?;
         self.batch
             .insert(&self.lsm.manifests, id.to_bytes(), encoded);
-        self.batch.remove(&self.lsm.uploads, upload_key);
+        let upload = upload_key(object_key, manifest.upload);
+        self.batch.remove(&self.lsm.uploads, upload);
         for part in &manifest.parts {
             let key = part_key(manifest.upload, part.number);
             self.batch.remove(&self.lsm.parts, key);
@@ -59,13 +60,10 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Counts `len` bytes that replace the lost records, if the quota allows them.
-    pub(super) fn admit(&mut self, len: u64, lost: &[Record]) -> Result<(), Error> {
-        let whole = |record: &&Record| !matches!(record.payload, Payload::Parts { .. });
-        let given = lost.iter().filter(whole).map(|record| record.len).sum();
-        let usage = &self.store.files.usage;
-        usage.check(Change { taken: len, given })?;
-        // `lose` counts the bytes that are given back.
+    /// Counts `len` bytes, if the quota allows them in place of `given` bytes, which `lose` counts.
+    pub(super) fn admit(&mut self, len: u64, given: u64) -> Result<(), Error> {
+        let taken = len;
+        self.store.files.usage.check(Change { taken, given })?;
         self.outcome.bytes.taken += len;
         Ok(())
     }
@@ -153,10 +151,10 @@ pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Erro
 ///
 /// # Errors
 /// [`Error::NoSuchBucket`] or [`Error::NoSuchObject`].
-pub(crate) fn present(view: &View<'_>, bucket: &str, object_key: &[u8]) -> Result<Record, Error> {
+pub(crate) fn present(view: &View<'_>, object_key: &[u8]) -> Result<Record, Error> {
     match view.object(object_key)? {
         Some(record) => Ok(record),
-        None => existing(view, bucket).and(Err(Error::NoSuchObject)),
+        None => existing(view, bucket_of(object_key)).and(Err(Error::NoSuchObject)),
     }
 }
 

@@ -44,20 +44,20 @@ pub(super) struct Base {
     current: Option<Record>,
     /// The stamp of the last change of any of its versions.
     last: Option<Stamp>,
-    /// The place of the null version, unless it is current.
-    null_place: Option<Place>,
-    null: Option<Record>,
+    /// The null version and its place, unless it is current.
+    null: Option<(Place, Option<Record>)>,
 }
 
 impl Base {
     pub(super) fn of_key(view: &View<'_>, object_key: &[u8]) -> Result<Self, Error> {
-        let null_place = view.null_place(object_key)?;
-        let null = null_place.map(|place| view.version(&version_key(object_key, &place)));
+        let null = view.null_place(object_key)?.map(|place| {
+            let record = view.version(&version_key(object_key, &place))?;
+            Ok::<_, Error>((place, record))
+        });
         Ok(Self {
             current: view.object(object_key)?,
             last: view.change(object_key)?,
-            null_place,
-            null: null.transpose()?.flatten(),
+            null: null.transpose()?,
         })
     }
 
@@ -79,109 +79,62 @@ impl Base {
     }
 }
 
-/// The stamp and the name of a key's new state, and what it replaces.
-pub(super) struct Succession {
+/// The stamp and the name of a key's new state.
+pub(super) struct Successor {
     pub(super) stamp: Stamp,
     pub(super) version: Option<VersionId>,
-    /// Whether other replicas make the change as well.
-    is_given: bool,
-    /// The object that was current and becomes a version.
-    moved: Option<Moved>,
-    /// The records that are lost.
-    lost: Vec<Record>,
-    /// The place of the null version, if it is one of the lost records.
-    lost_null: Option<Place>,
-}
-
-impl Succession {
-    /// The records whose bytes go.
-    pub(super) fn lost(&self) -> &[Record] {
-        &self.lost
-    }
-}
-
-struct Moved {
-    place: Place,
-    is_null: bool,
-    /// Encoded [`Record`].
-    record: Vec<u8>,
 }
 
 impl Stage<'_> {
-    /// Plans the replacement of a key's state. Changes nothing yet.
-    pub(super) fn succession(&self, how: How, base: Base) -> Result<Succession, Error> {
+    /// Moves and removes what a new state of a key replaces. The current object stays in its
+    /// tree: the caller overwrites or removes it.
+    pub(super) fn make_way(
+        &mut self,
+        object_key: &[u8],
+        how: How,
+        base: Base,
+    ) -> Result<Successor, Error> {
         let current_stamp = base.current.as_ref().map(|record| record.stamp);
         let stamp = self.stamp(how.stamp, current_stamp.max(base.last));
-        let (mut moved, mut lost, mut lost_null) = (None, Vec::new(), None);
-        match (how.versioning, base.current) {
-            (Versioning::Enabled, current) => moved = current,
-            (Versioning::Suspended, Some(record)) if record.id() != VersionId::Null => {
-                moved = Some(record);
+        let version = match how.versioning {
+            Versioning::Never => None,
+            Versioning::Enabled => Some(VersionId::Of(stamp)),
+            Versioning::Suspended => Some(VersionId::Null),
+        };
+        if let (Some(VersionId::Null), Some((place, null))) = (version, base.null) {
+            self.lose(null);
+            self.remove_version(object_key, &place, true);
+        }
+        match base.current {
+            // A version replaces another one of the same name.
+            Some(record) if version.is_some_and(|version| version != record.id()) => {
+                self.insert_version(object_key, &record)?;
             }
-            (_, current) => lost.extend(current),
+            replaced => self.lose(replaced),
         }
-        if how.versioning == Versioning::Suspended {
-            lost_null = base.null_place;
-            lost.extend(base.null);
+        if version.is_some() {
+            self.note_last(object_key, stamp);
         }
-        let moved = moved.map(|record| {
-            Ok::<_, Error>(Moved {
-                place: record.place(),
-                is_null: record.id() == VersionId::Null,
-                record: record.encode()?,
-            })
-        });
-        Ok(Succession {
-            stamp,
-            version: match how.versioning {
-                Versioning::Never => None,
-                Versioning::Enabled => Some(VersionId::Of(stamp)),
-                Versioning::Suspended => Some(VersionId::Null),
-            },
-            is_given: how.stamp.is_some(),
-            moved: moved.transpose()?,
-            lost,
-            lost_null,
-        })
+        Ok(Successor { stamp, version })
     }
 
-    /// Makes a record the current object of its key, with the succession's stamp and name.
+    /// Makes a record the current object of its key.
     pub(super) fn make_current(
         &mut self,
         object_key: &[u8],
         mut record: Record,
-        succession: Succession,
+        how: How,
+        base: Base,
     ) -> Result<(), Error> {
-        record.stamp = succession.stamp;
-        record.version = succession.version;
-        let value = record.encode()?;
-        self.outcome.stamp = record.stamp;
-        self.outcome.version = record.version;
-        if succession.is_given {
+        if how.stamp.is_some() {
             self.batch.remove(&self.lsm.deletions, object_key);
         }
-        self.make_way(object_key, succession);
+        let Successor { stamp, version } = self.make_way(object_key, how, base)?;
+        (record.stamp, record.version) = (stamp, version);
+        (self.outcome.stamp, self.outcome.version) = (stamp, version);
+        let value = record.encode()?;
         self.batch.insert(&self.lsm.objects, object_key, value);
         Ok(())
-    }
-
-    /// Moves and removes what a new state replaces. The current object stays in its tree: the
-    /// caller overwrites or removes it.
-    pub(super) fn make_way(&mut self, object_key: &[u8], succession: Succession) {
-        self.lose(succession.lost);
-        if let Some(place) = succession.lost_null {
-            self.remove_version(object_key, &place, true);
-        }
-        if let Some(moved) = succession.moved {
-            let key = version_key(object_key, &moved.place);
-            self.batch.insert(&self.lsm.versions, key, moved.record);
-            if moved.is_null {
-                self.batch.insert(&self.lsm.nulls, object_key, moved.place);
-            }
-        }
-        if succession.version.is_some() {
-            self.note_last(object_key, succession.stamp);
-        }
     }
 
     /// Notes the stamp of the last change of a key that has versions.
@@ -199,12 +152,26 @@ impl Stage<'_> {
         }
         for found in view.versions_of(object_key) {
             let (place, record) = found?;
-            let key = version_key(object_key, &place);
-            self.batch.remove(&self.lsm.versions, key);
+            self.remove_version(object_key, &place, false);
             self.lose(Some(record));
         }
         self.batch.remove(&self.lsm.nulls, object_key);
         self.batch.remove(&self.lsm.changes, object_key);
+        Ok(())
+    }
+
+    /// Stores a version that is not current.
+    pub(super) fn insert_version(
+        &mut self,
+        object_key: &[u8],
+        record: &Record,
+    ) -> Result<(), Error> {
+        let place = record.place();
+        let (key, value) = (version_key(object_key, &place), record.encode()?);
+        self.batch.insert(&self.lsm.versions, key, value);
+        if record.id() == VersionId::Null {
+            self.batch.insert(&self.lsm.nulls, object_key, place);
+        }
         Ok(())
     }
 

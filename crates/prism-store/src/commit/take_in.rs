@@ -99,8 +99,8 @@ impl Stage<'_> {
         let fetched = op.versions.iter();
         let fetched = fetched.filter(|version| !staying.contains_key(&version.place));
         let len = fetched.filter_map(|version| version.len()).sum();
-        let gone: Vec<Record> = lost.values().map(|(own, _)| own.clone()).collect();
-        self.admit(len, &gone)?;
+        let given = lost.values().map(|(own, _)| own.given_back()).sum();
+        self.admit(len, given)?;
         // These come first: the last write of a key counts.
         self.batch.remove(&self.lsm.objects, object_key);
         self.batch.remove(&self.lsm.nulls, object_key);
@@ -163,7 +163,7 @@ impl Stage<'_> {
         let Some((id, _)) = scope.upload else {
             return Err(Error::corrupt("upload without a name"));
         };
-        let key = upload_key(&scope.bucket, &scope.key, id);
+        let key = upload_key(&scope.object_key(), id);
         self.batch.insert(&self.lsm.uploads, key, upload.encode()?);
         Ok(())
     }
@@ -177,7 +177,8 @@ impl Stage<'_> {
         is_damaged: bool,
     ) -> Result<(), Error> {
         let lost = current(self.view, scope)?;
-        self.admit(taken.len().unwrap_or(0), lost.as_slice())?;
+        let given = lost.as_ref().map_or(0, Record::given_back);
+        self.admit(taken.len().unwrap_or(0), given)?;
         let record = self.insert_taken(taken)?.encode()?;
         match lost.as_ref().map(|lost| lost.payload) {
             // The list of its parts may be unreadable.
@@ -260,7 +261,7 @@ impl Stage<'_> {
                 self.batch.remove(&self.lsm.deletions, key);
             }
             Some((id, None)) => {
-                let key = upload_key(&scope.bucket, &scope.key, id);
+                let key = upload_key(&scope.object_key(), id);
                 self.batch.remove(&self.lsm.uploads, key);
                 self.discard_parts(id);
             }
@@ -277,7 +278,7 @@ impl Stage<'_> {
 fn has_place_for(view: &View<'_>, scope: &Scope) -> Result<bool, Error> {
     match scope.upload {
         Some((id, Some(_))) => {
-            let key = upload_key(&scope.bucket, &scope.key, id);
+            let key = upload_key(&scope.object_key(), id);
             Ok(view.upload(&key)?.is_some())
         }
         _ => Ok(true),

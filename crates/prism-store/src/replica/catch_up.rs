@@ -155,7 +155,7 @@ impl CatchUp<'_> {
         has_place: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
         let mut page = self.page(request, |key| !has_place(key))?;
-        page.items.retain(|(scope, _)| !scope.is_part());
+        page.items.retain(|(scope, _)| scope.part().is_none());
         if request.after.is_none() && !request.uploads {
             let index = &self.store.inner.committer.index;
             let open = index.select(|entry| {
@@ -211,7 +211,7 @@ impl CatchUp<'_> {
                 };
                 let page = self.page_up_to(request, None, PAGE_MAX, |_| true)?;
                 let mut scopes: Vec<Scope> = page.items.into_iter().map(|(s, _)| s).collect();
-                scopes.retain(|scope| !scope.is_part());
+                scopes.retain(|scope| scope.part().is_none());
                 let index = &self.store.inner.committer.index;
                 let open = index.select(|entry| entry.scope.bucket == bucket);
                 scopes.extend(open.into_iter().map(|(scope, _)| scope));
@@ -220,7 +220,11 @@ impl CatchUp<'_> {
                 }
                 // Few at a time: each may have many versions.
                 for some in scopes.chunks(PURGED_AT_ONCE) {
-                    let op = Op::Discard(DiscardOp::of_gone(some.to_vec()));
+                    let op = Op::Discard(DiscardOp {
+                        scopes: some.to_vec(),
+                        since: None,
+                        of_gone: true,
+                    });
                     self.store.submit(op)?;
                 }
             }
@@ -233,7 +237,11 @@ impl CatchUp<'_> {
         let submit = |scopes: Vec<Scope>| match scopes.is_empty() {
             true => Ok(()),
             false => {
-                let op = Op::Discard(DiscardOp::new(scopes, since));
+                let op = Op::Discard(DiscardOp {
+                    scopes,
+                    since,
+                    of_gone: false,
+                });
                 self.store.submit_when(op, when).map(drop)
             }
         };
@@ -330,7 +338,7 @@ fn uploads<'v>(
         .after
         .and_then(|after| after.upload.map(|upload| (after, upload)));
     let begin = begun.map_or(Bound::Unbounded, |(after, (id, _))| {
-        Bound::Included(upload_key(&after.bucket, &after.key, id))
+        Bound::Included(upload_key(&after.object_key(), id))
     });
     let prefix = escaped_prefix(request.bucket, "");
     let found = under(prefix, |begin| view.uploads(begin), begin);

@@ -130,7 +130,7 @@ impl CatchUp<'_> {
             (None, None) => self.find_object(scope)?,
             (None, Some(at)) => self.find_version(scope, at)?,
             (Some((id, None)), _) => {
-                let key = upload_key(&scope.bucket, &scope.key, id);
+                let key = upload_key(&scope.object_key(), id);
                 let upload = self.store.view().upload(&key)?;
                 upload.map(|record| (Handed::new(record.stamp, record.meta, None), None))
             }

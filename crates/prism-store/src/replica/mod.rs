@@ -54,9 +54,10 @@ impl Scope {
         }
     }
 
-    /// Whether this is a part of an upload. An upload that is removed takes its parts along.
-    pub(crate) fn is_part(&self) -> bool {
-        matches!(self.upload, Some((_, Some(_))))
+    /// The upload and the number of a part. An upload that is removed takes its parts along.
+    pub(crate) fn part(&self) -> Option<(UploadId, u16)> {
+        let (id, number) = self.upload?;
+        Some((id, number?))
     }
 
     pub(crate) fn object_key(&self) -> Vec<u8> {
@@ -67,7 +68,7 @@ impl Scope {
     pub(crate) fn tree_key(&self) -> Vec<u8> {
         let (kind, key) = match self.upload {
             None => (b'o', self.object_key()),
-            Some((id, None)) => (b'u', upload_key(&self.bucket, &self.key, id)),
+            Some((id, None)) => (b'u', upload_key(&self.object_key(), id)),
             Some((id, Some(number))) => (b'p', part_key(id, number).to_vec()),
         };
         [&[kind], key.as_slice()].concat()

@@ -1,13 +1,13 @@
 //! Changes that this store prepares for other primaries, and what became of them. The rules
 //! are those of [`prism_replica::happened`] and [`prism_replica::settle`].
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use prism_replica::{Pending, Stamp, Standing, has};
 
 use super::{Decided, Prepare, Scope};
 use crate::{
-    commit::{Op, SettleOp, When},
+    commit::{Op, When},
     error::Error,
     put::PutWriter,
     store::Store,
@@ -40,7 +40,7 @@ impl OpenChanges<'_> {
             check_bucket(&change.scope.bucket)?;
             check_key(&change.scope.key)?;
         }
-        PutWriter::begin_prepare(Arc::clone(&self.store.inner), prepare)
+        PutWriter::begin_prepare(&self.store.inner, prepare)
     }
 
     /// The standing of a change whose primary is this node. May block on disk.
@@ -126,8 +126,7 @@ impl OpenChanges<'_> {
         if items.is_empty() {
             return Ok(());
         }
-        self.store
-            .submit_when(Op::Settle(SettleOp::new(items)), when)?;
+        self.store.submit_when(Op::Settle(items), when)?;
         Ok(())
     }
 

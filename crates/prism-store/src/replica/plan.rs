@@ -8,13 +8,14 @@ use prism_replica::Stamp;
 use super::{Bytes, Change, Keeps, Scope, ScopedChange};
 use crate::{
     commit::{
-        CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PartOp, PutOp, check,
-        effective_versioning, is_of_versions, open_bucket, present, version_of,
+        CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PutOp, check, effective_versioning,
+        is_of_versions, open_bucket, present, version_of,
     },
     error::Error,
+    keys::upload_key,
     layout::FileId,
     record::{Payload, PutBytes, Record},
-    types::{Removed, VERSIONS_MAX, VersionId, Versioning},
+    types::{Removed, UploadId, VERSIONS_MAX, VersionId, Versioning},
     view::{View, holds},
 };
 
@@ -72,24 +73,18 @@ pub(super) fn plan(
             };
             change
         }
-        Op::PutPart(part) => {
-            let change = planner.part(scope, part)?;
-            plan.bytes = copy_of(file)?;
-            change
-        }
         Op::Delete(delete) => {
             (plan.changes, plan.outcome.removed) = planner.delete(scopes, delete)?;
             return Ok(plan);
         }
         Op::Change {
-            bucket,
             object_key,
             version,
             change: edit,
         } => {
             let mut record = match version {
-                None => present(view, bucket, object_key)?,
-                Some(id) => version_of(view, bucket, object_key, *id)?.0,
+                None => present(view, object_key)?,
+                Some(id) => version_of(view, object_key, *id)?.0,
             };
             std::mem::replace(edit, Box::new(|_| ()))(&mut record.meta);
             record.encode()?;
@@ -97,9 +92,9 @@ pub(super) fn plan(
             *edit = Box::new(|meta| *meta = record.meta);
             change
         }
-        Op::CreateUpload(create) => {
-            open_bucket(view, &create.bucket)?;
-            planner.of_scope(scope, Change::Begin(create.record.meta.clone()))?
+        Op::CreateUpload { record, .. } => {
+            open_bucket(view, &scope.bucket)?;
+            planner.of_scope(scope, Change::Begin(record.meta.clone()))?
         }
         Op::Complete(complete) => planner.complete(scope, complete)?,
         Op::Abort { .. } => {
@@ -115,24 +110,26 @@ pub(super) fn plan(
 
 impl Planner<'_> {
     fn put(&self, scope: &Scope, put: &PutOp) -> Result<ScopedChange, Error> {
-        open_bucket(self.view, &put.bucket)?;
-        check(put.condition.as_ref(), self.object(scope)?.as_ref())?;
         let (meta, len) = (put.record.meta.clone(), put.record.len);
-        self.of_new_version(scope, Change::Write { meta, len })
+        let write = Change::Write { meta, len };
+        if let Some((id, _)) = put.part {
+            self.check_upload(scope, id)?;
+            return self.of_scope(scope, write);
+        }
+        open_bucket(self.view, &scope.bucket)?;
+        check(put.condition.as_ref(), self.object(scope)?.as_ref())?;
+        self.of_new_version(scope, write)
     }
 
-    fn part(&self, scope: &Scope, part: &PartOp) -> Result<ScopedChange, Error> {
-        let upload = self.view.upload(&part.upload_key)?;
-        upload.ok_or(Error::NoSuchUpload)?;
-        let (meta, len) = (part.record.meta.clone(), part.record.len);
-        self.of_scope(scope, Change::Write { meta, len })
+    fn check_upload(&self, scope: &Scope, id: UploadId) -> Result<(), Error> {
+        let upload = self.view.upload(&upload_key(&scope.object_key(), id))?;
+        upload.map(drop).ok_or(Error::NoSuchUpload)
     }
 
     fn complete(&self, scope: &Scope, complete: &CompleteOp) -> Result<ScopedChange, Error> {
         let view = self.view;
-        let upload = view.upload(&complete.upload_key)?;
-        upload.ok_or(Error::NoSuchUpload)?;
-        open_bucket(view, &complete.bucket)?;
+        self.check_upload(scope, complete.upload)?;
+        open_bucket(view, &scope.bucket)?;
         check(complete.condition.as_ref(), self.object(scope)?.as_ref())?;
         let mut parts = Vec::with_capacity(complete.parts.len());
         for (number, seen) in &complete.parts {
@@ -203,7 +200,7 @@ impl Planner<'_> {
             return self.of_new_version(scope, Change::Remove).map(Some);
         };
         let object_key = scope.object_key();
-        match version_of(self.view, &scope.bucket, &object_key, id) {
+        match version_of(self.view, &object_key, id) {
             Ok((record, _)) => check(condition, Some(&record))?,
             Err(Error::NoSuchVersion) => {
                 check(condition, None)?;

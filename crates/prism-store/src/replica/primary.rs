@@ -14,7 +14,7 @@ use crate::{
     commit::{Given, Op, OpResult, When},
     error::Error,
     inner::Inner,
-    keys::{split_object_key, split_upload_key},
+    keys::split_object_key,
 };
 
 impl Inner {
@@ -170,36 +170,26 @@ fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
 
 /// The scopes that a change locks. A deletion changes all of them, other changes the first.
 fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
-    match op {
-        Op::Put(put) => Ok(vec![scope_of(&put.object_key)?]),
-        Op::Delete(delete) => delete.object_keys.iter().map(|key| scope_of(key)).collect(),
-        Op::Change { object_key, .. } => Ok(vec![scope_of(object_key)?]),
-        Op::PutPart(part) => {
-            let upload = Some((part.upload, Some(part.number)));
-            let scope = scope_of(&part.object_key)?;
-            Ok(vec![Scope { upload, ..scope }])
+    let (object_key, upload) = match op {
+        Op::Delete(delete) => return delete.object_keys.iter().map(|key| scope_of(key)).collect(),
+        Op::Put(put) => (
+            &put.object_key,
+            put.part.map(|(id, number)| (id, Some(number))),
+        ),
+        Op::Change { object_key, .. } => (object_key, None),
+        Op::CreateUpload { object_key, id, .. } | Op::Abort { object_key, id } => {
+            (object_key, Some((*id, None)))
         }
-        Op::Complete(complete) => {
-            let object = scope_of(&complete.object_key)?;
-            let upload = Scope {
-                upload: Some((complete.upload, None)),
-                ..object.clone()
-            };
-            Ok(vec![object, upload])
-        }
-        Op::CreateUpload(create) => upload_scope(&create.object_key, &create.upload_key),
-        Op::Abort {
-            object_key,
-            upload_key,
-            ..
-        } => upload_scope(object_key, upload_key),
-        _ => Err(Error::WritesDisabled),
-    }
-}
-
-fn upload_scope(object_key: &[u8], upload_key: &[u8]) -> Result<Vec<Scope>, Error> {
-    let (_, id) = split_upload_key(upload_key).ok_or_else(|| Error::corrupt("upload key"))?;
-    let upload = Some((id, None));
-    let scope = scope_of(object_key)?;
-    Ok(vec![Scope { upload, ..scope }])
+        Op::Complete(complete) => (&complete.object_key, Some((complete.upload, None))),
+        _ => return Err(Error::WritesDisabled),
+    };
+    let object = scope_of(object_key)?;
+    let scope = Scope {
+        upload,
+        ..object.clone()
+    };
+    Ok(match op {
+        Op::Complete(_) => vec![object, scope],
+        _ => vec![scope],
+    })
 }

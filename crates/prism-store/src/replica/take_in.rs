@@ -282,7 +282,7 @@ impl Receiving {
             None => self.handed.len.filter(|_| self.done.is_empty()),
         };
         let Some(len) = next else { return Ok(()) };
-        let (store, object_key) = (Arc::clone(store), object_key.to_vec());
+        let object_key = object_key.to_vec();
         self.writer = Some(PutWriter::begin_piece(
             store,
             object_key,

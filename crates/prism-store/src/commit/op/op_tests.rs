@@ -19,22 +19,14 @@ fn bucket() -> Op {
 }
 
 fn part(key: &str, number: u16) -> Op {
-    Op::PutPart(PartOp {
+    let id = FileId::from_bytes([0; 8]);
+    Op::Put(PutOp {
         object_key: key.into(),
-        upload_key: Vec::new(),
-        upload: UploadId::new(1, 1),
-        number,
-        record: Record {
-            stamp: Stamp::NONE,
-            version: None,
-            payload: Payload::File {
-                id: FileId::from_bytes([0; 8]),
-            },
-            len: 0,
-            meta: ObjectMeta::default(),
-        },
-        id: FileId::from_bytes([0; 8]),
-        file_record: Vec::new(),
+        part: Some((UploadId::new(1, 1), number)),
+        record: Record::new(Payload::File { id }, 0, ObjectMeta::default()),
+        id,
+        bytes: PutBytes::File(Vec::new()),
+        condition: None,
     })
 }
 
