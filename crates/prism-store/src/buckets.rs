@@ -4,7 +4,7 @@
 use prism_replica::{Bucket, BucketRefusal, Phase, Stamp};
 
 use crate::{
-    commit::{Op, SetBucketOp, SetBy},
+    commit::{Op, SetBy},
     error::Error,
     keys::bucket_prefix,
     store::Store,
@@ -109,9 +109,6 @@ impl Buckets<'_> {
 
     /// Replaces the record of a bucket by the agreed one, unless the store has a later one.
     /// Objects of an earlier life are deleted first. Blocks on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn accept_record(&self, bucket: &str, record: &Bucket) -> Result<(), Error> {
         check_bucket(bucket)?;
         match self.set(bucket, record, SetBy::Agreed) {
@@ -135,9 +132,6 @@ impl Buckets<'_> {
 
     /// Deletes the record of a bucket that is gone, if the record has this stamp. Blocks on
     /// disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn forget(&self, bucket: &str, stamp: Stamp) -> Result<(), Error> {
         let name = bucket.to_owned();
         self.store.submit(Op::ForgetBucket { name, stamp })?;
@@ -155,12 +149,11 @@ impl Buckets<'_> {
 
     fn set(&self, bucket: &str, record: &Bucket, by: SetBy) -> Result<(), Error> {
         check_bucket(bucket)?;
-        let set = SetBucketOp {
+        self.store.submit(Op::SetBucket {
             name: bucket.to_owned(),
             record: record.clone(),
             by,
-        };
-        self.store.submit(Op::SetBucket(set))?;
+        })?;
         Ok(())
     }
 
@@ -198,9 +191,6 @@ impl Buckets<'_> {
     }
 
     /// At most `max` names behind `after` that have a record, in order. May block on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn names(&self, after: &str, max: usize) -> Result<Vec<BucketInfo>, Error> {
         self.store.view().bucket_records(after).take(max).collect()
     }
@@ -226,9 +216,6 @@ impl Buckets<'_> {
     }
 
     /// All buckets, by name, at most [`BUCKETS_MAX`]. May block on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn list(&self) -> Result<Vec<BucketInfo>, Error> {
         self.store.view().buckets(BUCKETS_MAX)
     }

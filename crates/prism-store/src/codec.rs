@@ -1,6 +1,8 @@
 //! The encoding of the trees' values: big-endian integers, and strings behind their length in two
 //! bytes. `record` and `uploads` define the values.
 
+use prism_replica::Stamp;
+
 use crate::{error::Error, types::ObjectMeta};
 
 /// Longest encoded metadata of one object, in bytes: S3 allows 8 KiB of
@@ -20,22 +22,35 @@ pub(crate) fn put_meta(out: &mut Vec<u8>, meta: &ObjectMeta) -> Result<(), Error
     let start = out.len();
     out.extend_from_slice(&meta.created_ms.to_be_bytes());
     put_string(out, &meta.etag)?;
-    put_pairs(out, &meta.headers)?;
-    put_pairs(out, &meta.user)?;
+    for pairs in [&meta.headers, &meta.user] {
+        let count = u16::try_from(pairs.len()).map_err(|_| Error::MetaTooLarge)?;
+        out.extend_from_slice(&count.to_be_bytes());
+        put_pairs(out, pairs)?;
+    }
     if out.len() - start > META_MAX {
         return Err(Error::MetaTooLarge);
     }
     Ok(())
 }
 
-fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result<(), Error> {
-    let count = u16::try_from(pairs.len()).map_err(|_| Error::MetaTooLarge)?;
-    out.extend_from_slice(&count.to_be_bytes());
+/// Appends pairs of strings. Their number stands before them.
+pub(crate) fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result<(), Error> {
     for (name, value) in pairs {
         put_string(out, name)?;
         put_string(out, value)?;
     }
     Ok(())
+}
+
+/// Reads a whole value by `read`.
+pub(crate) fn decode<T>(
+    value: &[u8],
+    what: &str,
+    read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+) -> Result<T, Error> {
+    let mut reader = Reader(value);
+    let found = read(&mut reader).filter(|_| reader.0.is_empty());
+    found.ok_or_else(|| Error::corrupt(what))
 }
 
 /// The bytes not read yet.
@@ -70,6 +85,10 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
+    pub(crate) fn stamp(&mut self) -> Option<Stamp> {
+        self.array().map(Stamp::from_bytes)
+    }
+
     pub(crate) fn string(&mut self) -> Option<String> {
         let len = self.u16()?;
         String::from_utf8(self.take_bytes(usize::from(len))?.to_vec()).ok()
@@ -80,13 +99,12 @@ impl<'a> Reader<'a> {
         Some(ObjectMeta {
             created_ms: self.u64()?,
             etag: self.string()?,
-            headers: self.pairs()?,
-            user: self.pairs()?,
+            headers: self.u16().and_then(|count| self.pairs(count))?,
+            user: self.u16().and_then(|count| self.pairs(count))?,
         })
     }
 
-    fn pairs(&mut self) -> Option<Vec<(String, String)>> {
-        let count = self.u16()?;
+    pub(crate) fn pairs(&mut self, count: u16) -> Option<Vec<(String, String)>> {
         (0..count)
             .map(|_| Some((self.string()?, self.string()?)))
             .collect()

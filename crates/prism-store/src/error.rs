@@ -77,9 +77,7 @@ impl OpenError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
-}
 
-impl OpenError {
     pub(crate) fn from_store(error: Error) -> Self {
         Self::Metadata(Box::new(error))
     }

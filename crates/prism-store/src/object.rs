@@ -71,8 +71,7 @@ pub enum Body {
 /// An object of parts, opened for reading. It stays readable and unchanged, whatever is written
 /// to its key.
 pub struct Parts {
-    store: Arc<Inner>,
-    id: FileId,
+    pin: Pin,
     manifest: Manifest,
     len: u64,
 }
@@ -89,15 +88,9 @@ pub struct Segment {
 }
 
 impl Parts {
-    /// Takes over the pin of the manifest.
-    pub(crate) fn new(store: Arc<Inner>, id: FileId, manifest: Manifest) -> Self {
+    pub(crate) fn new(pin: Pin, manifest: Manifest) -> Self {
         let len = manifest.parts.iter().map(|part| part.len).sum();
-        Self {
-            store,
-            id,
-            manifest,
-            len,
-        }
+        Self { pin, manifest, len }
     }
 
     /// Length of the whole object in bytes.
@@ -166,8 +159,9 @@ impl Parts {
     pub fn open(&self, index: usize) -> Result<CheckedFile, Error> {
         let part = self.manifest.parts.get(index);
         let part = part.ok_or(Error::InvalidName("no such part"))?;
-        let record = || self.store.lsm.view().file(part.file);
-        let file = CheckedFile::open(&self.store, part.file, record)?;
+        let store = &self.pin.store;
+        let record = || store.lsm.view().file(part.file);
+        let file = CheckedFile::open(store, part.file, record)?;
         let file = file.ok_or_else(|| Error::corrupt("file of a part missing"))?;
         match file.len() == part.len {
             true => Ok(file),
@@ -180,7 +174,21 @@ impl Parts {
     }
 }
 
-impl Drop for Parts {
+/// Keeps the files of a manifest as long as a reader has it.
+pub(crate) struct Pin {
+    store: Arc<Inner>,
+    id: FileId,
+}
+
+impl Pin {
+    pub(crate) fn new(store: &Arc<Inner>, id: FileId) -> Self {
+        store.pins.pin(id);
+        let store = Arc::clone(store);
+        Self { store, id }
+    }
+}
+
+impl Drop for Pin {
     fn drop(&mut self) {
         if !self.store.pins.unpin(self.id) {
             return;
@@ -201,7 +209,7 @@ impl Drop for Parts {
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts")
-            .field("id", &self.id)
+            .field("id", &self.pin.id)
             .field("count", &self.count())
             .field("len", &self.len)
             .finish_non_exhaustive()

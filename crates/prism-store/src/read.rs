@@ -8,14 +8,12 @@ use crate::{
     commit::version_of,
     error::Error,
     hot::Worth,
-    inner::Inner,
     keys::{checked_key, object_key},
     layout::FileId,
-    object::{Body, Derived, Object, Parts},
+    object::{Body, Derived, Object, Parts, Pin},
     record::{Payload, Record},
     store::Store,
     types::{ObjectInfo, VersionId},
-    uploads::Garbage,
     view::View,
 };
 
@@ -186,11 +184,7 @@ impl Store {
     ) -> Result<Option<Parts>, Error> {
         // Pinned before it is looked up: a commit that replaces the object from now on sees
         // the pin.
-        let pin = Pinned {
-            store: &self.inner,
-            id,
-        };
-        self.inner.pins.pin(id);
+        let pin = Pin::new(&self.inner, id);
         let view = self.view();
         let record = self.lookup(&view, bucket, key, version)?;
         if record.is_none_or(|record| record.payload != Payload::Parts { id }) {
@@ -198,22 +192,7 @@ impl Store {
         }
         let manifest = view.manifest(id)?;
         let manifest = manifest.ok_or_else(|| Error::corrupt("manifest missing"))?;
-        std::mem::forget(pin);
-        Ok(Some(Parts::new(Arc::clone(&self.inner), id, manifest)))
-    }
-}
-
-/// A pin that no reader has yet.
-struct Pinned<'a> {
-    store: &'a Inner,
-    id: FileId,
-}
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        if self.store.pins.unpin(self.id) {
-            self.store.collect(Garbage::Manifest(self.id));
-        }
+        Ok(Some(Parts::new(pin, manifest)))
     }
 }
 

@@ -5,7 +5,7 @@ use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
 
 use crate::{
     blocks::crc32c,
-    codec::{Reader, put_meta},
+    codec::{Reader, decode, put_meta},
     error::Error,
     layout::FileId,
     types::{BucketInfo, ObjectMeta, Place, VersionId, Versioning, place},
@@ -72,7 +72,7 @@ pub(crate) struct FileRecord {
 pub(crate) enum PutBytes {
     /// The object itself.
     Inline(Vec<u8>),
-    /// Encoded [`FileRecord`](FileRecord).
+    /// Encoded [`FileRecord`].
     File(Vec<u8>),
 }
 
@@ -139,10 +139,7 @@ impl Record {
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader(value);
-        Self::read(&mut reader)
-            .filter(|_| reader.0.is_empty())
-            .ok_or_else(|| Error::corrupt("object record"))
+        decode(value, "object record", Self::read)
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -150,11 +147,15 @@ impl Record {
         let kind = reader.u8()?;
         let stamp = match version {
             VERSION => Stamp::NONE,
-            STAMPED | VERSIONED => Stamp::from_bytes(reader.array()?),
+            STAMPED | VERSIONED => reader.stamp()?,
             _ => return None,
         };
         let version = match version {
-            VERSIONED => Some(Self::read_version(reader)?),
+            VERSIONED => Some(match reader.u8()? {
+                NAMED_NULL => VersionId::Null,
+                NAMED_BY_STAMP => VersionId::Of(reader.stamp()?),
+                _ => return None,
+            }),
             _ => None,
         };
         let id = FileId::from_bytes(reader.array()?);
@@ -167,13 +168,12 @@ impl Record {
             KIND_MARKER => Payload::Marker,
             _ => return None,
         };
-        let meta = reader.meta()?;
         Some(Self {
             stamp,
             version,
             payload,
             len,
-            meta,
+            meta: reader.meta()?,
         })
     }
 
@@ -188,14 +188,6 @@ impl Record {
             Some(VersionId::Of(stamp)) => stamp,
             _ => self.stamp,
         })
-    }
-
-    fn read_version(reader: &mut Reader<'_>) -> Option<VersionId> {
-        match reader.u8()? {
-            NAMED_NULL => Some(VersionId::Null),
-            NAMED_BY_STAMP => Some(VersionId::Of(Stamp::from_bytes(reader.array()?))),
-            _ => None,
-        }
     }
 }
 
@@ -213,7 +205,7 @@ impl FileRecord {
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
-        Self::read(&mut Reader(value)).ok_or_else(|| Error::corrupt("file record"))
+        decode(value, "file record", Self::read)
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -224,11 +216,11 @@ impl FileRecord {
         let key_len = reader.u16()?;
         let object_key = reader.take_bytes(usize::from(key_len))?.to_vec();
         let (words, rest) = reader.0.as_chunks::<4>();
-        let crcs = words.iter().map(|word| u32::from_be_bytes(*word)).collect();
-        rest.is_empty().then_some(Self {
+        reader.0 = rest;
+        Some(Self {
             len,
             object_key,
-            crcs,
+            crcs: words.iter().map(|word| u32::from_be_bytes(*word)).collect(),
         })
     }
 }
@@ -255,34 +247,28 @@ pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
 /// Reads [`bucket_value`].
 pub(crate) fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
-    let mut reader = Reader(value);
-    let read = |reader: &mut Reader<'_>| {
-        let created_ms = u64::from_be_bytes(reader.array()?);
-        let versioning = match reader.u8()? {
-            NEVER => Versioning::Never,
-            ENABLED => Versioning::Enabled,
-            SUSPENDED => Versioning::Suspended,
-            _ => return None,
-        };
-        let which = BucketStamp {
-            stamp: Stamp::from_bytes(reader.array()?),
-            life: Stamp::from_bytes(reader.array()?),
-            phase: match reader.u8()? {
-                LIVE => Phase::Live,
-                DELETING => Phase::Deleting,
-                GONE => Phase::Gone,
+    decode(value, "bucket record", |reader| {
+        Some(BucketInfo {
+            name: name.to_owned(),
+            created_ms: reader.u64()?,
+            versioning: match reader.u8()? {
+                NEVER => Versioning::Never,
+                ENABLED => Versioning::Enabled,
+                SUSPENDED => Versioning::Suspended,
                 _ => return None,
             },
-        };
-        let info = BucketInfo {
-            name: name.to_owned(),
-            created_ms,
-            versioning,
-            which,
-        };
-        reader.0.is_empty().then_some(info)
-    };
-    read(&mut reader).ok_or_else(|| Error::corrupt("bucket record"))
+            which: BucketStamp {
+                stamp: reader.stamp()?,
+                life: reader.stamp()?,
+                phase: match reader.u8()? {
+                    LIVE => Phase::Live,
+                    DELETING => Phase::Deleting,
+                    GONE => Phase::Gone,
+                    _ => return None,
+                },
+            },
+        })
+    })
 }
 
 #[cfg(test)]

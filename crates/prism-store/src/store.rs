@@ -93,9 +93,6 @@ impl Store {
     /// Appends an empty write to the log, if there was a write since the last call. Damage at
     /// the very end of a log looks like an interrupted write. Closing the store does the same.
     /// Without `fsync` it has no effect. Blocks on disk.
-    ///
-    /// # Errors
-    /// Where the tree takes no writes.
     pub fn seal_log(&self) -> Result<(), Error> {
         let batches = self.inner.committer.stats().batches;
         let sealed = self.inner.sealed_batches.swap(batches, Ordering::Relaxed);

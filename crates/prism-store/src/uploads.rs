@@ -1,7 +1,7 @@
 //! Values of the trees of uploads in parts, before and after their completion.
 
 use crate::{
-    codec::{Reader, put_meta, put_string},
+    codec::{Reader, decode, put_meta, put_pairs},
     error::Error,
     layout::FileId,
     types::{ObjectMeta, UploadId},
@@ -56,19 +56,15 @@ impl UploadRecord {
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader(value);
-        let read = |reader: &mut Reader<'_>| {
+        decode(value, "upload record", |reader| {
             let stamp = match reader.u8()? {
                 VERSION => Stamp::NONE,
-                STAMPED => Stamp::from_bytes(reader.array()?),
+                STAMPED => reader.stamp()?,
                 _ => return None,
             };
             let meta = reader.meta()?;
             Some(Self { stamp, meta })
-        };
-        read(&mut reader)
-            .filter(|_| reader.0.is_empty())
-            .ok_or_else(|| Error::corrupt("upload record"))
+        })
     }
 }
 
@@ -85,19 +81,13 @@ impl Manifest {
             out.extend_from_slice(&part.len.to_be_bytes());
             let count = u8::try_from(part.headers.len()).map_err(|_| Error::MetaTooLarge)?;
             out.push(count);
-            for (name, value) in &part.headers {
-                put_string(&mut out, name)?;
-                put_string(&mut out, value)?;
-            }
+            put_pairs(&mut out, &part.headers)?;
         }
         Ok(out)
     }
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader(value);
-        Self::read(&mut reader)
-            .filter(|_| reader.0.is_empty())
-            .ok_or_else(|| Error::corrupt("manifest"))
+        decode(value, "manifest", Self::read)
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
@@ -116,16 +106,11 @@ impl Manifest {
 
 impl ManifestPart {
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let number = reader.u16()?;
-        let file = FileId::from_bytes(reader.array()?);
-        let len = reader.u64()?;
-        let count = reader.u8()?;
-        let headers = (0..count).map(|_| Some((reader.string()?, reader.string()?)));
         Some(Self {
-            number,
-            file,
-            len,
-            headers: headers.collect::<Option<_>>()?,
+            number: reader.u16()?,
+            file: FileId::from_bytes(reader.array()?),
+            len: reader.u64()?,
+            headers: reader.u8().and_then(|count| reader.pairs(count.into()))?,
         })
     }
 }

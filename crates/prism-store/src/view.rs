@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use fjall::{Keyspace, Readable, Snapshot, UserKey};
+use fjall::{Guard, Keyspace, Readable, Snapshot, UserKey};
 use prism_replica::{Phase, Stamp};
 
 use crate::{
@@ -20,6 +20,9 @@ use crate::{
     types::{BucketInfo, Place, UploadId},
     uploads::{Garbage, Manifest, UploadRecord},
 };
+
+/// A tree's key, and the value.
+type Entry<T> = Result<(UserKey, T), Error>;
 
 /// The trees as of one moment. Every read may block on disk.
 pub(crate) struct View<'a> {
@@ -51,12 +54,9 @@ impl View<'_> {
         tree: &Keyspace,
         begin: Bound<Vec<u8>>,
         decode: fn(&[u8]) -> Result<T, Error>,
-    ) -> impl Iterator<Item = Result<(UserKey, T), Error>> + use<T> {
+    ) -> impl Iterator<Item = Entry<T>> + use<T> {
         let found = self.snapshot.range(tree, (begin, Bound::Unbounded));
-        found.map(move |guard| {
-            let (key, value) = guard.into_inner()?;
-            Ok((key, decode(&value)?))
-        })
+        decoded(found, move |key, value| Ok((key, decode(value)?)))
     }
 
     /// A bucket that exists.
@@ -88,26 +88,22 @@ impl View<'_> {
     ) -> impl Iterator<Item = Result<BucketInfo, Error>> {
         let behind = (Bound::Excluded(after.as_bytes().to_vec()), Bound::Unbounded);
         let found = self.snapshot.range(&self.lsm.buckets, behind);
-        found.map(|guard| {
-            let (name, value) = guard.into_inner()?;
-            bucket_info(&name, &value)
-        })
+        decoded(found, |name, value| bucket_info(&name, value))
     }
 
     /// The documents of a bucket, by their names.
     pub(crate) fn documents(&self, bucket: &str) -> Result<BTreeMap<String, String>, Error> {
         let prefix = bucket_prefix(bucket);
         let found = self.snapshot.prefix(&self.lsm.configs, &prefix);
-        let corrupt = || Error::corrupt("document of a bucket");
-        found
-            .map(|guard| {
-                let (key, text) = guard.into_inner()?;
-                let name = key.get(prefix.len()..).unwrap_or_default().to_vec();
-                let name = String::from_utf8(name).map_err(|_| corrupt())?;
-                let text = String::from_utf8(text.to_vec()).map_err(|_| corrupt())?;
-                Ok((name, text))
-            })
-            .collect()
+        let text = |bytes: &[u8]| {
+            let text = String::from_utf8(bytes.to_vec());
+            text.map_err(|_| Error::corrupt("document of a bucket"))
+        };
+        let documents = decoded(found, |key, document| {
+            let name = key.get(prefix.len()..).unwrap_or_default();
+            Ok((text(name)?, text(document)?))
+        });
+        documents.collect()
     }
 
     pub(crate) fn object(&self, object_key: &[u8]) -> Result<Option<Record>, Error> {
@@ -120,10 +116,7 @@ impl View<'_> {
     }
 
     /// The stamps of the keys with versions from `begin` on, in order of object keys.
-    pub(crate) fn changes(
-        &self,
-        begin: Bound<Vec<u8>>,
-    ) -> impl Iterator<Item = Result<(UserKey, Stamp), Error>> {
+    pub(crate) fn changes(&self, begin: Bound<Vec<u8>>) -> impl Iterator<Item = Entry<Stamp>> {
         self.entries(&self.lsm.changes, begin, stamp_of)
     }
 
@@ -134,10 +127,11 @@ impl View<'_> {
         found.map(|guard| Ok(guard.key().map(|_| 1)?)).sum()
     }
 
-    /// Whether a bucket has an object, or a version of one.
-    pub(crate) fn any_object(&self, bucket_prefix: &[u8]) -> Result<bool, Error> {
-        for tree in [&self.lsm.objects, &self.lsm.versions] {
-            if let Some(guard) = self.snapshot.prefix(tree, bucket_prefix).next() {
+    /// Whether a bucket has an object, a version of one, or an upload.
+    pub(crate) fn has_any_of(&self, bucket: &str) -> Result<bool, Error> {
+        let prefix = bucket_prefix(bucket);
+        for tree in [&self.lsm.objects, &self.lsm.versions, &self.lsm.uploads] {
+            if let Some(guard) = self.snapshot.prefix(tree, &prefix).next() {
                 return Ok(guard.key().map(|_| true)?);
             }
         }
@@ -161,39 +155,23 @@ impl View<'_> {
         &self,
         object_key: &[u8],
     ) -> impl Iterator<Item = Result<(Place, Record), Error>> {
-        let found = self
-            .snapshot
-            .prefix(&self.lsm.versions, versions_of(object_key));
-        found.map(|guard| {
-            let (key, value) = guard.into_inner()?;
+        let prefix = versions_of(object_key);
+        let found = self.snapshot.prefix(&self.lsm.versions, prefix);
+        decoded(found, |key, value| {
             let place = key.split_last_chunk().map(|(_, place)| *place);
             let place = place.ok_or_else(|| Error::corrupt("version key"))?;
-            Ok((place, Record::decode(&value)?))
+            Ok((place, Record::decode(value)?))
         })
     }
 
     /// The versions from `begin` on, in order of their tree's keys.
-    pub(crate) fn versions(
-        &self,
-        begin: Bound<Vec<u8>>,
-    ) -> impl Iterator<Item = Result<(UserKey, Record), Error>> {
+    pub(crate) fn versions(&self, begin: Bound<Vec<u8>>) -> impl Iterator<Item = Entry<Record>> {
         self.entries(&self.lsm.versions, begin, Record::decode)
     }
 
     /// The objects from `begin` on, in order.
-    pub(crate) fn objects(
-        &self,
-        begin: Bound<Vec<u8>>,
-    ) -> impl Iterator<Item = Result<(UserKey, Record), Error>> {
+    pub(crate) fn objects(&self, begin: Bound<Vec<u8>>) -> impl Iterator<Item = Entry<Record>> {
         self.entries(&self.lsm.objects, begin, Record::decode)
-    }
-
-    /// Whether an upload's key begins with `prefix`.
-    pub(crate) fn any_upload(&self, prefix: &[u8]) -> Result<bool, Error> {
-        match self.snapshot.prefix(&self.lsm.uploads, prefix).next() {
-            None => Ok(false),
-            Some(guard) => Ok(guard.key().map(|_| true)?),
-        }
     }
 
     pub(crate) fn upload(&self, upload_key: &[u8]) -> Result<Option<UploadRecord>, Error> {
@@ -204,7 +182,7 @@ impl View<'_> {
     pub(crate) fn uploads(
         &self,
         begin: Bound<Vec<u8>>,
-    ) -> impl Iterator<Item = Result<(UserKey, UploadRecord), Error>> {
+    ) -> impl Iterator<Item = Entry<UploadRecord>> {
         self.entries(&self.lsm.uploads, begin, UploadRecord::decode)
     }
 
@@ -222,10 +200,9 @@ impl View<'_> {
         let first = part_key(upload, after.saturating_add(1));
         let last = part_key(upload, u16::MAX);
         let found = self.snapshot.range(&self.lsm.parts, first..=last);
-        found.map(|guard| {
-            let (key, value) = guard.into_inner()?;
+        decoded(found, |key, value| {
             let number = part_number(&key).ok_or_else(|| Error::corrupt("part number"))?;
-            Ok((number, Record::decode(&value)?))
+            Ok((number, Record::decode(value)?))
         })
     }
 
@@ -311,10 +288,12 @@ impl View<'_> {
             Some(id) => Bound::Excluded(id.to_bytes()),
             None => Bound::Unbounded,
         };
-        let found = self
-            .snapshot
-            .range(&self.lsm.files, (begin, Bound::Unbounded));
-        found.map(file_record)
+        let behind = (begin, Bound::Unbounded);
+        let found = self.snapshot.range(&self.lsm.files, behind);
+        decoded(found, |key, value| {
+            let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
+            Ok((FileId::from_bytes(id), FileRecord::decode(value)?))
+        })
     }
 
     /// All files that objects refer to.
@@ -332,11 +311,10 @@ impl View<'_> {
             return Ok(None);
         };
         let prefix = escaped_prefix(bucket, key);
-        let all = bucket_prefix(bucket);
         for found in self.uploads(Bound::Included(prefix.clone())) {
             let (upload_key, _) = found?;
-            let Some((_, upload)) = split_upload_key(&upload_key)
-                .filter(|_| upload_key.starts_with(&prefix) && upload_key.starts_with(&all))
+            let Some((_, upload)) =
+                split_upload_key(&upload_key).filter(|_| upload_key.starts_with(&prefix))
             else {
                 break;
             };
@@ -373,10 +351,14 @@ pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Err
     }
 }
 
-fn file_record(guard: fjall::Guard) -> Result<(FileId, FileRecord), Error> {
-    let (key, value) = guard.into_inner()?;
-    let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
-    Ok((FileId::from_bytes(id), FileRecord::decode(&value)?))
+fn decoded<T>(
+    found: impl Iterator<Item = Guard>,
+    decode: impl Fn(UserKey, &[u8]) -> Result<T, Error>,
+) -> impl Iterator<Item = Result<T, Error>> {
+    found.map(move |guard| {
+        let (key, value) = guard.into_inner()?;
+        decode(key, &value)
+    })
 }
 
 fn stamp_of(value: &[u8]) -> Result<Stamp, Error> {

@@ -4,23 +4,27 @@
 //! deleted and created again has another life: its record is accepted only when the store
 //! has nothing left of the life before.
 
-use prism_replica::{BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
+use prism_replica::{Bucket, BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
 
 use super::{
-    op::{Mark, SetBucketOp, SetBy},
+    op::{Mark, SetBy},
     stage::Stage,
 };
 use crate::{
     error::Error,
-    keys::{bucket_prefix, escaped_prefix},
+    keys::bucket_prefix,
     record::bucket_value,
     types::{BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo},
     view::View,
 };
 
 impl Stage<'_> {
-    pub(super) fn set_bucket(&mut self, op: SetBucketOp) -> Result<(), Error> {
-        let SetBucketOp { name, record, by } = op;
+    pub(super) fn set_bucket(
+        &mut self,
+        name: String,
+        record: &Bucket,
+        by: SetBy,
+    ) -> Result<(), Error> {
         let known = self.view.bucket_record(&name)?;
         let mine = known.as_ref().map(|known| known.which);
         // Every later stamp of this store is above it.
@@ -49,7 +53,7 @@ impl Stage<'_> {
             let key = [&prefix, document.as_bytes()].concat();
             self.batch.insert(&self.lsm.configs, key, text.as_bytes());
         }
-        let (buckets, value) = (&self.lsm.buckets, bucket_value(&record));
+        let (buckets, value) = (&self.lsm.buckets, bucket_value(record));
         self.batch.insert(buckets, name.as_str(), value);
         let is_live = record.phase == Phase::Live;
         self.outcome.marks.push(Mark::Bucket(name, is_live));
@@ -69,9 +73,7 @@ impl Stage<'_> {
 
     /// Whether a bucket's name has objects, uploads or open changes.
     fn has_any(&self, name: &str) -> Result<bool, Error> {
-        Ok(self.store.committer.index.has_any_of(name)
-            || self.view.any_object(&bucket_prefix(name))?
-            || self.view.any_upload(&escaped_prefix(name, ""))?)
+        Ok(self.store.committer.index.has_any_of(name) || self.view.has_any_of(name)?)
     }
 }
 

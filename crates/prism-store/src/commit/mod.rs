@@ -27,12 +27,12 @@ pub use committer::CommitStats;
 pub(crate) use committer::Committer;
 pub use op::Condition;
 pub(crate) use op::{
-    CompleteOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome, PutOp,
-    SetBucketOp, SetBy, When,
+    CompleteOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome, PutOp, SetBy,
+    When,
 };
 pub(crate) use stage::{check, effective_versioning, is_of_versions, open_bucket, present};
 pub(crate) use take_in::own_versions;
-pub(crate) use taken::{TakeInOp, TakeVersionsOp, Taken, TakenVersion};
+pub(crate) use taken::{TakeInOp, Taken, TakenVersion};
 pub(crate) use versions::version_of;
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::HashSet};
 
 use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
 
-use super::taken::{TakeInOp, TakeVersionsOp, Taken, files_of};
+use super::taken::{TakeInOp, Taken};
 use crate::{
     error::Error,
     layout::FileId,
@@ -36,7 +36,12 @@ pub(crate) enum Op {
         version: Option<VersionId>,
         change: Change,
     },
-    SetBucket(SetBucketOp),
+    /// Sets the record of a bucket.
+    SetBucket {
+        name: String,
+        record: Bucket,
+        by: SetBy,
+    },
     /// Deletes the record of a bucket that is gone.
     ForgetBucket {
         name: String,
@@ -62,19 +67,10 @@ pub(crate) enum Op {
     Forget(Vec<(Vec<u8>, Stamp)>),
     /// Adopts an epoch, and saves the cluster's state with it.
     Adopt(u64, Option<Vec<u8>>),
-    /// A copy from another replica.
+    /// A copy from another replica, of a scope or of all versions of a key.
     TakeIn(TakeInOp),
-    /// The versions of a key from another replica.
-    TakeVersions(TakeVersionsOp),
     /// Removes scopes that other replicas do not have, or that this node does not own.
     Discard(DiscardOp),
-}
-
-/// A new record of a bucket.
-pub(crate) struct SetBucketOp {
-    pub(crate) name: String,
-    pub(crate) record: Bucket,
-    pub(crate) by: SetBy,
 }
 
 /// The condition on which a record is set.
@@ -281,8 +277,7 @@ impl Op {
                 ..
             })
             | Self::Prepare(_, Some((PutBytes::File(_), id))) => vec![id.shard()],
-            Self::TakeIn(op) => files_of(&op.taken).map(FileId::shard).collect(),
-            Self::TakeVersions(op) => op.taken().flat_map(files_of).map(FileId::shard).collect(),
+            Self::TakeIn(op) => op.taken.files().into_iter().map(FileId::shard).collect(),
             _ => Vec::new(),
         }
     }
@@ -320,13 +315,12 @@ impl Op {
             },
             Self::Discard(discard) => Keys::of_scopes(discard.scopes.iter()),
             Self::TakeIn(op) => match &op.taken {
-                Taken::Parts(..) => Keys::Alone,
-                _ => Keys::one(&op.object_key, op.scope.part()),
+                Taken::Parts(..) | Taken::Versions(_) => Keys::Alone,
+                _ => Keys::of_scope(&op.scope),
             },
-            Self::SetBucket(_)
+            Self::SetBucket { .. }
             | Self::ForgetBucket { .. }
             | Self::Complete(_)
-            | Self::TakeVersions(_)
             | Self::Forget(_)
             | Self::Adopt(..)
             | Self::Collect(_) => Keys::Alone,

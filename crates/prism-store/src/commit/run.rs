@@ -84,7 +84,6 @@ impl Stage<'_> {
                 Ok(())
             }
             Op::TakeIn(take_in) => self.take_in(take_in),
-            Op::TakeVersions(taken) => self.take_versions(taken),
             Op::Discard(discard) => self.discard(&discard),
             Op::Abort { object_key, id } => {
                 let key = self.present_upload(&object_key, id)?;
@@ -93,7 +92,7 @@ impl Stage<'_> {
                 Ok(())
             }
             Op::Collect(garbage) => self.collect(garbage),
-            Op::SetBucket(set) => self.set_bucket(set),
+            Op::SetBucket { name, record, by } => self.set_bucket(name, &record, by),
             Op::ForgetBucket { name, stamp } => self.forget_bucket(name, stamp),
         }
     }

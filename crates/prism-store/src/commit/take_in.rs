@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
-    DiscardOp, Freed, TakeInOp, TakeVersionsOp, Taken,
+    DiscardOp, Freed, TakeInOp, Taken, TakenVersion,
     op::Mark,
     prepare::current,
     stage::{Stage, existing},
-    taken::files_of,
 };
 use crate::{
     error::Error,
@@ -37,15 +36,8 @@ impl Stage<'_> {
     }
 
     pub(super) fn take_in(&mut self, op: TakeInOp) -> Result<(), Error> {
-        let TakeInOp {
-            since,
-            scope,
-            object_key,
-            life,
-            stamp,
-            taken,
-        } = op;
-        let versioning = of_life(self.view, &scope.bucket, life)?.versioning;
+        let (since, scope, stamp) = (op.since, op.scope, op.stamp);
+        let versioning = of_life(self.view, &scope.bucket, op.life)?.versioning;
         let own = holds(self.view, &scope)?;
         let is_wanted = match since {
             Some(since) => missed(since, own, Some(stamp)) == Missed::Take,
@@ -55,10 +47,14 @@ impl Stage<'_> {
         };
         // A part without its upload would never be found again.
         let is_wanted = is_wanted && has_place_for(self.view, &scope)?;
-        match (is_wanted, taken) {
-            (true, Taken::Upload(upload)) => self.replace_upload(&scope, &upload)?,
-            (true, taken) => self.replace_scope(&scope, object_key, taken, since.is_none())?,
-            (false, taken) => self.free_files(&taken),
+        match op.taken {
+            taken if !is_wanted => self.free_files(&taken),
+            Taken::Upload(upload) => self.replace_upload(&scope, &upload)?,
+            Taken::Versions(versions) => {
+                self.replace_versions(&scope.object_key(), versions)?;
+                self.note_last(&scope.object_key(), stamp);
+            }
+            taken => self.replace_scope(&scope, taken, since.is_none())?,
         }
         self.outcome.found = usize::from(is_wanted);
         match since {
@@ -67,49 +63,42 @@ impl Stage<'_> {
         }
     }
 
-    /// Replaces all versions of a key by those of another replica.
-    pub(super) fn take_versions(&mut self, op: TakeVersionsOp) -> Result<(), Error> {
-        of_life(self.view, &op.scope.bucket, op.life)?;
-        let (since, stamp, scope) = (op.since, op.stamp, op.scope.clone());
-        let is_wanted = missed(since, holds(self.view, &scope)?, Some(stamp)) == Missed::Take;
-        match is_wanted {
-            true => self.replace_versions(op)?,
-            false => op.taken().for_each(|taken| self.free_files(taken)),
-        }
-        self.outcome.found = usize::from(is_wanted);
-        self.end_if_over(&scope, since, Some(stamp))
-    }
-
     fn free_files(&mut self, taken: &Taken) {
-        let unused = files_of(taken).map(Freed::File);
+        let unused = taken.files().into_iter().map(Freed::File);
         self.outcome.freed.extend(unused);
     }
 
-    fn replace_versions(&mut self, op: TakeVersionsOp) -> Result<(), Error> {
-        let object_key = op.object_key.as_slice();
+    /// Replaces all versions of a key by those of another replica.
+    fn replace_versions(
+        &mut self,
+        object_key: &[u8],
+        versions: Vec<TakenVersion>,
+    ) -> Result<(), Error> {
         let own = own_versions(self.view, object_key)?;
         let stays = |place: &Place, own: &Record| {
-            let found = op.versions.binary_search_by(|v| v.place.cmp(place));
-            let wanted = found.ok().and_then(|at| op.versions.get(at));
+            let found = versions.binary_search_by(|v| v.place.cmp(place));
+            let wanted = found.ok().and_then(|at| versions.get(at));
             wanted.is_some_and(|wanted| wanted.is(own))
         };
         let (staying, lost): (BTreeMap<_, _>, BTreeMap<_, _>) = own
             .into_iter()
             .partition(|(place, (own, _))| stays(place, own));
-        let fetched = op.versions.iter();
+        let fetched = versions.iter();
         let fetched = fetched.filter(|version| !staying.contains_key(&version.place));
-        let len = fetched.filter_map(|version| version.len()).sum();
+        let len = fetched
+            .filter_map(|version| version.taken.as_ref())
+            .map(Taken::len)
+            .sum();
         let given = lost.values().map(|(own, _)| own.given_back()).sum();
         self.admit(len, given)?;
         // These come first: the last write of a key counts.
         self.batch.remove(&self.lsm.objects, object_key);
         self.batch.remove(&self.lsm.nulls, object_key);
         for (place, (own, _)) in lost {
-            let key = version_key(object_key, &place);
-            self.batch.remove(&self.lsm.versions, key);
+            self.remove_version(object_key, &place, false);
             self.lose(Some(own));
         }
-        for (index, version) in op.versions.into_iter().enumerate() {
+        for (index, version) in versions.into_iter().enumerate() {
             let at = version_key(object_key, &version.place);
             let record = match (staying.get(&version.place), version.taken) {
                 (Some((own, is_current)), taken) => {
@@ -134,7 +123,6 @@ impl Stage<'_> {
                 self.batch.insert(&self.lsm.nulls, object_key, place);
             }
         }
-        self.note_last(object_key, op.stamp);
         Ok(())
     }
 
@@ -155,7 +143,9 @@ impl Stage<'_> {
                 Ok(record)
             }
             Taken::Marker(record) => Ok(record),
-            Taken::Upload(_) => Err(Error::corrupt("an upload in place of an object")),
+            Taken::Upload(_) | Taken::Versions(_) => {
+                Err(Error::corrupt("an upload in place of an object"))
+            }
         }
     }
 
@@ -172,13 +162,13 @@ impl Stage<'_> {
     fn replace_scope(
         &mut self,
         scope: &Scope,
-        object_key: Vec<u8>,
         taken: Taken,
         is_damaged: bool,
     ) -> Result<(), Error> {
+        let object_key = scope.object_key();
         let lost = current(self.view, scope)?;
         let given = lost.as_ref().map_or(0, Record::given_back);
-        self.admit(taken.len().unwrap_or(0), given)?;
+        self.admit(taken.len(), given)?;
         let record = self.insert_taken(taken)?.encode()?;
         match lost.as_ref().map(|lost| lost.payload) {
             // The list of its parts may be unreadable.

@@ -15,9 +15,9 @@ pub(crate) struct TakeInOp {
     /// The epoch; none for a copy that replaces a damaged scope.
     pub(crate) since: Option<u64>,
     pub(crate) scope: Scope,
-    pub(crate) object_key: Vec<u8>,
     /// The life of the bucket at the source.
     pub(crate) life: Stamp,
+    /// The stamp of the scope's last change.
     pub(crate) stamp: Stamp,
     pub(crate) taken: Taken,
 }
@@ -31,19 +31,8 @@ pub(crate) enum Taken {
     Upload(UploadRecord),
     /// A delete marker.
     Marker(Record),
-}
-
-/// Copies of all versions of a key, as of an epoch.
-pub(crate) struct TakeVersionsOp {
-    pub(crate) since: u64,
-    pub(crate) scope: Scope,
-    pub(crate) object_key: Vec<u8>,
-    /// The life of the bucket at the source.
-    pub(crate) life: Stamp,
-    /// The stamp of the key's last change.
-    pub(crate) stamp: Stamp,
-    /// The newest first.
-    pub(crate) versions: Vec<TakenVersion>,
+    /// All versions of a key, the newest first.
+    Versions(Vec<TakenVersion>),
 }
 
 /// One version.
@@ -61,38 +50,27 @@ impl TakenVersion {
     pub(crate) fn is(&self, record: &Record) -> bool {
         record.stamp == self.stamp && record.version == self.version
     }
-
-    pub(super) fn len(&self) -> Option<u64> {
-        self.taken.as_ref().and_then(Taken::len)
-    }
 }
 
 impl Taken {
     /// The length of an object or a part, in bytes.
-    pub(super) fn len(&self) -> Option<u64> {
+    pub(super) fn len(&self) -> u64 {
         match self {
-            Self::Whole(record, ..) | Self::Parts(record, ..) => Some(record.len),
-            Self::Upload(_) | Self::Marker(_) => None,
+            Self::Whole(record, ..) | Self::Parts(record, ..) => record.len,
+            Self::Upload(_) | Self::Marker(_) | Self::Versions(_) => 0,
         }
     }
-}
 
-/// The files of a copy.
-pub(super) fn files_of(taken: &Taken) -> impl Iterator<Item = FileId> {
-    let (whole, parts) = match taken {
-        Taken::Whole(_, id, PutBytes::File(_)) => (Some(*id), None),
-        Taken::Parts(_, _, _, files) => (None, Some(files)),
-        Taken::Whole(..) | Taken::Upload(_) | Taken::Marker(_) => (None, None),
-    };
-    let parts = parts.into_iter().flatten().map(|(id, _)| *id);
-    whole.into_iter().chain(parts)
-}
-
-impl TakeVersionsOp {
-    /// The copies.
-    pub(super) fn taken(&self) -> impl Iterator<Item = &Taken> {
-        self.versions
-            .iter()
-            .filter_map(|version| version.taken.as_ref())
+    /// The files of the copy.
+    pub(super) fn files(&self) -> Vec<FileId> {
+        match self {
+            Self::Whole(_, id, PutBytes::File(_)) => vec![*id],
+            Self::Parts(_, _, _, files) => files.iter().map(|(id, _)| *id).collect(),
+            Self::Versions(versions) => {
+                let taken = versions.iter().filter_map(|version| version.taken.as_ref());
+                taken.flat_map(Self::files).collect()
+            }
+            Self::Whole(..) | Self::Upload(_) | Self::Marker(_) => Vec::new(),
+        }
     }
 }

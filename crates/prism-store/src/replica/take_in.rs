@@ -7,7 +7,7 @@ use prism_replica::{Missed, Stamp, missed};
 
 use super::{CatchUp, Handed, Scope, VersionName, VersionSummary};
 use crate::{
-    commit::{Op, TakeInOp, TakeVersionsOp, Taken, TakenVersion, When, own_versions},
+    commit::{Op, TakeInOp, Taken, TakenVersion, When, own_versions},
     error::Error,
     inner::Inner,
     layout::FileId,
@@ -149,31 +149,22 @@ impl TakeIn {
     /// when this began.
     pub fn finish(mut self) -> Result<bool, Error> {
         self.end_copy()?;
-        let (scope, object_key) = (self.scope.clone(), std::mem::take(&mut self.object_key));
-        let op = match self.since.filter(|_| !self.versions.is_empty()) {
-            None => Op::TakeIn(TakeInOp {
-                since: self.since,
-                life: self.life,
-                scope,
-                object_key,
-                stamp: self.stamp,
-                taken: self
-                    .taken
-                    .remove(&self.stamp)
-                    .ok_or(Error::WritesDisabled)?,
-            }),
-            Some(since) => Op::TakeVersions(TakeVersionsOp {
-                since,
-                life: self.life,
-                scope,
-                object_key,
-                stamp: self.stamp,
-                versions: std::mem::take(&mut self.versions)
+        let taken = match self.since.filter(|_| !self.versions.is_empty()) {
+            None => self.taken.remove(&self.stamp),
+            Some(_) => Some(Taken::Versions(
+                std::mem::take(&mut self.versions)
                     .into_iter()
                     .map(|version| version.taken(self.taken.remove(&version.at)))
                     .collect(),
-            }),
+            )),
         };
+        let op = Op::TakeIn(TakeInOp {
+            since: self.since,
+            life: self.life,
+            scope: self.scope.clone(),
+            stamp: self.stamp,
+            taken: taken.ok_or(Error::WritesDisabled)?,
+        });
         let when = self.since.map_or(When::Always, When::In);
         let result = self.store.submit_when(op, None, when);
         // A commit in doubt may have referred to the files. The next opening finds out.
