@@ -1,6 +1,6 @@
 //! Deletions of objects and versions, and changes of their metadata.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     commit::{Condition, DeleteOp, Op},
@@ -12,36 +12,6 @@ use crate::{
 
 /// The outcome of a deletion; `None` in a bucket without versions.
 pub type DeleteResult = Result<Option<Removed>, Error>;
-
-/// Deletions of one commit, with their indexes in the request.
-struct Group<'a> {
-    /// The other replicas of all keys.
-    others: Vec<String>,
-    keys: HashSet<&'a str>,
-    deletions: Vec<(usize, &'a ToDelete<'a>)>,
-}
-
-impl<'a> Group<'a> {
-    fn new(others: Vec<String>, first: (usize, &'a ToDelete<'a>)) -> Self {
-        let mut group = Self {
-            others,
-            keys: HashSet::new(),
-            deletions: Vec::new(),
-        };
-        group.add(first);
-        group
-    }
-
-    /// An operation has a key once, because it is checked against the state before the batch.
-    fn takes(&self, key: &str, others: &[String]) -> bool {
-        self.others == others && !self.keys.contains(key)
-    }
-
-    fn add(&mut self, deletion: (usize, &'a ToDelete<'a>)) {
-        self.keys.insert(deletion.1.key);
-        self.deletions.push(deletion);
-    }
-}
 
 impl Store {
     /// Deletes an object, or one version of it, if the condition holds at the moment of the
@@ -84,19 +54,22 @@ impl Store {
             self.inner.others_of(bucket, deletion.key)
         };
         let mut results: Vec<DeleteResult> = vec![Ok(None); deletions.len()];
-        let mut groups: Vec<Group<'_>> = Vec::new();
+        let (mut rounds, mut groups) = (HashMap::new(), BTreeMap::new());
         for ((index, deletion), result) in deletions.iter().enumerate().zip(&mut results) {
-            let named = (index, deletion);
             match others(deletion) {
                 Err(error) => *result = Err(error),
-                Ok(others) => match groups.iter_mut().find(|g| g.takes(deletion.key, &others)) {
-                    Some(group) => group.add(named),
-                    None => groups.push(Group::new(others, named)),
-                },
+                Ok(others) => {
+                    // An operation has a key once, because it is checked against the state
+                    // before the batch.
+                    let round = rounds.entry(deletion.key).or_insert(0);
+                    let group: &mut Vec<_> = groups.entry((*round, others)).or_default();
+                    group.push((index, deletion));
+                    *round += 1;
+                }
             }
         }
-        for group in groups {
-            self.delete_group(bucket, &group.deletions, &mut results);
+        for group in groups.values() {
+            self.delete_group(bucket, group, &mut results);
         }
         Ok(results)
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use crate::{
-    commit::{Committer, Freed, Op, Outcome, When},
+    commit::{Committer, Freed, Op, OpResult, Outcome, When},
     config::Config,
     damage::Corruption,
     error::Error,
@@ -51,6 +51,13 @@ impl Inner {
         Ok(current.map_or(0, |record| record.len))
     }
 
+    /// The outcome of a commit, after [`Inner::release`]. Blocks on disk.
+    pub(crate) fn finish(&self, result: OpResult) -> Result<Outcome, Error> {
+        let outcome = result.map_err(|failure| failure.error)?;
+        self.release(&outcome);
+        Ok(outcome)
+    }
+
     /// Removes the files and the garbage that a commit left. Readers that have a file open go on
     /// reading it. Blocks on disk.
     pub(crate) fn release(&self, outcome: &Outcome) {
@@ -71,14 +78,8 @@ impl Inner {
     }
 
     fn try_collect(&self, garbage: Garbage) -> Result<(), Error> {
-        let op = Op::Collect(garbage);
-        let outcome = self.submit_when(op, None, When::Always);
-        for freed in outcome.map_err(|failure| failure.error)?.freed {
-            if let Freed::File(id) = freed {
-                self.files.remove(id);
-            }
-        }
-        Ok(())
+        let collected = self.submit_when(Op::Collect(garbage), None, When::Always);
+        self.finish(collected).map(drop)
     }
 
     /// Removes the garbage of earlier processes.

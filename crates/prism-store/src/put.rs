@@ -201,7 +201,8 @@ impl PutWriter {
     /// After an error the object can only be dropped.
     pub fn write(&mut self, data: &[u8]) -> Result<(), Error> {
         let written = self.check_len(data.len() as u64)?;
-        self.append(data).inspect_err(|error| self.fail(error))?;
+        let appended = self.append(data);
+        self.noted(appended)?;
         self.written = written;
         self.write_behind()
     }
@@ -222,8 +223,7 @@ impl PutWriter {
             Sink::File { file, behind, .. } => behind.step(file),
             Sink::Memory(_) | Sink::Failed(_) => Ok(false),
         };
-        let waited = waited.map_err(Error::from);
-        waited.inspect_err(|error| self.fail(error))
+        self.noted(waited)
     }
 
     /// Sends the written bytes to the disk.
@@ -233,8 +233,7 @@ impl PutWriter {
             (Sink::File { file, behind, .. }, Durability::Fsync) => behind.advance(file, written),
             _ => Ok(()),
         };
-        let sent = sent.map_err(Error::from);
-        sent.inspect_err(|error| self.fail(error))
+        self.noted(sent)
     }
 
     /// Makes the object visible under its key, or adds the part to its upload, as durably as
@@ -370,8 +369,10 @@ impl PutWriter {
         Ok(())
     }
 
-    fn fail(&mut self, error: &Error) {
-        self.sink = Sink::Failed(error.clone());
+    /// Notes a failure: an unknown part of the bytes is in the file.
+    fn noted<T>(&mut self, result: Result<T, impl Into<Error>>) -> Result<T, Error> {
+        let result = result.map_err(Into::into);
+        result.inspect_err(|error| self.sink = Sink::Failed(error.clone()))
     }
 }
 
@@ -403,9 +404,5 @@ pub(crate) fn committed(outcome: &Outcome, len: u64) -> Committed {
 /// Commits, and removes what was replaced.
 fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<Outcome, Error> {
     store.files.check_room(0)?;
-    let outcome = store
-        .submit(op, file.map(|file| (file, id)))
-        .map_err(|failure| failure.error)?;
-    store.release(&outcome);
-    Ok(outcome)
+    store.finish(store.submit(op, file.map(|file| (file, id))))
 }

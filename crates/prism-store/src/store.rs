@@ -122,17 +122,12 @@ impl Store {
     /// Commits on this store alone, if the operation counts in the epoch of the commit. Removes
     /// what was replaced.
     pub(crate) fn submit_when(&self, op: Op, when: When) -> Result<Outcome, Error> {
-        let outcome = self.inner.submit_when(op, None, when);
-        let outcome = outcome.map_err(|failure| failure.error)?;
-        self.inner.release(&outcome);
-        Ok(outcome)
+        self.inner.finish(self.inner.submit_when(op, None, when))
     }
 
     /// Commits on all replicas, and removes what was replaced.
     pub(crate) fn submit(&self, op: Op) -> Result<Outcome, Error> {
-        let outcome = self.inner.submit(op, None).map_err(|f| f.error)?;
-        self.inner.release(&outcome);
-        Ok(outcome)
+        self.inner.finish(self.inner.submit(op, None))
     }
 }
 

@@ -1,9 +1,8 @@
 //! Several small objects, committed together by one caller.
 
 use crate::{
-    commit::{Condition, Op, Outcome},
+    commit::Condition,
     error::Error,
-    inner::Inner,
     put::{PutWriter, committed},
     store::Store,
     types::{Committed, ObjectMeta},
@@ -49,26 +48,17 @@ impl Store {
                 Err(error) => Err(error),
             });
         }
-        for ((place, len), result) in places.into_iter().zip(self.inner.commit_all(ops)) {
+        let store = &self.inner;
+        let outcomes: Vec<_> = match store.files.check_room(0) {
+            Ok(()) => store.submit_all(ops),
+            Err(error) => ops.iter().map(|_| Err(error.clone().into())).collect(),
+        };
+        for ((place, len), result) in places.into_iter().zip(outcomes) {
+            let result = store.finish(result);
             if let Some(place) = results.get_mut(place) {
                 *place = result.map(|outcome| committed(&outcome, len));
             }
         }
         results
-    }
-}
-
-impl Inner {
-    fn commit_all(&self, ops: Vec<Op>) -> Vec<Result<Outcome, Error>> {
-        if let Err(error) = self.files.check_room(0) {
-            return ops.iter().map(|_| Err(error.clone())).collect();
-        }
-        let results = self.submit_all(ops);
-        let released = results.into_iter().map(|result| {
-            let outcome = result.map_err(|failure| failure.error)?;
-            self.release(&outcome);
-            Ok(outcome)
-        });
-        released.collect()
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     pending::{PendingRecord, StoredBytes},
     record::{Payload, PutBytes, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
-    types::{ObjectMeta, UploadId},
+    types::ObjectMeta,
     view::{View, holds},
 };
 
@@ -80,20 +80,7 @@ impl Stage<'_> {
     /// Applies the changes that this one builds on. They were committed, or the primary would
     /// not ask.
     fn apply_implied(&mut self, change: &ScopedChange) -> Result<(), Error> {
-        let scope = &change.scope;
-        let mut implied = Vec::new();
-        match (change.change.what(), scope.upload) {
-            (Change::Write { .. }, Some((id, _))) => implied.push((upload_scope(scope, id), None)),
-            (Change::Complete { upload, parts, .. }, _) => {
-                implied.push((upload_scope(scope, *upload), None));
-                let parts = parts
-                    .iter()
-                    .map(|(number, stamp)| (part_scope(scope, *upload, *number), Some(*stamp)));
-                implied.extend(parts);
-            }
-            _ => {}
-        }
-        for (scope, stamp) in implied {
+        for (scope, stamp) in implied(change) {
             let Some(record) = self.view.pending(&scope.tree_key())? else {
                 continue;
             };
@@ -169,38 +156,41 @@ fn receipt(
     let pending = view.pending(&scope.tree_key())?;
     let pending = pending.map(|record| record.pending());
     let receipt = receive(&asked, epoch, holds(view, scope)?, pending);
-    let lacks = match (change.change.what(), scope.upload) {
-        (Change::Write { .. }, Some((id, _))) => !has_upload(view, scope, id)?,
-        (Change::Complete { upload, parts, .. }, _) => !has_parts(view, scope, *upload, parts)?,
-        _ => false,
-    };
-    Ok(match receipt {
-        Receipt::Prepare { .. } if lacks => Receipt::Refuse(Refusal::Lacking),
-        receipt => receipt,
-    })
-}
-
-/// Whether an upload exists, or is prepared: its primary has it then.
-fn has_upload(view: &View<'_>, scope: &Scope, id: UploadId) -> Result<bool, Error> {
-    let upload = upload_scope(scope, id);
-    Ok(holds(view, &upload)?.is_some() || view.pending(&upload.tree_key())?.is_some())
-}
-
-fn has_parts(
-    view: &View<'_>,
-    scope: &Scope,
-    id: UploadId,
-    parts: &[(u16, Stamp)],
-) -> Result<bool, Error> {
-    for (number, stamp) in parts {
-        let part = part_scope(scope, id, *number);
-        let pending = view.pending(&part.tree_key())?;
-        let pending = pending.map(|record| record.stamp);
-        if holds(view, &part)? != Some(*stamp) && pending != Some(*stamp) {
-            return Ok(false);
+    if let Receipt::Prepare { .. } = receipt {
+        for (scope, stamp) in implied(change) {
+            if !has(view, &scope, stamp)? {
+                return Ok(Receipt::Refuse(Refusal::Lacking));
+            }
         }
     }
-    has_upload(view, scope, id)
+    Ok(receipt)
+}
+
+/// The scopes on which a change builds: an upload, and parts with these stamps.
+fn implied(change: &ScopedChange) -> Vec<(Scope, Option<Stamp>)> {
+    let of_upload = |id, number| Scope {
+        upload: Some((id, number)),
+        ..change.scope.clone()
+    };
+    match (change.change.what(), change.scope.upload) {
+        (Change::Write { .. }, Some((id, _))) => vec![(of_upload(id, None), None)],
+        (Change::Complete { upload, parts, .. }, _) => {
+            let parts = parts.iter();
+            let parts =
+                parts.map(|(number, stamp)| (of_upload(*upload, Some(*number)), Some(*stamp)));
+            std::iter::once((of_upload(*upload, None), None))
+                .chain(parts)
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a scope exists, or is prepared: its primary has it then.
+fn has(view: &View<'_>, scope: &Scope, stamp: Option<Stamp>) -> Result<bool, Error> {
+    let is_it = |found| stamp.is_none_or(|stamp| stamp == found);
+    let pending = view.pending(&scope.tree_key())?;
+    Ok(holds(view, scope)?.is_some_and(is_it) || pending.is_some_and(|record| is_it(record.stamp)))
 }
 
 /// The record that the bytes of a change replace.
@@ -208,19 +198,5 @@ pub(super) fn current(view: &View<'_>, scope: &Scope) -> Result<Option<Record>, 
     match scope.upload {
         Some((id, Some(number))) => view.part(id, number),
         _ => view.object(&scope.object_key()),
-    }
-}
-
-fn upload_scope(scope: &Scope, id: UploadId) -> Scope {
-    Scope {
-        upload: Some((id, None)),
-        ..scope.clone()
-    }
-}
-
-fn part_scope(scope: &Scope, id: UploadId, number: u16) -> Scope {
-    Scope {
-        upload: Some((id, Some(number))),
-        ..scope.clone()
     }
 }

@@ -174,9 +174,7 @@ impl TakeIn {
         {
             self.named.clear();
         }
-        let outcome = result.map_err(|failure| failure.error)?;
-        self.store.release(&outcome);
-        Ok(outcome.found > 0)
+        Ok(self.store.finish(result)?.found > 0)
     }
 
     /// Finds the versions that this store lacks. Delete markers need no bytes.
