@@ -167,11 +167,6 @@ impl State {
         }
     }
 
-    /// The same state with the number of a founding.
-    pub fn founded(self, founding: u64) -> Self {
-        Self { founding, ..self }
-    }
-
     /// Whether this state is or succeeds the one of that founding and epoch. A store that has
     /// acted by another state must not act by this one.
     pub fn succeeds(&self, founding: u64, epoch: u64) -> bool {

@@ -14,8 +14,8 @@ fn name(name: &str) -> NodeName {
 /// Three backends in epoch 7, of which be2 is out.
 fn last() -> State {
     let members = ["be0", "be1", "be2"].map(name);
-    let mut state = State::new(Placing::new(members, 2).unwrap()).founded(11);
-    state.epoch = 7;
+    let mut state = State::new(Placing::new(members, 2).unwrap());
+    (state.founding, state.epoch) = (11, 7);
     for (store, backend) in (100..).zip(state.backends.values_mut()) {
         backend.store = store;
     }
@@ -129,7 +129,8 @@ fn nobody_who_is_in_sync_is_left_out_and_not_everybody() {
 #[test]
 fn a_state_founded_anew_is_contradicted_and_replaced() {
     let members = ["be0", "be1", "be2"].map(name);
-    let anew = State::new(Placing::new(members, 2).unwrap()).founded(55);
+    let mut anew = State::new(Placing::new(members, 2).unwrap());
+    anew.founding = 55;
     assert!(anew.contradicted(&said()).is_some());
     // Also when it has gone on for long.
     let mut later = anew.clone();
@@ -161,7 +162,8 @@ fn an_old_copy_of_the_state_is_contradicted_and_a_store_of_another_cluster_does_
     assert!(old.contradicted(&said()).is_some());
     assert!(last().contradicted(&said()).is_none());
     let mut foreign = said();
-    let other = last().founded(99);
+    let mut other = last();
+    other.founding = 99;
     foreign.insert(name("be1"), testimony(700, &other));
     foreign.insert(name("be9"), testimony(701, &other));
     assert!(last().contradicted(&foreign).is_none());

@@ -34,15 +34,6 @@ pub struct Snapshot {
     pub entries: Vec<Entry>,
 }
 
-/// The outcome of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// True: all conditions held, and all changes were made. False: none was made.
-    pub done: bool,
-    /// The revision of etcd afterwards.
-    pub revision: u64,
-}
-
 /// A client of one etcd. Calls may be made at the same time.
 pub struct Client {
     endpoints: Vec<Endpoint>,
@@ -81,14 +72,14 @@ impl Client {
         })
     }
 
-    /// Makes all `changes` in one transaction if all `conditions` hold. A call that fails may
-    /// have been carried out. A call that was repeated may find that its own change breaks
+    /// Makes all `changes` in one transaction if all `conditions` hold, and returns whether they
+    /// do. A call that fails may have been carried out. A call that was repeated may find that its own change breaks
     /// the conditions.
     pub async fn change(
         &self,
         conditions: &[Condition],
         changes: &[Change],
-    ) -> Result<Outcome, Error> {
+    ) -> Result<bool, Error> {
         if changes.len() > MAX_CHANGES {
             let what = format!("more than {MAX_CHANGES} changes at once");
             return Err(Error::Malformed(what));
@@ -97,10 +88,7 @@ impl Client {
         let changes: Vec<Value> = changes.iter().map(Change::to_json).collect();
         let request = json!({ "compare": conditions, "success": changes });
         let answer: TxnResponse = self.call("/v3/kv/txn", request).await?;
-        Ok(Outcome {
-            done: answer.succeeded,
-            revision: answer.header.revision.0,
-        })
+        Ok(answer.succeeded)
     }
 
     /// Obtains a lease. Returns the time that it lasts without [`Self::keep_alive`]: at least

@@ -156,7 +156,6 @@ pub(crate) struct RangeResponse {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TxnResponse {
-    pub(crate) header: Header,
     pub(crate) succeeded: bool,
 }
 

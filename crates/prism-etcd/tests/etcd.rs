@@ -129,9 +129,8 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
         let mut watch = client.watch("/t/", revision + 1).await.unwrap();
         let absent = Condition::Absent("/t/a".into());
         let both = [Change::put("/t/a", "1"), Change::put("/t/b", [0, 255])];
-        let first = client.change(from_ref(&absent), &both).await.unwrap();
-        assert!(first.done);
-        assert!(!client.change(&[absent], &both).await.unwrap().done);
+        assert!(client.change(from_ref(&absent), &both).await.unwrap());
+        assert!(!client.change(&[absent], &both).await.unwrap());
         // Next to the prefix, and not below it.
         client
             .change(&[], &[Change::put("/t0", "x")])
@@ -142,18 +141,19 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
         let keys: Vec<_> = found.entries.iter().map(|e| e.key.as_str()).collect();
         assert_eq!(keys, ["/t/a", "/t/b"]);
         assert_eq!(found.entries.last().unwrap().value, [0, 255]);
-        let at = Condition::At("/t/a".into(), first.revision);
+        let revision = found.entries.first().unwrap().mod_revision;
+        let at = Condition::At("/t/a".into(), revision);
         let delete = Change::Delete("/t/a".into());
         let deleted = client
             .change(from_ref(&at), from_ref(&delete))
             .await
             .unwrap();
-        assert!(deleted.done);
-        assert!(!client.change(&[at], &[delete]).await.unwrap().done);
+        assert!(deleted);
+        assert!(!client.change(&[at], &[delete]).await.unwrap());
 
         // The watch reports the changes of one transaction in one update.
         let update = watch.next().await.unwrap();
-        assert_eq!(update.revision, first.revision);
+        assert_eq!(update.revision, revision);
         assert_eq!(update.events.len(), 2);
         let update = watch.next().await.unwrap();
         assert_eq!(update.events, [Event::Delete { key: "/t/a".into() }]);
@@ -172,7 +172,8 @@ fn what_is_bound_to_a_lease_ends_with_it() {
             value: b"me".to_vec(),
             lease: Some(lease),
         };
-        let made = client.change(&[], &[put]).await.unwrap();
+        assert!(client.change(&[], &[put]).await.unwrap());
+        let made = client.read("/t/").await.unwrap();
         let mut watch = client.watch("/t/", made.revision + 1).await.unwrap();
         for _ in 0..6 {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -270,7 +271,8 @@ fn an_etcd_that_is_started_again_has_what_it_had() {
             value: Vec::new(),
             lease: Some(lease),
         };
-        let made = client.change(&[], &[put]).await.unwrap();
+        assert!(client.change(&[], &[put]).await.unwrap());
+        let made = client.read("/t/").await.unwrap();
         let mut watch = client.watch("/t/", made.revision + 1).await.unwrap();
         etcd.child.kill().unwrap();
         etcd.child.wait().unwrap();

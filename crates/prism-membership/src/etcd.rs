@@ -172,7 +172,7 @@ pub async fn found(
     let made = client
         .change(&[absent], &[keys.put(&Key::State, first)?])
         .await?;
-    if made.done {
+    if made {
         tracing::info!(epoch = first.epoch, "founded the cluster in etcd");
     }
     Ok(())

@@ -220,7 +220,8 @@ pub(super) fn join(
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
     let (lease, first) = match node.is_backend() {
         true => {
-            let first = first_state(config)?.founded(fastrand::u64(1..));
+            let mut first = first_state(config)?;
+            first.founding = fastrand::u64(1..);
             (Lease::none(), Some(first))
         }
         // A frontend answers nothing from a store, so it needs no lease.

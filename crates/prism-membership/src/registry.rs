@@ -139,7 +139,7 @@ async fn change(
         Some(next) => keys.put(&Key::Bucket(name), next)?,
         None => Change::Delete(path),
     };
-    if client.change(&[condition], &[change]).await?.done {
+    if client.change(&[condition], &[change]).await? {
         return Ok(true);
     }
     // The client may have repeated a call that had succeeded. It then finds its own change.

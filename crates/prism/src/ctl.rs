@@ -121,7 +121,10 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
 
 fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let view = SwitchView::open(&common.pin)?;
-    let mut separator = "[\n";
+    if common.json {
+        write!(out, "[")?;
+    }
+    let mut separator = "\n";
     for record in view.flows()? {
         let record = record?;
         if !all && record.state == FlowState::Absent {
@@ -137,8 +140,7 @@ fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()>
         }
     }
     if common.json {
-        let open = if separator == "[\n" { "[" } else { "" };
-        writeln!(out, "{open}\n]")?;
+        writeln!(out, "\n]")?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ mod dir;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     dir::prepare(&args.dir)?;
     let mut config = configuration(args);
     crate::log::init(&config.log)?;
-    let (user, from) = credentials::of(&args.dir)?;
+    let (user, file) = credentials::of(&args.dir)?;
     // The store is locked before the port is tried, so a second start on the same
     // directory fails with that reason.
     let store = open_store(&config, NAME)?;
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Server::open(config, NAME, cluster, store)?;
     until_stopped(server, || {
         // A closed standard output is no error.
-        let _ = introduce(args, address, &user, from);
+        let _ = introduce(args, address, &user, file.as_deref());
     })
 }
 
@@ -125,7 +125,7 @@ fn introduce(
     args: &Args,
     address: SocketAddrV4,
     user: &Credential,
-    from: credentials::From,
+    file: Option<&Path>,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let (dir, region) = (args.dir.display(), &args.region);
@@ -139,14 +139,14 @@ fn introduce(
         access_key,
         secret_key,
     } = user;
-    match from {
-        credentials::From::Environment => {
+    match file {
+        None => {
             writeln!(
                 out,
                 "  (with the access key {access_key:?} of the environment)"
             )?;
         }
-        credentials::From::File(path) => {
+        Some(path) => {
             writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
             writeln!(out, "  export AWS_SECRET_ACCESS_KEY={secret_key}")?;
             writeln!(out, "  (kept in {})", path.display())?;

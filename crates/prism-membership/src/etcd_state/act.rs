@@ -102,7 +102,7 @@ impl Participant {
         let absent = absent.map(|name| Condition::Absent(self.keys.path(&Key::Live(&name))));
         conditions.extend(absent.take(MAX_ABSENT));
         let put = self.keys.put(&Key::State, &next)?;
-        if self.client.change(&conditions, &[put]).await?.done {
+        if self.client.change(&conditions, &[put]).await? {
             let (epoch, phase) = (next.epoch, &next.phase);
             tracing::info!(epoch, ?phase, backends = ?next.backends, "the cluster takes a step");
         }

@@ -136,7 +136,7 @@ impl Participant {
         self.granted.set(Some(id));
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
         let living = self.living(me, id, report)?;
-        let done = self.client.change(&[unchanged], &[living]).await?.done;
+        let done = self.client.change(&[unchanged], &[living]).await?;
         if done {
             me.lease.extend(asked_ns, ttl);
         }

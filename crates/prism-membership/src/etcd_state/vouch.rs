@@ -141,8 +141,8 @@ mod tests {
 
     fn state(founding: u64, epoch: u64) -> State {
         let placing = Placing::new([name("a"), name("b")], 2).unwrap();
-        let mut state = State::new(placing).founded(founding);
-        state.epoch = epoch;
+        let mut state = State::new(placing);
+        (state.founding, state.epoch) = (founding, epoch);
         for (store, backend) in (1..).zip(state.backends.values_mut()) {
             backend.store = store;
         }

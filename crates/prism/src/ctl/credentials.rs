@@ -92,7 +92,7 @@ fn add(
         let is_new = Condition::Absent(etcd.keys.path(&Key::User(&user.access_key)));
         let put = etcd.keys.put_user(&user)?;
         let added = etcd.client.change(&[is_new], &[put]).await?;
-        if !added.done {
+        if !added {
             bail!(
                 "the user {0} exists, and its secret key was not changed; to change it, run \
                  `prism ctl credentials remove {0}` and add the user again",
@@ -116,7 +116,7 @@ fn remove(config: &ConfigFile, access_key: &str) -> anyhow::Result<()> {
         let entry = entry.with_context(|| format!("there is no user {access_key}"))?;
         let unchanged = Condition::At(path.clone(), entry.mod_revision);
         let delete = Change::Delete(path);
-        match etcd.client.change(&[unchanged], &[delete]).await?.done {
+        match etcd.client.change(&[unchanged], &[delete]).await? {
             true => Ok(()),
             false => bail!("another command has just changed {access_key}; try again"),
         }

@@ -77,7 +77,7 @@ async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<
     // A wish from before the recovery does not count.
     let forget = Change::Delete(keys.path(&Key::Wish));
     let put = keys.put(&Key::State, &recovery.state)?;
-    match client.change(&[condition], &[put, forget]).await?.done {
+    match client.change(&[condition], &[put, forget]).await? {
         true => Ok(()),
         false => bail!("the state in etcd has just changed, and nothing was done; try again"),
     }

@@ -16,16 +16,10 @@ use crate::random;
 const ACCESS_BYTES: usize = 8;
 const SECRET_BYTES: usize = 20;
 
-/// The source of the key.
-pub(super) enum From {
-    Environment,
-    File(PathBuf),
-}
-
-/// The user, and the source of the key.
-pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, From)> {
+/// The user, and the file of the key unless the environment has it.
+pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, Option<PathBuf>)> {
     if let Some(given) = from_environment()? {
-        return Ok((given, From::Environment));
+        return Ok((given, None));
     }
     let path = dir::credentials(dir);
     if !path.exists() {
@@ -37,7 +31,7 @@ pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, From)> {
     };
     let user = file.load_credentials()?.into_iter().next();
     let user = user.with_context(|| format!("{} has no access key", path.display()))?;
-    Ok((user, From::File(path)))
+    Ok((user, Some(path)))
 }
 
 fn from_environment() -> anyhow::Result<Option<Credential>> {

@@ -6,12 +6,13 @@
 //! serve.sock        the admin socket, while the process runs
 //! ```
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 /// Longest path of a Unix socket (`sun_path` less the final zero).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -37,35 +38,24 @@ pub(super) fn prepare(dir: &Path) -> anyhow::Result<()> {
         );
     }
     let cannot = || format!("cannot use the directory {}", dir.display());
-    let made = fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir);
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(dir);
     made.with_context(cannot)?;
     if store(dir).exists() {
         return Ok(());
     }
-    let ours = ["credentials.toml", "serve.sock", "lost+found"];
+    let is_ours = |name: &OsStr| match name.to_str() {
+        Some("credentials.toml" | "serve.sock" | "lost+found") => true,
+        // Left by a process that was killed while it wrote credentials.
+        Some(name) => name.starts_with("credentials.toml."),
+        None => false,
+    };
     for entry in fs::read_dir(dir).with_context(cannot)? {
         let name = entry.with_context(cannot)?.file_name();
-        if !ours.iter().any(|known| name == *known) && !is_unfinished(&name) {
-            bail!(
-                "{} has other contents ({}); use an empty or a new directory",
-                dir.display(),
-                name.display()
-            );
+        if !is_ours(&name) {
+            let (dir, name) = (dir.display(), name.display());
+            bail!("{dir} has other contents ({name}); use an empty or a new directory");
         }
     }
-    writable(dir).with_context(cannot)
-}
-
-/// A file of credentials whose writer was killed.
-fn is_unfinished(name: &std::ffi::OsStr) -> bool {
-    name.to_str()
-        .is_some_and(|name| name.starts_with("credentials.toml."))
-}
-
-fn writable(dir: &Path) -> io::Result<()> {
-    use rustix::fs::{Access, AtFlags, CWD, accessat};
-    Ok(accessat(CWD, dir, Access::WRITE_OK, AtFlags::EACCESS)?)
+    accessat(CWD, dir, Access::WRITE_OK, AtFlags::EACCESS).with_context(cannot)
 }
