@@ -1,11 +1,14 @@
-//! Answers that fit into memory.
+//! Answers that fit into memory, and the reasons for an error instead.
 
 use std::io;
 
-use prism_http::{Exchange, ResponseHead};
+use prism_http::{Exchange, Headers, ResponseHead};
 use prism_s3::{Code, S3Error};
 use prism_service::{Io, set};
+use prism_store::VersionId;
 use time::OffsetDateTime;
+
+use crate::versions;
 
 /// The delay after which a client repeats a request that was answered 503, in seconds.
 const RETRY_AFTER_S: &str = "1";
@@ -34,19 +37,74 @@ impl Answer {
         }
     }
 
+    /// Sets a header field, whose value should have been checked before.
+    pub(crate) fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Result<Self, S3Error> {
+        set(&mut self.head, name, value).map_err(internal)?;
+        Ok(self)
+    }
+
+    /// Names the version that the answer is about.
+    pub(crate) fn with_version(mut self, version: Option<VersionId>) -> Result<Self, S3Error> {
+        versions::set_id(&mut self.head, version).map_err(internal)?;
+        Ok(self)
+    }
+
     /// Sends the answer. Returns whether the connection lives on.
-    pub(crate) async fn send(self, io: &mut impl Io, exchange: &Exchange<'_>) -> io::Result<bool> {
-        let has_type = self.head.headers().get("content-type").is_some();
-        match has_type || self.document.is_empty() {
-            true => send(io, exchange, self.head, &self.document).await,
-            false => send_xml(io, exchange, self.head, &self.document).await,
+    pub(crate) async fn send(
+        mut self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        let has = |head: &ResponseHead, name| head.headers().get(name).is_some();
+        if !self.document.is_empty() && !has(&self.head, "content-type") {
+            set(&mut self.head, "Content-Type", "application/xml")?;
         }
+        if !has(&self.head, "x-amz-request-id") {
+            set(&mut self.head, "x-amz-request-id", request_id())?;
+        }
+        prism_service::send(io, exchange, self.head, &self.document).await
     }
 }
 
-/// The error for a header field that cannot be written: its value should have been checked before.
+/// Why an operation has no answer.
+pub(crate) enum Failure {
+    /// The client gets this error.
+    Refused {
+        error: S3Error,
+        /// Further header fields of its answer.
+        fields: Headers,
+    },
+    /// The connection failed that the answer goes to or that the body comes from.
+    Connection(io::Error),
+}
+
+impl From<S3Error> for Failure {
+    fn from(error: S3Error) -> Self {
+        let fields = Headers::new();
+        Self::Refused { error, fields }
+    }
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Self {
+        S3Error::from(code).into()
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+/// The error for a header field that cannot be written.
 pub(crate) fn internal<E>(_: E) -> S3Error {
     Code::InternalError.into()
+}
+
+/// An ETag as clients see it.
+pub(crate) fn quoted(etag: &str) -> String {
+    format!("\"{etag}\"")
 }
 
 /// A time in milliseconds since the Unix epoch.
@@ -67,56 +125,24 @@ pub(crate) fn request_id() -> String {
     String::from_utf8_lossy(&digits).into_owned()
 }
 
-/// Sends a whole answer. Returns whether the connection lives on.
-pub(crate) async fn send(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
-    mut head: ResponseHead,
-    body: &[u8],
-) -> io::Result<bool> {
-    if head.headers().get("x-amz-request-id").is_none() {
-        set(&mut head, "x-amz-request-id", request_id())?;
-    }
-    prism_service::send(io, exchange, head, body).await
-}
-
-/// Sends an XML document. Returns whether the connection lives on.
-pub(crate) async fn send_xml(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
-    mut head: ResponseHead,
-    xml: &[u8],
-) -> io::Result<bool> {
-    set(&mut head, "Content-Type", "application/xml")?;
-    send(io, exchange, head, xml).await
-}
-
-/// Sends an error as S3 does. Returns whether the connection lives on.
+/// Sends an error as S3 does, with further header fields. Returns whether the connection lives
+/// on.
 pub(crate) async fn send_error(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
     error: &S3Error,
-    resource: &str,
-) -> io::Result<bool> {
-    let head = ResponseHead::new(error.status());
-    send_error_with(io, exchange, head, error, resource).await
-}
-
-/// Sends an error with a head that has its status and further fields.
-pub(crate) async fn send_error_with(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
-    mut head: ResponseHead,
-    error: &S3Error,
+    fields: Headers,
     resource: &str,
 ) -> io::Result<bool> {
     let id = request_id();
-    set(&mut head, "x-amz-request-id", &id)?;
+    let mut answer = Answer::empty(error.status());
+    *answer.head.headers_mut() = fields;
+    set(&mut answer.head, "x-amz-request-id", &id)?;
     if error.status() == 503 {
-        set(&mut head, "Retry-After", RETRY_AFTER_S)?;
+        set(&mut answer.head, "Retry-After", RETRY_AFTER_S)?;
     }
-    if error.status() == 304 {
-        return send(io, exchange, head, &[]).await;
+    if error.status() != 304 {
+        answer.document = error.xml(resource, &id);
     }
-    send_xml(io, exchange, head, &error.xml(resource, &id)).await
+    answer.send(io, exchange).await
 }

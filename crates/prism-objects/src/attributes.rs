@@ -6,11 +6,9 @@ use prism_s3::op::Attributes;
 use prism_s3::time::http_date;
 use prism_s3::xml::{self, PartEntry, PartsOfObject};
 use prism_s3::{Code, ObjectRef, S3Error};
-use prism_service::set;
 use prism_store::{Body, Object, Store};
 
-use crate::answer::{Answer, from_ms, internal};
-use crate::versions;
+use crate::answer::{Answer, from_ms};
 
 /// Answers with the attributes that the client wants. Blocks on disk.
 pub(crate) fn read(
@@ -31,11 +29,9 @@ pub(crate) fn read(
         storage_class: wanted.storage_class,
         size: wanted.size.then_some(found.len),
     };
-    let mut answer = Answer::xml(document.xml());
-    let modified = http_date(from_ms(found.meta.created_ms));
-    set(&mut answer.head, "Last-Modified", modified).map_err(internal)?;
-    versions::set_id(&mut answer.head, found.version).map_err(internal)?;
-    Ok(answer)
+    Answer::xml(document.xml())
+        .with("Last-Modified", http_date(from_ms(found.meta.created_ms)))?
+        .with_version(found.version)
 }
 
 /// The page of an object's parts. Parts without checksums are not listed.

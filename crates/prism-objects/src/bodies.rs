@@ -5,23 +5,25 @@
 //! If the client signs or checks chunk by chunk, the blocking thread that writes a piece also
 //! removes that framing.
 
-use std::io;
 use std::sync::Arc;
 
-use prism_http::{BodyReader, Headers};
+use prism_http::BodyReader;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_replicas::meta::stored_meta;
 use prism_replicas::{Node, StoreResult, joined, now_ms};
 use prism_s3::{
-    BodyDigest, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error, StreamDecoder, Tags,
+    BodyDigest, Code, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error,
+    StreamDecoder, Tags,
 };
 use prism_service::{Input, Io};
 use prism_store::{Commit, Committed, Condition, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
+use crate::answer::Failure;
 use crate::call::Call;
 use crate::hashing::Hashing;
 use crate::pieces::{Piece, Pieces};
+use crate::request::Request;
 use crate::shared::Shared;
 
 /// Bytes that stay in a core's cache between the checksum and the write.
@@ -31,7 +33,10 @@ const CACHED_BYTES: usize = 64 << 10;
 pub(crate) struct Pipe {
     writer: PutWriter,
     digest: BodyDigest,
+    becomes: Becomes,
     chunks: Option<Chunks>,
+    /// The MD5 of the bytes, if this system has told it.
+    md5: Option<String>,
 }
 
 /// A body whose data comes in chunks.
@@ -48,34 +53,13 @@ enum Writing {
     Busy(JoinHandle<Result<(Pipe, Piece), S3Error>>),
 }
 
-/// The metadata and conditions with which a verified body is committed.
-pub(crate) struct Finish {
-    pub(crate) meta: ObjectMeta,
+/// The object that a body becomes; the default for a part of an upload.
+#[derive(Default)]
+pub(crate) struct Becomes {
+    pub(crate) headers: ObjectHeaders,
+    pub(crate) tags: Tags,
     /// The client's conditions on the object that the key has at the commit.
     pub(crate) conditions: Conditions,
-}
-
-impl Finish {
-    /// For a body that becomes an object.
-    pub(crate) fn object(
-        headers: &ObjectHeaders,
-        tags: &Tags,
-        conditions: Conditions,
-        digests: &Digests,
-    ) -> Self {
-        let meta = ObjectMeta {
-            etag: digests.etag().trim_matches('"').to_owned(),
-            created_ms: now_ms(),
-            ..stored_meta(headers, tags, digests.checksum.as_ref())
-        };
-        Self { meta, conditions }
-    }
-
-    /// For a body that becomes a part of an upload.
-    pub(crate) fn part(digests: &Digests) -> Self {
-        let (headers, tags) = (ObjectHeaders::default(), Tags::default());
-        Self::object(&headers, &tags, Conditions::default(), digests)
-    }
 }
 
 /// The conditions of a write as the store evaluates them.
@@ -114,55 +98,38 @@ impl Uncommitted {
     }
 }
 
-/// Why a body was not stored.
-pub(crate) enum ReceiveError {
-    /// The sender can be told this.
-    Refused(S3Error),
-    /// The connection to the sender failed.
-    Connection(io::Error),
-}
-
-impl From<S3Error> for ReceiveError {
-    fn from(error: S3Error) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<io::Error> for ReceiveError {
-    fn from(error: io::Error) -> Self {
-        Self::Connection(error)
-    }
-}
-
 impl Pipe {
-    /// For a body that a client announces with these headers.
+    /// For the body of a client's request.
     pub(crate) fn new(
         writer: PutWriter,
         expected: Expected,
-        payload: &Payload,
-        headers: &Headers,
+        becomes: Becomes,
+        request: &Request,
     ) -> Result<Self, S3Error> {
-        let chunks = match payload {
-            Payload::Streaming(streaming) => Some(Chunks {
-                decoder: StreamDecoder::new(streaming.clone(), headers)?,
+        let mut pipe = Self::plain(writer, expected, becomes);
+        if let Payload::Streaming(streaming) = &request.meaning.payload {
+            pipe.chunks = Some(Chunks {
+                decoder: StreamDecoder::new(streaming.clone(), request.head.headers())?,
                 data: Vec::new(),
-            }),
-            Payload::Unsigned | Payload::Sha256(_) => None,
-        };
-        Ok(Self {
-            writer,
-            digest: BodyDigest::new(expected),
-            chunks,
-        })
+            });
+        }
+        Ok(pipe)
     }
 
     /// For the bytes of a copy's source.
-    pub(crate) fn plain(writer: PutWriter, expected: Expected) -> Self {
+    pub(crate) fn plain(writer: PutWriter, expected: Expected, becomes: Becomes) -> Self {
         Self {
             writer,
             digest: BodyDigest::new(expected),
+            becomes,
             chunks: None,
+            md5: None,
         }
+    }
+
+    /// The same for bytes whose MD5 is known, if it is.
+    pub(crate) fn with_md5(self, md5: Option<String>) -> Self {
+        Self { md5, ..self }
     }
 
     /// Writes the data in the next bytes of the body. Blocks on disk.
@@ -188,32 +155,40 @@ impl Pipe {
         mut self,
         hashing: &Hashing,
         piece: &mut Piece,
-        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error>,
     ) -> Result<(Commit, Uncommitted), S3Error> {
         self.append(hashing, piece)?;
-        let (writer, digests) = self.verify()?;
-        let Finish { meta, conditions } = finish(&digests)?;
+        if let Some(chunks) = self.chunks
+            && let Some((algorithm, value)) = chunks.decoder.finish()?
+        {
+            self.digest.take_trailer(algorithm, value);
+        }
+        let digests = self.digest.finish()?;
+        let etag = digests.etag().trim_matches('"').to_owned();
+        if self.md5.is_some_and(|md5| md5 != etag) {
+            tracing::error!("the MD5 of a copy's source is not the stored one");
+            return Err(Code::InternalError.into());
+        }
+        let Becomes {
+            headers,
+            tags,
+            conditions,
+        } = self.becomes;
+        let meta = ObjectMeta {
+            etag,
+            created_ms: now_ms(),
+            ..stored_meta(&headers, &tags, digests.checksum.as_ref())
+        };
         let uncommitted = Uncommitted {
             digests,
             created_ms: meta.created_ms,
             conditions,
         };
         let commit = Commit {
-            writer,
+            writer: self.writer,
             meta,
             condition: store_condition(&uncommitted.conditions),
         };
         Ok((commit, uncommitted))
-    }
-
-    /// Verifies the trailer and the data.
-    fn verify(mut self) -> Result<(PutWriter, Digests), S3Error> {
-        if let Some(chunks) = self.chunks
-            && let Some((algorithm, value)) = chunks.decoder.finish()?
-        {
-            self.digest.take_trailer(algorithm, value);
-        }
-        Ok((self.writer, self.digest.finish()?))
     }
 }
 
@@ -247,48 +222,36 @@ impl Bodies {
         }
     }
 
-    /// Stores a client's body, unless `pipe` is an error already. `finish` makes the metadata
-    /// and conditions of the verified body.
-    ///
-    /// # Errors
-    /// The outer error is the connection's, the inner one the client's.
+    /// Stores a client's body, unless `pipe` is an error already.
     pub(crate) async fn store(
         &self,
         call: &mut Call<'_, impl Io>,
         pipe: Result<Pipe, S3Error>,
-        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
-    ) -> io::Result<Result<Stored, S3Error>> {
+    ) -> Result<Stored, Failure> {
         let mut body = call.request.take_body(self.shared.limits.body_bytes);
-        let pipe = match pipe {
-            Ok(pipe) => pipe,
-            Err(error) => {
-                call.skip_rest(&mut body).await;
-                return Ok(Err(error));
+        let stored = match pipe {
+            Ok(pipe) => {
+                body.invite(call.io).await?;
+                self.receive(call.io, body.reader(), pipe).await
             }
+            Err(error) => Err(error.into()),
         };
-        body.invite(call.io).await?;
-        match self.receive(call.io, body.reader(), pipe, finish).await {
-            Ok(stored) => {
-                self.node.counters.bytes_in.add(stored.committed.len);
-                Ok(Ok(stored))
-            }
-            Err(ReceiveError::Refused(error)) => {
-                call.skip_rest(&mut body).await;
-                Ok(Err(error))
-            }
-            Err(ReceiveError::Connection(error)) => Err(error),
+        match &stored {
+            Ok(stored) => self.node.counters.bytes_in.add(stored.committed.len),
+            Err(Failure::Refused { .. }) => call.skip_rest(&mut body).await,
+            Err(Failure::Connection(_)) => {}
         }
+        stored
     }
 
-    /// Reads a body to its end, verifies it, and commits it as `finish` says. The worker's own
-    /// thread verifies a small body, because waking another thread takes longer.
+    /// Reads a body to its end, verifies it, and commits it. The worker's own thread verifies a
+    /// small body, because waking another thread takes longer.
     pub(crate) async fn receive(
         &self,
         io: &mut impl Input,
         body: &mut BodyReader,
         pipe: Pipe,
-        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
-    ) -> Result<Stored, ReceiveError> {
+    ) -> Result<Stored, Failure> {
         let mut writing = Writing::Idle(pipe);
         let mut piece = self.pieces.piece(body.left());
         while !body.is_done() {
@@ -301,13 +264,13 @@ impl Bodies {
         }
         let pipe = self.finish_writing(writing).await?;
         if self.is_small(&pipe, &piece) {
-            let (commit, uncommitted) = pipe.finish(&self.shared.hashing, &mut piece, finish)?;
+            let (commit, uncommitted) = pipe.finish(&self.shared.hashing, &mut piece)?;
             let committed = self.shared.commit(&self.node, commit).await;
             return Ok(uncommitted.stored(committed)?);
         }
         let shared = self.shared.clone();
         let committing = tokio::task::spawn_blocking(move || {
-            let (commit, uncommitted) = pipe.finish(&shared.hashing, &mut piece, finish)?;
+            let (commit, uncommitted) = pipe.finish(&shared.hashing, &mut piece)?;
             let stored = uncommitted.stored(commit.commit())?;
             Ok::<_, S3Error>((stored, piece))
         });

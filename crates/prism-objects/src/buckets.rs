@@ -16,10 +16,10 @@ use prism_replica::Bucket;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::cors::{self, CorsConfig};
 use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
-use prism_service::{Io, set};
+use prism_service::Io;
 use prism_store::{CONFIG_MAX, Store};
 
-use crate::answer::{Answer, from_ms, internal};
+use crate::answer::{Answer, Failure, from_ms};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
@@ -41,10 +41,10 @@ impl Objects {
         operation: &BucketOperation,
     ) -> io::Result<bool> {
         let body = match max_body_bytes(operation) {
-            Some(max) => call.read_document(max).await?,
+            Some(max) => call.read_document(max).await,
             None => {
                 if let Err(error) = self.current_store(call.request).await {
-                    return self.refuse(call, &error).await;
+                    return self.refuse(call, error).await;
                 }
                 call.skip_body().await;
                 Ok(Vec::new())
@@ -55,7 +55,7 @@ impl Objects {
                 self.bucket_answer(call.request, bucket, operation, body)
                     .await
             }
-            Err(error) => Err(error),
+            Err(failure) => Err(failure),
         };
         if !concerns_all_backends(operation) {
             return self.send_answer(call, answer).await;
@@ -79,16 +79,24 @@ impl Objects {
         bucket: &BucketName,
         operation: &BucketOperation,
         body: Vec<u8>,
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         use BucketOperation as Op;
         let region = self.node.config.cluster.region.as_str();
         match operation {
             Op::Create => self.create_bucket(bucket, &body).await,
             Op::Delete => self.delete_bucket(bucket).await,
-            Op::PutVersioning => self.put_versioning(bucket, &body).await,
-            Op::PutDocument(Document::Policy) => self.put_policy(bucket, body).await,
-            Op::PutDocument(Document::Cors) => self.put_cors(bucket, &body).await,
-            Op::DeleteDocument(document) => self.delete_document(bucket, *document).await,
+            Op::PutVersioning => {
+                let enabled = xml::parse_versioning(&body)?;
+                let change = |next: &mut Bucket| next.versions = Some(enabled);
+                self.change_bucket(bucket, change, 200).await
+            }
+            Op::PutDocument(document) => self.put_document(bucket, *document, body).await,
+            Op::DeleteDocument(document) => {
+                let change = |next: &mut Bucket| {
+                    next.documents.remove(document.as_str());
+                };
+                self.change_bucket(bucket, change, 204).await
+            }
             Op::ListObjects(list) => self.list_objects(request, bucket, list).await,
             Op::ListVersions(list) => self.list_versions(request, bucket, list).await,
             Op::ListUploads(list) => self.list_uploads(request, bucket, list).await,
@@ -104,67 +112,39 @@ impl Objects {
         }
     }
 
-    async fn put_versioning(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
-        let enabled = xml::parse_versioning(xml)?;
-        self.change_bucket(bucket, |next| next.versions = Some(enabled))
-            .await?;
-        Ok(Answer::empty(200))
-    }
-
-    async fn put_policy(&self, bucket: &BucketName, json: Vec<u8>) -> Result<Answer, S3Error> {
-        Policy::parse(bucket, &json)?;
-        let text = String::from_utf8(json).map_err(|_| Code::MalformedPolicy)?;
-        self.put_document(bucket, Document::Policy, text).await?;
-        Ok(Answer::empty(204))
-    }
-
-    async fn put_cors(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
-        let config = CorsConfig::parse(xml)?;
-        let text = String::from_utf8(config.xml()).map_err(|_| Code::MalformedXML)?;
-        self.put_document(bucket, Document::Cors, text).await?;
-        Ok(Answer::empty(200))
-    }
-
     async fn put_document(
         &self,
         bucket: &BucketName,
         document: Document,
-        text: String,
-    ) -> Result<(), S3Error> {
+        body: Vec<u8>,
+    ) -> Result<Answer, Failure> {
+        let (text, status) = match document {
+            Document::Policy => {
+                Policy::parse(bucket, &body)?;
+                let text = String::from_utf8(body).map_err(|_| Code::MalformedPolicy)?;
+                (text, 204)
+            }
+            Document::Cors => {
+                let xml = CorsConfig::parse(&body)?.xml();
+                (String::from_utf8(xml).map_err(|_| Code::MalformedXML)?, 200)
+            }
+        };
         if text.len() > CONFIG_MAX {
             return Err(Code::MetadataTooLarge.into());
         }
-        self.change_bucket(bucket, |next| {
+        let change = |next: &mut Bucket| {
             let name = document.as_str().to_owned();
             next.documents.insert(name, text.clone());
-        })
-        .await
+        };
+        self.change_bucket(bucket, change, status).await
     }
 
-    async fn delete_document(
-        &self,
-        bucket: &BucketName,
-        document: Document,
-    ) -> Result<Answer, S3Error> {
-        self.change_bucket(bucket, |next| {
-            next.documents.remove(document.as_str());
-        })
-        .await?;
-        Ok(Answer::empty(204))
-    }
-
-    fn check_region(&self, xml: &[u8]) -> Result<(), S3Error> {
-        let region = &self.node.config.cluster.region;
-        match xml::parse_location_constraint(xml)? {
-            Some(other) if other != *region => Err(Code::InvalidArgument
-                .with_message(format!("Buckets can be created in {region} only."))),
-            _ => Ok(()),
+    async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, Failure> {
+        let (name, region) = (bucket.as_str(), &self.node.config.cluster.region);
+        if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
+            let message = format!("Buckets can be created in {region} only.");
+            return Err(Code::InvalidArgument.with_message(message).into());
         }
-    }
-
-    async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, S3Error> {
-        self.check_region(xml)?;
-        let name = bucket.as_str();
         let made = self
             .replicator
             .alter_bucket(name, |known, stamp| Bucket::create(known, stamp, now_ms()));
@@ -174,7 +154,7 @@ impl Objects {
                 let known = self.replicator.agreed(name).await?;
                 (known.ok_or(Code::OperationAborted)?, true)
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         match self.node.cluster.is_in_etcd() {
             // A backend that misses the message reads etcd.
@@ -183,15 +163,13 @@ impl Objects {
             false => self.replicator.push_record(name, &record).await?,
         }
         // us-east-1 accepts a repeated creation, as S3 does.
-        if existed && self.node.config.cluster.region != "us-east-1" {
+        if existed && region != "us-east-1" {
             return Err(Code::BucketAlreadyOwnedByYou.into());
         }
-        let mut answer = Answer::empty(200);
-        set(&mut answer.head, "Location", format!("/{name}")).map_err(internal)?;
-        Ok(answer)
+        Ok(Answer::empty(200).with("Location", format!("/{name}"))?)
     }
 
-    async fn delete_bucket(&self, bucket: &BucketName) -> Result<Answer, S3Error> {
+    async fn delete_bucket(&self, bucket: &BucketName) -> Result<Answer, Failure> {
         let name = bucket.as_str();
         let deleting = self
             .replicator
@@ -219,18 +197,19 @@ impl Objects {
         }
     }
 
-    /// Changes a bucket's record, and tells all backends.
+    /// Changes a bucket's record, tells all backends, and answers with `status`.
     async fn change_bucket(
         &self,
         bucket: &BucketName,
         change: impl Fn(&mut Bucket),
-    ) -> Result<(), S3Error> {
+        status: u16,
+    ) -> Result<Answer, Failure> {
         let name = bucket.as_str();
         let changed = self
             .replicator
             .alter_bucket(name, |known, stamp| Bucket::change(known, stamp, &change));
-        let record = changed.await?;
-        self.replicator.push_record(name, &record).await
+        self.replicator.push_record(name, &changed.await?).await?;
+        Ok(Answer::empty(status))
     }
 }
 
@@ -257,9 +236,7 @@ pub(crate) fn list(store: &Store, (): &(), (): &()) -> Result<Answer, S3Error> {
 
 fn head(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {
     store.buckets().get(bucket.as_str()).in_s3()?;
-    let mut answer = Answer::empty(200);
-    set(&mut answer.head, "x-amz-bucket-region", region).map_err(internal)?;
-    Ok(answer)
+    Answer::empty(200).with("x-amz-bucket-region", region)
 }
 
 fn location(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {
@@ -277,11 +254,8 @@ fn document(store: &Store, bucket: &BucketName, wanted: &Document) -> Result<Ans
     let found = found.in_s3()?;
     match wanted {
         Document::Cors => Ok(Answer::xml(found.ok_or(Code::NoSuchCORSConfiguration)?)),
-        Document::Policy => {
-            let mut answer = Answer::xml(found.ok_or(Code::NoSuchBucketPolicy)?);
-            set(&mut answer.head, "Content-Type", "application/json").map_err(internal)?;
-            Ok(answer)
-        }
+        Document::Policy => Answer::xml(found.ok_or(Code::NoSuchBucketPolicy)?)
+            .with("Content-Type", "application/json"),
     }
 }
 

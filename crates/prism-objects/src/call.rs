@@ -1,11 +1,8 @@
 //! One request under way, with its connection.
 
-use std::io;
-
-use prism_http::{Exchange, ResponseHead};
+use prism_http::Exchange;
 use prism_service::{Io, MAX_SKIP_BYTES, RequestBody};
 
-use crate::answer;
 use crate::request::Request;
 
 /// A request under way: its connection, and the facts that its answer depends on.
@@ -26,15 +23,5 @@ impl<I: Io> Call<'_, I> {
     /// answer.
     pub(crate) async fn skip_rest(&mut self, body: &mut RequestBody) {
         self.exchange.keep_alive = self.exchange.keep_alive && body.skip_rest(self.io).await;
-    }
-
-    /// Sends a whole answer. Returns whether the connection lives on.
-    pub(crate) async fn send(&mut self, head: ResponseHead, body: &[u8]) -> io::Result<bool> {
-        answer::send(self.io, &self.exchange, head, body).await
-    }
-
-    /// Sends an XML document. Returns whether the connection lives on.
-    pub(crate) async fn send_xml(&mut self, head: ResponseHead, xml: &[u8]) -> io::Result<bool> {
-        answer::send_xml(self.io, &self.exchange, head, xml).await
     }
 }

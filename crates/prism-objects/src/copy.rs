@@ -1,8 +1,6 @@
 //! CopyObject and UploadPartCopy: the destination's owner reads the source from its own store,
 //! or from a node that has it, by a GET.
 
-use std::io;
-
 use prism_handoff::RelayStream;
 use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming};
 use prism_replicas::delete::named;
@@ -10,14 +8,13 @@ use prism_replicas::{StoreResult, meta, preamble_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::{
-    Algorithm, Code, Digests, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml,
+    Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml,
 };
-use prism_service::{Io, PeerRequest, parse_own_head, read_all, set};
-use prism_store::{Object, VersionId};
+use prism_service::{PeerRequest, parse_own_head, read_all};
+use prism_store::Object;
 
-use crate::answer::{Answer, from_ms, internal};
-use crate::bodies::{Finish, Pipe, ReceiveError};
-use crate::call::Call;
+use crate::answer::{Answer, Failure, from_ms, internal};
+use crate::bodies::{Becomes, Pipe, Stored};
 use crate::objects::Objects;
 use crate::request::Request;
 use crate::source::LocalObject;
@@ -34,8 +31,6 @@ struct Source {
     body: BodyReader,
     /// The number of bytes to copy.
     len: u64,
-    /// Length of the whole object, in bytes.
-    total: u64,
     /// MD5 of the bytes to copy, where it is known.
     md5: Option<String>,
     headers: ObjectHeaders,
@@ -63,75 +58,34 @@ struct Wanted<'a> {
     range: Option<(u64, u64)>,
 }
 
-/// A copy that was made.
-struct Copied {
-    digests: Digests,
-    created_ms: u64,
-    /// The copy's version.
-    version: Option<VersionId>,
-    /// The source's version, by its name.
-    source_version: Option<String>,
-}
-
 impl Objects {
     pub(crate) async fn copy_object(
         &self,
-        call: &mut Call<'_, impl Io>,
+        request: &Request,
         object: &ObjectRef,
         copy: &CopyObject,
-    ) -> io::Result<bool> {
-        let request = call.request;
-        let work = async {
-            let CopySource {
-                bucket,
-                key,
-                version,
-                ..
-            } = &copy.source;
-            let is_itself = (bucket, key) == (&object.bucket, &object.key) && version.is_none();
-            if is_itself && copy.headers.is_none() && copy.tags.is_none() {
-                return Err(Code::InvalidRequest
-                    .with_message("An object can be copied to itself only with other metadata."));
-            }
-            let wanted = Wanted {
-                source: &copy.source,
-                range: None,
-            };
-            let source = self.open_source(request, &wanted).await?;
-            let copied = self.copy_whole(object, copy, source).await?;
-            answer(false, &copied)
+    ) -> Result<Answer, Failure> {
+        let CopySource {
+            bucket,
+            key,
+            version,
+            ..
+        } = &copy.source;
+        let is_itself = (bucket, key) == (&object.bucket, &object.key) && version.is_none();
+        if is_itself && copy.headers.is_none() && copy.tags.is_none() {
+            let message = "An object can be copied to itself only with other metadata.";
+            return Err(Code::InvalidRequest.with_message(message).into());
+        }
+        let wanted = Wanted {
+            source: &copy.source,
+            range: None,
         };
-        self.answer_in_time(call, work).await
-    }
-
-    pub(crate) async fn copy_part(
-        &self,
-        call: &mut Call<'_, impl Io>,
-        object: &ObjectRef,
-        part: &CopyPart,
-    ) -> io::Result<bool> {
-        let request = call.request;
-        let work = async {
-            let wanted = Wanted {
-                source: &part.source,
-                range: part.range,
-            };
-            let source = self.open_source(request, &wanted).await?;
-            let copied = self.copy_as_part(object, part, source).await?;
-            answer(true, &copied)
+        let source = self.open_source(request, &wanted).await?;
+        let becomes = Becomes {
+            headers: copy.headers.as_ref().unwrap_or(&source.headers).clone(),
+            tags: copy.tags.as_ref().unwrap_or(&source.tags).clone(),
+            conditions: copy.conditions.clone(),
         };
-        self.answer_in_time(call, work).await
-    }
-
-    async fn copy_whole(
-        &self,
-        object: &ObjectRef,
-        copy: &CopyObject,
-        source: Source,
-    ) -> Result<Copied, S3Error> {
-        check_length(source.total)?;
-        let headers = copy.headers.as_ref().unwrap_or(&source.headers).clone();
-        let tags = copy.tags.as_ref().unwrap_or(&source.tags).clone();
         let expected = match copy.checksum.or(source.checksum) {
             Some(algorithm) => Expected::default().want(algorithm)?,
             None => Expected::default(),
@@ -141,32 +95,26 @@ impl Objects {
             let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
             store.begin_put(bucket, key, Some(len)).in_s3()
         });
-        let pipe = Pipe::plain(begun.await?, expected);
-        let (conditions, md5) = (copy.conditions.clone(), source.md5.clone());
-        let finish = move |digests: &Digests| {
-            check_digest(digests, md5.as_deref())?;
-            Ok(Finish::object(&headers, &tags, conditions, digests))
-        };
-        self.receive_source(source, pipe, finish).await
+        let pipe = Pipe::plain(begun.await?, expected, becomes);
+        self.receive_source(source, pipe, false).await
     }
 
-    async fn copy_as_part(
+    pub(crate) async fn copy_part(
         &self,
+        request: &Request,
         object: &ObjectRef,
         part: &CopyPart,
-        source: Source,
-    ) -> Result<Copied, S3Error> {
-        check_length(source.len)?;
+    ) -> Result<Answer, Failure> {
+        let wanted = Wanted {
+            source: &part.source,
+            range: part.range,
+        };
+        let source = self.open_source(request, &wanted).await?;
         let (len, expected) = (Some(source.len), Expected::default());
         let begun = self.begin_part(object, &part.upload, part.number, len, expected);
         let (writer, expected) = begun.await?;
-        let md5 = source.md5.clone();
-        let finish = move |digests: &Digests| {
-            check_digest(digests, md5.as_deref())?;
-            Ok(Finish::part(digests))
-        };
-        self.receive_source(source, Pipe::plain(writer, expected), finish)
-            .await
+        let pipe = Pipe::plain(writer, expected, Becomes::default());
+        self.receive_source(source, pipe, true).await
     }
 
     /// Stores the source's bytes.
@@ -174,42 +122,35 @@ impl Objects {
         &self,
         mut source: Source,
         pipe: Pipe,
-        finish: impl FnOnce(&Digests) -> Result<Finish, S3Error> + Send + 'static,
-    ) -> Result<Copied, S3Error> {
-        let body = &mut source.body;
+        is_part: bool,
+    ) -> Result<Answer, Failure> {
+        let (body, pipe) = (&mut source.body, pipe.with_md5(source.md5));
         let received = match &mut source.from {
-            Origin::Here(object) => self.bodies.receive(object, body, pipe, finish).await,
-            Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe, finish).await,
+            Origin::Here(object) => self.bodies.receive(object, body, pipe).await,
+            Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe).await,
         };
-        let received = received.map(|stored| Copied {
-            digests: stored.digests,
-            created_ms: stored.created_ms,
-            version: stored.committed.version,
-            source_version: source.version,
-        });
         match (received, source.from) {
-            (
-                Ok(copied),
-                Origin::Node {
+            (Ok(stored), from) => {
+                if let Origin::Node {
                     io,
                     peer,
-                    keep_alive,
-                },
-            ) => {
-                if keep_alive && source.body.is_done() && io.is_clean() {
+                    keep_alive: true,
+                } = from
+                    && source.body.is_done()
+                    && io.is_clean()
+                {
                     self.replicator.peers.keep(&peer, *io);
                 }
-                Ok(copied)
+                answer(is_part, &stored, source.version)
             }
-            (Ok(copied), Origin::Here(_)) => Ok(copied),
-            (Err(ReceiveError::Refused(error)), _) => Err(error),
-            (Err(ReceiveError::Connection(error)), Origin::Node { peer, .. }) => {
-                Err(out_of_reach(&peer, &error))
+            (Err(Failure::Connection(error)), Origin::Node { peer, .. }) => {
+                Err(out_of_reach(&peer, &error).into())
             }
-            (Err(ReceiveError::Connection(error)), Origin::Here(_)) => {
+            (Err(Failure::Connection(error)), Origin::Here(_)) => {
                 tracing::error!(%error, "the source of a copy cannot be read from this store");
                 Err(Code::InternalError.into())
             }
+            (Err(refused), _) => Err(refused),
         }
     }
 
@@ -230,6 +171,11 @@ impl Objects {
             match opened {
                 // Another replica may be in reach.
                 Err(error) if error.code() == Code::ServiceUnavailable => failure = error,
+                Ok(source) if source.len > MAX_COPY_BYTES => {
+                    return Err(Code::InvalidRequest.with_message(
+                        "The copy source is larger than 5368709120 bytes, the most that one copy takes.",
+                    ));
+                }
                 opened => return opened,
             }
         }
@@ -262,7 +208,6 @@ impl Objects {
         Ok(Source {
             body: BodyReader::new(ResponseFraming::Length(end - at), u64::MAX),
             len: end - at,
-            total,
             md5: is_md5.then(|| meta.etag.clone()),
             headers: stored_headers(&object)?,
             tags: meta::tags(meta),
@@ -308,7 +253,6 @@ impl Objects {
         Ok(Source {
             body: BodyReader::new(framing, u64::MAX),
             len,
-            total,
             md5: etag.filter(|etag| len == total && !etag.contains('-')),
             headers: ObjectHeaders::from_request(answer.headers())?,
             tags: tags.unwrap_or_default(),
@@ -343,12 +287,7 @@ fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
         version,
         conditions,
     } = wanted.source;
-    let mut headers = Headers::new();
-    let invalid = |_| Code::InvalidArgument;
-    headers.append("Host", "prism").map_err(invalid)?;
-    headers
-        .append("x-amz-checksum-mode", "ENABLED")
-        .map_err(invalid)?;
+    let (mut headers, invalid) = (Headers::new(), |_| Code::InvalidArgument);
     conditions.write_to(&mut headers).map_err(invalid)?;
     if let Some((first, last)) = wanted.range {
         let range = format!("bytes={first}-{last}");
@@ -357,7 +296,8 @@ fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
     let key = encode_path(key.as_str());
     let version = version.as_deref().map(encode);
     let query = version.map_or(String::new(), |version| format!("?versionId={version}"));
-    let mut text = format!("GET /{}/{key}{query} HTTP/1.1\r\n", bucket.as_str()).into_bytes();
+    let start = format!("GET /{}/{key}{query} HTTP/1.1\r\n", bucket.as_str());
+    let mut text = (start + "Host: prism\r\nx-amz-checksum-mode: ENABLED\r\n").into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
     parse_own_head(&text).map_err(internal)
@@ -387,15 +327,6 @@ fn source_read_error(error: &prism_store::Error) -> S3Error {
     }
 }
 
-fn check_length(len: u64) -> Result<(), S3Error> {
-    if len > MAX_COPY_BYTES {
-        return Err(Code::InvalidRequest.with_message(
-            "The copy source is larger than 5368709120 bytes, the most that one copy takes.",
-        ));
-    }
-    Ok(())
-}
-
 /// Checks the range of a copy, which must end within the source, unlike that of a GET.
 fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
     match range {
@@ -406,33 +337,22 @@ fn check_range(range: Option<(u64, u64)>, total: u64) -> Result<(), S3Error> {
     }
 }
 
-/// Checks that the bytes received are the ones that were stored.
-fn check_digest(digests: &Digests, md5: Option<&str>) -> Result<(), S3Error> {
-    let etag = digests.etag();
-    if md5.is_some_and(|md5| md5 != etag.trim_matches('"')) {
-        tracing::error!("the MD5 of a copy's source is not the stored one");
-        return Err(Code::InternalError.into());
-    }
-    Ok(())
-}
-
 fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
     tracing::warn!(peer, %error, "the source of a copy cannot be read");
     Code::ServiceUnavailable.with_message("A storage node is out of reach.")
 }
 
-fn answer(is_part: bool, copied: &Copied) -> Result<Answer, S3Error> {
-    let checksum = copied.digests.checksum.as_ref();
-    let checksum = checksum.and_then(|(name, value)| {
+fn answer(is_part: bool, stored: &Stored, source: Option<String>) -> Result<Answer, Failure> {
+    let digests = &stored.digests;
+    let checksum = digests.checksum.as_ref().and_then(|(name, value)| {
         let algorithm = Algorithm::from_header(name)?;
         Some((algorithm, value.as_str()))
     });
-    let modified = from_ms(copied.created_ms);
-    let etag = copied.digests.etag();
-    let mut answer = Answer::xml(xml::copy_result(is_part, &etag, modified, checksum));
-    versions::set_id(&mut answer.head, copied.version).map_err(internal)?;
-    if let Some(version) = &copied.source_version {
-        set(&mut answer.head, versions::SOURCE_ID, version).map_err(internal)?;
-    }
-    Ok(answer)
+    let (etag, modified) = (digests.etag(), from_ms(stored.created_ms));
+    let answer = Answer::xml(xml::copy_result(is_part, &etag, modified, checksum));
+    let answer = answer.with_version(stored.committed.version)?;
+    Ok(match source {
+        Some(version) => answer.with(versions::SOURCE_ID, version)?,
+        None => answer,
+    })
 }

@@ -9,7 +9,7 @@ use prism_s3::{BucketName, Code, Conditions, Expected, ObjectKey, ObjectRef, S3E
 use prism_service::join_all;
 use prism_store::ToDelete;
 
-use crate::answer::{Answer, internal};
+use crate::answer::{Answer, Failure, internal};
 use crate::objects::Objects;
 use crate::request::Request;
 use crate::versions;
@@ -21,7 +21,7 @@ impl Objects {
         object: &ObjectRef,
         version: &Option<String>,
         conditions: &Conditions,
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         let (object, conditions) = (object.clone(), conditions.clone());
         let version = named(version.as_deref())?;
         let deleting = self.node.on_store(move |_, store| {
@@ -40,12 +40,12 @@ impl Objects {
         request: &Request,
         bucket: &BucketName,
         body: &[u8],
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         if !expected.is_checked() {
-            return Err(Code::InvalidRequest.with_message(
-                "Missing required header for this request: Content-MD5 OR x-amz-checksum-*",
-            ));
+            let message =
+                "Missing required header for this request: Content-MD5 OR x-amz-checksum-*";
+            return Err(Code::InvalidRequest.with_message(message).into());
         }
         let wanted = xml::parse_delete(body)?;
         // One view finds the owner of a key both before and after the deletion.

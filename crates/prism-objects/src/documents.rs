@@ -8,8 +8,7 @@ use prism_http::{AnswerBody, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead
 use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 use prism_service::{BodyFailure, Io, RequestBody, set};
 
-use crate::answer::{Answer, request_id};
-use crate::bodies::ReceiveError;
+use crate::answer::{Answer, Failure, request_id};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
@@ -20,19 +19,14 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 impl<I: Io> Call<'_, I> {
     /// Reads a body of at most `max` bytes and verifies its digests.
-    ///
-    /// # Errors
-    /// The outer error is the connection's, the inner one the client's.
-    pub(crate) async fn read_document(&mut self, max: u64) -> io::Result<Result<Vec<u8>, S3Error>> {
+    pub(crate) async fn read_document(&mut self, max: u64) -> Result<Vec<u8>, Failure> {
         let mut body = self.request.take_body(max);
-        let bytes = match read_verified(self.io, self.request, &mut body, max).await {
-            Ok(bytes) => Ok(bytes),
-            Err(ReceiveError::Refused(error)) => Err(error),
-            Err(ReceiveError::Connection(error)) => return Err(error),
-        };
-        let is_whole = body.skip_rest(self.io).await;
-        self.exchange.keep_alive &= is_whole;
-        Ok(bytes)
+        let bytes = read_verified(self.io, self.request, &mut body, max).await;
+        if !matches!(bytes, Err(Failure::Connection(_))) {
+            let is_whole = body.skip_rest(self.io).await;
+            self.exchange.keep_alive &= is_whole;
+        }
+        bytes
     }
 }
 
@@ -42,12 +36,11 @@ impl Objects {
     pub(crate) async fn answer_in_time(
         &self,
         call: &mut Call<'_, impl Io>,
-        work: impl Future<Output = Result<Answer, S3Error>>,
+        work: impl Future<Output = Result<Answer, Failure>>,
     ) -> io::Result<bool> {
         let mut work = std::pin::pin!(work);
         match tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
-            Ok(Ok(answer)) => answer.send(call.io, &call.exchange).await,
-            Ok(Err(error)) => self.send_error_of(call, &error).await,
+            Ok(answer) => self.send_answer(call, answer).await,
             Err(_) => {
                 let path = call.request.head.path();
                 answer_late(call.io, &call.exchange, path, work, SIGN_OF_LIFE).await
@@ -61,17 +54,19 @@ async fn read_verified(
     request: &Request,
     body: &mut RequestBody,
     max: u64,
-) -> Result<Vec<u8>, ReceiveError> {
+) -> Result<Vec<u8>, Failure> {
     if body.left().is_some_and(|left| left > max) {
-        return Err(S3Error::from(Code::EntityTooLarge).into());
+        return Err(Code::EntityTooLarge.into());
     }
     let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
-    let bytes = match body.read_to_end(io, max).await {
-        Ok(bytes) => bytes,
-        Err(BodyFailure::TooLong) => return Err(S3Error::from(Code::EntityTooLarge).into()),
-        Err(BodyFailure::Malformed(error)) => return Err(S3Error::from(error).into()),
-        Err(BodyFailure::Connection(error)) => return Err(error.into()),
-    };
+    let bytes = body
+        .read_to_end(io, max)
+        .await
+        .map_err(|error| match error {
+            BodyFailure::TooLong => Code::EntityTooLarge.into(),
+            BodyFailure::Malformed(error) => S3Error::from(error).into(),
+            BodyFailure::Connection(error) => Failure::Connection(error),
+        })?;
     let mut digest = BodyDigest::new(expected);
     digest.update(&bytes);
     digest.finish()?;
@@ -83,7 +78,7 @@ async fn answer_late(
     io: &mut impl Io,
     exchange: &Exchange<'_>,
     resource: &str,
-    mut work: Pin<&mut impl Future<Output = Result<Answer, S3Error>>>,
+    mut work: Pin<&mut impl Future<Output = Result<Answer, Failure>>>,
     every: Duration,
 ) -> io::Result<bool> {
     let id = request_id();
@@ -106,10 +101,14 @@ async fn answer_late(
         }
     };
     // The head is sent already, so the answer's own head is dropped.
-    let document = done.map(|answer| answer.document).unwrap_or_else(|error| {
-        tracing::warn!(%error, resource, "request failed after its answer had begun");
-        error.xml(resource, &id)
-    });
+    let document = match done {
+        Ok(answer) => answer.document,
+        Err(Failure::Refused { error, .. }) => {
+            tracing::warn!(%error, resource, "request failed after its answer had begun");
+            error.xml(resource, &id)
+        }
+        Err(Failure::Connection(error)) => return Err(error),
+    };
     let rest = document.strip_prefix(xml::PROLOG).unwrap_or(&document);
     bytes.clear();
     put(&mut bytes, written.framing, rest);
@@ -152,7 +151,7 @@ mod tests {
             };
             let mut work = std::pin::pin!(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                result.map(Answer::xml)
+                result.map(Answer::xml).map_err(Failure::from)
             });
             let every = Duration::from_millis(5);
             let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;

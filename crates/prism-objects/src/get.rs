@@ -5,10 +5,10 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
 
-use prism_http::{AnswerBody, Exchange, Headers, Method, ResponseFraming, ResponseHead};
+use prism_http::{AnswerBody, Exchange, Headers, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_replicas::delete::named;
-use prism_replicas::{checked_file, meta, store_error};
+use prism_replicas::{StoreResult, checked_file, meta, store_error};
 use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::metadata::{DEFAULT_CONTENT_TYPE, told};
 use prism_s3::op::ReadObject;
@@ -16,9 +16,9 @@ use prism_s3::range::{ByteRange, Unsatisfiable};
 use prism_s3::time::http_date;
 use prism_s3::{Algorithm, Code, Conditions, ObjectRef, Outcome, RangeSpec, S3Error};
 use prism_service::{Io, set};
-use prism_store::{Body, CheckedFile, Object, Parts, Segment, Store};
+use prism_store::{Body, CheckedFile, Object, Parts, Removed, Segment, Store};
 
-use crate::answer::{from_ms, request_id};
+use crate::answer::{Answer, Failure, from_ms, internal, quoted, request_id};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
@@ -37,13 +37,6 @@ struct Selection {
     bytes: Range<u64>,
 }
 
-/// Why a GET or HEAD selects no bytes.
-enum NotSelected {
-    NotModified,
-    OutOfRange(Unsatisfiable),
-    Refused(S3Error),
-}
-
 impl Objects {
     /// Answers a GET or HEAD. The lookup runs on the worker's own thread, because it is served
     /// from memory or by one read of the tree.
@@ -53,42 +46,27 @@ impl Objects {
         store: &Store,
         name: &ObjectRef,
         read: &ReadObject,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Failure> {
         let (bucket, key) = (name.bucket.as_str(), name.key.as_str());
-        let found = match named(read.version.as_deref()) {
-            Ok(None) => store.get(bucket, key),
-            Ok(version) => store
+        let found = match named(read.version.as_deref())? {
+            None => store.get(bucket, key),
+            version => store
                 .get_version(bucket, key, version)
                 .map(|found| found.map(Arc::new)),
-            Err(error) => return self.send_error_of(call, &error).await,
         };
         // The cluster may have gone on without this node before the lookup.
-        if let Err(error) = self.if_still(call.request, Ok(())) {
-            return self.send_error_of(call, &error).await;
-        }
+        self.if_still(call.request, Ok(()))?;
         let object = match found {
             Ok(Some(object)) => object,
-            missing => {
-                let missing = missing.map(drop);
-                let (head, error) = versions::missing_object(store, name, read, missing)?;
-                return self.send_error_with(call, head, &error).await;
-            }
+            missing => return Err(missing_object(store, name, read, missing.map(drop))?),
         };
-        let selection = match select(&object, read) {
-            Ok(selection) => selection,
-            Err(NotSelected::NotModified) => {
-                let mut head = ResponseHead::new(304);
-                *head.headers_mut() = described(&object)?.clone();
-                return call.send(head, &[]).await;
-            }
-            Err(NotSelected::OutOfRange(range)) => return send_out_of_range(call, &range).await,
-            Err(NotSelected::Refused(error)) => return self.send_error_of(call, &error).await,
-        };
+        let selection = select(&object, read)?;
         let len = selection.bytes.end - selection.bytes.start;
         let max_bytes = call.request.max_answer_bytes;
         if max_bytes.is_some_and(|max| len > max.into()) {
             read_ahead(&object, selection.bytes.start, len);
-            return call.send(ResponseHead::new(HAND_OVER), &[]).await;
+            let refusal = Answer::empty(HAND_OVER);
+            return Ok(refusal.send(call.io, &call.exchange).await?);
         }
         let (head, exchange) = answer_head(call, &object, &selection, read)?;
         self.send_object(call, &exchange, head, &object, selection.bytes)
@@ -104,7 +82,7 @@ impl Objects {
         mut head: ResponseHead,
         object: &Object,
         range: Range<u64>,
-    ) -> io::Result<bool> {
+    ) -> Result<bool, Failure> {
         let len = range.end - range.start;
         set(&mut head, "x-amz-request-id", request_id())?;
         set(&mut head, "Server", "Prism")?;
@@ -120,24 +98,21 @@ impl Objects {
                 let start = usize::try_from(range.start).unwrap_or(usize::MAX);
                 let end = usize::try_from(range.end).unwrap_or(usize::MAX);
                 let data = data.get(start..end);
-                bytes.extend_from_slice(data.ok_or(io::ErrorKind::UnexpectedEof)?);
+                let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
+                bytes.extend_from_slice(data.ok_or_else(ended)?);
                 call.io.write_all(&bytes).await?;
             }
             Body::File(file) => {
-                let good = match checked_file::check(file, range.start, range.end).await {
-                    Ok(good) => good,
-                    Err(error) => return self.send_error_of(call, &store_error(&error)).await,
-                };
+                let good = checked_file::check(file, range.start, range.end)
+                    .await
+                    .in_s3()?;
                 call.io.write_more(&bytes).await?;
                 checked_file::send(call.io, file, range, good).await?;
             }
             Body::Parts(parts) => {
                 let segments = parts.segments(range.start, len);
                 let mut first = match segments.first() {
-                    Some(segment) => match open(parts, segment).await {
-                        Ok(opened) => Some(opened),
-                        Err(error) => return self.send_error_of(call, &store_error(&error)).await,
-                    },
+                    Some(segment) => Some(open(parts, segment).await.in_s3()?),
                     None => None,
                 };
                 call.io.write_more(&bytes).await?;
@@ -222,8 +197,38 @@ fn describe_more(
     Ok(())
 }
 
+/// The failure of a GET or HEAD that finds no object. It names the delete marker if there is one.
+fn missing_object(
+    store: &Store,
+    object: &ObjectRef,
+    read: &ReadObject,
+    found: Result<(), prism_store::Error>,
+) -> io::Result<Failure> {
+    let (error, marker) = match found {
+        Err(prism_store::Error::IsDeleteMarker) => (
+            Code::MethodNotAllowed.into(),
+            named(read.version.as_deref()).ok(),
+        ),
+        Err(error) => (store_error(&error), None),
+        Ok(()) => match store.delete_marker(object.bucket.as_str(), object.key.as_str()) {
+            Ok(marker) => (Code::NoSuchKey.into(), Some(marker)),
+            Err(error) => (store_error(&error), None),
+        },
+    };
+    let mut head = ResponseHead::new(error.status());
+    if let Some(version) = marker.flatten() {
+        let is_marker = true;
+        versions::set_removed(&mut head, Some(Removed { version, is_marker }))?;
+    }
+    if error.code() == Code::MethodNotAllowed {
+        set(&mut head, "Allow", "DELETE")?;
+    }
+    let fields = std::mem::take(head.headers_mut());
+    Ok(Failure::Refused { error, fields })
+}
+
 /// The bytes that a request reads, if its conditions hold.
-fn select(object: &Object, read: &ReadObject) -> Result<Selection, NotSelected> {
+fn select(object: &Object, read: &ReadObject) -> Result<Selection, Failure> {
     let modified = from_ms(object.meta.created_ms);
     // Only conditions need the ETag.
     let etag = match read.conditions == Conditions::default() {
@@ -232,11 +237,18 @@ fn select(object: &Object, read: &ReadObject) -> Result<Selection, NotSelected> 
     };
     match read.conditions.for_read(&etag, modified) {
         Outcome::Proceed => {}
-        Outcome::NotModified => return Err(NotSelected::NotModified),
-        Outcome::Failed => return Err(NotSelected::Refused(Code::PreconditionFailed.into())),
+        Outcome::NotModified => {
+            return Err(Failure::Refused {
+                error: Code::NotModified.into(),
+                fields: described(object)?.clone(),
+            });
+        }
+        Outcome::Failed => return Err(Code::PreconditionFailed.into()),
     }
-    let part = read.part.map(|number| part_of(object, number)).transpose();
-    let part = part.map_err(NotSelected::Refused)?;
+    let part = read
+        .part
+        .map(|number| part_of(object, number))
+        .transpose()?;
     let wanted = match &part {
         Some(part) => part.range,
         None => read
@@ -244,7 +256,7 @@ fn select(object: &Object, read: &ReadObject) -> Result<Selection, NotSelected> 
             .filter(|_| read.conditions.range_applies(&etag, modified)),
     };
     let range = wanted.map(|range| range.resolve(object.len)).transpose();
-    let range = range.map_err(NotSelected::OutOfRange)?;
+    let range = range.map_err(|range| out_of_range(&range))?;
     let bytes = match (range, &part) {
         (Some(range), _) => range.offset()..range.offset() + range.len(),
         // No range stands for a part without bytes.
@@ -271,18 +283,12 @@ async fn open(parts: &Parts, segment: &Segment) -> Result<(CheckedFile, u64), pr
     Ok((file, good))
 }
 
-async fn send_out_of_range(
-    call: &mut Call<'_, impl Io>,
-    range: &Unsatisfiable,
-) -> io::Result<bool> {
-    let error = S3Error::from(Code::InvalidRange);
-    let mut head = ResponseHead::new(error.status());
-    set(&mut head, "Content-Range", range.content_range())?;
-    let body = match call.exchange.method {
-        Method::Head => Vec::new(),
-        _ => error.xml(call.request.head.path(), &request_id()),
-    };
-    call.send_xml(head, &body).await
+fn out_of_range(range: &Unsatisfiable) -> Failure {
+    let (error, mut fields) = (Code::InvalidRange.into(), Headers::new());
+    match fields.append("Content-Range", range.content_range()) {
+        Ok(()) => Failure::Refused { error, fields },
+        Err(error) => internal(error).into(),
+    }
 }
 
 /// The headers of every answer about an object, which are made once.
@@ -357,8 +363,4 @@ fn part_of(object: &Object, number: u16) -> Result<PartOf, S3Error> {
         count: Some(parts.count()),
         checksum: headers.and_then(meta::part_checksum),
     })
-}
-
-pub(crate) fn quoted(etag: &str) -> String {
-    format!("\"{etag}\"")
 }

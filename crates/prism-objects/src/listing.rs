@@ -1,13 +1,12 @@
-//! Listings of a bucket's keys, versions and uploads. Each backend gives its share, and the node with
-//! the client's connection merges them. A share is requested in pieces, so a page of 1,000 keys
-//! moves little more than 1,000 keys between nodes.
+//! Listings of a bucket's keys, versions and uploads. Each backend gives its share, and the node
+//! with the client's connection merges them. A share is requested in pieces, so a page of 1,000
+//! keys moves little more than 1,000 keys between nodes.
 
 use prism_replicas::{Item, ListWanted, Question};
 use prism_s3::xml::{self, ListEntry, UploadEntry, VersionEntry};
-use prism_s3::{Algorithm, BucketName, ChecksumType, ListMarked, ListObjects, Listing, S3Error};
+use prism_s3::{Algorithm, BucketName, ChecksumType, ListMarked, ListObjects, Listing};
 
-use crate::answer::{Answer, from_ms};
-use crate::get::quoted;
+use crate::answer::{Answer, Failure, from_ms, quoted};
 use crate::merge::{Page, Place, ShareWanted};
 use crate::objects::Objects;
 use crate::request::Request;
@@ -19,7 +18,7 @@ impl Objects {
         request: &Request,
         bucket: &BucketName,
         list: &ListObjects,
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         let after = list.after().map(|after| (after.to_owned(), String::new()));
         let question = |share: ShareWanted| {
             Question::ListObjects(wanted(bucket, &list.listing, share, |(key, _)| key))
@@ -47,7 +46,7 @@ impl Objects {
         request: &Request,
         bucket: &BucketName,
         list: &ListMarked,
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         let question = |share: ShareWanted| {
             Question::ListVersions(wanted(bucket, &list.listing, share, |after| after))
         };
@@ -76,7 +75,7 @@ impl Objects {
         request: &Request,
         bucket: &BucketName,
         list: &ListMarked,
-    ) -> Result<Answer, S3Error> {
+    ) -> Result<Answer, Failure> {
         let question = |share: ShareWanted| {
             Question::ListUploads(wanted(bucket, &list.listing, share, |after| after))
         };

@@ -1,8 +1,6 @@
 //! Uploads in parts, in this node's store: begun, listed, completed and aborted. `put.rs` and
 //! `copy.rs` receive the parts.
 
-use std::io;
-
 use prism_replicas::delete::conditions_error;
 use prism_replicas::meta::{
     self, checksum_wanted, part_checksum, set_checksum, stored_meta, want_checksum,
@@ -13,18 +11,16 @@ use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, Completed, CompletedPart, PartEntry, PartsPage};
 use prism_s3::{Algorithm, ChecksumType, Code, Expected, ObjectRef, S3Error};
-use prism_service::{Io, set};
+use prism_service::Io;
 use prism_store::{
     Body, Error, Object, Part, PutWriter, Store, Upload, UploadId, UploadName, VersionId,
 };
 
-use crate::answer::{Answer, from_ms, internal};
+use crate::answer::{Answer, Failure, from_ms, quoted};
 use crate::bodies::store_condition;
 use crate::call::Call;
-use crate::get::quoted;
 use crate::objects::Objects;
 use crate::request::Request;
-use crate::versions;
 
 /// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their
 /// elements take 300 bytes each; some clients indent.
@@ -54,13 +50,13 @@ pub(crate) fn create(
     }
     let id = store.uploads().create(bucket.as_str(), key.as_str(), meta);
     let id = id.in_s3()?.to_string();
-    let mut answer = Answer::xml(xml::initiate_result(bucket, key, &id));
-    if let Some((algorithm, kind)) = create.checksum {
-        let head = &mut answer.head;
-        set(head, "x-amz-checksum-algorithm", algorithm.name()).map_err(internal)?;
-        set(head, "x-amz-checksum-type", kind.as_str()).map_err(internal)?;
+    let answer = Answer::xml(xml::initiate_result(bucket, key, &id));
+    match create.checksum {
+        Some((algorithm, kind)) => answer
+            .with("x-amz-checksum-algorithm", algorithm.name())?
+            .with("x-amz-checksum-type", kind.as_str()),
+        None => Ok(answer),
     }
-    Ok(answer)
 }
 
 /// Lists an upload's parts. Blocks on disk.
@@ -103,22 +99,17 @@ impl Objects {
         call: &mut Call<'_, impl Io>,
         object: &ObjectRef,
         complete: &CompleteUpload,
-    ) -> io::Result<Result<Answer, S3Error>> {
-        let xml = match call.read_document(MAX_LIST_BYTES).await? {
-            Ok(xml) => xml,
-            Err(error) => return Ok(Err(error)),
-        };
+    ) -> Result<Answer, Failure> {
+        let xml = call.read_document(MAX_LIST_BYTES).await?;
         let location = self.location(call.request);
         let (object, complete) = (object.clone(), complete.clone());
         let completing = self.node.on_store(move |_, store| {
             let (completed, version) = complete_here(store, &object, &complete, &xml)?;
             let ObjectRef { bucket, key } = &object;
             let document = xml::complete_result(&location, bucket, key, &completed);
-            let mut answer = Answer::xml(document);
-            versions::set_id(&mut answer.head, version).map_err(internal)?;
-            Ok(answer)
+            Answer::xml(document).with_version(version)
         });
-        Ok(completing.await)
+        Ok(completing.await?)
     }
 
     /// Begins a part of `length` bytes, if that is known. Adds the checksum that the upload

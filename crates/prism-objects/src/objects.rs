@@ -15,12 +15,14 @@ use prism_s3::{
 };
 use prism_service::{Fault, Io, Route, Service, Subject};
 
+use crate::answer::send_error;
 use crate::bodies::Bodies;
 use crate::call::Call;
 use crate::request::{Meaning, Request};
+use crate::route;
 use crate::rules::BucketRules;
+use crate::serve::is_ours;
 use crate::shared::Shared;
-use crate::{answer, route};
 
 /// Longest wait of a request for a newer view, when another node has one. A step takes a few
 /// round trips to etcd, and the pause before it longer.
@@ -59,26 +61,6 @@ impl Objects {
             true => Ok(()),
             false => Err(elsewhere()),
         }
-    }
-
-    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
-    pub(crate) async fn admit_by_policy(&self, request: &mut Request) -> Result<(), S3Error> {
-        let is_open = self.shared.auth.anonymous == Anonymous::Read
-            || matches!(
-                request.meaning.operation,
-                Operation::Bucket(_, BucketOperation::Preflight)
-            );
-        if request.meaning.principal != Principal::Anonymous
-            || request.meaning.policy == Policy::Allows
-            || is_open
-        {
-            return Ok(());
-        }
-        match self.rules.allow_everybody(&request.meaning.operation).await {
-            true => request.meaning.policy = Policy::Allows,
-            false => return Err(Code::AccessDenied.into()),
-        }
-        Ok(())
     }
 
     /// Passes `result` on if this node was allowed to serve since it read the request.
@@ -126,8 +108,23 @@ impl Service for Objects {
         })
     }
 
+    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
     async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
-        self.admit_by_policy(request).await
+        let meaning = &mut request.meaning;
+        let is_open = self.shared.auth.anonymous == Anonymous::Read
+            || matches!(
+                meaning.operation,
+                Operation::Bucket(_, BucketOperation::Preflight)
+            );
+        let is_settled =
+            meaning.principal != Principal::Anonymous || meaning.policy == Policy::Allows;
+        if !is_settled && !is_open {
+            if !self.rules.allow_everybody(&meaning.operation).await {
+                return Err(Code::AccessDenied.into());
+            }
+            meaning.policy = Policy::Allows;
+        }
+        Ok(())
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
@@ -213,12 +210,10 @@ impl Service for Objects {
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
         // Nodes prepare changes with PUT and ask questions with POST.
+        let replicator = &self.replicator;
         match head.method() {
-            Method::Put => {
-                let prepared = self.replicator.serve_prepare(io, head, peer, exchange);
-                prepared.await
-            }
-            _ => self.replicator.serve_question(io, head, exchange).await,
+            Method::Put => replicator.serve_prepare(io, head, peer, exchange).await,
+            _ => replicator.serve_question(io, head, exchange).await,
         }
     }
 
@@ -238,8 +233,7 @@ impl Service for Objects {
     }
 
     fn status_of(&self, error: &S3Error) -> (u16, bool) {
-        let is_ours = error.status() >= 500 && error.code() != Code::NotImplemented;
-        (error.status(), is_ours)
+        (error.status(), is_ours(error))
     }
 
     async fn send_error(
@@ -249,6 +243,6 @@ impl Service for Objects {
         error: &S3Error,
         path: &str,
     ) -> io::Result<bool> {
-        answer::send_error(io, exchange, error, path).await
+        send_error(io, exchange, error, Headers::new(), path).await
     }
 }

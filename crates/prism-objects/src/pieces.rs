@@ -8,7 +8,7 @@ use prism_http::BodyReader;
 use prism_s3::S3Error;
 use prism_service::Input;
 
-use crate::bodies::ReceiveError;
+use crate::answer::Failure;
 
 /// Bytes written at a time. Each body has two pieces in memory, and the data of a third one if
 /// it comes in chunks.
@@ -81,8 +81,8 @@ impl Piece {
         &mut self,
         io: &mut impl Input,
         body: &mut BodyReader,
-    ) -> Result<(), ReceiveError> {
-        let ended = || ReceiveError::Connection(io::ErrorKind::UnexpectedEof.into());
+    ) -> Result<(), Failure> {
+        let ended = || Failure::Connection(io::ErrorKind::UnexpectedEof.into());
         let (_, room) = self.room.split_at_mut(self.len);
         if let BodyReader::Length { left } = body {
             // Without chunks the bytes need no copy: they are read to their place.

@@ -1,72 +1,52 @@
 //! PUT of objects, and of parts of uploads, into this node's store.
 
-use std::io;
-
-use prism_http::ResponseHead;
 use prism_replicas::StoreResult;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_s3::op::{PutObject, UploadPart};
-use prism_s3::{Code, Conditions, Digests, Expected, ObjectRef, S3Error};
-use prism_service::{Io, set};
+use prism_s3::{Code, Conditions, Expected, ObjectRef, S3Error};
+use prism_service::Io;
 
-use crate::bodies::{Finish, Pipe, Stored};
+use crate::answer::{Answer, Failure};
+use crate::bodies::{Becomes, Pipe};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
-use crate::versions;
 
 impl Objects {
-    /// Stores a body as an object. Returns whether the connection lives on.
+    /// Stores a body as an object.
     pub(crate) async fn put_object(
         &self,
         call: &mut Call<'_, impl Io>,
         object: &ObjectRef,
         put: &PutObject,
-    ) -> io::Result<bool> {
+    ) -> Result<Answer, Failure> {
         let pipe = self.begin_put(call.request, object, put).await;
-        let (headers, tags) = (put.headers.clone(), put.tags.clone());
-        let conditions = put.conditions.clone();
-        let finish =
-            move |digests: &Digests| Ok(Finish::object(&headers, &tags, conditions, digests));
-        let stored = self.bodies.store(call, pipe, finish).await?;
-        self.answer_stored(call, stored).await
+        self.store_body(call, pipe).await
     }
 
-    /// Stores a body as a part of an upload. Returns whether the connection lives on.
+    /// Stores a body as a part of an upload.
     pub(crate) async fn put_part(
         &self,
         call: &mut Call<'_, impl Io>,
         object: &ObjectRef,
         part: &UploadPart,
-    ) -> io::Result<bool> {
+    ) -> Result<Answer, Failure> {
         let pipe = self.begin_put_part(call.request, object, part).await;
-        let finish = |digests: &Digests| Ok(Finish::part(digests));
-        let stored = self.bodies.store(call, pipe, finish).await?;
-        self.answer_stored(call, stored).await
+        self.store_body(call, pipe).await
     }
 
-    async fn answer_stored(
+    async fn store_body(
         &self,
         call: &mut Call<'_, impl Io>,
-        stored: Result<Stored, S3Error>,
-    ) -> io::Result<bool> {
-        let stored = match stored {
-            Ok(stored) => self.if_still(call.request, Ok(stored)),
-            Err(error) => Err(error),
-        };
-        let Stored {
-            digests, committed, ..
-        } = match stored {
-            Ok(stored) => stored,
-            Err(error) => return self.send_error_of(call, &error).await,
-        };
-        let mut head = ResponseHead::new(200);
-        versions::set_id(&mut head, committed.version)?;
-        set(&mut head, "ETag", digests.etag())?;
-        if let Some((name, value)) = &digests.checksum {
-            set(&mut head, name, value)?;
-        }
-        call.send(head, &[]).await
+        pipe: Result<Pipe, S3Error>,
+    ) -> Result<Answer, Failure> {
+        let stored = self.bodies.store(call, pipe).await?;
+        let answer = Answer::empty(200).with_version(stored.committed.version)?;
+        let answer = answer.with("ETag", stored.digests.etag())?;
+        Ok(match &stored.digests.checksum {
+            Some((name, value)) => answer.with(name, value)?,
+            None => answer,
+        })
     }
 
     async fn begin_put(
@@ -75,15 +55,19 @@ impl Objects {
         object: &ObjectRef,
         put: &PutObject,
     ) -> Result<Pipe, S3Error> {
-        let (headers, payload) = (request.head.headers(), &request.meaning.payload);
-        let expected = Expected::from_request(headers, payload)?;
+        let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         if !put.conditions.is_empty() {
             self.conditions_hold_now(object, &put.conditions).await?;
         }
         let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
         // One look into the tree, which is fast enough for the worker's thread.
         let writer = store.begin_put(object.bucket.as_str(), object.key.as_str(), put.length);
-        Pipe::new(writer.in_s3()?, expected, payload, headers)
+        let becomes = Becomes {
+            headers: put.headers.clone(),
+            tags: put.tags.clone(),
+            conditions: put.conditions.clone(),
+        };
+        Pipe::new(writer.in_s3()?, expected, becomes, request)
     }
 
     /// Checks conditions before the body is read. The commit checks them again.
@@ -112,10 +96,9 @@ impl Objects {
         object: &ObjectRef,
         part: &UploadPart,
     ) -> Result<Pipe, S3Error> {
-        let (headers, payload) = (request.head.headers(), &request.meaning.payload);
-        let expected = Expected::from_request(headers, payload)?;
+        let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         let begun = self.begin_part(object, &part.upload, part.number, part.length, expected);
         let (writer, expected) = begun.await?;
-        Pipe::new(writer, expected, payload, headers)
+        Pipe::new(writer, expected, Becomes::default(), request)
     }
 }

@@ -22,7 +22,7 @@ const LIFETIME: Duration = Duration::from_secs(1);
 const CAPACITY: usize = 256;
 
 /// Documents of one kind that a backend sent within [`LIFETIME`], by bucket.
-pub(crate) struct RecentDocuments<T> {
+struct RecentDocuments<T> {
     known: HashMap<String, (Instant, Option<Rc<T>>)>,
 }
 
@@ -35,12 +35,12 @@ impl<T> Default for RecentDocuments<T> {
 }
 
 impl<T> RecentDocuments<T> {
-    pub(crate) fn get(&self, bucket: &str, now: Instant) -> Option<Option<Rc<T>>> {
+    fn get(&self, bucket: &str, now: Instant) -> Option<Option<Rc<T>>> {
         let (asked, document) = self.known.get(bucket)?;
         (now.saturating_duration_since(*asked) < LIFETIME).then(|| document.clone())
     }
 
-    pub(crate) fn put(&mut self, bucket: &str, document: Option<Rc<T>>, now: Instant) {
+    fn put(&mut self, bucket: &str, document: Option<Rc<T>>, now: Instant) {
         if self.known.len() >= CAPACITY {
             self.known.clear();
         }
@@ -72,7 +72,9 @@ impl BucketRules {
         let Some(bucket) = operation.bucket() else {
             return false;
         };
-        match self.policy(bucket).await {
+        let question = |bucket| Question::Policy { bucket };
+        let parse = |text: &[u8]| Policy::parse(bucket, text);
+        match self.recent(&self.policies, bucket, question, parse).await {
             Ok(policy) => policy.is_some_and(|policy| policy.allows(operation)),
             Err(error) => {
                 tracing::warn!(%bucket, %error, "no backend has sent the bucket's policy; the request is denied");
@@ -81,21 +83,25 @@ impl BucketRules {
         }
     }
 
-    async fn policy(&self, bucket: &BucketName) -> Result<Option<Rc<Policy>>, S3Error> {
-        let known = self.policies.borrow().get(bucket.as_str(), Instant::now());
-        if let Some(policy) = known {
-            return Ok(policy);
+    /// A document of a bucket, from memory or from a backend.
+    async fn recent<T>(
+        &self,
+        known: &RefCell<RecentDocuments<T>>,
+        bucket: &BucketName,
+        question: fn(String) -> Question,
+        parse: impl Fn(&[u8]) -> Result<T, S3Error>,
+    ) -> Result<Option<Rc<T>>, S3Error> {
+        let name = bucket.as_str();
+        let recent = known.borrow().get(name, Instant::now());
+        if let Some(document) = recent {
+            return Ok(document);
         }
-        let question = Question::Policy {
-            bucket: bucket.as_str().to_owned(),
-        };
-        let policy = match Box::pin(self.ask_any(&question)).await? {
-            Some(text) => Some(Rc::new(Policy::parse(bucket, text.as_bytes())?)),
-            None => None,
-        };
-        let mut policies = self.policies.borrow_mut();
-        policies.put(bucket.as_str(), policy.clone(), Instant::now());
-        Ok(policy)
+        let text = Box::pin(self.ask_any(&question(name.to_owned()))).await?;
+        let document = text.map(|text| parse(text.as_bytes()).map(Rc::new));
+        let document = document.transpose()?;
+        let mut known = known.borrow_mut();
+        known.put(name, document.clone(), Instant::now());
+        Ok(document)
     }
 
     /// The document from the first backend that answers. Every backend in sync knows all
@@ -145,19 +151,9 @@ impl BucketRules {
         {
             return Ok(local_cors_rules(store, bucket).map(Rc::new));
         }
-        let known = self.cors.borrow().get(bucket.as_str(), Instant::now());
-        if let Some(rules) = known {
-            return Ok(rules);
-        }
-        let question = Question::Cors {
-            bucket: bucket.as_str().to_owned(),
-        };
-        let document = self.ask_any(&question).await?;
-        let parse = |text: String| CorsConfig::parse(text.as_bytes()).map(Rc::new);
-        let rules = document.map(parse).transpose()?;
-        let mut known = self.cors.borrow_mut();
-        known.put(bucket.as_str(), rules.clone(), Instant::now());
-        Ok(rules)
+        let question = |bucket| Question::Cors { bucket };
+        self.recent(&self.cors, bucket, question, CorsConfig::parse)
+            .await
     }
 }
 

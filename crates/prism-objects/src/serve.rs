@@ -3,12 +3,11 @@
 use std::borrow::Borrow;
 use std::io;
 
-use prism_http::ResponseHead;
 use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
 use prism_service::{Io, MAX_SKIP_BYTES};
 use prism_store::Store;
 
-use crate::answer::{Answer, send_error_with};
+use crate::answer::{Answer, Failure, send_error};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
@@ -19,14 +18,14 @@ impl Objects {
     pub(crate) async fn answer_here(&self, call: &mut Call<'_, impl Io>) -> io::Result<bool> {
         let operation = &call.request.meaning.operation;
         if let Operation::Unsupported { what } = operation {
-            return self.refuse(call, &Operation::not_implemented(what)).await;
+            return self.refuse(call, Operation::not_implemented(what)).await;
         }
         if let Operation::Bucket(bucket, operation) = operation {
             return Box::pin(self.answer_bucket(call, bucket, operation)).await;
         }
         let store = match self.current_store(call.request).await {
             Ok(store) => store,
-            Err(error) => return self.refuse(call, &error).await,
+            Err(error) => return self.refuse(call, error).await,
         };
         if let Operation::Object(object, operation) = operation {
             return self.answer_object(call, store, object, operation).await;
@@ -50,17 +49,26 @@ impl Objects {
         }
         let answer = match operation {
             Op::Get(read) | Op::Head(read) => {
-                return self.get_object(call, store, object, read).await;
+                return match self.get_object(call, store, object, read).await {
+                    Ok(lives_on) => Ok(lives_on),
+                    Err(failure) => self.send_failure(call, failure).await,
+                };
             }
-            Op::Put(put) => return Box::pin(self.put_object(call, object, put)).await,
-            Op::UploadPart(part) => return Box::pin(self.put_part(call, object, part)).await,
-            Op::Copy(copy) => return Box::pin(self.copy_object(call, object, copy)).await,
-            Op::CopyPart(part) => return Box::pin(self.copy_part(call, object, part)).await,
+            Op::Copy(copy) => {
+                let copying = self.copy_object(call.request, object, copy);
+                return Box::pin(self.answer_in_time(call, copying)).await;
+            }
+            Op::CopyPart(part) => {
+                let copying = self.copy_part(call.request, object, part);
+                return Box::pin(self.answer_in_time(call, copying)).await;
+            }
+            Op::Put(put) => Box::pin(self.put_object(call, object, put)).await,
+            Op::UploadPart(part) => Box::pin(self.put_part(call, object, part)).await,
             Op::CompleteUpload(complete) => {
-                Box::pin(self.complete_upload(call, object, complete)).await?
+                Box::pin(self.complete_upload(call, object, complete)).await
             }
             Op::PutTagging { version } => {
-                Box::pin(self.put_tagging(call, object, version.as_deref())).await?
+                Box::pin(self.put_tagging(call, object, version.as_deref())).await
             }
             Op::GetTagging { version } => self.on_store(object, version, tagging::read).await,
             Op::DeleteTagging { version } => self.on_store(object, version, tagging::delete).await,
@@ -100,27 +108,29 @@ impl Objects {
         subject: &S,
         parameters: &P,
         work: fn(&Store, &S, &P) -> Result<Answer, S3Error>,
-    ) -> Result<Answer, S3Error>
+    ) -> Result<Answer, Failure>
     where
         S: Clone + Send + 'static,
         P: ToOwned<Owned: Send> + ?Sized + 'static,
     {
         let (subject, parameters) = (subject.clone(), parameters.to_owned());
-        self.node
-            .on_store(move |_, store| work(store, &subject, parameters.borrow()))
-            .await
+        let working = self
+            .node
+            .on_store(move |_, store| work(store, &subject, parameters.borrow()));
+        Ok(working.await?)
     }
 
-    /// Sends an answer or an error. An answer turns into an error if this node may no
-    /// longer serve.
+    /// Sends an answer or an error. Either turns into another error if this node may no longer
+    /// serve.
     pub(crate) async fn send_answer(
         &self,
         call: &mut Call<'_, impl Io>,
-        answer: Result<Answer, S3Error>,
+        answer: Result<Answer, Failure>,
     ) -> io::Result<bool> {
-        match self.if_still(call.request, answer) {
+        let still = self.if_still(call.request, Ok(()));
+        match still.map_err(Failure::from).and(answer) {
             Ok(answer) => answer.send(call.io, &call.exchange).await,
-            Err(error) => self.send_error_of(call, &error).await,
+            Err(failure) => self.send_failure(call, failure).await,
         }
     }
 
@@ -128,38 +138,36 @@ impl Objects {
     pub(crate) async fn refuse(
         &self,
         call: &mut Call<'_, impl Io>,
-        error: &S3Error,
+        error: S3Error,
     ) -> io::Result<bool> {
         let mut body = call.request.take_body(MAX_SKIP_BYTES);
         call.exchange.keep_alive = call.exchange.keep_alive && body.can_skip_rest(call.io).await;
-        let answered = self.send_error_of(call, error).await;
+        let answered = self.send_failure(call, error.into()).await;
         body.skip_behind(call.io, answered).await
     }
 
     /// Sends an error, and counts it if it is this node's fault.
-    pub(crate) async fn send_error_of(
+    pub(crate) async fn send_failure(
         &self,
         call: &mut Call<'_, impl Io>,
-        error: &S3Error,
+        failure: Failure,
     ) -> io::Result<bool> {
-        let head = ResponseHead::new(error.status());
-        self.send_error_with(call, head, error).await
-    }
-
-    /// Sends an error with a head that has its status and further fields.
-    pub(crate) async fn send_error_with(
-        &self,
-        call: &mut Call<'_, impl Io>,
-        head: ResponseHead,
-        error: &S3Error,
-    ) -> io::Result<bool> {
+        let (error, fields) = match failure {
+            Failure::Refused { error, fields } => (error, fields),
+            Failure::Connection(error) => return Err(error),
+        };
         let resource = call.request.head.path();
-        if error.status() >= 500 && error.code() != Code::NotImplemented {
+        if is_ours(&error) {
             self.node.counters.failed.add_one();
             tracing::warn!(%error, resource, "request failed");
         }
-        send_error_with(call.io, &call.exchange, head, error, resource).await
+        send_error(call.io, &call.exchange, &error, fields, resource).await
     }
+}
+
+/// Whether the fault is this system's own.
+pub(crate) fn is_ours(error: &S3Error) -> bool {
+    error.status() >= 500 && error.code() != Code::NotImplemented
 }
 
 /// Whether an operation reads its request's body. Other bodies are skipped.

@@ -1,16 +1,16 @@
 //! An object of this node's own store as an [`Input`].
 
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use prism_replicas::PIECE_BYTES;
 use prism_service::Input;
-use prism_store::{Body, CheckedFile, Object, Segment};
+use prism_store::{Body, CheckedFile, Object};
 
 /// Reads a range of an object, from beginning to end.
 pub(crate) struct LocalObject {
-    object: Arc<Object>,
+    object: Object,
     /// Offsets in the object.
     at: u64,
     end: u64,
@@ -24,7 +24,7 @@ impl LocalObject {
     /// Reads the bytes `at..end` of an object.
     pub(crate) fn new(object: Object, at: u64, end: u64) -> Self {
         Self {
-            object: Arc::new(object),
+            object,
             at,
             end,
             open: None,
@@ -33,11 +33,13 @@ impl LocalObject {
         }
     }
 
-    /// The next file of an object in parts, and the segment of it to read.
-    fn next_piece(&mut self) -> io::Result<Option<(CheckedFile, Segment)>> {
+    /// The file of the next bytes, and their range in it.
+    fn next_piece(&mut self) -> io::Result<Option<(CheckedFile, Range<u64>)>> {
         let want = (self.end - self.at).min(PIECE_BYTES as u64);
-        let Body::Parts(parts) = &self.object.body else {
-            return Ok(None);
+        let parts = match &self.object.body {
+            Body::Inline(_) => return Ok(None),
+            Body::File(file) => return Ok(Some((file.clone(), self.at..self.at + want))),
+            Body::Parts(parts) => parts,
         };
         let Some(segment) = parts.segments(self.at, want).first().copied() else {
             return Ok(None);
@@ -47,43 +49,20 @@ impl LocalObject {
             _ => parts.open(segment.index).map_err(io::Error::other)?,
         };
         self.open = Some((segment.index, file.clone()));
-        Ok(Some((file, segment)))
-    }
-
-    async fn read_file(&mut self) -> io::Result<Vec<u8>> {
-        if let Some((file, segment)) = self.next_piece()? {
-            return read(
-                move |piece| read_checked(&file, piece, segment.offset),
-                segment.len,
-            )
-            .await;
-        }
-        let (object, at) = (self.object.clone(), self.at);
-        let want = (self.end - self.at).min(PIECE_BYTES as u64);
-        let read_at = move |piece: &mut [u8]| match &object.body {
-            Body::File(file) => read_checked(file, piece, at),
-            Body::Inline(_) | Body::Parts(_) => Ok(0),
-        };
-        read(read_at, want).await
+        Ok(Some((file, segment.offset..segment.offset + segment.len)))
     }
 }
 
-/// Reads bytes after a comparison of their blocks with the checksums.
-fn read_checked(file: &CheckedFile, piece: &mut [u8], at: u64) -> io::Result<usize> {
-    let end = file.len().min(at + piece.len() as u64);
-    file.check_all(at, end).map_err(io::Error::other)?;
-    file.file().read_at(piece, at)
-}
-
-/// Reads at most `want` bytes on the blocking pool.
-async fn read(
-    read_at: impl FnOnce(&mut [u8]) -> io::Result<usize> + Send + 'static,
-    want: u64,
-) -> io::Result<Vec<u8>> {
-    let mut piece = vec![0; usize::try_from(want).unwrap_or(PIECE_BYTES)];
+/// Reads bytes of a file on the blocking pool, after a comparison of their blocks with the
+/// checksums.
+async fn read_checked(file: CheckedFile, range: Range<u64>) -> io::Result<Vec<u8>> {
     let reading = tokio::task::spawn_blocking(move || {
-        let len = read_at(&mut piece)?;
-        piece.truncate(len);
+        let end = file.len().min(range.end);
+        file.check_all(range.start, end).map_err(io::Error::other)?;
+        let len = usize::try_from(range.end - range.start).unwrap_or(PIECE_BYTES);
+        let mut piece = vec![0; len];
+        let read = file.file().read_at(&mut piece, range.start)?;
+        piece.truncate(read);
         Ok(piece)
     });
     reading.await.map_err(io::Error::other)?
@@ -112,7 +91,10 @@ impl Input for LocalObject {
                 let end = usize::try_from(self.end).unwrap_or(usize::MAX);
                 bytes.get(at..end).unwrap_or_default().to_vec()
             }
-            Body::File(_) | Body::Parts(_) => self.read_file().await?,
+            Body::File(_) | Body::Parts(_) => match self.next_piece()? {
+                Some((file, range)) => read_checked(file, range).await?,
+                None => Vec::new(),
+            },
         };
         self.start = 0;
         self.at += self.buffer.len() as u64;

@@ -1,17 +1,14 @@
 //! The tags of objects in this node's store.
 
-use std::io;
-
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta};
 use prism_s3::{Code, ObjectRef, S3Error, Tags, xml};
 use prism_service::Io;
 use prism_store::{ObjectMeta, Store};
 
-use crate::answer::{Answer, internal};
+use crate::answer::{Answer, Failure};
 use crate::call::Call;
 use crate::objects::Objects;
-use crate::versions;
 
 /// Longest body of a PutObjectTagging: ten tags with every character escaped.
 const MAX_TAGGING_BYTES: u64 = 64 << 10;
@@ -23,17 +20,13 @@ impl Objects {
         call: &mut Call<'_, impl Io>,
         object: &ObjectRef,
         version: Option<&str>,
-    ) -> io::Result<Result<Answer, S3Error>> {
-        let body = call.read_document(MAX_TAGGING_BYTES).await?;
-        let tags = match body.and_then(|xml| xml::parse_tagging(&xml)) {
-            Ok(tags) => tags,
-            Err(error) => return Ok(Err(error)),
-        };
+    ) -> Result<Answer, Failure> {
+        let tags = xml::parse_tagging(&call.read_document(MAX_TAGGING_BYTES).await?)?;
         let (object, version) = (object.clone(), version.map(str::to_owned));
         let replaced = self
             .node
             .on_store(move |_, store| replace(store, &object, version.as_deref(), tags, 200));
-        Ok(replaced.await)
+        Ok(replaced.await?)
     }
 }
 
@@ -46,9 +39,7 @@ pub(crate) fn read(
     let version = named(version.as_deref())?;
     let found = store.head_version(object.bucket.as_str(), object.key.as_str(), version);
     let found = found.in_s3()?.ok_or(Code::NoSuchKey)?;
-    let mut answer = Answer::xml(xml::tagging(&meta::tags(&found.meta)));
-    versions::set_id(&mut answer.head, found.version).map_err(internal)?;
-    Ok(answer)
+    Answer::xml(xml::tagging(&meta::tags(&found.meta))).with_version(found.version)
 }
 
 /// Deletes an object's tags. Blocks on disk.
@@ -71,7 +62,5 @@ fn replace(
     let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
     let change = move |meta: &mut ObjectMeta| meta::set_tags(meta, &tags);
     let id = store.change_meta(bucket, key, named(version)?, change);
-    let mut answer = Answer::empty(status);
-    versions::set_id(&mut answer.head, id.in_s3()?).map_err(internal)?;
-    Ok(answer)
+    Answer::empty(status).with_version(id.in_s3()?)
 }
