@@ -9,7 +9,7 @@ use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
-use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service};
+use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body};
 
 use crate::gateway::Gateway;
 use crate::session::Next;
@@ -30,10 +30,7 @@ impl<S: Service> Gateway<S> {
         let returns = self.shared.config().service.hand_off == HandOffMode::Return
             && client.origin() != self.shared.name;
         let origin = returns.then(|| client.origin().to_owned());
-        if !matches!(
-            request.head.framing(),
-            BodyFraming::None | BodyFraming::Length(0)
-        ) {
+        if has_body(&request.head) {
             client.acknowledge();
         }
         let context = self.service.vouch(&request.meaning).encode();

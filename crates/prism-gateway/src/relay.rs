@@ -10,9 +10,7 @@ use prism_handoff::{Connection, RelayStream};
 use prism_http::{BodyReader, Exchange, PlainAnswer, ResponseFraming};
 use prism_proto::relay::HAND_OVER;
 
-use prism_service::{
-    Io as _, PeerRequest, RelayError, RequestBody, Service, encode_head, has_body, read_answer,
-};
+use prism_service::{PeerRequest, RelayError, RequestBody, Service, has_body, read_answer};
 
 use crate::gateway::Gateway;
 use passing::{Head, copy_answer, invitation, is_simple, read_plain, send_body, write_head};
@@ -89,25 +87,23 @@ impl<S: Service> Gateway<S> {
             body_bytes,
         } = answer;
         let is_refusal = status == HAND_OVER;
+        let answer_bytes = usize::try_from(body_bytes).ok();
+        let answer_bytes = answer_bytes.and_then(|bytes| bytes.checked_add(head_bytes));
+        let whole = answer_bytes.and_then(|bytes| upstream.buffered().get(..bytes));
         if is_refusal {
             upstream.consume(head_bytes);
+        } else if let Some(whole) = whole {
+            let sent = client.write_all(whole).await;
+            sent.map_err(RelayError::Connection)?;
+            upstream.consume(whole.len());
         } else {
-            let answer_bytes = usize::try_from(body_bytes).ok();
-            let answer_bytes = answer_bytes.and_then(|bytes| bytes.checked_add(head_bytes));
-            let whole = answer_bytes.and_then(|bytes| upstream.buffered().get(..bytes));
-            if let Some(whole) = whole {
-                let sent = client.write_all(whole).await;
-                sent.map_err(RelayError::Connection)?;
-                upstream.consume(whole.len());
-            } else {
-                let head = upstream.buffered().get(..head_bytes).unwrap_or_default();
-                let sent = client.write_more(head).await;
-                sent.map_err(RelayError::Connection)?;
-                upstream.consume(head_bytes);
-                let framing = ResponseFraming::Length(body_bytes);
-                let mut body = BodyReader::new(framing, u64::MAX);
-                copy_answer(&mut upstream, client, &mut body, framing).await?;
-            }
+            let head = upstream.buffered().get(..head_bytes).unwrap_or_default();
+            let sent = client.write_more(head).await;
+            sent.map_err(RelayError::Connection)?;
+            upstream.consume(head_bytes);
+            let framing = ResponseFraming::Length(body_bytes);
+            let mut body = BodyReader::new(framing, u64::MAX);
+            copy_answer(&mut upstream, client, &mut body, framing).await?;
         }
         if upstream.is_clean() {
             self.peers.keep(peer, upstream);
@@ -136,9 +132,7 @@ impl<S: Service> Gateway<S> {
         if has_body(request.head) {
             let mut invited = invitation(&mut upstream).await;
             if used && matches!(invited, Err(RelayError::Broken(_) | RelayError::NotRead)) {
-                upstream = self.peers.fresh(peer).await?;
-                let sent = upstream.write_all(&encode_head(request)).await;
-                sent.map_err(RelayError::Broken)?;
+                upstream = self.peers.begin_again(peer, request, &[]).await?;
                 invited = invitation(&mut upstream).await;
             }
             if let Some(answer) = invited? {
@@ -156,11 +150,7 @@ impl<S: Service> Gateway<S> {
         };
         match answer {
             Err(error) if is_whole && request.may_follow(&error) => {
-                let (mut upstream, head) = (self.peers.fresh(peer).await?, encode_head(request));
-                upstream
-                    .write_all(&head)
-                    .await
-                    .map_err(RelayError::Broken)?;
+                let mut upstream = self.peers.begin_again(peer, request, &[]).await?;
                 let answer = read_answer(&mut upstream).await?;
                 Ok((upstream, Head::Parsed(answer)))
             }

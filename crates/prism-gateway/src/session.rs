@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_handoff::Connection;
-use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead};
+use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
-use prism_service::{Asker, Fault, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
+use prism_service::{Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
 
 use crate::gateway::Gateway;
 
@@ -208,20 +208,26 @@ impl<S: Service> Gateway<S> {
             NoRequest::Malformed(error) => self.service.error_for(Fault::Head(error)),
         };
         tracing::debug!(client = %client.client(), %error, "request refused");
+        let _ = self.answer_malformed(&mut client, &error).await;
+        Next::Close(client)
+    }
+
+    /// Sends an error without a resource. The connection ends, because the start of the next
+    /// request is unknown.
+    pub(crate) async fn answer_malformed(
+        &self,
+        io: &mut impl Io,
+        error: &S::Error,
+    ) -> io::Result<bool> {
         let date = self.date.now();
         let exchange = Exchange {
             method: &Method::Get,
-            version: prism_http::Version::Http11,
+            version: Version::Http11,
             keep_alive: false,
             date: &date,
             extra: None,
         };
-        let mut io = Asker::Client(&mut client);
-        let _ = self
-            .service
-            .send_error(&mut io, &exchange, &error, "")
-            .await;
-        Next::Close(client)
+        self.service.send_error(io, &exchange, error, "").await
     }
 
     /// Sends a client that speaks HTTP to the same resource over HTTPS. 308 keeps
@@ -268,8 +274,7 @@ impl<S: Service> Gateway<S> {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        let mut asker = Asker::Client(&mut client);
-        let done = self.service.serve(&mut asker, request, &exchange).await;
+        let done = self.service.serve(&mut client, request, &exchange).await;
         next(client, done)
     }
 
@@ -293,7 +298,22 @@ impl<S: Service> Gateway<S> {
         // Another frontend may serve the client.
         let is_last = self.is_stopping() || self.shared.process.places_differently();
         let may_live = head.keep_alive() && !is_last;
-        let keep_alive = may_live && body.can_skip_rest(&mut client).await;
+        let answered = self.answer_error(&mut client, head, body, error, may_live);
+        let done = answered.await;
+        next(client, done)
+    }
+
+    /// Sends an error in the place of an answer. `may_live`: the connection lives on, if the rest
+    /// of the body can be skipped.
+    pub(crate) async fn answer_error(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        mut body: RequestBody,
+        error: &S::Error,
+        may_live: bool,
+    ) -> io::Result<bool> {
+        let keep_alive = may_live && body.can_skip_rest(io).await;
         let date = self.date.now();
         let extra = self.service.extra_fields(head).await;
         let exchange = Exchange {
@@ -301,13 +321,9 @@ impl<S: Service> Gateway<S> {
             extra: extra.as_ref(),
             ..head.exchange(&date)
         };
-        let mut io = Asker::Client(&mut client);
-        let done = self
-            .service
-            .send_error(&mut io, &exchange, error, head.path())
-            .await;
-        let done = body.skip_behind(&mut client, done).await;
-        next(client, done)
+        let path = head.path();
+        let answered = self.service.send_error(io, &exchange, error, path).await;
+        body.skip_behind(io, answered).await
     }
 }
 

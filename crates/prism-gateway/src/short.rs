@@ -70,19 +70,11 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
         guess: Guess<'_>,
     ) -> Result<Next, Connection> {
-        let threshold = &self.shared.threshold;
-        let Guess {
-            peer,
-            others,
-            place,
-            chance,
-            most_bytes,
-            link_is_free,
-        } = guess;
+        let (peer, threshold) = (guess.peer, &self.shared.threshold);
         let relayed = PeerRequest {
             head: &request.head,
             preamble: Preamble {
-                most_bytes: Some(most_bytes),
+                most_bytes: Some(guess.most_bytes),
                 ..self.preamble_for(request)
             },
             is_repeatable: true,
@@ -91,7 +83,7 @@ impl<S: Service> Gateway<S> {
             // A GET without one.
             let mut body = RequestBody::new(&request.head, 0);
             let relay = pin!(self.relay(&mut client, peer, &relayed, &mut body));
-            metered(chance.is_measured, relay).await
+            metered(guess.chance.is_measured, relay).await
         };
         let body_bytes = match &answered {
             Ok(answered) => answered.body_bytes,
@@ -101,11 +93,11 @@ impl<S: Service> Gateway<S> {
         if let Some(bytes) = body_bytes {
             let learn = |class, up_to: u32| {
                 let forecast = &self.shared.forecast;
-                forecast.learn(place, class, bytes <= up_to.into());
+                forecast.learn(guess.place, class, bytes <= up_to.into());
             };
             learn(Class::Tiny, LEAST_BYTES);
             // The bound was that of tiny answers, so a longer one may still be short.
-            if link_is_free || bytes <= LEAST_BYTES.into() {
+            if guess.link_is_free || bytes <= LEAST_BYTES.into() {
                 learn(Class::Short, threshold.up_to_bytes());
             }
         }
@@ -114,9 +106,8 @@ impl<S: Service> Gateway<S> {
         }
         match answered {
             Ok(answered) => {
-                self.shared
-                    .link
-                    .answered(answered.body_bytes.unwrap_or_default());
+                let body_bytes = answered.body_bytes.unwrap_or_default();
+                self.shared.link.answered(body_bytes);
                 client.consume(request.head_bytes);
                 let keep_alive = answered.keep_alive && !self.is_stopping();
                 Ok(next(client, Ok(keep_alive)))
@@ -126,7 +117,7 @@ impl<S: Service> Gateway<S> {
             Err(RelayError::Peer(error)) => {
                 tracing::debug!(%peer, %error, "out of reach");
                 self.avoid(peer);
-                Ok(Box::pin(self.relay_to(client, request, others)).await)
+                Ok(Box::pin(self.relay_to(client, request, guess.others)).await)
             }
             // The client has got nothing yet.
             Err(error) => {

@@ -8,7 +8,7 @@ use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
 use prism_proto::relay::{HAND_OVER, Preamble};
 use prism_proto::wire::DecodeError;
-use prism_service::{Asker, Fault, MAX_SKIP_BYTES, Request, RequestBody, Service, send};
+use prism_service::{Fault, MAX_SKIP_BYTES, Request, RequestBody, Service, send};
 
 use crate::gateway::Gateway;
 
@@ -67,15 +67,17 @@ impl<S: Service> Gateway<S> {
                 Ok(None) if io.fill().await? == 0 => return Ok(false),
                 Ok(None) => {}
                 Err(error) => {
+                    self.shared.counters.malformed.add_one();
                     let error = self.service.error_for(Fault::Head(error));
-                    return self.refuse_malformed(io, &error).await;
+                    self.answer_malformed(io, &error).await?;
+                    return Ok(false);
                 }
             }
         };
         io.consume(len);
         self.shared.counters.served_relayed.add_one();
-        let (date, io) = (self.date.now(), &mut Asker::Node(io));
         if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
+            let date = self.date.now();
             let exchange = head.exchange(&date);
             return self.service.serve_node(io, &head, peer, &exchange).await;
         }
@@ -96,52 +98,16 @@ impl<S: Service> Gateway<S> {
             }
             Err(error) => (head, error),
         };
-        self.refuse_relayed(io, &head, &error).await
-    }
-
-    /// Answers a request with a malformed head. The stream ends, because the start of the next
-    /// request is unknown.
-    async fn refuse_malformed(&self, io: &mut RelayStream, error: &S::Error) -> io::Result<bool> {
-        self.shared.counters.malformed.add_one();
-        let date = self.date.now();
-        let exchange = Exchange {
-            method: &Method::Get,
-            version: prism_http::Version::Http11,
-            keep_alive: false,
-            date: &date,
-            extra: None,
-        };
-        let io = &mut Asker::Node(io);
-        self.service.send_error(io, &exchange, error, "").await?;
-        Ok(false)
-    }
-
-    async fn refuse_relayed(
-        &self,
-        io: &mut Asker<'_>,
-        head: &RequestHead,
-        error: &S::Error,
-    ) -> io::Result<bool> {
-        let mut body = RequestBody::new(head, MAX_SKIP_BYTES);
-        let date = self.date.now();
-        let extra = self.service.extra_fields(head).await;
-        let exchange = Exchange {
-            keep_alive: head.keep_alive() && body.can_skip_rest(io).await,
-            extra: extra.as_ref(),
-            ..head.exchange(&date)
-        };
-        let answered = self
-            .service
-            .send_error(io, &exchange, error, head.path())
-            .await;
-        body.skip_behind(io, answered).await
+        let body = RequestBody::new(&head, MAX_SKIP_BYTES);
+        let may_live = head.keep_alive();
+        self.answer_error(io, &head, body, &error, may_live).await
     }
 
     /// Answers a request, or sends it back if other nodes answer it. The relaying node knows
     /// them, or is about to.
     async fn answer_relayed(
         &self,
-        io: &mut Asker<'_>,
+        io: &mut RelayStream,
         request: &Request<S::Meaning>,
     ) -> io::Result<bool> {
         let date = self.date.now();

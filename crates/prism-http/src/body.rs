@@ -17,6 +17,17 @@ pub struct Step {
     pub done: bool,
 }
 
+impl Step {
+    /// All of the used bytes are data.
+    const fn plain(bytes: usize, done: bool) -> Self {
+        Self {
+            data: 0..bytes,
+            consumed: bytes,
+            done,
+        }
+    }
+}
+
 /// Reads one body. Feed it while [`BodyReader::is_done`] is false. A body of no bytes is done
 /// from the start.
 ///
@@ -91,39 +102,13 @@ impl BodyReader {
         match self {
             Self::Length { left } => {
                 let taken = take_bytes(left, input.len());
-                Ok(Step {
-                    data: 0..taken,
-                    consumed: taken,
-                    done: *left == 0,
-                })
+                Ok(Step::plain(taken, *left == 0))
             }
             Self::Chunked(decoder) => decoder.consume(input),
-            Self::UntilClose { left } => {
-                let taken = take_bytes(left, input.len());
-                if taken < input.len() {
-                    return Err(BodyError::TooLong);
-                }
-                Ok(Step {
-                    data: 0..taken,
-                    consumed: taken,
-                    done: false,
-                })
-            }
-        }
-    }
-
-    /// Counts bytes that passed unread, as with `splice`.
-    ///
-    /// # Errors
-    /// If the framing needs the bytes, or more of them passed than were left.
-    pub fn skip(&mut self, bytes: u64) -> Result<(), BodyError> {
-        match self {
-            Self::Length { left } | Self::UntilClose { left } => {
-                *left = left.checked_sub(bytes).ok_or(BodyError::TooLong)?;
-                Ok(())
-            }
-            Self::Chunked(_) if bytes == 0 => Ok(()),
-            Self::Chunked(_) => Err(BodyError::ChunkSize),
+            Self::UntilClose { left } => match take_bytes(left, input.len()) {
+                taken if taken < input.len() => Err(BodyError::TooLong),
+                taken => Ok(Step::plain(taken, false)),
+            },
         }
     }
 

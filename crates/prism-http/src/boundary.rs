@@ -46,6 +46,11 @@ pub(crate) fn walk_head(
     }
 }
 
+/// The bytes in front of the first CR.
+pub(crate) fn first_line(head: &[u8]) -> &[u8] {
+    head.split(|&b| b == b'\r').next().unwrap_or_default()
+}
+
 fn check_line_start(line: &[u8], first: bool) -> Result<(), HeadError> {
     match line {
         [b' ' | b'\t', ..] if first => Err(HeadError::StartLine),

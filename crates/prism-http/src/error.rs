@@ -84,6 +84,25 @@ pub enum HeadError {
 }
 
 impl HeadError {
+    /// The refusal of `httparse`, for a head with this word in the place of the version. A
+    /// version such as `HTTP/2.0` is at fault itself, not the syntax.
+    pub(crate) fn of_parser(error: httparse::Error, version: Option<&[u8]>) -> Self {
+        let is_unsupported = match version.unwrap_or_default() {
+            b"HTTP/1.0" | b"HTTP/1.1" => false,
+            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] => {
+                major.is_ascii_digit() && minor.is_ascii_digit()
+            }
+            _ => false,
+        };
+        match error {
+            httparse::Error::HeaderName => Self::HeaderName,
+            httparse::Error::HeaderValue => Self::HeaderValue,
+            httparse::Error::TooManyHeaders => Self::TooManyHeaders,
+            httparse::Error::Version if is_unsupported => Self::Version,
+            _ => Self::StartLine,
+        }
+    }
+
     /// The status code that answers a request refused for this reason.
     #[must_use]
     pub const fn status(self) -> u16 {

@@ -1,6 +1,6 @@
 //! Writes a request head again, for the next hop.
 
-use crate::encode::Decimal;
+use crate::framing::write_framing;
 use crate::headers::write_field;
 use crate::{BodyFraming, Headers, RequestHead};
 
@@ -48,13 +48,7 @@ impl RequestHead {
             write_field(out, "Host", self.host().unwrap_or_default().as_bytes());
         }
         extra.write_to(out);
-        match framing {
-            BodyFraming::None => {}
-            BodyFraming::Length(n) => {
-                write_field(out, "Content-Length", Decimal::new(n).as_bytes());
-            }
-            BodyFraming::Chunked => write_field(out, "Transfer-Encoding", b"chunked"),
-        }
+        write_framing(framing.into(), out);
         out.extend_from_slice(b"\r\n");
     }
 }

@@ -1,5 +1,6 @@
 //! The end of a body, as the head alone determines it (RFC 9112 section 6.3).
 
+use crate::headers::write_field;
 use crate::{HeadError, Headers, Method, Version};
 
 /// The way in which the body of a request is delimited.
@@ -83,6 +84,27 @@ fn content_length(headers: &Headers) -> Result<Option<u64>, HeadError> {
         return Err(HeadError::ContentLengthRepeated);
     }
     decimal(value).map(Some).ok_or(HeadError::ContentLength)
+}
+
+/// Whether the sender of these headers allows the connection to stay open.
+pub(crate) fn keep_alive(headers: &Headers, version: Version) -> bool {
+    !headers.list_has("connection", "close")
+        && (version == Version::Http11 || headers.list_has("connection", "keep-alive"))
+}
+
+/// Writes the field that declares a framing.
+pub(crate) fn write_framing(framing: ResponseFraming, out: &mut Vec<u8>) {
+    match framing {
+        ResponseFraming::None | ResponseFraming::UntilClose => {}
+        ResponseFraming::Length(n) => {
+            write_field(
+                out,
+                "Content-Length",
+                itoa::Buffer::new().format(n).as_bytes(),
+            );
+        }
+        ResponseFraming::Chunked => write_field(out, "Transfer-Encoding", b"chunked"),
+    }
 }
 
 /// Reads digits only; `u64::from_str` would accept a leading plus sign.

@@ -39,7 +39,7 @@ mod target;
 
 pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
-pub use encode::{CONTINUE, ChunkHeader, LAST_CHUNK, PROCESSING, write_chunk};
+pub use encode::{CONTINUE, LAST_CHUNK, PROCESSING, write_chunk};
 pub use error::{BodyError, HeadError, HeaderError};
 pub use framing::{BodyFraming, ResponseFraming};
 pub use headers::Headers;
@@ -47,5 +47,5 @@ pub use limits::Limits;
 pub use method::{Method, Version};
 pub use plain::PlainAnswer;
 pub use request::RequestHead;
-pub use response::{AnswerBody, Exchange, ResponseHead, Written};
+pub use response::{Exchange, ResponseHead, Written};
 pub use status::reason;

@@ -73,6 +73,13 @@ pub enum Version {
 }
 
 impl Version {
+    pub(crate) fn from_minor(minor: Option<u8>) -> Self {
+        match minor {
+            Some(1) => Self::Http11,
+            _ => Self::Http10,
+        }
+    }
+
     /// The version as on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

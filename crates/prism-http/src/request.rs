@@ -5,10 +5,11 @@
 
 use std::mem::MaybeUninit;
 
-use crate::boundary::head_end;
+use crate::boundary::{first_line, head_end};
+use crate::framing::{self, keep_alive};
 use crate::headers::Headers;
 use crate::target::{Target, is_authority};
-use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version, framing};
+use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version};
 
 /// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +55,10 @@ impl RequestHead {
         match request.parse_with_uninit_headers(head, fields) {
             Ok(httparse::Status::Complete(end)) if end == head.len() => {}
             Ok(_) => return Err(HeadError::StartLine),
-            Err(error) => return Err(start_error(error, head)),
+            Err(error) => {
+                let last = first_line(head).rsplit(|&b| b == b' ').next();
+                return Err(HeadError::of_parser(error, last));
+            }
         }
         let headers = Headers::from_parsed(request.headers);
         let method = method(request.method.unwrap_or_default())?;
@@ -63,17 +67,7 @@ impl RequestHead {
             return Err(HeadError::TargetTooLong);
         }
         let target = Target::parse(target, &method)?;
-        let version = version(request.version);
-        Self::checked(method, target, version, headers, limits)
-    }
-
-    fn checked(
-        method: Method,
-        target: Target,
-        version: Version,
-        headers: Headers,
-        limits: &Limits,
-    ) -> Result<Self, HeadError> {
+        let version = Version::from_minor(request.version);
         check_host(&headers, &target, version)?;
         let framing = framing::declared(&headers, version)?;
         if matches!(framing, BodyFraming::Length(n) if n > limits.body_bytes) {
@@ -180,42 +174,11 @@ impl RequestHead {
     }
 }
 
-pub(crate) fn version(minor: Option<u8>) -> Version {
-    match minor {
-        Some(1) => Version::Http11,
-        _ => Version::Http10,
-    }
-}
-
 fn method(token: &str) -> Result<Method, HeadError> {
     if token.len() > Method::MAX_BYTES || token == "CONNECT" {
         return Err(HeadError::Method);
     }
     Ok(Method::from_token(token))
-}
-
-fn start_error(error: httparse::Error, head: &[u8]) -> HeadError {
-    match error {
-        httparse::Error::HeaderName => HeadError::HeaderName,
-        httparse::Error::HeaderValue => HeadError::HeaderValue,
-        httparse::Error::TooManyHeaders => HeadError::TooManyHeaders,
-        httparse::Error::Version if names_http_version(head) => HeadError::Version,
-        _ => HeadError::StartLine,
-    }
-}
-
-/// Whether the first line ends with `HTTP/d.d` of an unsupported version: then the version is at
-/// fault, not the syntax.
-pub(crate) fn names_http_version(head: &[u8]) -> bool {
-    let line = head.split(|&b| b == b'\r').next().unwrap_or_default();
-    let last = line.rsplit(|&b| b == b' ').next().unwrap_or_default();
-    match last {
-        b"HTTP/1.0" | b"HTTP/1.1" => false,
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] => {
-            major.is_ascii_digit() && minor.is_ascii_digit()
-        }
-        _ => false,
-    }
 }
 
 fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<(), HeadError> {
@@ -252,9 +215,4 @@ fn expectation(headers: &Headers, version: Version) -> Result<bool, HeadError> {
     } else {
         Err(HeadError::Expectation)
     }
-}
-
-pub(crate) fn keep_alive(headers: &Headers, version: Version) -> bool {
-    !headers.list_has("connection", "close")
-        && (version == Version::Http11 || headers.list_has("connection", "keep-alive"))
 }

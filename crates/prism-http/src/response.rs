@@ -5,12 +5,10 @@
 
 use std::mem::MaybeUninit;
 
-use crate::boundary::head_end;
-use crate::encode::Decimal;
+use crate::boundary::{first_line, head_end};
 use crate::forward::drop_hop_by_hop;
-use crate::framing::{self, status_allows_body};
+use crate::framing::{self, keep_alive, status_allows_body, write_framing};
 use crate::headers::write_field;
-use crate::request::{keep_alive, names_http_version, version};
 use crate::{
     BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
 };
@@ -40,17 +38,6 @@ pub struct Exchange<'a> {
     pub date: &'a str,
     /// Fields that every answer to this request has.
     pub extra: Option<&'a Headers>,
-}
-
-/// The body that the caller wants to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerBody {
-    /// No bytes.
-    Empty,
-    /// Exactly this many bytes.
-    Length(u64),
-    /// A number that is not known yet.
-    Unknown,
 }
 
 /// The caller's duties after the head.
@@ -112,87 +99,48 @@ impl ResponseHead {
         &mut self.headers
     }
 
-    /// Writes the head that answers `exchange`, and returns which body may follow.
+    /// Writes the head that answers `exchange`, and returns which body may follow. `body_bytes` is
+    /// the length of the body that the caller wants to send, if it is known.
     pub fn write_to(
         &self,
         exchange: &Exchange<'_>,
-        body: AnswerBody,
+        body_bytes: Option<u64>,
         out: &mut Vec<u8>,
     ) -> Written {
         let fields = [Some(&self.headers), exchange.extra];
         let bytes = fields.iter().flatten().map(|f| f.written_bytes());
         out.reserve(OWN_BYTES + exchange.date.len() + bytes.sum::<usize>());
-        self.write_status_line(out);
+        let (mut status, reason) = (itoa::Buffer::new(), reason(self.status));
+        let status = status.format(self.status);
+        for part in ["HTTP/1.1 ", status, " ", reason, "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
         for fields in fields.into_iter().flatten() {
             fields.write_without(is_ours, out);
         }
-        let written = self.decide(exchange, body);
+        // HEAD gets the framing of the answer to GET.
+        let framing = match body_bytes {
+            _ if !status_allows_body(self.status) => ResponseFraming::None,
+            Some(n) => ResponseFraming::Length(n),
+            None if exchange.version == Version::Http11 => ResponseFraming::Chunked,
+            None => ResponseFraming::UntilClose,
+        };
+        let is_head = *exchange.method == Method::Head;
+        let can_stay = is_head || framing != ResponseFraming::UntilClose;
+        let written = Written {
+            framing: if is_head {
+                ResponseFraming::None
+            } else {
+                framing
+            },
+            keep_alive: exchange.keep_alive && can_stay,
+        };
         if self.status >= 200 {
-            self.write_framing(exchange, body, written, out);
+            write_framing(framing, out);
+            write_date_and_connection(exchange, written.keep_alive, out);
         }
         out.extend_from_slice(b"\r\n");
         written
-    }
-
-    fn write_status_line(&self, out: &mut Vec<u8>) {
-        let status = Decimal::new(self.status.into());
-        let reason = reason(self.status).as_bytes();
-        for part in [b"HTTP/1.1 ", status.as_bytes(), b" ", reason, b"\r\n"] {
-            out.extend_from_slice(part);
-        }
-    }
-
-    fn decide(&self, exchange: &Exchange<'_>, body: AnswerBody) -> Written {
-        if !status_allows_body(self.status) || *exchange.method == Method::Head {
-            return Written {
-                framing: ResponseFraming::None,
-                keep_alive: exchange.keep_alive,
-            };
-        }
-        let framing = match body {
-            AnswerBody::Empty => ResponseFraming::Length(0),
-            AnswerBody::Length(n) => ResponseFraming::Length(n),
-            AnswerBody::Unknown if exchange.version == Version::Http11 => ResponseFraming::Chunked,
-            AnswerBody::Unknown => ResponseFraming::UntilClose,
-        };
-        let keep_alive = exchange.keep_alive && framing != ResponseFraming::UntilClose;
-        Written {
-            framing,
-            keep_alive,
-        }
-    }
-
-    /// Writes the fields of the writer. For HEAD it writes the length of the answer to GET.
-    fn write_framing(
-        &self,
-        exchange: &Exchange<'_>,
-        body: AnswerBody,
-        written: Written,
-        out: &mut Vec<u8>,
-    ) {
-        if status_allows_body(self.status) {
-            match body {
-                AnswerBody::Empty => write_field(out, "Content-Length", b"0"),
-                AnswerBody::Length(n) => {
-                    write_field(out, "Content-Length", Decimal::new(n).as_bytes());
-                }
-                AnswerBody::Unknown if exchange.version == Version::Http11 => {
-                    write_field(out, "Transfer-Encoding", b"chunked");
-                }
-                AnswerBody::Unknown => {}
-            }
-        }
-        // A check of all bytes is faster than one that stops at the first bad one.
-        let date = exchange.date.bytes();
-        let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
-        if !exchange.date.is_empty() && is_text {
-            write_field(out, "Date", exchange.date.as_bytes());
-        }
-        match (written.keep_alive, exchange.version) {
-            (false, _) => write_field(out, "Connection", b"close"),
-            (true, Version::Http10) => write_field(out, "Connection", b"keep-alive"),
-            (true, Version::Http11) => {}
-        }
     }
 
     /// Parses the answer at the start of `buf`. Returns it with its number of bytes, or `None` if
@@ -213,7 +161,10 @@ impl ResponseHead {
         match parser.parse_response_with_uninit_headers(&mut response, head, fields) {
             Ok(httparse::Status::Complete(parsed)) if parsed == end => {}
             Ok(_) => return Err(HeadError::StartLine),
-            Err(error) => return Err(parse_error(error, head)),
+            Err(error) => {
+                let first = first_line(head).split(|&b| b == b' ').next();
+                return Err(HeadError::of_parser(error, first));
+            }
         }
         let status = response.code.unwrap_or_default();
         if !matches!(status, 100..=599) {
@@ -222,7 +173,7 @@ impl ResponseHead {
         let headers = Headers::from_parsed(response.headers);
         Ok(Some((
             Self {
-                version: version(response.version),
+                version: Version::from_minor(response.version),
                 status,
                 headers,
             },
@@ -273,13 +224,16 @@ fn is_ours(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(ours)
 }
 
-fn parse_error(error: httparse::Error, head: &[u8]) -> HeadError {
-    let first = head.split(|&b| b == b' ').next().unwrap_or_default();
-    match error {
-        httparse::Error::HeaderName => HeadError::HeaderName,
-        httparse::Error::HeaderValue => HeadError::HeaderValue,
-        httparse::Error::TooManyHeaders => HeadError::TooManyHeaders,
-        httparse::Error::Version if names_http_version(first) => HeadError::Version,
-        _ => HeadError::StartLine,
+fn write_date_and_connection(exchange: &Exchange<'_>, keep_alive: bool, out: &mut Vec<u8>) {
+    // A check of all bytes is faster than one that stops at the first bad one.
+    let date = exchange.date.bytes();
+    let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
+    if !exchange.date.is_empty() && is_text {
+        write_field(out, "Date", exchange.date.as_bytes());
+    }
+    match (keep_alive, exchange.version) {
+        (false, _) => write_field(out, "Connection", b"close"),
+        (true, Version::Http10) => write_field(out, "Connection", b"keep-alive"),
+        (true, Version::Http11) => {}
     }
 }

@@ -42,7 +42,7 @@ struct Source {
 
 /// The place from which a source's bytes come.
 enum Origin {
-    Here(LocalObject),
+    Here(Box<LocalObject>),
     Node {
         io: Box<RelayStream>,
         peer: String,
@@ -126,7 +126,7 @@ impl Objects {
     ) -> Result<Answer, Failure> {
         let (body, pipe) = (&mut source.body, pipe.with_md5(source.md5));
         let received = match &mut source.from {
-            Origin::Here(object) => self.bodies.receive(object, body, pipe).await,
+            Origin::Here(object) => self.bodies.receive(object.as_mut(), body, pipe).await,
             Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe).await,
         };
         match (received, source.from) {
@@ -213,7 +213,7 @@ impl Objects {
             tags: meta::tags(meta),
             checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
             version: object.version.map(|id| id.to_string()),
-            from: Origin::Here(LocalObject::new(object, at, end)),
+            from: Origin::Here(Box::new(LocalObject::new(object, at, end))),
         })
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
-use prism_http::{AnswerBody, Exchange, LAST_CHUNK, ResponseFraming, ResponseHead, write_chunk};
+use prism_http::{Exchange, LAST_CHUNK, ResponseFraming, ResponseHead, write_chunk};
 use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 use prism_service::{BodyFailure, Io, RequestBody, set};
 
@@ -87,7 +87,7 @@ async fn answer_late(
     set(&mut head, "x-amz-request-id", &id)?;
     set(&mut head, "Server", "Prism")?;
     let mut bytes = Vec::with_capacity(512);
-    let written = head.write_to(exchange, AnswerBody::Unknown, &mut bytes);
+    let written = head.write_to(exchange, None, &mut bytes);
     put(&mut bytes, written.framing, xml::PROLOG);
     io.write_all(&bytes).await?;
     let done = loop {
@@ -131,16 +131,49 @@ fn put(out: &mut Vec<u8>, framing: ResponseFraming, bytes: &[u8]) {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use prism_http::{BodyReader, Limits, Method, Version};
-    use prism_service::memory::MemoryIo;
+    use prism_service::Input;
 
     use super::*;
+
+    /// A client that keeps its answer.
+    #[derive(Default)]
+    struct Client {
+        written: Vec<u8>,
+    }
+
+    impl Input for Client {
+        fn buffered(&self) -> &[u8] {
+            &[]
+        }
+
+        fn consume(&mut self, _: usize) {}
+
+        async fn fill(&mut self) -> io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    impl Io for Client {
+        async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.written.extend_from_slice(bytes);
+            Ok(())
+        }
+
+        async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.write_all(bytes).await
+        }
+
+        async fn send_file(&mut self, _: &std::fs::File, _: u64, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
 
     /// The body of a late answer whose work has this result.
     fn late(result: Result<Vec<u8>, S3Error>) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build();
-        let mut io = MemoryIo::default();
+        let mut io = Client::default();
         runtime.unwrap().block_on(async {
             let exchange = Exchange {
                 method: &Method::Put,

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
 
-use prism_http::{AnswerBody, Exchange, Headers, ResponseFraming, ResponseHead};
+use prism_http::{Exchange, Headers, ResponseFraming, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, checked_file, meta, store_error};
@@ -88,7 +88,7 @@ impl Objects {
         set(&mut head, "Server", "Prism")?;
         let mut bytes = self.answer_room.take();
         bytes.clear();
-        let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
+        let written = head.write_to(exchange, Some(len), &mut bytes);
         if written.framing == ResponseFraming::None || len == 0 {
             call.io.write_all(&bytes).await?;
             return Ok(written.keep_alive);

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
-use prism_http::{AnswerBody, Exchange, ResponseHead};
+use prism_http::{Exchange, ResponseHead};
 use prism_s3::Code;
 use prism_service::{Io, send};
 use prism_store::{Body, CheckedFile, Scope, Stamp};
@@ -40,7 +40,7 @@ pub(crate) async fn hand_over(
     let len = header.len() as u64 + handed.len.unwrap_or(0);
     let mut bytes = Vec::with_capacity(1024 + header.len());
     let head = ResponseHead::new(200);
-    let written = head.write_to(exchange, AnswerBody::Length(len), &mut bytes);
+    let written = head.write_to(exchange, Some(len), &mut bytes);
     bytes.extend_from_slice(&header);
     io.write_more(&bytes).await?;
     match body {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use prism_http::{AnswerBody, Exchange, ResponseFraming, ResponseHead};
+use prism_http::{Exchange, ResponseFraming, ResponseHead};
 
 use crate::Io;
 
@@ -18,11 +18,7 @@ pub async fn send(
 ) -> io::Result<bool> {
     set(&mut head, "Server", "Prism")?;
     let mut bytes = Vec::with_capacity(512 + body.len());
-    let answer = match body.len() {
-        0 => AnswerBody::Empty,
-        n => AnswerBody::Length(n as u64),
-    };
-    let written = head.write_to(exchange, answer, &mut bytes);
+    let written = head.write_to(exchange, Some(body.len() as u64), &mut bytes);
     if written.framing != ResponseFraming::None {
         bytes.extend_from_slice(body);
     }

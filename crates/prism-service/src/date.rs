@@ -14,37 +14,19 @@ const IMF_FIXDATE: &[BorrowedFormatItem<'_>] = format_description!(
 );
 
 /// The value of `Date`, which one thread formats once a second.
-#[derive(Debug)]
-pub struct DateCache(RefCell<CachedDate>);
-
-#[derive(Debug)]
-struct CachedDate {
-    unix_time_s: u64,
-    text: Rc<str>,
-}
-
-impl Default for DateCache {
-    fn default() -> Self {
-        Self(RefCell::new(CachedDate {
-            unix_time_s: 0,
-            text: imf_fixdate(0),
-        }))
-    }
-}
+#[derive(Debug, Default)]
+pub struct DateCache(RefCell<Option<(u64, Rc<str>)>>);
 
 impl DateCache {
     /// The value for this second.
     pub fn now(&self) -> Rc<str> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_time_s = since.unwrap_or_default().as_secs();
+        let now_s = since.unwrap_or_default().as_secs();
         let mut cached = self.0.borrow_mut();
-        if cached.unix_time_s != unix_time_s {
-            *cached = CachedDate {
-                unix_time_s,
-                text: imf_fixdate(unix_time_s),
-            };
+        match &*cached {
+            Some((second, text)) if *second == now_s => text.clone(),
+            _ => cached.insert((now_s, imf_fixdate(now_s))).1.clone(),
         }
-        cached.text.clone()
     }
 }
 

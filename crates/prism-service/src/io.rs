@@ -68,67 +68,6 @@ impl Io for Connection {
     }
 }
 
-/// Either kind of connection. Services are compiled once, for this type.
-pub enum Asker<'a> {
-    /// The client's own connection.
-    Client(&'a mut Connection),
-    /// The stream of a node that relays.
-    Node(&'a mut RelayStream),
-}
-
-impl Input for Asker<'_> {
-    fn buffered(&self) -> &[u8] {
-        match self {
-            Self::Client(io) => Input::buffered(*io),
-            Self::Node(io) => io.buffered(),
-        }
-    }
-
-    fn consume(&mut self, n: usize) {
-        match self {
-            Self::Client(io) => Input::consume(*io, n),
-            Self::Node(io) => io.consume(n),
-        }
-    }
-
-    async fn fill(&mut self) -> io::Result<usize> {
-        match self {
-            Self::Client(io) => Input::fill(*io).await,
-            Self::Node(io) => io.fill().await,
-        }
-    }
-
-    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Client(io) => Input::read(*io, room).await,
-            Self::Node(io) => Input::read(*io, room).await,
-        }
-    }
-}
-
-impl Io for Asker<'_> {
-    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Client(io) => Io::write_all(*io, bytes).await,
-            Self::Node(io) => io.write_all(bytes).await,
-        }
-    }
-
-    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Client(io) => Io::write_more(*io, bytes).await,
-            Self::Node(io) => io.write_more(bytes).await,
-        }
-    }
-
-    async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        match self {
-            Self::Client(io) => Io::send_file(*io, file, offset, len).await,
-            Self::Node(io) => io.send_file(file, offset, len).await,
-        }
-    }
-}
-
 impl Input for RelayStream {
     fn buffered(&self) -> &[u8] {
         RelayStream::buffered(self)

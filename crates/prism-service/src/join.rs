@@ -1,33 +1,26 @@
 //! Runs several futures on one thread.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 /// Runs a few futures at the same time on this thread. Returns their results in the same order.
 pub async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
-    let mut running: Vec<_> = futures
-        .into_iter()
-        .map(|future| (Some(Box::pin(future)), None))
-        .collect();
-    std::future::poll_fn(|context| {
-        let mut all = true;
-        for (future, result) in &mut running {
-            let Some(pinned) = future else { continue };
-            match pinned.as_mut().poll(context) {
-                std::task::Poll::Ready(value) => {
-                    *result = Some(value);
-                    *future = None;
-                }
-                std::task::Poll::Pending => all = false,
+    let mut running: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut results: Vec<Option<T>> = running.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, result) in running.iter_mut().zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *result = Some(value);
             }
         }
-        match all {
-            true => std::task::Poll::Ready(()),
-            false => std::task::Poll::Pending,
+        match results.iter().all(Option::is_some) {
+            true => Poll::Ready(results.drain(..).flatten().collect()),
+            false => Poll::Pending,
         }
     })
-    .await;
-    running
-        .into_iter()
-        .filter_map(|(_, result)| result)
-        .collect()
+    .await
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ mod date;
 mod io;
 mod join;
 mod link;
-pub mod memory;
 mod orders;
 mod peers;
 mod request;
@@ -26,12 +25,13 @@ mod service;
 pub use answer::{send, set};
 pub use counters::RequestCounters;
 pub use date::DateCache;
-pub use io::{Asker, Input, Io};
+pub use io::{Input, Io};
 pub use join::join_all;
 pub use link::Link;
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
+    read_any_answer,
 };
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};

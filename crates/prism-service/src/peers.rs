@@ -136,18 +136,13 @@ impl Peers {
         body: &[u8],
     ) -> Result<(RelayStream, ResponseHead), RelayError> {
         let (mut upstream, used) = self.begin(peer, request).await?;
-        let sent = upstream.write_all(body).await;
-        let answer = match sent {
+        let answer = match upstream.write_all(body).await {
             Ok(()) => read_answer(&mut upstream).await,
             Err(error) => Err(RelayError::Broken(error)),
         };
         match answer {
             Err(error) if used && request.may_follow(&error) => {
-                let mut upstream = self.fresh(peer).await?;
-                let mut bytes = encode_head(request);
-                bytes.extend_from_slice(body);
-                let sent = upstream.write_all(&bytes).await;
-                sent.map_err(RelayError::Broken)?;
+                let mut upstream = self.begin_again(peer, request, body).await?;
                 let answer = read_answer(&mut upstream).await?;
                 Ok((upstream, answer))
             }
@@ -175,14 +170,30 @@ impl Peers {
             true => Err(io::ErrorKind::NotConnected.into()),
             false => upstream.write_all(&head).await,
         };
-        if used && sent.is_err() {
-            upstream = self.fresh(peer).await?;
-            let sent = upstream.write_all(&head).await;
-            sent.map_err(RelayError::Broken)?;
-            return Ok((upstream, false));
+        match sent {
+            Ok(()) => Ok((upstream, used)),
+            Err(_) if used => Ok((self.begin_again(peer, request, &[]).await?, false)),
+            Err(error) => Err(RelayError::Broken(error)),
         }
-        sent.map_err(RelayError::Broken)?;
-        Ok((upstream, used))
+    }
+
+    /// Sends a request's head and the beginning of its body on a stream that was not used before.
+    ///
+    /// # Errors
+    /// The peer is out of reach, or breaks off.
+    pub async fn begin_again(
+        &self,
+        peer: &str,
+        request: &PeerRequest<'_>,
+        body: &[u8],
+    ) -> Result<RelayStream, RelayError> {
+        let mut upstream = self.fresh(peer).await?;
+        let mut bytes = encode_head(request);
+        bytes.extend_from_slice(body);
+        match upstream.write_all(&bytes).await {
+            Ok(()) => Ok(upstream),
+            Err(error) => Err(RelayError::Broken(error)),
+        }
     }
 
     /// A stream that was not used before.
@@ -252,30 +263,40 @@ async fn is_closed(upstream: &mut RelayStream) -> bool {
     matches!(looked, Poll::Ready(Ok(0) | Err(_)))
 }
 
-/// The head of the final answer. Interim answers (1xx) are skipped.
+/// The head of the next answer, which may be an interim one (1xx).
 ///
 /// # Errors
-/// [`RelayError::NotRead`] if the stream ends before the first answer.
-pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
-    let mut was_read = false;
+/// [`RelayError::NotRead`] if the stream ends in front of it.
+pub async fn read_any_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
     loop {
         if let Some((head, len)) = ResponseHead::parse(upstream.buffered(), &Limits::ANSWER)? {
             upstream.consume(len);
-            if head.status() >= 200 {
-                return Ok(head);
-            }
-            was_read = true;
-            continue;
+            return Ok(head);
         }
         match upstream.fill().await {
-            Ok(0) if !was_read && upstream.buffered().is_empty() => {
-                return Err(RelayError::NotRead);
-            }
+            Ok(0) if upstream.buffered().is_empty() => return Err(RelayError::NotRead),
             Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) => return Err(RelayError::Broken(error)),
         }
     }
+}
+
+/// The head of the final answer. Interim answers (1xx) are skipped.
+///
+/// # Errors
+/// [`RelayError::NotRead`] if the stream ends before the first answer.
+pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
+    let mut head = read_any_answer(upstream).await?;
+    while head.status() < 200 {
+        head = match read_any_answer(upstream).await {
+            Err(RelayError::NotRead) => {
+                return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+            read => read?,
+        };
+    }
+    Ok(head)
 }
 
 /// The body of an answer.

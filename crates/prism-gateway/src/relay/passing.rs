@@ -5,10 +5,10 @@ use std::io;
 
 use prism_handoff::{Connection, RelayStream};
 use prism_http::{
-    BodyFraming, BodyReader, Exchange, Method, PlainAnswer, RequestHead, ResponseFraming,
-    ResponseHead, Version, Written,
+    BodyError, BodyFraming, BodyReader, Exchange, Method, PlainAnswer, RequestHead,
+    ResponseFraming, ResponseHead, Version, Written,
 };
-use prism_service::{Io as _, RelayError, RequestBody, read_answer};
+use prism_service::{Io as _, RelayError, RequestBody, read_answer, read_any_answer};
 
 /// Body bytes on their way in one direction.
 const PIECE_BYTES: usize = 64 << 10;
@@ -25,20 +25,11 @@ pub(crate) async fn invitation(
     upstream: &mut RelayStream,
 ) -> Result<Option<ResponseHead>, RelayError> {
     loop {
-        if let Some((head, len)) =
-            ResponseHead::parse(upstream.buffered(), &prism_http::Limits::ANSWER)?
-        {
-            upstream.consume(len);
-            match head.status() {
-                100 => return Ok(None),
-                200.. => return Ok(Some(head)),
-                _ => continue,
-            }
-        }
-        match upstream.fill().await {
-            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => {}
-            Err(error) => return Err(RelayError::Broken(error)),
+        let head = read_any_answer(upstream).await?;
+        match head.status() {
+            100 => return Ok(None),
+            200.. => return Ok(Some(head)),
+            _ => {}
         }
     }
 }
@@ -128,15 +119,13 @@ pub(crate) async fn write_head(
     exchange: &Exchange<'_>,
     framing: ResponseFraming,
 ) -> Result<Written, RelayError> {
-    use prism_http::AnswerBody;
-    let body = match (framing, answer.declared_length()?) {
-        (_, Some(n)) => AnswerBody::Length(n),
-        (ResponseFraming::None, None) => AnswerBody::Empty,
-        _ => AnswerBody::Unknown,
+    let body_bytes = match framing {
+        ResponseFraming::None => Some(answer.declared_length()?.unwrap_or_default()),
+        _ => answer.declared_length()?,
     };
     answer.remove_hop_by_hop();
     let mut bytes = Vec::with_capacity(512);
-    let written = answer.write_to(exchange, body, &mut bytes);
+    let written = answer.write_to(exchange, body_bytes, &mut bytes);
     let sent = match written.framing {
         ResponseFraming::None | ResponseFraming::Length(0) => client.write_all(&bytes).await,
         _ => client.write_more(&bytes).await,
@@ -151,25 +140,18 @@ pub(crate) async fn copy_answer(
     body: &mut BodyReader,
     to_client: ResponseFraming,
 ) -> Result<(), RelayError> {
+    let breaks_off = |error: BodyError| RelayError::Connection(io::Error::other(error));
     let mut chunks = Vec::new();
     while !body.is_done() {
         if upstream.buffered().is_empty() {
-            match upstream.fill().await {
-                Ok(0) => {
-                    let ended = body.end_of_input();
-                    ended.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) => return Err(RelayError::Connection(error)),
+            let filled = upstream.fill().await.map_err(RelayError::Connection)?;
+            if filled == 0 {
+                body.end_of_input().map_err(breaks_off)?;
+                break;
             }
         }
-        let step = body.consume(upstream.buffered());
-        let step = step.map_err(|e| RelayError::Connection(io::Error::other(e)))?;
-        let data = upstream
-            .buffered()
-            .get(step.data.clone())
-            .unwrap_or_default();
+        let step = body.consume(upstream.buffered()).map_err(breaks_off)?;
+        let data = upstream.buffered().get(step.data).unwrap_or_default();
         let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
             chunks.clear();
             prism_http::write_chunk(data, &mut chunks);

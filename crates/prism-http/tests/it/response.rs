@@ -1,8 +1,8 @@
 //! Answers: written for every kind of request, and parsed as strictly.
 
 use prism_http::{
-    AnswerBody, Exchange, HeadError, HeaderError, Headers, Limits, Method, PlainAnswer,
-    ResponseFraming, ResponseHead, Version, Written,
+    Exchange, HeadError, HeaderError, Headers, Limits, Method, PlainAnswer, ResponseFraming,
+    ResponseHead, Version, Written,
 };
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -17,7 +17,7 @@ fn exchange(method: &Method, version: Version, keep_alive: bool) -> Exchange<'_>
     }
 }
 
-fn write(status: u16, exchange: &Exchange<'_>, body: AnswerBody) -> (String, Written) {
+fn write(status: u16, exchange: &Exchange<'_>, body: Option<u64>) -> (String, Written) {
     let head = ResponseHead::new(status).with("ETag", "\"x\"").unwrap();
     let mut out = Vec::new();
     let written = head.write_to(exchange, body, &mut out);
@@ -35,7 +35,7 @@ fn framing_fits_method_version_and_status() {
             &get,
             new,
             true,
-            AnswerBody::Length(5),
+            Some(5),
             F::Length(5),
             "Content-Length: 5\r\n",
             true,
@@ -45,7 +45,7 @@ fn framing_fits_method_version_and_status() {
             &get,
             new,
             true,
-            AnswerBody::Empty,
+            Some(0),
             F::Length(0),
             "Content-Length: 0\r\n",
             true,
@@ -55,27 +55,18 @@ fn framing_fits_method_version_and_status() {
             &get,
             new,
             true,
-            AnswerBody::Unknown,
+            None,
             F::Chunked,
             "Transfer-Encoding: chunked\r\n",
             true,
         ),
+        (200, &get, old, true, None, F::UntilClose, "", false),
         (
             200,
             &get,
             old,
             true,
-            AnswerBody::Unknown,
-            F::UntilClose,
-            "",
-            false,
-        ),
-        (
-            200,
-            &get,
-            old,
-            true,
-            AnswerBody::Length(5),
+            Some(5),
             F::Length(5),
             "Content-Length: 5\r\n",
             true,
@@ -85,7 +76,7 @@ fn framing_fits_method_version_and_status() {
             &get,
             new,
             false,
-            AnswerBody::Length(5),
+            Some(5),
             F::Length(5),
             "Content-Length: 5\r\n",
             false,
@@ -95,42 +86,15 @@ fn framing_fits_method_version_and_status() {
             &head,
             new,
             true,
-            AnswerBody::Length(5),
+            Some(5),
             F::None,
             "Content-Length: 5\r\n",
             true,
         ),
-        (
-            200,
-            &head,
-            old,
-            true,
-            AnswerBody::Unknown,
-            F::None,
-            "",
-            true,
-        ),
-        (204, &get, new, true, AnswerBody::Empty, F::None, "", true),
-        (
-            204,
-            &get,
-            new,
-            true,
-            AnswerBody::Length(5),
-            F::None,
-            "",
-            true,
-        ),
-        (
-            304,
-            &get,
-            new,
-            true,
-            AnswerBody::Length(5),
-            F::None,
-            "",
-            true,
-        ),
+        (200, &head, old, true, None, F::None, "", true),
+        (204, &get, new, true, Some(0), F::None, "", true),
+        (204, &get, new, true, Some(5), F::None, "", true),
+        (304, &get, new, true, Some(5), F::None, "", true),
     ];
     for (status, method, version, keep, body, framing, line, alive) in rows {
         let (text, written) = write(status, &exchange(method, version, keep), body);
@@ -157,11 +121,7 @@ fn framing_fits_method_version_and_status() {
 
 #[test]
 fn interim_answers_hold_no_framing() {
-    let (text, written) = write(
-        100,
-        &exchange(&Method::Put, Version::Http11, true),
-        AnswerBody::Length(1),
-    );
+    let (text, written) = write(100, &exchange(&Method::Put, Version::Http11, true), Some(1));
     assert_eq!(text, "HTTP/1.1 100 Continue\r\nETag: \"x\"\r\n\r\n");
     assert_eq!(written.framing, ResponseFraming::None);
 }
@@ -179,11 +139,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         .unwrap();
     let mut out = Vec::new();
     let method = Method::Get;
-    let _ = head.write_to(
-        &exchange(&method, Version::Http11, true),
-        AnswerBody::Length(1),
-        &mut out,
-    );
+    let _ = head.write_to(&exchange(&method, Version::Http11, true), Some(1), &mut out);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nDate: {DATE}\r\n\r\n")
@@ -197,7 +153,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         ..exchange(&method, Version::Http11, true)
     };
     let mut out = Vec::new();
-    let _ = ResponseHead::new(200).write_to(&evil, AnswerBody::Empty, &mut out);
+    let _ = ResponseHead::new(200).write_to(&evil, Some(0), &mut out);
     assert!(!String::from_utf8(out).unwrap().contains("Evil"));
     let mut extra = Headers::new();
     extra.append("Vary", "Origin").unwrap();
@@ -207,7 +163,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         ..exchange(&method, Version::Http11, true)
     };
     let mut out = Vec::new();
-    let _ = ResponseHead::new(200).write_to(&varied, AnswerBody::Empty, &mut out);
+    let _ = ResponseHead::new(200).write_to(&varied, Some(0), &mut out);
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("\r\nVary: Origin\r\n") && !text.contains(": 7"));
     assert_eq!(ResponseHead::new(7).status(), 500);
@@ -222,11 +178,7 @@ fn parse(text: &str) -> Result<ResponseHead, HeadError> {
 #[test]
 fn what_is_written_is_parsed_back() {
     let method = Method::Get;
-    let (text, _) = write(
-        206,
-        &exchange(&method, Version::Http11, false),
-        AnswerBody::Length(7),
-    );
+    let (text, _) = write(206, &exchange(&method, Version::Http11, false), Some(7));
     let head = parse(&text).unwrap();
     assert_eq!(head.status(), 206);
     assert_eq!(head.headers().get("etag"), Some(&b"\"x\""[..]));

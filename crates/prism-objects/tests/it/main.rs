@@ -8,6 +8,7 @@
 )]
 
 mod buckets;
+mod memory;
 mod multipart;
 mod objects;
 mod routes;

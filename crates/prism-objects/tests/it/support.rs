@@ -10,10 +10,11 @@ use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
 use prism_proto::verified::{Body, Caller, Policy, Verified};
 use prism_replicas::{Node, Replicator};
-use prism_service::memory::MemoryIo;
 use prism_service::{Link, Peers, Request, RequestBody, Route, Service};
 use prism_store::Store;
 use tokio::task::LocalSet;
+
+use crate::memory::MemoryIo;
 
 const USER: &str = "user";
 

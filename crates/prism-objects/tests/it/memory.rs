@@ -4,16 +4,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::{Input, Io};
+use prism_service::{Input, Io};
 
 /// A client that has sent all of its requests, and keeps the answers.
 #[derive(Debug, Default)]
-pub struct MemoryIo {
+pub(crate) struct MemoryIo {
     unread: Vec<u8>,
     /// The number of `unread` bytes that were read and not consumed.
     buffered: usize,
     /// Everything that was written.
-    pub written: Vec<u8>,
+    pub(crate) written: Vec<u8>,
 }
 
 /// Most bytes of one read.
@@ -21,8 +21,7 @@ const READ_BYTES: usize = 1 << 10;
 
 impl MemoryIo {
     /// A client that sends `bytes`, and then nothing more.
-    #[must_use]
-    pub fn sending(bytes: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn sending(bytes: impl Into<Vec<u8>>) -> Self {
         Self {
             unread: bytes.into(),
             ..Self::default()
@@ -30,8 +29,7 @@ impl MemoryIo {
     }
 
     /// The bytes that were not consumed.
-    #[must_use]
-    pub fn unread(&self) -> &[u8] {
+    pub(crate) fn unread(&self) -> &[u8] {
         &self.unread
     }
 }
