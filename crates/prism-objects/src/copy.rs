@@ -7,9 +7,7 @@ use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta, preamble_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
-use prism_s3::{
-    Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml,
-};
+use prism_s3::{Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml};
 use prism_service::{PeerRequest, parse_own_head, read_all};
 use prism_store::Object;
 
