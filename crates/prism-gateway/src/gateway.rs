@@ -57,7 +57,6 @@ pub struct Parts {
 
 impl Shared {
     /// The shared data of the node that is configured as `node`.
-    #[must_use]
     pub fn new(node: &prism_config::Node, parts: Parts) -> Self {
         let relay_up_to = parts.config.service.relay_up_to;
         Self {
@@ -76,13 +75,11 @@ impl Shared {
     }
 
     /// Longest answer that is relayed, in bytes.
-    #[must_use]
     pub fn relay_up_to_bytes(&self) -> u32 {
         self.threshold.up_to_bytes()
     }
 
     /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
-    #[must_use]
     pub fn relay_ns(&self) -> f64 {
         self.threshold.relay_ns()
     }
@@ -113,7 +110,6 @@ pub struct Gateway<S> {
 
 impl<S: Service> Gateway<S> {
     /// The gateway of the calling thread, whose connections arrive at the endpoint of `handle`.
-    #[must_use]
     pub fn new(shared: Arc<Shared>, service: S, handle: Handle, peers: Rc<Peers>) -> Self {
         Self {
             following: shared.orders.follow(),

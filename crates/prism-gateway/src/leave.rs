@@ -42,7 +42,6 @@ pub struct Farewells {
 }
 
 /// A farewell for the workers to clone, and its receivers for the task that ends the node.
-#[must_use]
 pub fn farewells() -> (Farewell, Farewells) {
     let ((told, all_told), (accepts, none_accepts)) = (mpsc::channel(1), mpsc::channel(1));
     let ends = Farewells {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{BodyError, ChunkedDecoder, Headers, ResponseFraming};
+use crate::{BodyError, ChunkedDecoder, ResponseFraming};
 
 /// The result of one call of `consume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,17 +15,6 @@ pub struct Step {
     pub consumed: usize,
     /// Whether the body has ended. The rest of the input is the next message.
     pub done: bool,
-}
-
-impl Step {
-    /// All of the used bytes are data.
-    const fn plain(bytes: usize, done: bool) -> Self {
-        Self {
-            data: 0..bytes,
-            consumed: bytes,
-            done,
-        }
-    }
 }
 
 /// Reads one body. Feed it while [`BodyReader::is_done`] is false. A body of no bytes is done
@@ -58,7 +47,6 @@ impl BodyReader {
     /// A reader for this framing (`request.framing().into()` for requests) that gives at most
     /// `limit` bytes of data. It does not apply to a declared length, which is checked with the
     /// head.
-    #[must_use]
     pub fn new(framing: ResponseFraming, limit: u64) -> Self {
         match framing {
             ResponseFraming::None => Self::Length { left: 0 },
@@ -69,7 +57,6 @@ impl BodyReader {
     }
 
     /// Whether the body has ended.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         match self {
             Self::Length { left } => *left == 0,
@@ -79,13 +66,11 @@ impl BodyReader {
     }
 
     /// Whether the end of the body cannot be known any more.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         matches!(self, Self::Chunked(decoder) if decoder.is_broken())
     }
 
     /// Bytes still to come, if that is known.
-    #[must_use]
     pub fn left(&self) -> Option<u64> {
         match self {
             Self::Length { left } => Some(*left),
@@ -99,17 +84,20 @@ impl BodyReader {
     /// # Errors
     /// If the body is malformed or too long. The connection must not be used again.
     pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
-        match self {
-            Self::Length { left } => {
-                let taken = take_bytes(left, input.len());
-                Ok(Step::plain(taken, *left == 0))
-            }
-            Self::Chunked(decoder) => decoder.consume(input),
-            Self::UntilClose { left } => match take_bytes(left, input.len()) {
-                taken if taken < input.len() => Err(BodyError::TooLong),
-                taken => Ok(Step::plain(taken, false)),
-            },
+        let (left, has_length) = match self {
+            Self::Length { left } => (left, true),
+            Self::Chunked(decoder) => return decoder.consume(input),
+            Self::UntilClose { left } => (left, false),
+        };
+        let taken = take_bytes(left, input.len());
+        if !has_length && taken < input.len() {
+            return Err(BodyError::TooLong);
         }
+        Ok(Step {
+            data: 0..taken,
+            consumed: taken,
+            done: has_length && *left == 0,
+        })
     }
 
     /// The connection has ended.
@@ -121,15 +109,6 @@ impl BodyReader {
             Self::UntilClose { .. } => Ok(()),
             _ if self.is_done() => Ok(()),
             _ => Err(BodyError::Truncated),
-        }
-    }
-
-    /// The trailer fields of a chunked body, after its end.
-    #[must_use]
-    pub fn trailers(&self) -> Option<&Headers> {
-        match self {
-            Self::Chunked(decoder) => decoder.trailers(),
-            _ => None,
         }
     }
 }

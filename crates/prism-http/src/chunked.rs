@@ -1,9 +1,9 @@
 //! Decodes the chunked transfer coding (RFC 9112 section 7.1), incrementally and in place.
 //!
-//! Trailers are parsed, and never merged into the head.
+//! Trailers are checked and dropped.
 
 use crate::body::take_bytes;
-use crate::{BodyError, Headers, Step};
+use crate::{BodyError, Step};
 
 /// An incremental decoder, whose input may be cut anywhere.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ enum State {
     DataCr,
     DataLf,
     Trailer(Vec<u8>),
-    Done(Headers),
+    Done,
     /// The end of the body cannot be found any more.
     Failed(BodyError),
 }
@@ -50,7 +50,6 @@ impl ChunkedDecoder {
     const MAX_SIZE_DIGITS: u8 = 16;
 
     /// A decoder at the first byte of a body that may have `limit` bytes.
-    #[must_use]
     pub const fn new(limit: u64) -> Self {
         Self {
             state: State::Size {
@@ -63,24 +62,13 @@ impl ChunkedDecoder {
     }
 
     /// Whether the last chunk and the trailers have come.
-    #[must_use]
     pub const fn is_done(&self) -> bool {
-        matches!(self.state, State::Done(_))
+        matches!(self.state, State::Done)
     }
 
     /// Whether the coding was malformed or beyond the limits.
-    #[must_use]
     pub const fn is_broken(&self) -> bool {
         matches!(self.state, State::Failed(_))
-    }
-
-    /// The trailer fields, after the end of the body.
-    #[must_use]
-    pub const fn trailers(&self) -> Option<&Headers> {
-        match &self.state {
-            State::Done(trailers) => Some(trailers),
-            _ => None,
-        }
     }
 
     /// Reads the next bytes. Each [`Step`] has data of one chunk at most.
@@ -153,12 +141,12 @@ impl ChunkedDecoder {
                 };
             }
             State::Trailer(bytes) => {
-                if let Some(trailers) = trailer_byte(bytes, byte)? {
-                    self.state = State::Done(trailers);
+                if trailer_byte(bytes, byte)? {
+                    self.state = State::Done;
                 }
             }
             State::Failed(error) => return Err(*error),
-            State::Data { .. } | State::Done(_) => {}
+            State::Data { .. } | State::Done => {}
         }
         Ok(())
     }
@@ -198,8 +186,8 @@ fn expect(byte: u8, expected: u8, error: BodyError) -> Result<(), BodyError> {
     if byte == expected { Ok(()) } else { Err(error) }
 }
 
-/// Collects trailers up to the empty line, then parses them.
-fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<Option<Headers>, BodyError> {
+/// Collects trailers, and checks them at the empty line. Returns whether it has come.
+fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<bool, BodyError> {
     if bytes.len() == ChunkedDecoder::MAX_TRAILER_BYTES {
         return Err(BodyError::TrailersTooLong);
     }
@@ -214,18 +202,12 @@ fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<Option<Headers>, BodyEr
         _ => {}
     }
     bytes.push(byte);
-    if bytes.as_slice() == b"\r\n" || bytes.ends_with(b"\r\n\r\n") {
-        return parse_trailers(bytes).map(Some);
+    if bytes.as_slice() != b"\r\n" && !bytes.ends_with(b"\r\n\r\n") {
+        return Ok(false);
     }
-    Ok(None)
-}
-
-fn parse_trailers(bytes: &[u8]) -> Result<Headers, BodyError> {
     let mut fields = [httparse::EMPTY_HEADER; ChunkedDecoder::MAX_TRAILERS];
     match httparse::parse_headers(bytes, &mut fields) {
-        Ok(httparse::Status::Complete((end, parsed))) if end == bytes.len() => {
-            Ok(Headers::from_parsed(parsed))
-        }
+        Ok(httparse::Status::Complete((end, _))) if end == bytes.len() => Ok(true),
         Err(httparse::Error::TooManyHeaders) => Err(BodyError::TrailersTooLong),
         _ => Err(BodyError::Trailer),
     }

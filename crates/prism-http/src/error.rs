@@ -104,7 +104,6 @@ impl HeadError {
     }
 
     /// The status code that answers a request refused for this reason.
-    #[must_use]
     pub const fn status(self) -> u16 {
         match self {
             Self::BodyTooLong => 413,
@@ -150,7 +149,6 @@ pub enum BodyError {
 
 impl BodyError {
     /// The status code that answers a request whose body is refused.
-    #[must_use]
     pub const fn status(self) -> u16 {
         match self {
             Self::TooLong => 413,

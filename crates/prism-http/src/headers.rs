@@ -57,7 +57,6 @@ impl Headers {
     pub const MAX_BYTES: usize = 256 * 1024;
 
     /// An empty map.
-    #[must_use]
     pub const fn new() -> Self {
         Self {
             bytes: Vec::new(),
@@ -120,7 +119,6 @@ impl Headers {
     }
 
     /// The first value of this name.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let mut fields = self.fields.iter();
         let field = fields.find(|f| f.is_named(name, &self.bytes))?;
@@ -128,7 +126,6 @@ impl Headers {
     }
 
     /// The first value of this name, if it is UTF-8.
-    #[must_use]
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|v| std::str::from_utf8(v).ok())
     }
@@ -163,13 +160,11 @@ impl Headers {
     }
 
     /// Number of fields.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.fields.len()
     }
 
     /// Whether there is no field.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
@@ -184,7 +179,6 @@ impl Headers {
     }
 
     /// Whether the list of this name has this member, without regard to case.
-    #[must_use]
     pub fn list_has(&self, name: &str, member: &str) -> bool {
         self.list(name)
             .any(|m| m.eq_ignore_ascii_case(member.as_bytes()))

@@ -35,13 +35,11 @@ impl Method {
     }
 
     /// Whether a request only reads, so that it may be repeated (RFC 9110 section 9.2.1).
-    #[must_use]
     pub fn is_safe(&self) -> bool {
         matches!(self, Self::Get | Self::Head | Self::Options | Self::Trace)
     }
 
     /// The name as on the wire.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Get => "GET",
@@ -81,7 +79,6 @@ impl Version {
     }
 
     /// The version as on the wire.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http10 => "HTTP/1.0",

@@ -25,7 +25,6 @@ pub struct PlainAnswer {
 impl PlainAnswer {
     /// The answer at the start of `buf`. `None` if its head is incomplete, malformed, or not
     /// plain; [`ResponseHead::parse`](crate::ResponseHead::parse) tells which.
-    #[must_use]
     pub fn find(buf: &[u8], limits: &Limits) -> Option<Self> {
         let mut found = Found::default();
         let head_bytes = walk_head(buf, limits, |line| found.line(line)).ok()??;

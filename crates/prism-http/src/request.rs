@@ -6,8 +6,9 @@
 use std::mem::MaybeUninit;
 
 use crate::boundary::{first_line, head_end};
-use crate::framing::{self, keep_alive};
-use crate::headers::Headers;
+use crate::forward::ends_here;
+use crate::framing::{self, keep_alive, write_framing};
+use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
 use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version};
 
@@ -98,43 +99,36 @@ impl RequestHead {
     }
 
     /// The method.
-    #[must_use]
     pub fn method(&self) -> &Method {
         &self.method
     }
 
     /// The request target, as it came.
-    #[must_use]
     pub fn target(&self) -> &str {
         self.target.raw()
     }
 
     /// The path, still percent-encoded; `/` if absolute form has none.
-    #[must_use]
     pub fn path(&self) -> &str {
         self.target.path()
     }
 
     /// The query behind the first `?`, still percent-encoded.
-    #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.target.query()
     }
 
     /// The version.
-    #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
     /// All header fields, as they came.
-    #[must_use]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
 
     /// `Host`, or the host of an absolute target; `None` only in HTTP/1.0.
-    #[must_use]
     pub fn host(&self) -> Option<&str> {
         self.target
             .authority()
@@ -142,7 +136,6 @@ impl RequestHead {
     }
 
     /// The way in which the body is delimited.
-    #[must_use]
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
@@ -150,19 +143,41 @@ impl RequestHead {
     /// Whether the client waits for `100 Continue` before it sends the body. False if no body is
     /// announced. For a body of no bytes RFC 9110, section 10.1.1 allows to leave `100` out, but
     /// botocore then takes the next answer on the connection for a part of this one, and hangs.
-    #[must_use]
     pub fn expects_continue(&self) -> bool {
         self.expects_continue && self.framing != BodyFraming::None
     }
 
     /// Whether the client allows the connection to stay open after the answer.
-    #[must_use]
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
+    /// Writes this head for the next hop: HTTP/1.1 in origin form, with `framing` for the body,
+    /// and with `extra` fields behind the client's own. Hop-by-hop fields are left out, and so
+    /// is `Expect`, which this hop has answered.
+    ///
+    /// Signed fields stay as they came, so that a signature stays valid.
+    pub fn write_forward(&self, framing: BodyFraming, extra: &Headers, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.method().as_str().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.path().as_bytes());
+        if let Some(query) = self.query() {
+            out.push(b'?');
+            out.extend_from_slice(query.as_bytes());
+        }
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        let ends_here = ends_here(&self.headers);
+        let ends_here = |name: &[u8]| ends_here(name) || name.eq_ignore_ascii_case(b"expect");
+        self.headers.write_without(ends_here, out);
+        if self.headers.get("host").is_none() {
+            write_field(out, "Host", self.host().unwrap_or_default().as_bytes());
+        }
+        extra.write_to(out);
+        write_framing(framing.into(), out);
+        out.extend_from_slice(b"\r\n");
+    }
+
     /// The exchange for the answer to this request; `date` is an IMF-fixdate.
-    #[must_use]
     pub fn exchange<'a>(&'a self, date: &'a str) -> Exchange<'a> {
         Exchange {
             method: &self.method,

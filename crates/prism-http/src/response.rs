@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use crate::boundary::{first_line, head_end};
-use crate::forward::drop_hop_by_hop;
+use crate::forward::ends_here;
 use crate::framing::{self, keep_alive, status_allows_body, write_framing};
 use crate::headers::write_field;
 use crate::{
@@ -53,7 +53,6 @@ pub struct Written {
 
 impl ResponseHead {
     /// An answer without header fields. A status outside of 100 to 599 becomes 500.
-    #[must_use]
     pub const fn new(status: u16) -> Self {
         let status = if matches!(status, 100..=599) {
             status
@@ -77,19 +76,16 @@ impl ResponseHead {
     }
 
     /// The status code.
-    #[must_use]
     pub fn status(&self) -> u16 {
         self.status
     }
 
     /// The version that the sender speaks.
-    #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
     /// All header fields.
-    #[must_use]
     pub fn headers(&self) -> &Headers {
         &self.headers
     }
@@ -201,14 +197,13 @@ impl ResponseHead {
     }
 
     /// Whether the sender allows the connection to stay open after this answer.
-    #[must_use]
     pub fn keep_alive(&self) -> bool {
         keep_alive(&self.headers, self.version)
     }
 
     /// Drops the fields that end at this hop, so that the rest can be relayed.
     pub fn remove_hop_by_hop(&mut self) {
-        drop_hop_by_hop(&mut self.headers);
+        self.headers.drop_where(ends_here(&self.headers));
     }
 }
 

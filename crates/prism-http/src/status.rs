@@ -1,7 +1,6 @@
 //! Reason phrases.
 
 /// The registered reason phrase of a status code; empty if there is none.
-#[must_use]
 pub const fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",

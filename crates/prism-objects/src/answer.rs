@@ -102,6 +102,11 @@ pub(crate) fn internal<E>(_: E) -> S3Error {
     Code::InternalError.into()
 }
 
+/// Whether the fault is this system's own.
+pub(crate) fn is_ours(error: &S3Error) -> bool {
+    error.status() >= 500 && error.code() != Code::NotImplemented
+}
+
 /// An ETag as clients see it.
 pub(crate) fn quoted(etag: &str) -> String {
     format!("\"{etag}\"")

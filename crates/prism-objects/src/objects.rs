@@ -15,13 +15,12 @@ use prism_s3::{
 };
 use prism_service::{Fault, Io, Route, Service, Subject};
 
-use crate::answer::send_error;
+use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
 use crate::call::Call;
 use crate::request::{Meaning, Request};
 use crate::route;
 use crate::rules::BucketRules;
-use crate::serve::is_ours;
 use crate::shared::Shared;
 
 /// Longest wait of a request for a newer view, when another node has one. A step takes a few
@@ -41,7 +40,6 @@ pub struct Objects {
 
 impl Objects {
     /// The object store for the calling thread.
-    #[must_use]
     pub fn new(shared: Arc<Shared>, replicator: Rc<Replicator>) -> Self {
         let node = replicator.node.clone();
         Self {

@@ -87,7 +87,6 @@ pub(crate) fn backends(node: &Node) -> Vec<String> {
 
 /// The node to which a connection is handed off for its unread request, if there is one. A
 /// frontend sends a returned connection on to it.
-#[must_use]
 pub fn owner_of_unread(node: &Node, limits: &prism_http::Limits, unread: &[u8]) -> Option<String> {
     let (head, _) = RequestHead::parse(unread, limits).ok()??;
     let operation = Operation::parse(&head).ok()?;

@@ -7,7 +7,7 @@ use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
 use prism_service::{Io, MAX_SKIP_BYTES};
 use prism_store::Store;
 
-use crate::answer::{Answer, Failure, send_error};
+use crate::answer::{Answer, Failure, is_ours, send_error};
 use crate::call::Call;
 use crate::objects::Objects;
 use crate::request::Request;
@@ -163,11 +163,6 @@ impl Objects {
         }
         send_error(call.io, &call.exchange, &error, fields, resource).await
     }
-}
-
-/// Whether the fault is this system's own.
-pub(crate) fn is_ours(error: &S3Error) -> bool {
-    error.status() >= 500 && error.code() != Code::NotImplemented
 }
 
 /// Whether an operation reads its request's body. Other bodies are skipped.

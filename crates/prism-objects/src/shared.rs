@@ -21,7 +21,6 @@ pub struct Shared {
 
 impl Shared {
     /// For a node with these users. `link` counts the bytes of answers.
-    #[must_use]
     pub fn new(config: &Config, users: &[Credential], link: Arc<Link>) -> Self {
         Self {
             auth: Auth::new(config, users),
@@ -42,7 +41,6 @@ impl Shared {
     }
 
     /// Limits of requests.
-    #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -28,7 +28,6 @@ struct Known {
 
 impl Link {
     /// A link of `mbit_s` Mbit/s; 0 if its speed is unknown.
-    #[must_use]
     pub fn new(mbit_s: u32) -> Self {
         let ns_per_kib = LINK_SHARE * 1024 * 8 * 1_000 / u64::from(mbit_s.max(1));
         Self((mbit_s > 0).then(|| Known {
@@ -39,13 +38,11 @@ impl Link {
     }
 
     /// Whether the speed of the link is known.
-    #[must_use]
     pub fn is_known(&self) -> bool {
         self.0.is_some()
     }
 
     /// Whether the link has room for a relayed answer. Always true for an unknown link.
-    #[must_use]
     pub fn is_free(&self, now: Instant) -> bool {
         self.0.as_ref().is_none_or(|link| link.is_free(now))
     }

@@ -54,7 +54,6 @@ impl Orders {
     }
 
     /// Follows the orders. The receiver counts as a thread for [`Self::all_have_ended`].
-    #[must_use]
     pub fn follow(&self) -> watch::Receiver<Order> {
         self.0.subscribe()
     }

@@ -60,7 +60,6 @@ pub struct PeerRequest<'r> {
 
 impl PeerRequest<'_> {
     /// The meaning of status `HAND_OVER` from the other node.
-    #[must_use]
     pub fn refused(&self) -> RelayError {
         match self.preamble.most_bytes {
             Some(_) => RelayError::TooLong,
@@ -69,7 +68,6 @@ impl PeerRequest<'_> {
     }
 
     /// Whether the request may be sent again after `error`, if no byte of its body is lost.
-    #[must_use]
     pub fn may_follow(&self, error: &RelayError) -> bool {
         match error {
             RelayError::NotRead => true,
@@ -88,7 +86,6 @@ pub struct Peers {
 
 impl Peers {
     /// `stall_timeout`: a stream on which no byte moves for this time has failed.
-    #[must_use]
     pub fn new(handle: Handle, stall_timeout: Duration) -> Self {
         Self {
             handle: Some(handle),
@@ -97,7 +94,6 @@ impl Peers {
     }
 
     /// The peers of a node that has none: every request fails with [`PeerError::Unknown`].
-    #[must_use]
     pub fn none() -> Self {
         Self {
             handle: None,
@@ -223,7 +219,6 @@ impl Peers {
 }
 
 /// Whether a body follows a request's head.
-#[must_use]
 pub fn has_body(head: &RequestHead) -> bool {
     !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
 }
@@ -240,7 +235,6 @@ pub fn parse_own_head(text: &[u8]) -> io::Result<RequestHead> {
 }
 
 /// A request's preamble and head as they travel.
-#[must_use]
 pub fn encode_head(request: &PeerRequest<'_>) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
     request.preamble.encode(&mut head);

@@ -107,9 +107,6 @@ pub trait Service: 'static {
     fn subject<'m>(&self, meaning: &'m Self::Meaning) -> Option<Subject<'m>>;
 
     /// Answers a request here. Returns whether the connection lives on.
-    ///
-    /// # Errors
-    /// Fails with the errors of the connection.
     async fn serve(
         &self,
         io: &mut impl Io,
@@ -118,9 +115,6 @@ pub trait Service: 'static {
     ) -> io::Result<bool>;
 
     /// Answers another node's own request. Returns whether the connection lives on.
-    ///
-    /// # Errors
-    /// Fails with the errors of the connection.
     async fn serve_node(
         &self,
         io: &mut impl Io,
@@ -139,9 +133,6 @@ pub trait Service: 'static {
     fn status_of(&self, error: &Self::Error) -> (u16, bool);
 
     /// Sends an error about the resource `path`. Returns whether the connection lives on.
-    ///
-    /// # Errors
-    /// Fails with the errors of the connection.
     async fn send_error(
         &self,
         io: &mut impl Io,
