@@ -78,22 +78,19 @@ impl<S: Service> Gateway<S> {
                         return Next::Again(client);
                     }
                     Ok(_) => return Next::Close(client),
-                    Err(error @ RelayError::Peer(_)) => {
-                        self.avoid(peer);
-                        failure = Some(error);
-                    }
-                    Err(error @ RelayError::Elsewhere) => failure = Some(error),
-                    // Another node may answer instead.
-                    Err(error)
-                        if relayed.may_follow(&error)
-                            && request.head.framing() == BodyFraming::None =>
-                    {
-                        self.avoid(peer);
-                        failure = Some(error);
-                    }
                     Err(error) => {
+                        let has_no_body = request.head.framing() == BodyFraming::None;
+                        let is_silent = matches!(error, RelayError::Peer(_))
+                            || has_no_body && relayed.may_follow(&error);
+                        if is_silent {
+                            self.avoid(peer);
+                        }
+                        // Another node may answer instead.
+                        let goes_on = is_silent || matches!(error, RelayError::Elsewhere);
                         failure = Some(error);
-                        break;
+                        if !goes_on {
+                            break;
+                        }
                     }
                 }
             }

@@ -21,15 +21,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub struct Https {
     /// The HTTPS part of an endpoint.
     pub service: TlsService,
-    /// The files; `None` at a node that accepts no clients.
-    files: Option<Files>,
-    config: Tls,
-}
-
-struct Files {
-    certificates: Arc<Certificates>,
+    /// `None` at a node that accepts no clients.
+    certificates: Option<Arc<Certificates>>,
     /// The ticket secrets, if the configuration names a file of them.
     tickets: Option<Arc<Tickets>>,
+    config: Tls,
 }
 
 impl Https {
@@ -42,37 +38,31 @@ impl Https {
         let (Some(tls), Some(address)) = (&config.service.tls, config.tls_address()) else {
             return Ok(None);
         };
-        let (mut server, mut files) = (None, None);
+        let mut https = Self {
+            service: TlsService {
+                address: address.into(),
+                server: None,
+                kernel: None,
+            },
+            certificates: None,
+            tickets: None,
+            config: tls.clone(),
+        };
         if node.is_frontend() {
             let certificates = Arc::new(Certificates::load(certificate_files(tls))?);
             let clock = Arc::new(DefaultTimeProvider);
-            let tickets = match &tls.ticket_secret_file {
-                Some(_) => {
-                    let secrets = ticket_secrets(tls)?;
-                    let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock.clone());
-                    Some(Arc::new(made.context("[service.tls] ticket_secret_file")?))
-                }
-                None => None,
-            };
-            let (chosen, used) = (certificates.clone(), tickets.clone());
+            if tls.ticket_secret_file.is_some() {
+                let secrets = ticket_secrets(tls)?;
+                let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock.clone());
+                https.tickets = Some(Arc::new(made.context("[service.tls] ticket_secret_file")?));
+            }
+            let (chosen, used) = (certificates.clone(), https.tickets.clone());
             let made = ServerConfig::new(&settings(tls), chosen, used, clock);
-            server = Some(made.context("[service.tls]")?);
-            files = Some(Files {
-                certificates,
-                tickets,
-            });
+            https.service.server = Some(made.context("[service.tls]")?);
+            https.certificates = Some(certificates);
         }
-        let service = TlsService {
-            address: address.into(),
-            server,
-            kernel: kernel_tls(node),
-        };
-        let config = tls.clone();
-        Ok(Some(Self {
-            service,
-            files,
-            config,
-        }))
+        https.service.kernel = kernel_tls(node);
+        Ok(Some(https))
     }
 
     /// Loads certificates and ticket secrets again whenever their files have changed. Files that
@@ -80,10 +70,10 @@ impl Https {
     pub async fn keep_current(&self) {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
-            let Some(files) = &self.files else {
+            let Some(certificates) = &self.certificates else {
                 return std::future::pending().await;
             };
-            if files.certificates.changed() {
+            if certificates.changed() {
                 self.reload();
             }
         }
@@ -91,17 +81,16 @@ impl Https {
 
     /// Loads certificates and ticket secrets now. Open connections keep theirs.
     pub fn reload(&self) {
-        let Some(files) = &self.files else {
+        let Some(certificates) = &self.certificates else {
             return;
         };
-        let certificates = &files.certificates;
         match certificates.reload() {
             Ok(()) => tracing::info!(names = ?certificates.names(), "certificates loaded again"),
             Err(error) => {
                 tracing::error!(%error, "cannot load the certificates; the old ones stay in use")
             }
         }
-        let Some(tickets) = &files.tickets else {
+        let Some(tickets) = &self.tickets else {
             return;
         };
         let secrets = ticket_secrets(&self.config);

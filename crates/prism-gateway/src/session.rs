@@ -1,8 +1,5 @@
 //! The loop of a client's connection: read a head, find the caller and the nodes that answer,
 //! then answer, hand the connection off, or relay.
-//!
-//! Frontends and backends run the same loop: the node that has a connection reads its next
-//! request.
 
 use std::io;
 use std::rc::Rc;

@@ -83,24 +83,28 @@ impl<S: Service> Gateway<S> {
         }
         let mut head = head;
         let verified = Some(preamble.verified.clone());
-        let (head, error) = match self.service.understand(&mut head, verified) {
-            Ok(meaning) => {
-                let mut request = Request::relayed(head, &preamble, meaning);
-                // A node's own reads need no permission.
-                let admitted = match preamble.alone {
-                    true => Ok(()),
-                    false => self.service.admit(&mut request).await,
-                };
-                match admitted {
-                    Ok(()) => return self.answer_relayed(io, &request).await,
-                    Err(error) => (request.head, error),
-                }
-            }
-            Err(error) => (head, error),
+        let mut request = match self.service.understand(&mut head, verified) {
+            Ok(meaning) => Request::relayed(head, &preamble, meaning),
+            Err(error) => return self.refuse_relayed(io, &head, &error).await,
         };
-        let body = RequestBody::new(&head, MAX_SKIP_BYTES);
+        // A node's own reads need no permission.
+        if !preamble.alone
+            && let Err(error) = self.service.admit(&mut request).await
+        {
+            return self.refuse_relayed(io, &request.head, &error).await;
+        }
+        self.answer_relayed(io, &request).await
+    }
+
+    async fn refuse_relayed(
+        &self,
+        io: &mut RelayStream,
+        head: &RequestHead,
+        error: &S::Error,
+    ) -> io::Result<bool> {
+        let body = RequestBody::new(head, MAX_SKIP_BYTES);
         let may_live = head.keep_alive();
-        self.answer_error(io, &head, body, &error, may_live).await
+        self.answer_error(io, head, body, error, may_live).await
     }
 
     /// Answers a request, or sends it back if other nodes answer it. The relaying node knows

@@ -62,7 +62,7 @@ impl std::fmt::Display for Method {
 }
 
 /// The minor version of HTTP/1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.0: no chunked coding, connections close unless asked otherwise.
     Http10,
@@ -75,14 +75,6 @@ impl Version {
         match minor {
             Some(1) => Self::Http11,
             _ => Self::Http10,
-        }
-    }
-
-    /// The version as on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http10 => "HTTP/1.0",
-            Self::Http11 => "HTTP/1.1",
         }
     }
 }

@@ -106,7 +106,7 @@ impl Pipe {
         becomes: Becomes,
         request: &Request,
     ) -> Result<Self, S3Error> {
-        let mut pipe = Self::plain(writer, expected, becomes);
+        let mut pipe = Self::plain(writer, expected, becomes, None);
         if let Payload::Streaming(streaming) = &request.meaning.payload {
             pipe.chunks = Some(Chunks {
                 decoder: StreamDecoder::new(streaming.clone(), request.head.headers())?,
@@ -116,20 +116,20 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// For the bytes of a copy's source.
-    pub(crate) fn plain(writer: PutWriter, expected: Expected, becomes: Becomes) -> Self {
+    /// For the bytes of a copy's source, and their MD5 if it is known.
+    pub(crate) fn plain(
+        writer: PutWriter,
+        expected: Expected,
+        becomes: Becomes,
+        md5: Option<String>,
+    ) -> Self {
         Self {
             writer,
             digest: BodyDigest::new(expected),
             becomes,
             chunks: None,
-            md5: None,
+            md5,
         }
-    }
-
-    /// The same for bytes whose MD5 is known, if it is.
-    pub(crate) fn with_md5(self, md5: Option<String>) -> Self {
-        Self { md5, ..self }
     }
 
     /// Writes the data in the next bytes of the body. Blocks on disk.

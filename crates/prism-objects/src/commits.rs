@@ -22,10 +22,8 @@ struct Queue {
     has_worker: bool,
 }
 
-struct Waiting {
-    commit: Commit,
-    answer: oneshot::Sender<Result<Committed, Error>>,
-}
+/// An object, and the way to tell its request the result.
+type Waiting = (Commit, oneshot::Sender<Result<Committed, Error>>);
 
 impl Commits {
     /// Adds an object. Returns whether no thread commits, so that the caller has to start one.
@@ -39,10 +37,7 @@ impl Commits {
     fn commit_waiting(&self, store: &Store) {
         let shift = Shift(self);
         while let Some(waiting) = shift.next() {
-            let (commits, answers): (Vec<_>, Vec<_>) = waiting
-                .into_iter()
-                .map(|waiting| (waiting.commit, waiting.answer))
-                .unzip();
+            let (commits, answers): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
             for (answer, result) in answers.into_iter().zip(store.commit_all(commits)) {
                 // The request may have been dropped meanwhile.
                 let _ = answer.send(result);
@@ -86,7 +81,7 @@ impl Shared {
         commit: Commit,
     ) -> Result<Committed, Error> {
         let (answer, answered) = oneshot::channel();
-        if self.commits.add(Waiting { commit, answer }) {
+        if self.commits.add((commit, answer)) {
             let (shared, node) = (self.clone(), node.clone());
             tokio::task::spawn_blocking(move || {
                 if let Some(store) = &node.store {

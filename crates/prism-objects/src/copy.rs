@@ -49,13 +49,6 @@ enum Origin {
     },
 }
 
-/// The part of a source that is wanted.
-struct Wanted<'a> {
-    source: &'a CopySource,
-    /// Offsets of the first and last byte.
-    range: Option<(u64, u64)>,
-}
-
 impl Objects {
     pub(crate) async fn copy_object(
         &self,
@@ -74,11 +67,7 @@ impl Objects {
             let message = "An object can be copied to itself only with other metadata.";
             return Err(Code::InvalidRequest.with_message(message).into());
         }
-        let wanted = Wanted {
-            source: &copy.source,
-            range: None,
-        };
-        let source = self.open_source(request, &wanted).await?;
+        let mut source = self.open_source(request, &copy.source, None).await?;
         let becomes = Becomes {
             headers: copy.headers.as_ref().unwrap_or(&source.headers).clone(),
             tags: copy.tags.as_ref().unwrap_or(&source.tags).clone(),
@@ -93,7 +82,7 @@ impl Objects {
             let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
             store.begin_put(bucket, key, Some(len)).in_s3()
         });
-        let pipe = Pipe::plain(begun.await?, expected, becomes);
+        let pipe = Pipe::plain(begun.await?, expected, becomes, source.md5.take());
         self.receive_source(source, pipe, false).await
     }
 
@@ -103,15 +92,12 @@ impl Objects {
         object: &ObjectRef,
         part: &CopyPart,
     ) -> Result<Answer, Failure> {
-        let wanted = Wanted {
-            source: &part.source,
-            range: part.range,
-        };
-        let source = self.open_source(request, &wanted).await?;
+        let opening = self.open_source(request, &part.source, part.range);
+        let mut source = opening.await?;
         let (len, expected) = (Some(source.len), Expected::default());
         let begun = self.begin_part(object, &part.upload, part.number, len, expected);
         let (writer, expected) = begun.await?;
-        let pipe = Pipe::plain(writer, expected, Becomes::default());
+        let pipe = Pipe::plain(writer, expected, Becomes::default(), source.md5.take());
         self.receive_source(source, pipe, true).await
     }
 
@@ -122,7 +108,7 @@ impl Objects {
         pipe: Pipe,
         is_part: bool,
     ) -> Result<Answer, Failure> {
-        let (body, pipe) = (&mut source.body, pipe.with_md5(source.md5));
+        let body = &mut source.body;
         let received = match &mut source.from {
             Origin::Here(object) => self.bodies.receive(object.as_mut(), body, pipe).await,
             Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe).await,
@@ -152,19 +138,25 @@ impl Objects {
         }
     }
 
-    /// Opens the source at the first replica that can be read.
-    async fn open_source(&self, request: &Request, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
-        let CopySource { bucket, key, .. } = wanted.source;
+    /// Opens the source at the first replica that can be read. `range`: offsets of the first and
+    /// last byte, if not the whole object is wanted.
+    async fn open_source(
+        &self,
+        request: &Request,
+        wanted: &CopySource,
+        range: Option<(u64, u64)>,
+    ) -> Result<Source, S3Error> {
+        let CopySource { bucket, key, .. } = wanted;
         let (bucket, key) = (bucket.as_str(), key.as_str());
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in self.node.replication.readers(bucket, key) {
             let opened = match node == self.node.name {
                 true => {
                     self.replicator.resolve_key(bucket, key).await?;
-                    let opened = self.open_here(wanted).await;
+                    let opened = self.open_here(wanted, range).await;
                     self.if_still(request, opened)
                 }
-                false => self.open_at(&node, request, wanted).await,
+                false => self.open_at(&node, request, wanted, range).await,
             };
             match opened {
                 // Another replica may be in reach.
@@ -180,8 +172,12 @@ impl Objects {
         Err(failure)
     }
 
-    async fn open_here(&self, wanted: &Wanted<'_>) -> Result<Source, S3Error> {
-        let source = wanted.source.clone();
+    async fn open_here(
+        &self,
+        wanted: &CopySource,
+        range: Option<(u64, u64)>,
+    ) -> Result<Source, S3Error> {
+        let source = wanted.clone();
         let reading = self.node.on_store(move |_, store| {
             let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
             let version = named(source.version.as_deref())?;
@@ -196,8 +192,8 @@ impl Objects {
         });
         let object = reading.await?;
         let total = object.len;
-        check_range(wanted.range, total)?;
-        let (at, end) = match wanted.range {
+        check_range(range, total)?;
+        let (at, end) = match range {
             Some((first, last)) => (first, last + 1),
             None => (0, total),
         };
@@ -220,9 +216,10 @@ impl Objects {
         &self,
         peer: &str,
         request: &Request,
-        wanted: &Wanted<'_>,
+        wanted: &CopySource,
+        range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {
-        let head = source_head(wanted)?;
+        let head = source_head(wanted, range)?;
         let asked = PeerRequest {
             head: &head,
             preamble: preamble_for(&request.meaning.principal),
@@ -245,7 +242,7 @@ impl Objects {
             Some((_, total)) => total.parse().map_err(|_| Code::InternalError)?,
             None => len,
         };
-        check_range(wanted.range, total)?;
+        check_range(range, total)?;
         let etag = field("etag").map(|etag| etag.trim_matches('"').to_owned());
         let tags = field(meta::TAGS).map(Tags::decode).transpose()?;
         Ok(Source {
@@ -278,16 +275,16 @@ fn stored_headers(object: &Object) -> Result<ObjectHeaders, S3Error> {
 }
 
 /// The GET by which a node reads the source from another node.
-fn source_head(wanted: &Wanted<'_>) -> Result<RequestHead, S3Error> {
+fn source_head(wanted: &CopySource, range: Option<(u64, u64)>) -> Result<RequestHead, S3Error> {
     let CopySource {
         bucket,
         key,
         version,
         conditions,
-    } = wanted.source;
+    } = wanted;
     let (mut headers, invalid) = (Headers::new(), |_| Code::InvalidArgument);
     conditions.write_to(&mut headers).map_err(invalid)?;
-    if let Some((first, last)) = wanted.range {
+    if let Some((first, last)) = range {
         let range = format!("bytes={first}-{last}");
         headers.append("Range", range).map_err(invalid)?;
     }

@@ -58,7 +58,11 @@ impl Objects {
         for (target, key) in wanted.parsed() {
             // The results below report keys without an owner.
             if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
-                by_owner.entry(owner).or_default().push(to_delete(target));
+                by_owner.entry(owner).or_default().push(Target {
+                    key: target.key.clone(),
+                    version: target.version.clone(),
+                    etag: target.etag.clone(),
+                });
             }
         }
         let mut answers = self.delete_at_owners(request, bucket, by_owner).await;
@@ -111,14 +115,6 @@ fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
     match reply? {
         Reply::Deleted(done) => Ok(done.into_iter()),
         _ => Err(Code::InternalError.into()),
-    }
-}
-
-fn to_delete(target: &xml::DeleteTarget) -> Target {
-    Target {
-        key: target.key.clone(),
-        version: target.version.clone(),
-        etag: target.etag.clone(),
     }
 }
 

@@ -22,29 +22,25 @@ const LIFETIME: Duration = Duration::from_secs(1);
 const CAPACITY: usize = 256;
 
 /// Documents of one kind that a backend sent within [`LIFETIME`], by bucket.
-struct RecentDocuments<T> {
-    known: HashMap<String, (Instant, Option<Rc<T>>)>,
-}
+struct RecentDocuments<T>(HashMap<String, (Instant, Option<Rc<T>>)>);
 
 impl<T> Default for RecentDocuments<T> {
     fn default() -> Self {
-        Self {
-            known: HashMap::new(),
-        }
+        Self(HashMap::new())
     }
 }
 
 impl<T> RecentDocuments<T> {
     fn get(&self, bucket: &str, now: Instant) -> Option<Option<Rc<T>>> {
-        let (asked, document) = self.known.get(bucket)?;
+        let (asked, document) = self.0.get(bucket)?;
         (now.saturating_duration_since(*asked) < LIFETIME).then(|| document.clone())
     }
 
     fn put(&mut self, bucket: &str, document: Option<Rc<T>>, now: Instant) {
-        if self.known.len() >= CAPACITY {
-            self.known.clear();
+        if self.0.len() >= CAPACITY {
+            self.0.clear();
         }
-        self.known.insert(bucket.to_owned(), (now, document));
+        self.0.insert(bucket.to_owned(), (now, document));
     }
 }
 
@@ -179,6 +175,6 @@ mod tests {
         for n in 0..2 * CAPACITY {
             policies.put(&n.to_string(), None, now);
         }
-        assert!(policies.known.len() <= CAPACITY);
+        assert!(policies.0.len() <= CAPACITY);
     }
 }

@@ -16,10 +16,8 @@ const LONGEST_BUSY: Duration = Duration::from_secs(1);
 /// The load of a link, as the time at which half of the link would have sent all answers so far.
 /// An idle time does not allow a longer burst afterwards.
 #[derive(Debug)]
-pub struct Link(Option<Known>);
-
-#[derive(Debug)]
-struct Known {
+pub struct Link {
+    /// 0 if the speed is unknown.
     ns_per_kib: u64,
     begun: Instant,
     /// The end of the backlog, in ns from `begun`.
@@ -29,40 +27,34 @@ struct Known {
 impl Link {
     /// A link of `mbit_s` Mbit/s; 0 if its speed is unknown.
     pub fn new(mbit_s: u32) -> Self {
-        let ns_per_kib = LINK_SHARE * 1024 * 8 * 1_000 / u64::from(mbit_s.max(1));
-        Self((mbit_s > 0).then(|| Known {
-            ns_per_kib,
+        let ns_per_kib = (LINK_SHARE * 1024 * 8 * 1_000).checked_div(mbit_s.into());
+        Self {
+            ns_per_kib: ns_per_kib.unwrap_or_default(),
             begun: Instant::now(),
             until_ns: AtomicU64::new(0),
-        }))
+        }
     }
 
     /// Whether the speed of the link is known.
     pub fn is_known(&self) -> bool {
-        self.0.is_some()
+        self.ns_per_kib > 0
     }
 
     /// Whether the link has room for a relayed answer. Always true for an unknown link.
     pub fn is_free(&self, now: Instant) -> bool {
-        self.0.as_ref().is_none_or(|link| link.is_free(now))
+        let ahead = Duration::from_nanos(self.until_ns.load(Ordering::Relaxed));
+        ahead <= Duration::from_nanos(self.ns(now)) + AHEAD
     }
 
     /// Counts an answer whose body has `bytes`.
     pub fn answered(&self, bytes: u64) {
-        if let Some(link) = &self.0 {
-            link.takes(bytes.saturating_add(AROUND_BYTES), Instant::now());
+        if self.is_known() {
+            self.takes(bytes.saturating_add(AROUND_BYTES), Instant::now());
         }
     }
-}
 
-impl Known {
     fn ns(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    fn is_free(&self, now: Instant) -> bool {
-        let ahead = Duration::from_nanos(self.until_ns.load(Ordering::Relaxed));
-        ahead <= Duration::from_nanos(self.ns(now)) + AHEAD
     }
 
     fn takes(&self, bytes: u64, now: Instant) {
@@ -82,12 +74,11 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn relaying_leaves_half_of_the_link() {
-        let link = Link::new(100).0.unwrap();
+        let link = Link::new(100);
         let begun = Instant::now();
         let relay = |from: Duration, own_bytes: u64| {
             let mut relayed_bytes = 0;
@@ -114,6 +105,8 @@ mod tests {
         let later = begun + Duration::from_secs(30);
         link.takes(u64::MAX, later);
         assert!(!link.is_free(later) && link.is_free(later + LONGEST_BUSY));
-        assert!(!Link::new(0).is_known());
+        let unknown = Link::new(0);
+        unknown.answered(u64::MAX);
+        assert!(!unknown.is_known() && unknown.is_free(Instant::now()));
     }
 }

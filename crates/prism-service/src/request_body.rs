@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{BodyError, BodyReader, CONTINUE, RequestHead, Step};
+use prism_http::{BodyError, BodyReader, CONTINUE, RequestHead};
 
 use crate::io::{Input, Io};
 
@@ -79,18 +79,7 @@ impl RequestBody {
         matches!(self.reader, BodyReader::Chunked(_))
     }
 
-    /// Parses the next bytes of the connection, as [`BodyReader::consume`] does.
-    pub fn consume(&mut self, input: &[u8]) -> Result<Step, BodyError> {
-        self.has_begun = true;
-        self.reader.consume(input)
-    }
-
-    /// Checks that the body may end where the connection has ended.
-    pub fn end_of_input(&self) -> Result<(), BodyError> {
-        self.reader.end_of_input()
-    }
-
-    /// The reader, for code that also reads bodies of answers.
+    /// The reader, which parses the next bytes of the connection.
     pub fn reader(&mut self) -> &mut BodyReader {
         self.has_begun = true;
         &mut self.reader
@@ -122,7 +111,7 @@ impl RequestBody {
         self.invite(io).await?;
         let mut bytes = Vec::new();
         while !self.is_done() {
-            let step = self.consume(io.buffered())?;
+            let step = self.reader().consume(io.buffered())?;
             bytes.extend_from_slice(io.buffered().get(step.data).unwrap_or_default());
             io.consume(step.consumed);
             if bytes.len() as u64 > max_bytes {
@@ -268,7 +257,7 @@ mod tests {
     /// Reads some of a body as its owner does.
     async fn read_some(body: &mut RequestBody, client: &mut Client) {
         assert!(matches!(client.fill().await, Ok(1..)));
-        let step = body.consume(client.buffered()).unwrap();
+        let step = body.reader().consume(client.buffered()).unwrap();
         client.consume(step.consumed);
     }
 

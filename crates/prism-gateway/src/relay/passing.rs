@@ -52,7 +52,7 @@ pub(crate) async fn send_body(
             tokio::select! {
                 read = client.fill() => {
                     if read.map_err(RelayError::Connection)? == 0 {
-                        body.end_of_input()?;
+                        body.reader().end_of_input()?;
                     }
                 }
                 read = upstream.fill() => {
@@ -68,7 +68,7 @@ pub(crate) async fn send_body(
         let piece = piece
             .get(..piece.len().min(PIECE_BYTES))
             .unwrap_or_default();
-        let step = body.consume(piece)?;
+        let step = body.reader().consume(piece)?;
         let data = piece.get(step.data).unwrap_or_default();
         let sent = if is_chunked {
             chunks.clear();
