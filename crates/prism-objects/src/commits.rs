@@ -127,7 +127,7 @@ mod tests {
                     condition,
                 };
                 let (answer, answered) = oneshot::channel();
-                assert_eq!(commits.add(Waiting { commit, answer }), n == 0);
+                assert_eq!(commits.add((commit, answer)), n == 0);
                 answers.push(answered);
             }
             commits.commit_waiting(&store);
