@@ -38,7 +38,7 @@ TESTS = [
     ("prism-sys", "netem", [], 120),
     ("prism-sys", "ktls", [], 120),
     ("prism-sys", "freeze", [], 120),
-    ("prism-sys", "warmth", [], 60),
+    ("prism-sys", "initial_window", [], 60),
     ("prism-tls", "lib", [], 60),
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
