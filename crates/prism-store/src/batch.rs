@@ -38,12 +38,10 @@ impl Batch {
         self.writes.is_empty()
     }
 
-    /// The number of writes.
     pub(crate) fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Drops all but the first `len` writes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.writes.truncate(len);
     }

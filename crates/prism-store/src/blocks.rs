@@ -45,7 +45,6 @@ impl Default for BlockCrcs {
 }
 
 impl BlockCrcs {
-    /// Takes the object's next bytes.
     pub(crate) fn update(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             let room = usize::try_from(BLOCK_LEN - self.filled).unwrap_or(usize::MAX);

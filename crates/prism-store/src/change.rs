@@ -27,11 +27,7 @@ impl Store {
     ) -> Result<Option<Removed>, Error> {
         let outcome = self.submit(Op::Delete(DeleteOp {
             bucket: bucket.to_owned(),
-            object_keys: vec![checked_key(bucket, deletion.key)?],
-            versions: deletion
-                .version
-                .map(|id| vec![Some(id)])
-                .unwrap_or_default(),
+            deletions: vec![(checked_key(bucket, deletion.key)?, deletion.version)],
             condition,
         }))?;
         Ok(outcome.removed.first().copied().flatten())
@@ -81,35 +77,28 @@ impl Store {
         group: &[(usize, &ToDelete<'_>)],
         results: &mut [DeleteResult],
     ) {
-        let mut versions: Vec<_> = group.iter().map(|(_, d)| d.version).collect();
-        if versions.iter().all(Option::is_none) {
-            versions.clear();
-        }
+        let deletions = group.iter();
+        let deletions = deletions.map(|(_, d)| (object_key(bucket, d.key), d.version));
         let op = Op::Delete(DeleteOp {
             bucket: bucket.to_owned(),
-            object_keys: group
-                .iter()
-                .map(|(_, d)| object_key(bucket, d.key))
-                .collect(),
-            versions,
+            deletions: deletions.collect(),
             condition: None,
         });
-        let (removed, failure) = match self.inner.submit(op, None) {
+        let removed: Vec<DeleteResult> = match self.inner.submit(op, None) {
             Ok(outcome) => {
                 self.inner.release(&outcome);
-                (outcome.removed, None)
+                outcome.removed.into_iter().map(Ok).collect()
             }
             Err(failure) if group.len() > 1 && failure.is_of_one_key() => {
                 let (first, second) = group.split_at(group.len() / 2);
                 self.delete_group(bucket, first, results);
                 return self.delete_group(bucket, second, results);
             }
-            Err(failure) => (Vec::new(), Some(failure.error)),
+            Err(failure) => vec![Err(failure.error); group.len()],
         };
-        let removed = removed.into_iter().chain(std::iter::repeat(None));
         for ((index, _), removed) in group.iter().zip(removed) {
             if let Some(result) = results.get_mut(*index) {
-                *result = failure.clone().map_or(Ok(removed), Err);
+                *result = removed;
             }
         }
     }

@@ -17,7 +17,6 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Appends metadata.
 pub(crate) fn put_meta(out: &mut Vec<u8>, meta: &ObjectMeta) -> Result<(), Error> {
     let start = out.len();
     out.extend_from_slice(&meta.created_ms.to_be_bytes());

@@ -161,13 +161,11 @@ pub(crate) fn upload_key(object_key: &[u8], id: UploadId) -> Vec<u8> {
     [&versions_of(object_key), id.bytes().as_slice()].concat()
 }
 
-/// Splits the tree's key of an upload into key and id.
 pub(crate) fn split_upload_key(upload_key: &[u8]) -> Option<(String, UploadId)> {
     let (_, key, id) = split_escaped(upload_key)?;
     Some((key, UploadId::from_bytes(id)))
 }
 
-/// The key of a part in its tree.
 pub(crate) fn part_key(upload: UploadId, number: u16) -> [u8; 18] {
     let mut out = [0; 18];
     let (id, rest) = out.split_at_mut(16);
@@ -176,18 +174,15 @@ pub(crate) fn part_key(upload: UploadId, number: u16) -> [u8; 18] {
     out
 }
 
-/// The number of a part, by its key in the tree.
 pub(crate) fn part_number(part_key: &[u8]) -> Option<u16> {
     let number = part_key.split_last_chunk::<2>()?.1;
     Some(u16::from_be_bytes(*number))
 }
 
-/// The key of a version in its tree.
 pub(crate) fn version_key(object_key: &[u8], place: &Place) -> Vec<u8> {
     [&versions_of(object_key), place.as_slice()].concat()
 }
 
-/// Splits the tree's key of a version into key and place.
 pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, Place)> {
     let (_, key, place) = split_escaped::<{ Stamp::LEN }>(version_key)?;
     Some((key, place))

@@ -22,7 +22,6 @@ struct Pin {
 }
 
 impl Pins {
-    /// A reader begins.
     pub(crate) fn pin(&self, manifest: FileId) {
         self.locked().entry(manifest).or_default().readers += 1;
     }

@@ -356,7 +356,6 @@ impl PutWriter {
         }
     }
 
-    /// Moves the bytes in memory to a new file.
     fn spill(&mut self) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &self.sink {
             let mut file = self.store.files.create()?;

@@ -65,27 +65,39 @@ impl Store {
                 self.inner.corruption.note_object(&object_key, error);
             }
         };
-        let opened = self.read(bucket, key, version, |view, record| match record.payload {
-            Payload::Inline { id, crc } => inline_body(view, &record, id, crc)
-                .inspect_err(note)
-                .map(|body| Some((record, body))),
-            Payload::File { id } => self
-                .open_body(view, &record, id)
-                .map(|body| body.map(|body| (record, body))),
-            Payload::Parts { id } => self
-                .open_parts(bucket, key, version, id)
-                .inspect_err(note)
-                .map(|parts| parts.map(|parts| (record, Body::Parts(parts)))),
-            Payload::Marker => Err(Error::IsDeleteMarker),
-        })?;
-        Ok(opened.map(|(record, body)| Object {
-            stamp: record.stamp,
-            version: record.version,
-            meta: record.meta,
-            len: record.len,
-            body,
-            derived: Derived::default(),
-        }))
+        let mut missing = None;
+        for _ in 0..OPEN_ATTEMPTS {
+            let view = self.view();
+            let Some(record) = self.lookup(&view, bucket, key, version)? else {
+                return Ok(None);
+            };
+            // A file is gone if the object was replaced meanwhile. It is not looked for twice.
+            if missing.replace(record.payload) == Some(record.payload) {
+                break;
+            }
+            let body = match record.payload {
+                Payload::Inline { id, crc } => {
+                    Some(inline_body(&view, &record, id, crc).inspect_err(note)?)
+                }
+                Payload::File { id } => self.open_body(&view, &record, id)?,
+                Payload::Parts { id } => {
+                    let parts = self.open_parts(bucket, key, version, id);
+                    parts.inspect_err(note)?.map(Body::Parts)
+                }
+                Payload::Marker => return Err(Error::IsDeleteMarker),
+            };
+            if let Some(body) = body {
+                return Ok(Some(Object {
+                    stamp: record.stamp,
+                    version: record.version,
+                    meta: record.meta,
+                    len: record.len,
+                    body,
+                    derived: Derived::default(),
+                }));
+            }
+        }
+        Err(Error::corrupt("object file missing"))
     }
 
     /// Looks an object up; `None` if the key has none. May block on disk.
@@ -132,32 +144,6 @@ impl Store {
             return Err(Error::NoSuchBucket);
         }
         Ok(found)
-    }
-
-    /// Looks an object up and opens it. `open` returns `None` if the file is gone; then it
-    /// looks again, because the object may have been replaced.
-    fn read<T>(
-        &self,
-        bucket: &str,
-        key: &str,
-        version: Option<VersionId>,
-        open: impl Fn(&View<'_>, Record) -> Result<Option<T>, Error>,
-    ) -> Result<Option<T>, Error> {
-        let mut missing = None;
-        for _ in 0..OPEN_ATTEMPTS {
-            let view = self.view();
-            let Some(record) = self.lookup(&view, bucket, key, version)? else {
-                return Ok(None);
-            };
-            if missing == Some(record.payload) {
-                break;
-            }
-            missing = Some(record.payload);
-            if let Some(opened) = open(&view, record)? {
-                return Ok(Some(opened));
-            }
-        }
-        Err(Error::corrupt("object file missing"))
     }
 
     /// `None` if there is no such file.

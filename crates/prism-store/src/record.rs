@@ -177,7 +177,6 @@ impl Record {
         })
     }
 
-    /// The name of this version.
     pub(crate) fn id(&self) -> VersionId {
         self.version.unwrap_or(VersionId::Null)
     }

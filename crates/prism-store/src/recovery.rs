@@ -107,7 +107,7 @@ fn find_dangling(
     files: &Files,
     report: &mut RecoveryReport,
 ) -> Result<(), OpenError> {
-    for file in view.files() {
+    for file in view.files_after(None) {
         let (id, record) = file.map_err(metadata)?;
         report.bytes += record.len;
         let path = files.layout().file(id);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    commit::{CommitStats, Committer, Op, Outcome, When},
+    commit::{Committer, Op, Outcome, When},
     config::{Config, Durability},
     damage::Corruption,
     error::{Error, OpenError},
@@ -94,7 +94,7 @@ impl Store {
     /// the very end of a log looks like an interrupted write. Closing the store does the same.
     /// Without `fsync` it has no effect. Blocks on disk.
     pub fn seal_log(&self) -> Result<(), Error> {
-        let batches = self.inner.committer.stats().batches;
+        let batches = self.inner.committer.batches();
         let sealed = self.inner.sealed_batches.swap(batches, Ordering::Relaxed);
         if sealed == batches || self.inner.config.durability == Durability::None {
             return Ok(());
@@ -103,10 +103,11 @@ impl Store {
         self.inner.lsm.seal_log()
     }
 
-    /// The number of commits and of their batches so far. Does not block.
+    /// The number of batches committed so far, each of which costs one flush of the log. Does
+    /// not block.
     #[must_use]
-    pub fn commit_stats(&self) -> CommitStats {
-        self.inner.committer.stats()
+    pub fn batches(&self) -> u64 {
+        self.inner.committer.batches()
     }
 
     /// Whether an object of this length is kept in the tree, without a file of its own.

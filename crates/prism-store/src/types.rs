@@ -317,12 +317,10 @@ pub struct ToDelete<'a> {
 /// The place of a version among those of its key.
 pub(crate) type Place = [u8; Stamp::LEN];
 
-/// The place of a version with this stamp.
 pub(crate) fn place(stamp: Stamp) -> Place {
     stamp.to_bytes().map(|byte| !byte)
 }
 
-/// The stamp of a place.
 pub(crate) fn stamp_at(place: Place) -> Stamp {
     Stamp::from_bytes(place.map(|byte| !byte))
 }

@@ -28,7 +28,6 @@ pub(crate) struct Manifest {
     pub(crate) parts: Vec<ManifestPart>,
 }
 
-/// One part of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ManifestPart {
     pub(crate) number: u16,

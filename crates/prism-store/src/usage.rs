@@ -22,7 +22,6 @@ pub(crate) struct Change {
 }
 
 impl Usage {
-    /// Nothing is used yet.
     pub(crate) fn new(quota: Option<u64>) -> Self {
         Self {
             quota,
@@ -30,7 +29,6 @@ impl Usage {
         }
     }
 
-    /// Whether there is a quota.
     pub(crate) fn is_limited(&self) -> bool {
         self.quota.is_some()
     }

@@ -37,7 +37,6 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// The value of a key, decoded.
     fn get<T>(
         &self,
         tree: &Keyspace,
@@ -164,12 +163,10 @@ impl View<'_> {
         })
     }
 
-    /// The versions from `begin` on, in order of their tree's keys.
     pub(crate) fn versions(&self, begin: Bound<Vec<u8>>) -> impl Iterator<Item = Entry<Record>> {
         self.entries(&self.lsm.versions, begin, Record::decode)
     }
 
-    /// The objects from `begin` on, in order.
     pub(crate) fn objects(&self, begin: Bound<Vec<u8>>) -> impl Iterator<Item = Entry<Record>> {
         self.entries(&self.lsm.objects, begin, Record::decode)
     }
@@ -178,7 +175,6 @@ impl View<'_> {
         self.get(&self.lsm.uploads, upload_key, UploadRecord::decode)
     }
 
-    /// The uploads from `begin` on, in order of their tree's keys.
     pub(crate) fn uploads(
         &self,
         begin: Bound<Vec<u8>>,
@@ -216,7 +212,6 @@ impl View<'_> {
             .contains_key(&self.lsm.garbage, garbage.key())?)
     }
 
-    /// The first `max` entries of garbage.
     pub(crate) fn garbage(&self, max: usize) -> Result<Vec<Garbage>, Error> {
         let all = self.snapshot.iter(&self.lsm.garbage).take(max);
         all.map(|guard| Garbage::from_key(&guard.key()?)).collect()
@@ -279,7 +274,7 @@ impl View<'_> {
         Ok(self.snapshot.contains_key(&self.lsm.files, id.to_bytes())?)
     }
 
-    /// The files that objects refer to, behind this one.
+    /// The files that objects refer to, behind this one or all.
     pub(crate) fn files_after(
         &self,
         after: Option<FileId>,
@@ -294,11 +289,6 @@ impl View<'_> {
             let id = <[u8; 8]>::try_from(&*key).map_err(|_| Error::corrupt("file id"))?;
             Ok((FileId::from_bytes(id), FileRecord::decode(value)?))
         })
-    }
-
-    /// All files that objects refer to.
-    pub(crate) fn files(&self) -> impl Iterator<Item = Result<(FileId, FileRecord), Error>> {
-        self.files_after(None)
     }
 
     /// The unfinished upload that has the file, and the part's number.

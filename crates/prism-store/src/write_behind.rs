@@ -4,12 +4,10 @@ use std::{fs::File, io, os::fd::AsFd};
 
 use prism_sys::writeback;
 
-/// Bytes of one step.
 const STEP_BYTES: u64 = 1 << 20;
 /// Most bytes on their way to the disk. A disk of 1 MB/s needs 8 s for them.
 const UNDER_WAY_BYTES: u64 = 8 << 20;
 
-/// The progress of a file.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBehind {
     /// Bytes that were sent to the disk.

@@ -59,8 +59,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
     let deleted = object_key("b", "deleted");
     let delete = Op::Delete(DeleteOp {
         bucket: "b".into(),
-        object_keys: vec![deleted.clone()],
-        versions: Vec::new(),
+        deletions: vec![(deleted.clone(), None)],
         condition: None,
     });
     for queued in [put(&store, "deleted", 10, given()), queued(delete, given())] {

@@ -16,15 +16,6 @@ use crate::{
     replica::{Index, Locks},
 };
 
-/// How many commits shared how many flushes, since the store was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CommitStats {
-    /// Operations committed or refused.
-    pub operations: u64,
-    /// Batches they were committed in; each costs one flush of the log.
-    pub batches: u64,
-}
-
 /// The queue of operations, and the state that only commits change.
 pub(crate) struct Committer {
     pub(super) group: Group<Queued, OpResult>,
@@ -35,12 +26,10 @@ pub(crate) struct Committer {
     /// The store's epoch. The commit that changes it has a batch of its own, so all of a batch
     /// is of one epoch.
     pub(super) epoch: AtomicU64,
-    pub(super) operations: AtomicU64,
     pub(super) batches: AtomicU64,
 }
 
 impl Committer {
-    /// A committer whose stamps have this `origin`, for a store in `epoch`.
     pub(crate) fn new(origin: u64, epoch: u64) -> Self {
         Self {
             group: Group::new(),
@@ -49,19 +38,14 @@ impl Committer {
             locks: Locks::default(),
             clock: StampClock::new(origin),
             epoch: AtomicU64::new(epoch),
-            operations: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn stats(&self) -> CommitStats {
-        CommitStats {
-            operations: self.operations.load(Ordering::Relaxed),
-            batches: self.batches.load(Ordering::Relaxed),
-        }
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches.load(Ordering::Relaxed)
     }
 
-    /// The epoch by which this store acts.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }

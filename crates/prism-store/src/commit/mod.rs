@@ -23,14 +23,13 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 use fjall::PersistMode;
 use prism_replica::Phase;
 
-pub use committer::CommitStats;
 pub(crate) use committer::Committer;
 pub use op::Condition;
 pub(crate) use op::{
     CompleteOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome, PutOp, SetBy,
     When,
 };
-pub(crate) use stage::{check, effective_versioning, is_of_versions, open_bucket, present};
+pub(crate) use stage::{check, effective_versioning, open_bucket, present};
 pub(crate) use take_in::own_versions;
 pub(crate) use taken::{TakeInOp, Taken, TakenVersion};
 pub(crate) use versions::version_of;
@@ -92,9 +91,6 @@ impl Inner {
 
     /// One result per operation, in order.
     fn commit(&self, ops: Vec<Queued>) -> Vec<OpResult> {
-        self.committer
-            .operations
-            .fetch_add(ops.len() as u64, Ordering::Relaxed);
         let mut shards = BTreeSet::new();
         let mut batch = self.lsm.batch();
         let view = self.lsm.view();

@@ -22,10 +22,8 @@ const GROUP_MAX: usize = 256;
 /// The condition of a write on the metadata that its object has at the moment of the commit.
 pub type Condition = Box<dyn Fn(Option<&ObjectMeta>) -> bool + Send>;
 
-/// A change of an object's metadata.
 pub(crate) type Change = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
 
-/// An operation.
 pub(crate) enum Op {
     Put(PutOp),
     Delete(DeleteOp),
@@ -84,7 +82,6 @@ pub(crate) enum SetBy {
     Over,
 }
 
-/// Scopes to remove.
 pub(crate) struct DiscardOp {
     pub(crate) scopes: Vec<Scope>,
     /// Only states from before this epoch; without it all.
@@ -118,10 +115,8 @@ pub(crate) struct PutOp {
 /// Objects of one bucket, or one version of each. The condition applies to each of them.
 pub(crate) struct DeleteOp {
     pub(crate) bucket: String,
-    pub(crate) object_keys: Vec<Vec<u8>>,
-    /// The version of each key; the object itself where there is none, or where this is
-    /// shorter.
-    pub(crate) versions: Vec<Option<VersionId>>,
+    /// The key of each, and the version; without one the object itself.
+    pub(crate) deletions: Vec<(Vec<u8>, Option<VersionId>)>,
     pub(crate) condition: Option<Condition>,
 }
 
@@ -137,20 +132,18 @@ pub(crate) struct CompleteOp {
     pub(crate) id: FileId,
 }
 
-/// The result of an operation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
     /// The number of objects that were replaced or deleted.
     pub(crate) found: usize,
     /// The length of an object made of parts, in bytes.
     pub(crate) len: u64,
-    /// The stamp of the change, if it has one.
     pub(crate) stamp: Stamp,
     /// The change of the bytes of objects and parts.
     pub(crate) bytes: usage::Change,
     /// The name of the new version; none without versions.
     pub(crate) version: Option<VersionId>,
-    /// The result of each deletion; none without versions.
+    /// The result of each deletion, in order; none for a key without versions.
     pub(crate) removed: Vec<Option<Removed>>,
     /// Files and garbage that the caller removes.
     pub(crate) freed: Vec<Freed>,
@@ -166,7 +159,6 @@ pub(crate) enum Freed {
     Garbage(Garbage),
 }
 
-/// A failed operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
@@ -229,7 +221,6 @@ pub(crate) struct Given {
     pub(crate) versioning: Versioning,
 }
 
-/// An operation in the queue.
 pub(crate) struct Queued {
     pub(crate) op: Op,
     pub(crate) given: Option<Given>,
@@ -298,8 +289,8 @@ impl Op {
     fn keys(&self) -> Keys<'_> {
         match self {
             Self::Put(put) => Keys::one(&put.object_key, put.part),
-            Self::Delete(DeleteOp { object_keys, .. }) => {
-                Keys::Objects(object_keys.iter().map(Cow::from).collect())
+            Self::Delete(DeleteOp { deletions, .. }) => {
+                Keys::Objects(deletions.iter().map(|(key, _)| key.into()).collect())
             }
             Self::Change { object_key, .. }
             | Self::CreateUpload { object_key, .. }

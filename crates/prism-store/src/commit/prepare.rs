@@ -113,7 +113,6 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Applies, drops or keeps a prepared change.
     pub(super) fn end(
         &mut self,
         record: PendingRecord,

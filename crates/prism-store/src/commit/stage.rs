@@ -2,7 +2,7 @@
 
 use prism_replica::{Phase, Stamp};
 
-use super::op::{Condition, DeleteOp, Freed, Outcome};
+use super::op::{Condition, Freed, Outcome};
 use crate::{
     error::Error,
     inner::Inner,
@@ -124,23 +124,6 @@ pub(crate) fn open_bucket(view: &View<'_>, bucket: &str) -> Result<BucketInfo, E
         Phase::Live => Ok(info),
         Phase::Deleting | Phase::Gone => Err(Error::Busy),
     }
-}
-
-/// Whether a deletion names versions, or meets a key that keeps them.
-pub(crate) fn is_of_versions(
-    view: &View<'_>,
-    versioning: Versioning,
-    delete: &DeleteOp,
-) -> Result<bool, Error> {
-    if versioning != Versioning::Never || !delete.versions.is_empty() {
-        return Ok(true);
-    }
-    for object_key in &delete.object_keys {
-        if effective_versioning(view, versioning, object_key)? != Versioning::Never {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {

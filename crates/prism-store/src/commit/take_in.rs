@@ -126,7 +126,6 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Stores the bytes of a copy, and returns its record.
     fn insert_taken(&mut self, taken: Taken) -> Result<Record, Error> {
         match taken {
             Taken::Whole(record, id, bytes) => {
@@ -197,7 +196,7 @@ impl Stage<'_> {
     /// upload has. Reads the records of all files. Readers that have the files open go on.
     fn lose_unlisted_parts(&mut self, object_key: &[u8], manifest: FileId) -> Result<(), Error> {
         let view = self.view;
-        for file in view.files() {
+        for file in view.files_after(None) {
             let (id, record) = file?;
             if record.object_key == object_key && view.upload_of_file(id, object_key)?.is_none() {
                 self.lose_file(id, record.len);

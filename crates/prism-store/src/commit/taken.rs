@@ -35,7 +35,6 @@ pub(crate) enum Taken {
     Versions(Vec<TakenVersion>),
 }
 
-/// One version.
 pub(crate) struct TakenVersion {
     pub(crate) place: Place,
     pub(crate) version: Option<VersionId>,
@@ -61,7 +60,6 @@ impl Taken {
         }
     }
 
-    /// The files of the copy.
     pub(super) fn files(&self) -> Vec<FileId> {
         match self {
             Self::Whole(_, id, PutBytes::File(_)) => vec![*id],

@@ -17,15 +17,12 @@ use crate::{
 };
 
 impl Stage<'_> {
-    /// Deletes objects and versions.
     pub(super) fn delete(&mut self, delete: &DeleteOp, given: Option<Given>) -> Result<(), Error> {
         let bucket = existing(self.view, &delete.bucket)?;
-        let named = delete.versions.iter().copied();
-        let named = named.chain(std::iter::repeat(None));
-        for (object_key, version) in delete.object_keys.iter().zip(named) {
+        for (object_key, version) in &delete.deletions {
             let how = How::of_bucket(self.view, &bucket, given, object_key)?;
             let removed = match version {
-                Some(id) => Some(self.delete_version(delete, object_key, how, id)?),
+                Some(id) => Some(self.delete_version(delete, object_key, how, *id)?),
                 None => self.delete_current(delete, object_key, how)?,
             };
             self.outcome.removed.push(removed);
@@ -159,7 +156,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Changes the metadata of an object, or of a version of it.
     pub(super) fn change_meta(
         &mut self,
         how: How,

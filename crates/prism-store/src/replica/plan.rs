@@ -1,7 +1,7 @@
 //! The plan of a change at its primary: the checks of its conditions, the changes that the
 //! other replicas prepare, and the operation that is committed here. `primary` carries it out.
 
-use std::{fs::File, iter};
+use std::fs::File;
 
 use prism_replica::Stamp;
 
@@ -9,7 +9,7 @@ use super::{Bytes, Change, Keeps, Scope, ScopedChange};
 use crate::{
     commit::{
         CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PutOp, check, effective_versioning,
-        is_of_versions, open_bucket, present, version_of,
+        open_bucket, present, version_of,
     },
     error::Error,
     keys::upload_key,
@@ -163,24 +163,20 @@ impl Planner<'_> {
         self.of_object(scope, keeps, change)
     }
 
-    /// The deletions that have an effect, and where versions are kept the result of each that
-    /// has none. The commit answers all.
+    /// The deletions that have an effect, and the result of each that has none. The commit
+    /// answers all.
     fn delete(
         &self,
         scopes: &[Scope],
         delete: &DeleteOp,
     ) -> Result<(Vec<ScopedChange>, Vec<Option<Removed>>), Error> {
-        let is_of_versions = is_of_versions(self.view, self.versioning, delete)?;
-        let named = delete.versions.iter().copied().chain(iter::repeat(None));
         let (mut changes, mut removed) = (Vec::new(), Vec::new());
-        for (scope, version) in scopes.iter().zip(named) {
-            changes.extend(self.deletion(scope, version, delete.condition.as_ref())?);
-            if is_of_versions {
-                removed.push(version.map(|version| Removed {
-                    version,
-                    is_marker: false,
-                }));
-            }
+        for (scope, (_, version)) in scopes.iter().zip(&delete.deletions) {
+            changes.extend(self.deletion(scope, *version, delete.condition.as_ref())?);
+            removed.push(version.map(|version| Removed {
+                version,
+                is_marker: false,
+            }));
         }
         Ok((changes, removed))
     }

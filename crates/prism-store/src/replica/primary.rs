@@ -171,7 +171,13 @@ fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
 /// The scopes that a change locks. A deletion changes all of them, other changes the first.
 fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
     let (object_key, upload) = match op {
-        Op::Delete(delete) => return delete.object_keys.iter().map(|key| scope_of(key)).collect(),
+        Op::Delete(delete) => {
+            return delete
+                .deletions
+                .iter()
+                .map(|(key, _)| scope_of(key))
+                .collect();
+        }
         Op::Put(put) => (
             &put.object_key,
             put.part.map(|(id, number)| (id, Some(number))),

@@ -5,8 +5,10 @@ use crate::record::Payload;
 fn delete(keys: &[&str]) -> Op {
     Op::Delete(DeleteOp {
         bucket: "b".into(),
-        object_keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
-        versions: Vec::new(),
+        deletions: keys
+            .iter()
+            .map(|key| (key.as_bytes().to_vec(), None))
+            .collect(),
         condition: None,
     })
 }
