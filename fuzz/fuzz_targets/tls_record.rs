@@ -44,7 +44,8 @@ fn session(version: Version, suite: Suite, read: u8, write: u8) -> Session {
 
 /// Seals any content of any type as the client.
 struct Forger {
-    client: Session,
+    /// Present between two calls.
+    client: Option<Session>,
     keys: KernelKeys,
     sequence: u64,
 }
@@ -54,7 +55,7 @@ impl Forger {
         let mut client = session(version, suite, 2, 1);
         let keys = client.write_to_kernel().unwrap();
         Self {
-            client,
+            client: Some(client),
             keys,
             sequence: 0,
         }
@@ -97,10 +98,15 @@ impl Forger {
 
     /// Takes the key after a KeyUpdate.
     fn next_key(&mut self) {
-        self.client.write_from_kernel(self.sequence).unwrap();
-        self.client.update_write_key().unwrap();
-        self.client.seal_control(&mut Vec::new()).unwrap();
-        (self.keys, self.sequence) = (self.client.write_to_kernel().unwrap(), 0);
+        let mut client = self.client.take().unwrap();
+        client.write_from_kernel(self.sequence).unwrap();
+        // A KeyUpdate is due (docs/protocol.md, section 2.5).
+        let mut saved = client.save().unwrap();
+        saved[9] |= 1;
+        let mut client = Session::restore(&saved).unwrap();
+        client.seal_control(&mut Vec::new()).unwrap();
+        (self.keys, self.sequence) = (client.write_to_kernel().unwrap(), 0);
+        self.client = Some(client);
     }
 }
 

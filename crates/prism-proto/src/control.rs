@@ -42,43 +42,28 @@ pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
 /// of any living connection.
 pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
-/// Byte offsets of the fields, for the compile-time check against C.
-pub mod offset {
-    /// `kind`.
-    pub const KIND: usize = 5;
-    /// `ops`.
-    pub const OPS: usize = 6;
-    /// `status`.
-    pub const STATUS: usize = 7;
-    /// `key_id`.
-    pub const KEY_ID: usize = 8;
-    /// `state`.
-    pub const STATE: usize = 12;
-    /// `request_id`.
-    pub const REQUEST_ID: usize = 16;
-    /// `time_ns`.
-    pub const TIME_NS: usize = 24;
-    /// `epoch`.
-    pub const EPOCH: usize = 32;
-    /// `client_addr`.
-    pub const CLIENT_ADDR: usize = 40;
-    /// `vip_addr`.
-    pub const VIP_ADDR: usize = 56;
-    /// `owner_addr`.
-    pub const OWNER_ADDR: usize = 72;
-    /// `via_addr`.
-    pub const VIA_ADDR: usize = 88;
-    /// `client_port`.
-    pub const CLIENT_PORT: usize = 104;
-    /// `vip_port`.
-    pub const VIP_PORT: usize = 106;
-    /// `owner_port`.
-    pub const OWNER_PORT: usize = 108;
-    /// `owner_run`.
-    pub const OWNER_RUN: usize = 110;
-    /// `mac`.
-    pub const MAC: usize = 112;
-}
+/// Byte offsets of the fields from `kind` on, for the compile-time check against C.
+pub const OFFSETS: [usize; 17] = [
+    5,
+    6,
+    7,
+    8,
+    12,
+    16,
+    24,
+    32,
+    40,
+    56,
+    72,
+    88,
+    104,
+    106,
+    108,
+    110,
+    SIGNED_BYTES,
+];
+/// Bytes before the MAC, which it covers.
+pub const SIGNED_BYTES: usize = 112;
 
 /// The secret that a host shares with the switch.
 #[derive(Clone, PartialEq, Eq, ZeroizeOnDrop)]

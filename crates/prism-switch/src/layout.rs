@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use prism_proto::control::{self, FlowKey, FlowState, Owner, offset};
+use prism_proto::control::{self, FlowKey, FlowState, Owner};
 use prism_proto::wire::ip_bytes;
 
 use crate::skel::types;
@@ -21,34 +21,34 @@ pub(crate) const ORDERS_AT: usize = 16;
 /// `MAX_ORDERS` of `bpf/collect.h`.
 pub(crate) const MAX_ORDERS: usize = 32;
 
-macro_rules! same_offset {
-    ($($field:ident = $rust:ident),* $(,)?) => {
-        $(const _: () = assert!(
-            offset_of!(types::control_message, $field) == offset::$rust,
-            concat!("offset of ", stringify!($field)),
-        );)*
-    };
-}
 const _: () = assert!(size_of::<types::control_message>() == control::MESSAGE_BYTES);
-same_offset!(
-    kind = KIND,
-    ops = OPS,
-    status = STATUS,
-    key_id = KEY_ID,
-    state = STATE,
-    request_id = REQUEST_ID,
-    time_ns = TIME_NS,
-    epoch = EPOCH,
-    client_addr = CLIENT_ADDR,
-    vip_addr = VIP_ADDR,
-    owner_addr = OWNER_ADDR,
-    via_addr = VIA_ADDR,
-    client_port = CLIENT_PORT,
-    vip_port = VIP_PORT,
-    owner_port = OWNER_PORT,
-    owner_run = OWNER_RUN,
-    mac = MAC,
-);
+#[allow(clippy::indexing_slicing, reason = "at compile time")]
+const _: () = {
+    let offsets = [
+        offset_of!(types::control_message, kind),
+        offset_of!(types::control_message, ops),
+        offset_of!(types::control_message, status),
+        offset_of!(types::control_message, key_id),
+        offset_of!(types::control_message, state),
+        offset_of!(types::control_message, request_id),
+        offset_of!(types::control_message, time_ns),
+        offset_of!(types::control_message, epoch),
+        offset_of!(types::control_message, client_addr),
+        offset_of!(types::control_message, vip_addr),
+        offset_of!(types::control_message, owner_addr),
+        offset_of!(types::control_message, via_addr),
+        offset_of!(types::control_message, client_port),
+        offset_of!(types::control_message, vip_port),
+        offset_of!(types::control_message, owner_port),
+        offset_of!(types::control_message, owner_run),
+        offset_of!(types::control_message, mac),
+    ];
+    let mut field = 0;
+    while field < control::OFFSETS.len() {
+        assert!(offsets[field] == control::OFFSETS[field]);
+        field += 1;
+    }
+};
 
 /// A key or value that is being written. Its other bytes are zero.
 pub(crate) struct Block<const N: usize>([u8; N]);

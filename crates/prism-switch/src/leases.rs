@@ -60,37 +60,35 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
 /// How the connection of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Parting {
-    /// The run announced it.
-    Left,
-    /// Its kernel closed it.
-    Closed,
-    /// Its host did not answer.
-    OutOfReach,
+struct Parting {
+    end: RunEnd,
+    /// The time in which the run may return.
+    grace: Duration,
 }
 
 impl Parting {
+    /// The run announced it.
+    const LEFT: Self = Self {
+        end: RunEnd::Left,
+        grace: LEASE_GRACE,
+    };
+    /// Its kernel closed it.
+    const CLOSED: Self = Self {
+        end: RunEnd::Died,
+        grace: LEASE_GRACE,
+    };
+    /// Its host did not answer.
+    const OUT_OF_REACH: Self = Self {
+        end: RunEnd::Died,
+        grace: OUT_OF_REACH_GRACE,
+    };
+
     fn after_error(error: &io::Error) -> Self {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
         match error.kind() {
             // An ICMP error for a keepalive replaces the timeout.
-            TimedOut | HostUnreachable | NetworkUnreachable => Self::OutOfReach,
-            _ => Self::Closed,
-        }
-    }
-
-    fn end(self) -> RunEnd {
-        match self {
-            Self::Left => RunEnd::Left,
-            Self::Closed | Self::OutOfReach => RunEnd::Died,
-        }
-    }
-
-    /// The time in which the run may return.
-    fn grace(self) -> Duration {
-        match self {
-            Self::Left | Self::Closed => LEASE_GRACE,
-            Self::OutOfReach => OUT_OF_REACH_GRACE,
+            TimedOut | HostUnreachable | NetworkUnreachable => Self::OUT_OF_REACH,
+            _ => Self::CLOSED,
         }
     }
 }
@@ -234,9 +232,9 @@ impl Leases {
                         awaits_answer = true;
                         continue;
                     }
-                    (Ok(1), [LEAVING]) => return Parting::Left,
+                    (Ok(1), [LEAVING]) => return Parting::LEFT,
                     (Err(error), _) => return Parting::after_error(&error),
-                    (Ok(_), _) => return Parting::Closed,
+                    (Ok(_), _) => return Parting::CLOSED,
                 },
                 answer = self.answer(run), if awaits_answer => {
                     awaits_answer = false;
@@ -255,25 +253,27 @@ impl Leases {
 
     /// Waits for a verdict on a placement other than the one that the node was `told`.
     async fn verdict(&self, digest: u64, told: Option<PlacementVerdict>) -> PlacementVerdict {
-        loop {
-            let changed = self.verdicts.notified();
-            let verdict = self.table().placements.verdict(digest);
-            if let Some(verdict) = verdict.filter(|verdict| Some(*verdict) != told) {
-                return verdict;
-            }
-            changed.await;
-        }
+        let is_news = |verdict: &PlacementVerdict| Some(*verdict) != told;
+        self.wait_for(&self.verdicts, |table| {
+            table.placements.verdict(digest).filter(is_news)
+        })
+        .await
     }
 
     /// Waits for the agent's answer to a run that takes no more clients.
     async fn answer(&self, run: Run) -> NewClients {
+        self.wait_for(&self.answers, |table| table.leases.get(&run)?.answer)
+            .await
+    }
+
+    /// Waits until `find` finds something in the table, which may be when `changes` come.
+    async fn wait_for<T>(&self, changes: &Notify, find: impl Fn(&Table) -> Option<T>) -> T {
         loop {
-            let answered = self.answers.notified();
-            let answer = self.table().leases.get(&run).and_then(|lease| lease.answer);
-            if let Some(answer) = answer {
-                return answer;
+            let change = changes.notified();
+            if let Some(found) = find(&self.table()) {
+                return found;
             }
-            answered.await;
+            change.await;
         }
     }
 
@@ -343,10 +343,10 @@ impl Leases {
         };
         lease.connections -= 1;
         if lease.connections == 0 {
-            let left = (parting == Parting::Left).then_some(now);
+            let left = (parting.end == RunEnd::Left).then_some(now);
             let ending = Ending {
-                end: parting.end(),
-                until: now + parting.grace(),
+                end: parting.end,
+                until: now + parting.grace,
                 announced: lease.announced,
                 withdrawn: lease.withdrawn.or(left),
             };

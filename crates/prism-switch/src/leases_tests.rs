@@ -336,13 +336,13 @@ fn of_a_node_the_newest_run_says_how_it_places_objects() {
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![], vec![1, 2, 3]));
     begin(3, 3, 9);
     for (run, differs) in [(3, vec![]), (2, vec![3])] {
-        leases.end((node(3), RunId(run)), Parting::Left, now);
+        leases.end((node(3), RunId(run)), Parting::LEFT, now);
         leases.take_changes(now + LEASE_GRACE);
         assert_eq!(differing(&leases, &[1, 2, 3]).0, differs);
     }
     // The old run asks again.
     begin(1, 1, 7);
-    leases.end((node(1), RunId(1)), Parting::Closed, now);
+    leases.end((node(1), RunId(1)), Parting::CLOSED, now);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
 }
 
@@ -356,7 +356,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     assert_eq!(differing(&leases, &all).0, [4, 5]);
     // The nodes with the wrong file do not become the majority when others die.
     for n in 1..4 {
-        leases.end((node(n), RunId(1)), Parting::Closed, now);
+        leases.end((node(n), RunId(1)), Parting::CLOSED, now);
     }
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &all), (vec![4, 5], vec![]));
@@ -364,7 +364,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     begin(1, 2, 9);
     begin(2, 2, 7);
     assert_eq!(differing(&leases, &all).0, all);
-    leases.end((node(5), RunId(1)), Parting::Left, now);
+    leases.end((node(5), RunId(1)), Parting::LEFT, now);
     assert_eq!(differing(&leases, &all).0, all, "it may come back");
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));

@@ -84,38 +84,16 @@ fn packet(
 fn ip_header(from: Ipv4Addr, to: Ipv4Addr) -> [u8; IP_BYTES] {
     const DONT_FRAGMENT: u8 = 0x40;
     let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
+    let [version, fragments, ttl, protocol] = [0x45, DONT_FRAGMENT, TTL, IPPROTO_TCP];
     [
-        0x45,
-        0,
-        0,
-        0,
-        0,
-        0,
-        DONT_FRAGMENT,
-        0,
-        TTL,
-        IPPROTO_TCP,
-        0,
-        0,
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
+        version, 0, 0, 0, 0, 0, fragments, 0, ttl, protocol, 0, 0, a, b, c, d, e, f, g, h,
     ]
 }
 
 /// A reset, or a bare acknowledgement if the sequence number is not known: the client would
 /// ignore a reset with a wrong number.
 fn segment(from: SocketAddrV4, to: SocketAddrV4, next_seq: Option<u32>) -> [u8; SEGMENT_BYTES] {
-    let flags = if next_seq.is_some() {
-        FLAG_RST
-    } else {
-        FLAG_ACK
-    };
+    let flags = next_seq.map_or(FLAG_ACK, |_| FLAG_RST);
     let seq = next_seq.unwrap_or_else(|| fastrand::u32(..));
     let ([a, b], [c, d]) = (from.port().to_be_bytes(), to.port().to_be_bytes());
     let [e, f, g, h] = seq.to_be_bytes();
@@ -133,14 +111,11 @@ fn segment(from: SocketAddrV4, to: SocketAddrV4, next_seq: Option<u32>) -> [u8; 
 fn checksum(from: Ipv4Addr, to: Ipv4Addr, segment: &[u8; SEGMENT_BYTES]) -> u16 {
     let pseudo = [from.octets(), to.octets()].concat();
     let words = pseudo.chunks(2).chain(segment.chunks(2));
-    let sum: u32 = words
-        .map(|pair| match pair {
-            [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
-            _ => 0,
-        })
-        .sum();
-    let length = u32::try_from(SEGMENT_BYTES).unwrap_or(0);
-    let sum = sum + u32::from(IPPROTO_TCP) + length;
+    let word = |pair: &[u8]| {
+        pair.iter()
+            .fold(0, |word, byte| word << 8 | u32::from(*byte))
+    };
+    let sum = words.map(word).sum::<u32>() + u32::from(IPPROTO_TCP) + SEGMENT_BYTES as u32;
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     !u16::try_from(sum).unwrap_or(u16::MAX)

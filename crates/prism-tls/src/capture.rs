@@ -16,7 +16,7 @@ const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";
 
 /// Collects the secrets of one connection during its handshake.
 #[derive(Clone, Debug, Default)]
-pub struct Capture(Arc<Captured>);
+pub struct Capture(Arc<Mutex<TrafficSecrets>>);
 
 /// rustls ended the handshake without the secrets of the session, or has not ended it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -34,12 +34,12 @@ impl Capture {
     /// `enable_secret_extraction`.
     #[must_use]
     pub fn key_log(&self) -> Arc<dyn KeyLog> {
-        self.0.clone()
+        Arc::new(self.clone())
     }
 
     /// Whether the secrets of a TLS 1.3 session have been seen.
     pub(crate) fn is_tls13(&self) -> bool {
-        self.0.lock().server.is_some()
+        self.secrets().server.is_some()
     }
 
     /// Ends `connection`, whose handshake is over, and gives the keys of its session. rustls
@@ -63,7 +63,7 @@ impl Capture {
             return keys().ok_or(CaptureError::NoSecrets);
         }
         let (suite, ..) = parts(&write).ok_or(CaptureError::NoSecrets)?;
-        let TrafficSecrets { client, server } = self.0.take();
+        let TrafficSecrets { client, server } = std::mem::take(&mut *self.secrets());
         let (Some(client), Some(server)) = (client, server) else {
             return Err(CaptureError::NoSecrets);
         };
@@ -78,21 +78,22 @@ impl Capture {
             write: direction(write, write_sequence),
         })
     }
+
+    fn secrets(&self) -> MutexGuard<'_, TrafficSecrets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The first application traffic secrets of one TLS 1.3 session.
-#[derive(Debug, Default)]
-struct Captured(Mutex<TrafficSecrets>);
-
 #[derive(Debug, Default)]
 struct TrafficSecrets {
     client: Option<Secret>,
     server: Option<Secret>,
 }
 
-impl KeyLog for Captured {
+impl KeyLog for Capture {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        let mut secrets = self.lock();
+        let mut secrets = self.secrets();
         match label {
             CLIENT_LABEL => secrets.client = Secret::new(secret).ok(),
             SERVER_LABEL => secrets.server = Secret::new(secret).ok(),
@@ -102,16 +103,6 @@ impl KeyLog for Captured {
 
     fn will_log(&self, label: &str) -> bool {
         matches!(label, CLIENT_LABEL | SERVER_LABEL)
-    }
-}
-
-impl Captured {
-    fn lock(&self) -> MutexGuard<'_, TrafficSecrets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self) -> TrafficSecrets {
-        std::mem::take(&mut self.lock())
     }
 }
 

@@ -44,8 +44,6 @@ use write::Writer;
 ///
 /// `W` sees every nonce. Outside of tests it is [`Unwitnessed`] and costs nothing.
 pub struct Session<W: NonceWitness = Unwitnessed> {
-    suite: Suite,
-    version: Version,
     reader: Reader,
     writer: Writer,
     witness: W,
@@ -67,15 +65,12 @@ impl<W: NonceWitness> Session<W> {
     /// # Errors
     /// As [`Session::new`].
     pub fn witnessed(keys: SessionKeys, witness: W) -> Result<Self, KeysError> {
-        let version = keys.read.version();
-        if keys.write.version() != version {
+        if keys.write.version() != keys.read.version() {
             return Err(KeysError::MixedVersions);
         }
         let read = Half::new(keys.suite, keys.read)?;
         let write = Half::new(keys.suite, keys.write)?;
         Ok(Self {
-            suite: keys.suite,
-            version,
             reader: Reader::new(read),
             writer: Writer::new(write),
             witness,
@@ -85,13 +80,13 @@ impl<W: NonceWitness> Session<W> {
     /// Protocol version.
     #[must_use]
     pub fn version(&self) -> Version {
-        self.version
+        self.writer.half.framing.version()
     }
 
     /// AEAD of both directions.
     #[must_use]
     pub fn suite(&self) -> Suite {
-        self.suite
+        self.writer.half.suite
     }
 
     /// The room that a record needs around its plaintext.
@@ -104,8 +99,8 @@ impl<W: NonceWitness> Session<W> {
 impl<W: NonceWitness> std::fmt::Debug for Session<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("version", &self.version)
-            .field("suite", &self.suite)
+            .field("version", &self.version())
+            .field("suite", &self.suite())
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     Answer, ControlError, ControlKey, FlowKey, FlowState, KIND_ANSWER, KIND_REQUEST, MAGIC,
-    MESSAGE_BYTES, Ops, Owner, Request, RunId, Status, VERSION, offset,
+    MESSAGE_BYTES, Ops, Owner, Request, RunId, SIGNED_BYTES, Status, VERSION,
 };
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
@@ -50,7 +50,7 @@ fn decode(
     if bytes.len() != MESSAGE_BYTES {
         return Err(DecodeError::Truncated("control message").into());
     }
-    let (signed, mac) = bytes.split_at(offset::MAC);
+    let (signed, mac) = bytes.split_at(SIGNED_BYTES);
     let mut r = Reader::new(signed);
     r.magic(MAGIC, "magic")?;
     r.version(VERSION, "version")?;

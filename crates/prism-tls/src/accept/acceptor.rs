@@ -9,6 +9,7 @@ use super::error::AcceptError;
 use super::frame::{Frame, MAX_HANDSHAKE_BYTES, frame, opens_http, opens_tls};
 use crate::capture::Capture;
 use crate::keys::SessionKeys;
+use crate::session::HEADER_BYTES;
 
 /// A handshake that waits for the client.
 #[must_use = "a handshake goes on only with the client's next bytes"]
@@ -154,8 +155,8 @@ impl Handshake {
         let finished = loop {
             let (record, tail) = match frame(rest) {
                 Frame::Record(bytes) => rest.split_at_checked(bytes).unwrap_or((rest, &[])),
-                Frame::Broken(bytes) => {
-                    let header = rest.get(..bytes).unwrap_or(rest);
+                Frame::Broken => {
+                    let header = rest.get(..HEADER_BYTES).unwrap_or(rest);
                     return Err(self.refuse(header, output));
                 }
                 Frame::Partial => break false,

@@ -1,8 +1,8 @@
 //! The end of one record of the handshake, and input that is no TLS. rustls reads the records,
 //! and makes the alerts for bad ones.
 
-/// Bytes of a record's header: type, version (2), length (2).
-const HEADER_BYTES: usize = 5;
+use crate::session::HEADER_BYTES;
+
 /// Longest fragment of any record (RFC 5246, 6.2.3): 2^14 + 2,048.
 const MAX_FRAGMENT_BYTES: usize = (1 << 14) + 2_048;
 /// Content types change_cipher_spec, alert, handshake and application_data.
@@ -22,8 +22,8 @@ pub(super) enum Frame {
     Partial,
     /// A record of this many bytes, header included.
     Record(usize),
-    /// A header of this many bytes that no record has.
-    Broken(usize),
+    /// A header that no record has.
+    Broken,
 }
 
 /// Looks at the front of `bytes`.
@@ -33,7 +33,7 @@ pub(super) fn frame(bytes: &[u8]) -> Frame {
     };
     let fragment_bytes = usize::from(u16::from_be_bytes([high, low]));
     if !CONTENT_TYPES.contains(&kind) || major != 3 || fragment_bytes > MAX_FRAGMENT_BYTES {
-        return Frame::Broken(HEADER_BYTES);
+        return Frame::Broken;
     }
     let record_bytes = HEADER_BYTES + fragment_bytes;
     if bytes.len() < record_bytes {
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_header_that_no_record_has_is_broken_at_once() {
         for header in [[19, 3, 3, 0, 1], [22, 2, 0, 0, 1], [22, 3, 3, 0x48, 1]] {
-            assert_eq!(frame(&header), Frame::Broken(5), "{header:?}");
+            assert_eq!(frame(&header), Frame::Broken, "{header:?}");
         }
         assert_eq!(frame(&[22, 3, 3, 0x48, 0]), Frame::Partial);
     }

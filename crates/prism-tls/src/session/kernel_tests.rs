@@ -99,7 +99,7 @@ fn a_direction_changes_hands_in_order_only() {
         server.write_from_kernel(100).unwrap_err(),
         KernelError::State
     );
-    server.update_write_key().unwrap();
+    plan_update(&mut server);
     assert_eq!(
         server.write_to_kernel().unwrap_err(),
         KernelError::ControlFirst
@@ -145,7 +145,7 @@ fn a_session_that_did_not_move_goes_on_beside_its_kernel() {
 fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
     let (mut server, _) = tls13();
     server.write_to_kernel().unwrap();
-    server.update_write_key().unwrap();
+    plan_update(&mut server);
     let sequence = server.writer.half.sequence();
     server.write_from_kernel(sequence).unwrap();
     server = Session::restore(&server.save().unwrap()).unwrap();

@@ -1,54 +1,44 @@
 //! The KeyUpdates that this side still has to send.
 
-/// The KeyUpdates that must be sent, in order, before any more data. The numbers are the codes of
-/// saved sessions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum PendingUpdate {
-    /// Nothing.
-    #[default]
-    Nothing = 0,
-    /// One that answers the peer's requests, however many they are, or replaces a key that is
-    /// used up.
-    Update = 1,
-    /// One that asks the peer for one.
-    Request = 2,
-    /// Both, because an answer must not ask (RFC 8446 section 4.6.3).
-    UpdateThenRequest = 3,
-}
+/// The KeyUpdates that must be sent, in order, before any more data. The number is the code of saved
+/// sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PendingUpdates(u8);
+
+/// A KeyUpdate that answers the peer's requests, however many they are, or replaces a key that is
+/// used up.
+const UPDATE: u8 = 1;
+/// A KeyUpdate that asks the peer for one. It follows the other one, because an answer must not ask
+/// (RFC 8446 section 4.6.3).
+const REQUEST: u8 = 2;
 
 /// Values of a KeyUpdate's `request_update` field.
 pub(super) const UPDATE_NOT_REQUESTED: u8 = 0;
 pub(super) const UPDATE_REQUESTED: u8 = 1;
 
-impl PendingUpdate {
-    pub(super) const ALL: [Self; 4] = [
-        Self::Nothing,
-        Self::Update,
-        Self::Request,
-        Self::UpdateThenRequest,
-    ];
+impl PendingUpdates {
+    pub(super) const NONE: Self = Self(0);
+    pub(super) const ALL: [Self; 4] =
+        [Self(0), Self(UPDATE), Self(REQUEST), Self(UPDATE | REQUEST)];
+
+    pub(super) const fn code(self) -> u8 {
+        self.0
+    }
 
     pub(super) fn with_update(self) -> Self {
-        match self {
-            Self::Nothing | Self::Update => Self::Update,
-            Self::Request | Self::UpdateThenRequest => Self::UpdateThenRequest,
-        }
+        Self(self.0 | UPDATE)
     }
 
     pub(super) fn with_request(self) -> Self {
-        match self {
-            Self::Nothing | Self::Request => Self::Request,
-            Self::Update | Self::UpdateThenRequest => Self::UpdateThenRequest,
-        }
+        Self(self.0 | REQUEST)
     }
 
     /// The `request_update` field of the next KeyUpdate, and the KeyUpdates after it.
     pub(super) fn next(self) -> Option<(u8, Self)> {
-        match self {
-            Self::Nothing => None,
-            Self::Update => Some((UPDATE_NOT_REQUESTED, Self::Nothing)),
-            Self::Request => Some((UPDATE_REQUESTED, Self::Nothing)),
-            Self::UpdateThenRequest => Some((UPDATE_NOT_REQUESTED, Self::Request)),
+        match self.0 {
+            0 => None,
+            REQUEST => Some((UPDATE_REQUESTED, Self::NONE)),
+            code => Some((UPDATE_NOT_REQUESTED, Self(code & !UPDATE))),
         }
     }
 }

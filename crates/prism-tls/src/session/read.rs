@@ -177,7 +177,7 @@ impl<W: NonceWitness> Session<W> {
         };
         let (kind, place) = self.reader.decrypt(record)?;
         let content = record.get(place.clone()).unwrap_or_default();
-        let content = understand(self.version, kind, content)?;
+        let content = understand(self.version(), kind, content)?;
         let event = self.apply(content, place)?;
         Ok(Opened {
             consumed: record.len(),
@@ -218,8 +218,8 @@ impl<W: NonceWitness> Session<W> {
 
     /// Asks a peer that has used up its key for another one, once for each key.
     fn ask_for_key_in_time(&mut self) {
-        let limit = records_per_key(self.suite);
-        if self.version == Version::Tls13 && self.reader.half.sequence() == limit {
+        let limit = records_per_key(self.suite());
+        if self.version() == Version::Tls13 && self.reader.half.sequence() == limit {
             self.writer.pending = self.writer.pending.with_request();
         }
     }

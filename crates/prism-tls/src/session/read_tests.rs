@@ -249,7 +249,7 @@ fn records_without_data_are_limited_and_data_restores_the_limit() {
     let (mut server, mut client) = tls13();
     for _ in 0..5 {
         for _ in 0..many {
-            client.update_write_key().unwrap();
+            plan_update(&mut client);
             let mut out = Vec::new();
             client.seal_control(&mut out).unwrap();
             assert_eq!(open_all(&mut server, out).1, [Event::KeyUpdate]);

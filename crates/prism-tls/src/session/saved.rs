@@ -12,30 +12,7 @@
 //! - records that were sealed and are not sent yet. They must be sent before any record of the
 //!   restored session, because their sequence numbers are used up.
 //!
-//! # Layout, version 1
-//!
-//! Integers are big-endian.
-//!
-//! | offset | bytes | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `PTLS` |
-//! | 4 | 1 | version of this layout: 1 |
-//! | 5 | 1 | protocol: 2 TLS 1.2, 3 TLS 1.3 |
-//! | 6 | 1 | suite: 1 AES-128-GCM, 2 AES-256-GCM, 3 ChaCha20-Poly1305 |
-//! | 7 | 1 | read side: 0 open, 1 closed by the client's close_notify |
-//! | 8 | 1 | write side: 0 open, 1 closed by an alert of ours |
-//! | 9 | 1 | KeyUpdates to send before more data: 0 none, 1 one, 2 one that asks for one, 3 both in that order |
-//! | 10 | 1 | records in a row without data so far, at most 32 |
-//! | 11 | 1 | zero |
-//! | 12 | 2 | most plaintext in a record made, 64 to 16384 |
-//! | 14 | 2 | KeyUpdates received so far, at most 16384 |
-//! | 16 | | read side, then write side, each: |
-//! | | 8 | sequence number of the next record under the current key |
-//! | | 32 or 48 | TLS 1.3: current traffic secret, 48 bytes for AES-256-GCM |
-//! | | 16 or 32 | TLS 1.2: write key |
-//! | | 12 | TLS 1.2: IV; for GCM salt and base of the explicit nonce |
-//!
-//! In TLS 1.2 the fields at 9 and 14 are zero. Nothing follows.
+//! docs/protocol.md, section 2.5, has the layout.
 
 use prism_proto::tls::{Suite, Version};
 use prism_proto::wire::{DecodeError, Put, Reader};
@@ -43,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::Session;
 use super::half::Half;
-use super::pending::PendingUpdate;
+use super::pending::PendingUpdates;
 use super::read::{MAX_BARREN_RECORDS, MAX_KEY_UPDATES, ReadState};
 use super::witness::{NonceWitness, Unwitnessed};
 use super::write::{WriteState, checked_fragment};
@@ -108,7 +85,7 @@ impl<W: NonceWitness> Session<W> {
             writer.half.suite as u8,
             u8::from(read_closed),
             u8::from(write_closed),
-            writer.pending as u8,
+            writer.pending.code(),
             reader.barren,
             0,
         ]);
@@ -130,14 +107,14 @@ impl<W: NonceWitness> Session<W> {
         let version = r.one_of(Version::ALL, |version| version as u8, "protocol")?;
         let suite = r.one_of(Suite::ALL, |suite| suite as u8, "suite")?;
         let (read_closed, write_closed) = (r.bool("read state")?, r.bool("write state")?);
-        let pending = r.one_of(PendingUpdate::ALL, |pending| pending as u8, "KeyUpdate")?;
+        let pending = r.one_of(PendingUpdates::ALL, PendingUpdates::code, "KeyUpdate")?;
         let (barren, reserved) = (r.u8("records without data")?, r.u8("reserved byte")?);
         let max_fragment = checked_fragment(r.u16("fragment size")?);
         let updates = r.u16("KeyUpdates received")?;
         let read = read_direction(version, suite, &mut r)?;
         let write = read_direction(version, suite, &mut r)?;
         r.finish()?;
-        let has_updates = pending != PendingUpdate::Nothing || updates != 0;
+        let has_updates = pending != PendingUpdates::NONE || updates != 0;
         for (is_possible, field) in [
             (version == Version::Tls13 || !has_updates, "KeyUpdate"),
             (barren <= MAX_BARREN_RECORDS, "records without data"),

@@ -20,7 +20,7 @@ fn a_session_goes_on_after_every_move() {
             assert_eq!(open_all(&mut server, question).0, [round; 100]);
             server = moved(server);
             if version == Version::Tls13 && round % 3 == 0 {
-                server.request_key_update().unwrap();
+                plan_request(&mut server);
             }
             server = moved(server);
             let answer = sealed(&mut server, &[!round; 200]);
@@ -32,7 +32,7 @@ fn a_session_goes_on_after_every_move() {
 #[test]
 fn an_answer_that_is_due_moves_with_the_session() {
     let (mut server, mut client) = tls13();
-    client.request_key_update().unwrap();
+    plan_request(&mut client);
     let mut out = Vec::new();
     client.seal_control(&mut out).unwrap();
     open_all(&mut server, out);
@@ -47,7 +47,7 @@ fn counters_and_closed_sides_move_with_the_session() {
     let (mut server, mut client) = tls13();
     server.writer.max_fragment = 512;
     let mut out = forge(&mut client, kind::APPLICATION_DATA, b"");
-    client.update_write_key().unwrap();
+    plan_update(&mut client);
     client.seal_control(&mut out).unwrap();
     client.seal_close_notify(&mut out).unwrap();
     open_all(&mut server, out);

@@ -74,6 +74,16 @@ fn forge(by: &mut Session, kind: u8, content: &[u8]) -> Vec<u8> {
     record
 }
 
+/// A KeyUpdate is due, as when the key is used up.
+fn plan_update(session: &mut Session) {
+    session.writer.pending = session.writer.pending.with_update();
+}
+
+/// A KeyUpdate that asks the peer for one is due, as when the peer's key is used up.
+fn plan_request(session: &mut Session) {
+    session.writer.pending = session.writer.pending.with_request();
+}
+
 fn sealed(by: &mut Session, plaintext: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     by.seal(plaintext, &mut out).unwrap();

@@ -1,12 +1,12 @@
 //! The write side: data, KeyUpdates, alerts, and the limits of a write key.
 
 use aws_lc_rs::error::Unspecified;
-use prism_proto::tls::{Suite, Version};
+use prism_proto::tls::Suite;
 use rustls::AlertDescription;
 
 use super::Session;
 use super::half::Half;
-use super::pending::PendingUpdate;
+use super::pending::PendingUpdates;
 use super::record::{FATAL, Framing, MAX_PLAINTEXT_BYTES, WARNING, kind};
 use super::witness::NonceWitness;
 use crate::keys::KeysError;
@@ -42,7 +42,7 @@ pub(super) enum WriteState {
 pub(super) struct Writer {
     pub(super) half: Half,
     pub(super) state: WriteState,
-    pub(super) pending: PendingUpdate,
+    pub(super) pending: PendingUpdates,
     pub(super) max_fragment: u16,
 }
 
@@ -65,9 +65,6 @@ pub enum SealError {
     /// The key is used up, and TLS 1.2 has no other. Close the session.
     #[error("the write key is used up")]
     Exhausted,
-    /// Caller: TLS 1.2 has no KeyUpdate.
-    #[error("TLS 1.2 has no KeyUpdate")]
-    NoKeyUpdate,
     /// The cryptographic library refused.
     #[error("the cryptographic library refused")]
     Library,
@@ -90,7 +87,7 @@ impl Writer {
         let mut writer = Self {
             half,
             state: WriteState::Open,
-            pending: PendingUpdate::Nothing,
+            pending: PendingUpdates::NONE,
             max_fragment: MAX_PLAINTEXT_BYTES as u16,
         };
         writer.rekey_in_time();
@@ -206,7 +203,7 @@ impl<W: NonceWitness> Session<W> {
     /// Whether a KeyUpdate must be sent before more data.
     #[must_use]
     pub fn wants_control(&self) -> bool {
-        self.writer.state != WriteState::Closed && self.writer.pending != PendingUpdate::Nothing
+        self.writer.state != WriteState::Closed && self.writer.pending != PendingUpdates::NONE
     }
 
     /// Appends the KeyUpdates that are due, each under the key that it ends. There are at most
@@ -220,34 +217,6 @@ impl<W: NonceWitness> Session<W> {
         }
         self.writer.check_open()?;
         self.writer.append_control(out, &mut self.witness)
-    }
-
-    /// Plans a KeyUpdate of this side, which goes with the next output.
-    ///
-    /// # Errors
-    /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
-    pub fn update_write_key(&mut self) -> Result<(), SealError> {
-        self.check_can_update()?;
-        self.writer.pending = self.writer.pending.with_update();
-        Ok(())
-    }
-
-    /// Plans a KeyUpdate that asks the peer for one, which goes with the next output.
-    ///
-    /// # Errors
-    /// [`SealError::NoKeyUpdate`], [`SealError::Closed`].
-    pub fn request_key_update(&mut self) -> Result<(), SealError> {
-        self.check_can_update()?;
-        self.writer.pending = self.writer.pending.with_request();
-        Ok(())
-    }
-
-    fn check_can_update(&self) -> Result<(), SealError> {
-        match (self.version, self.writer.state) {
-            (Version::Tls12, _) => Err(SealError::NoKeyUpdate),
-            (_, WriteState::Closed) => Err(SealError::Closed),
-            (Version::Tls13, WriteState::Open | WriteState::InKernel) => Ok(()),
-        }
     }
 
     /// Appends close_notify and closes the write side. Appends nothing if it is closed.

@@ -108,6 +108,15 @@ impl Host {
         }
     }
 
+    /// A KeyUpdate is due, as when this side's key is used up, or the peer's is, which it is then
+    /// asked for. Byte 9 of a saved session tells (docs/protocol.md, section 2.5).
+    pub(crate) fn plan_update(self, ask: bool) -> Self {
+        let mut bytes = self.session.save().unwrap();
+        bytes[9] |= if ask { 2 } else { 1 };
+        let session = restore(&bytes, &self.nonces);
+        Self { session, ..self }
+    }
+
     /// A hand-off whose source goes on as if it had not sent the session.
     pub(crate) fn hand_off_and_go_on(self) -> Self {
         let Self {

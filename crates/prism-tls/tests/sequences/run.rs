@@ -234,12 +234,8 @@ impl<'a> Run<'a> {
         self.updates += 1;
         let ask = self.rng.bool();
         let now = self.rng.bool();
+        self.host = self.host.take().map(|host| host.plan_update(ask));
         let host = self.host();
-        if ask {
-            host.session.request_key_update().unwrap();
-        } else {
-            host.session.update_write_key().unwrap();
-        }
         if now {
             host.session.seal_control(&mut host.output).unwrap();
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use prism_lab::{Capture, CaptureOptions};
-use prism_proto::control::{ControlKey, MESSAGE_BYTES, Ops, Owner, Request, offset};
+use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Request};
 
 use super::{SEED, bed_with_connection};
 use crate::support::bed::Bed;
@@ -113,7 +113,7 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
     for bit in 0..8 * MESSAGE_BYTES {
         let mut changed = valid.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        let list = if bit / 8 <= offset::KIND {
+        let list = if bit / 8 <= OFFSETS[0] {
             &mut malformed
         } else {
             &mut forged
@@ -128,7 +128,7 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
         let len = random.usize(0..1_400);
         malformed.push(std::iter::repeat_with(|| random.u8(..)).take(len).collect());
         let mut with_head = valid.clone();
-        random.fill(&mut with_head[offset::KIND + 1..]);
+        random.fill(&mut with_head[OFFSETS[0] + 1..]);
         forged.push(with_head);
     }
     for host in ["client", "be1"] {
