@@ -308,15 +308,7 @@ impl Export {
     /// flow's packets for ever. A tombstone above it needs no room.
     fn fence(&mut self, reason: Kept) -> Action {
         self.phase = Phase::Unblocking { reason };
-        Action::Steer {
-            command: Command {
-                ops: Ops::RELEASE,
-                epoch: self.next_epoch(),
-                flow: self.flow,
-                owner: Owner::NONE,
-            },
-            deadline_ns: BLOCK_DEADLINE_NS,
-        }
+        self.steer(Ops::RELEASE, self.next_epoch(), BLOCK_DEADLINE_NS)
     }
 
     /// Whether the entry is a predecessor's. A host can have only one living connection on these
@@ -446,9 +438,11 @@ impl Export {
     }
 
     fn steer(&self, ops: Ops, epoch: u64, deadline_ns: u64) -> Action {
-        let Self {
-            flow, here: owner, ..
-        } = *self;
+        let flow = self.flow;
+        let owner = match ops.has(Ops::OWN) {
+            true => self.here,
+            false => Owner::NONE,
+        };
         Action::Steer {
             command: Command {
                 ops,

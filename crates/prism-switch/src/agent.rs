@@ -73,9 +73,6 @@ impl<'a> Agent<'a> {
 
     /// Has the agent learn from `leases` which owners have ended, and which frontends of the
     /// services get new connections.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub fn with_leases(
         mut self,
         leases: Arc<Leases>,
@@ -89,9 +86,6 @@ impl<'a> Agent<'a> {
     }
 
     /// As [`Switch::update_tables`], but new connections still go to living frontends only.
-    ///
-    /// # Errors
-    /// [`LoadError`].
     pub fn update_tables(&mut self, config: &SwitchConfig) -> Result<(), LoadError> {
         let mut tables = config.clone();
         if let Some((_, frontends)) = &mut self.leases {

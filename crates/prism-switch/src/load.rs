@@ -66,9 +66,6 @@ impl Switch {
     }
 
     /// Attaches to an interface, or replaces the program that is attached there.
-    ///
-    /// # Errors
-    /// [`AttachError`].
     pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), AttachError> {
         let index = attach::interface_index(&interface.name)?;
         attach::tc(&self.skel.progs.prism_tc, &interface.name, index)?;

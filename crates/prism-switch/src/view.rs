@@ -65,9 +65,6 @@ pub struct SwitchView {
 
 impl SwitchView {
     /// Opens the switch called `pin_dir`.
-    ///
-    /// # Errors
-    /// See [`ViewError`].
     pub fn open(pin_dir: &str) -> Result<Self, ViewError> {
         let dir = bpffs::dir(pin_dir).unwrap_or_default();
         let open = |name: &str| {
@@ -110,9 +107,6 @@ impl SwitchView {
     }
 
     /// One flow.
-    ///
-    /// # Errors
-    /// See [`ViewError`].
     pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, ViewError> {
         self.flow(&flow_key(flow))
     }
@@ -124,9 +118,6 @@ impl SwitchView {
     }
 
     /// Every counter.
-    ///
-    /// # Errors
-    /// See [`ViewError`].
     pub fn counters(&self) -> Result<Vec<Counter>, ViewError> {
         let names = counter_names()?;
         let read = |(index, name): (u32, String)| {

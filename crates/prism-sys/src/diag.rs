@@ -87,9 +87,6 @@ pub struct Diag {
 
 impl Diag {
     /// Opens a netlink socket in the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`DiagError::Kernel`].
     pub fn open() -> Result<Self, DiagError> {
         Ok(Self {
             socket: netlink()?,
@@ -149,9 +146,6 @@ pub struct Destroyed {
 
 impl Destroyed {
     /// Subscribes in the namespace of the calling thread. The socket is non-blocking.
-    ///
-    /// # Errors
-    /// [`DiagError::Kernel`].
     pub fn subscribe() -> Result<Self, DiagError> {
         let socket = netlink()?;
         // The option exceeds the limit of processes if we may; else the default stays.

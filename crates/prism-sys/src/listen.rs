@@ -45,9 +45,6 @@ fn failed(call: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> 
 /// Opens a non-blocking listener in the namespace of the calling thread. Several may share
 /// the address, one for each worker: the kernel spreads connections over them
 /// (`SO_REUSEPORT`). Accepted connections send without Nagle's algorithm.
-///
-/// # Errors
-/// [`ListenError`].
 pub fn listen_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new_raw(Domain::for_address(address), kind, Some(Protocol::TCP))

@@ -45,9 +45,6 @@ impl Capture {
     /// Ends `connection`, whose handshake is over, and gives the keys of its session. rustls
     /// must not have seen a record after the handshake: its data would be lost, and a
     /// KeyUpdate would have made the secrets old.
-    ///
-    /// # Errors
-    /// [`CaptureError`].
     pub fn session_keys(self, connection: Connection) -> Result<SessionKeys, CaptureError> {
         let version = connection.protocol_version();
         let is_client = matches!(connection, Connection::Client(_));

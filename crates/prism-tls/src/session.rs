@@ -61,9 +61,6 @@ impl Session {
 
 impl<W: NonceWitness> Session<W> {
     /// As [`Session::new`], with a witness of the nonces.
-    ///
-    /// # Errors
-    /// As [`Session::new`].
     pub fn witnessed(keys: SessionKeys, witness: W) -> Result<Self, KeysError> {
         if keys.write.version() != keys.read.version() {
             return Err(KeysError::MixedVersions);

@@ -78,9 +78,6 @@ impl Freezer {
 
     /// Attaches the fence again: to the control group that the process is in now, or after another
     /// program has detached it. Earlier sockets stay fenced.
-    ///
-    /// # Errors
-    /// [`ProgramError`].
     pub fn renew(&self) -> Result<(), ProgramError> {
         let fence = fence(self.mark)?;
         self.check()?;

@@ -29,9 +29,6 @@ pub struct InitialWindow {
 
 impl InitialWindow {
     /// Loads the program, and attaches it to the control group of this process.
-    ///
-    /// # Errors
-    /// [`ProgramError`].
     pub fn new() -> Result<Self, ProgramError> {
         let attached = program::attach(bpf::SOCK_OPS, bpf::CGROUP_SOCK_OPS, &SET_WINDOW)?;
         Ok(Self {

@@ -99,9 +99,6 @@ pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), CryptoError> 
 
 /// Sequence number of the next record to be sent: all before it are encrypted,
 /// though perhaps not in TCP's hands yet (see the module).
-///
-/// # Errors
-/// [`CryptoError`].
 pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
     let refused = |error: io::Error| match error.raw_os_error() {
         Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,

@@ -97,9 +97,6 @@ impl<W: NonceWitness> Session<W> {
     }
 
     /// As [`Session::restore`], with a witness of the nonces.
-    ///
-    /// # Errors
-    /// As [`Session::restore`].
     pub fn restore_witnessed(saved: &[u8], witness: W) -> Result<Self, RestoreError> {
         let mut r = Reader::new(saved);
         r.magic(MAGIC, "magic")?;
