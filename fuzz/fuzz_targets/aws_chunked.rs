@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use prism_http::Headers;
 use prism_s3::integrity::Algorithm;
 use prism_s3::time::parse_iso_basic;
-use prism_s3::{Anonymous, Authenticator, Credentials, S3Error, Seed, StreamDecoder, Streaming};
+use prism_s3::{Authenticator, S3Error, Seed, StreamDecoder, Streaming};
 
 const TIME: &str = "20130524T000000Z";
 const SCOPE: &str = "20130524/r/s3/aws4_request";
@@ -29,11 +29,8 @@ const CHECKSUMS: [Option<(&str, &str)>; 3] = [
     Some(("x-amz-checksum-sha1", "AAECAwQFBgcICQoLDA0ODxAREhM=")),
 ];
 
-static AUTHENTICATOR: LazyLock<Authenticator> = LazyLock::new(|| {
-    let mut credentials = Credentials::new();
-    credentials.insert("key", "secret");
-    Authenticator::new(credentials, "r", Anonymous::Deny)
-});
+static AUTHENTICATOR: LazyLock<Authenticator> =
+    LazyLock::new(|| Authenticator::new([("key", "secret")], "r"));
 static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
     let parts = ["20130524", "r", "s3", "aws4_request"];
     let key = parts.iter().fold(b"AWS4secret".to_vec(), |key, part| {
@@ -154,13 +151,12 @@ fn read(announced: &Announced, body: &[u8], piece: usize) -> Result<Read, S3Erro
     let mut data = Vec::new();
     for mut rest in body.chunks(piece) {
         while !rest.is_empty() {
-            let step = decoder.consume(rest)?;
-            let Range { start, end } = step.data;
-            assert!(step.consumed > 0 && start <= end && end <= step.consumed);
-            assert!(end > start || step.consumed == rest.len());
+            let Range { start, end } = decoder.consume(rest)?;
+            assert!(end > 0 && start <= end);
+            assert!(end > start || end == rest.len());
             data.extend_from_slice(&rest[start..end]);
             assert!(data.len() as u64 <= announced.length);
-            rest = &rest[step.consumed..];
+            rest = &rest[end..];
         }
     }
     let checksum = decoder.finish()?;

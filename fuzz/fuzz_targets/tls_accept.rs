@@ -88,8 +88,10 @@ fn outcome(input: &[u8], piece: usize) -> Option<(bool, String)> {
         match acceptor.receive(piece) {
             Step::Wait { acceptor: next, .. } => acceptor = next,
             Step::Failed(failure) => {
-                let is_local =
-                    matches!(failure.error, AcceptError::Local(_) | AcceptError::NoSecrets);
+                let is_local = matches!(
+                    failure.error,
+                    AcceptError::Local(_) | AcceptError::NoSecrets
+                );
                 return Some((is_local, failure.error.to_string()));
             }
             Step::NotTls(not_tls) => return Some((false, format!("{}", not_tls.http))),

@@ -12,7 +12,9 @@ fuzz_target!(|input: (&[u8], &[u8])| {
     };
     assert!(saved.len() <= MAX_SAVED_BYTES);
     let is_worn_out = restored.write_records_left() == 0;
-    let again = restored.save().expect("a session that was restored can be saved");
+    let again = restored
+        .save()
+        .expect("a session that was restored can be saved");
     // A KeyUpdate becomes due if the write key is used up.
     assert!(is_worn_out || again.as_slice() == saved);
     let mut session = Session::restore(&again).expect("it can be restored again");

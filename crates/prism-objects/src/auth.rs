@@ -3,13 +3,10 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use prism_config::{Config, Credential};
+use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::verified::{self, Caller, Verified};
-use prism_s3::{
-    Anonymous, Authenticated, Authenticator, Code, Credentials, Payload, Principal, S3Error, Seed,
-    Streaming,
-};
+use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
 use time::OffsetDateTime;
 
 use crate::request::Meaning;
@@ -32,21 +29,17 @@ pub(crate) struct Identified {
 
 impl Auth {
     pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
-        let anonymous = match config.s3.anonymous {
-            prism_config::Anonymous::Deny => Anonymous::ByPolicy,
-            prism_config::Anonymous::Read => Anonymous::Read,
-        };
         let region = config.cluster.region.clone();
         Self {
-            authenticator: RwLock::new(authenticator(users, &region, anonymous)),
+            authenticator: RwLock::new(authenticator(users, &region)),
             region,
-            anonymous,
+            anonymous: config.s3.anonymous,
         }
     }
 
     /// Replaces all users, from the next request on.
     pub(crate) fn replace(&self, users: &[Credential]) {
-        let new = authenticator(users, &self.region, self.anonymous);
+        let new = authenticator(users, &self.region);
         *self
             .authenticator
             .write()
@@ -79,13 +72,11 @@ impl Auth {
     }
 }
 
-fn authenticator(users: &[Credential], region: &str, anonymous: Anonymous) -> Arc<Authenticator> {
-    let mut credentials = Credentials::new();
-    for credential in users {
-        let (key, secret) = (&credential.access_key, &credential.secret_key);
-        credentials.insert(key.as_str(), secret.as_str());
-    }
-    Arc::new(Authenticator::new(credentials, region, anonymous))
+fn authenticator(users: &[Credential], region: &str) -> Arc<Authenticator> {
+    let credentials = users
+        .iter()
+        .map(|user| (user.access_key.as_str(), user.secret_key.as_str()));
+    Arc::new(Authenticator::new(credentials, region))
 }
 
 impl Meaning {
@@ -170,10 +161,8 @@ mod tests {
 
     #[test]
     fn a_verification_is_the_same_at_the_next_node() {
-        let authenticator = authenticator(&[], "r", Anonymous::Deny);
-        let mut credentials = Credentials::new();
-        credentials.insert("key", "secret");
-        let knows = Authenticator::new(credentials, "r", Anonymous::Deny);
+        let authenticator = authenticator(&[], "r");
+        let knows = Authenticator::new([("key", "secret")], "r");
         let time = parse_iso_basic("20130524T010203Z").unwrap();
         let signature = [9; 32];
         let chain = knows.chain("key", Seed { signature, time }).unwrap();

@@ -197,10 +197,11 @@ impl Chunks {
     fn decode(&mut self, mut piece: &[u8]) -> Result<(), S3Error> {
         self.data.clear();
         while !piece.is_empty() {
-            let step = self.decoder.consume(piece)?;
-            let data = piece.get(step.data).unwrap_or_default();
+            let data = self.decoder.consume(piece)?;
+            let (used, rest) = piece.split_at_checked(data.end).unwrap_or_default();
+            let data = used.get(data.start..).unwrap_or_default();
             self.data.extend_from_slice(data);
-            piece = piece.get(step.consumed..).unwrap_or_default();
+            piece = rest;
         }
         Ok(())
     }

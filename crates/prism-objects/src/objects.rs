@@ -6,13 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_config::Anonymous;
 use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
 use prism_proto::verified::{Policy, Verified};
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{
-    Anonymous, BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error,
-};
+use prism_s3::{BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
 use prism_service::{Fault, Io, Route, Service, Subject};
 
 use crate::answer::{is_ours, send_error};

@@ -9,7 +9,7 @@ use data_encoding::HEXLOWER;
 use prism_http::Headers;
 use zeroize::Zeroizing;
 
-use crate::query::{Query, decode, encoded_path};
+use crate::query::{Query, decode, encode_path};
 use crate::{Code, S3Error};
 
 /// The only algorithm.
@@ -62,7 +62,7 @@ impl Canonical<'_> {
     fn text(&self) -> Result<Vec<u8>, S3Error> {
         let mut out = Vec::with_capacity(1000);
         let (path, query) = (decode(self.path)?, self.query.canonical());
-        for part in [self.method, "\n", &encoded_path(&path), "\n", &query, "\n"] {
+        for part in [self.method, "\n", &encode_path(&path), "\n", &query, "\n"] {
             out.extend_from_slice(part.as_bytes());
         }
         for name in self.signed {

@@ -27,48 +27,37 @@ pub enum Outcome {
     Failed,
 }
 
+/// ETags without quotes and weakness marks; `*` alone stands for any.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Tags {
-    Any,
-    /// Without quotes and weakness marks.
-    These(Vec<String>),
-}
+struct Tags(Vec<String>);
 
 impl Tags {
     fn from_headers(headers: &Headers, name: &str) -> Option<Self> {
-        let members: Vec<_> = headers
-            .list(name)
-            .filter_map(|tag| std::str::from_utf8(tag).ok())
-            .map(|tag| unquoted(tag).to_owned())
-            .collect();
-        match members.as_slice() {
-            [] => headers.get(name).map(|_| Self::These(members)),
-            [only] if only == "*" => Some(Self::Any),
-            _ => Some(Self::These(members)),
-        }
+        headers.get(name)?;
+        let tags = headers.list(name);
+        let tags = tags.filter_map(|tag| std::str::from_utf8(tag).ok());
+        Some(Self(tags.map(|tag| unquoted(tag).to_owned()).collect()))
+    }
+
+    fn is_any(&self) -> bool {
+        self.0 == ["*"]
     }
 
     fn text(&self) -> String {
-        match self {
-            Self::Any => "*".to_owned(),
-            Self::These(tags) => {
-                let quoted: Vec<_> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-                quoted.join(", ")
-            }
+        if self.is_any() {
+            return "*".to_owned();
         }
+        let quoted: Vec<_> = self.0.iter().map(|tag| format!("\"{tag}\"")).collect();
+        quoted.join(", ")
     }
 
     fn has(&self, etag: &str) -> bool {
-        match self {
-            Self::Any => true,
-            Self::These(tags) => tags.iter().any(|tag| tag == unquoted(etag)),
-        }
+        self.is_any() || self.0.iter().any(|tag| tag == unquoted(etag))
     }
 }
 
 impl Conditions {
     /// Reads the conditions of a request.
-    #[must_use]
     pub fn from_headers(headers: &Headers) -> Self {
         // Most requests have none: one search is faster than one for each.
         if headers.with_prefix("if-").next().is_none() {
@@ -86,8 +75,8 @@ impl Conditions {
     /// `NotImplemented` for an `If-None-Match` that names ETags.
     pub fn of_write(headers: &Headers) -> Result<Self, S3Error> {
         let conditions = Self::from_headers(headers);
-        match conditions.if_none_match {
-            Some(Tags::These(_)) => {
+        match &conditions.if_none_match {
+            Some(tags) if !tags.is_any() => {
                 Err(Code::NotImplemented.with_message("If-None-Match of a write can be * only."))
             }
             _ => Ok(conditions),
@@ -95,21 +84,15 @@ impl Conditions {
     }
 
     /// `If-Match` with one tag, or `*`, with or without quotes.
-    #[must_use]
     pub fn matching(etag: &str) -> Self {
-        let tag = unquoted(etag.trim());
-        let tags = match tag {
-            "*" => Tags::Any,
-            tag => Tags::These(vec![tag.to_owned()]),
-        };
+        let tag = unquoted(etag.trim()).to_owned();
         Self {
-            if_match: Some(tags),
+            if_match: Some(Tags(vec![tag])),
             ..Self::default()
         }
     }
 
     /// Reads the conditions on the source of a copy.
-    #[must_use]
     pub fn of_copy_source(headers: &Headers) -> Self {
         Self::named(headers, "x-amz-copy-source-")
     }
@@ -134,43 +117,40 @@ impl Conditions {
     /// # Errors
     /// If a header cannot hold a tag.
     pub fn write_to(&self, headers: &mut Headers) -> Result<(), HeaderError> {
-        for (name, tags) in [
-            ("If-Match", &self.if_match),
-            ("If-None-Match", &self.if_none_match),
+        let tags = |tags: &Option<Tags>| tags.as_ref().map(Tags::text);
+        for (name, value) in [
+            ("If-Match", tags(&self.if_match)),
+            ("If-None-Match", tags(&self.if_none_match)),
+            ("If-Modified-Since", self.if_modified_since.map(http_date)),
+            (
+                "If-Unmodified-Since",
+                self.if_unmodified_since.map(http_date),
+            ),
         ] {
-            if let Some(tags) = tags {
-                headers.append(name, tags.text())?;
-            }
-        }
-        for (name, date) in [
-            ("If-Modified-Since", self.if_modified_since),
-            ("If-Unmodified-Since", self.if_unmodified_since),
-        ] {
-            if let Some(date) = date {
-                headers.append(name, http_date(date))?;
+            if let Some(value) = value {
+                headers.append(name, value)?;
             }
         }
         Ok(())
     }
 
     /// Whether there is no condition on the object. `If-Range` is none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.if_match.is_none()
-            && self.if_none_match.is_none()
-            && self.if_modified_since.is_none()
-            && self.if_unmodified_since.is_none()
+        let has_tags = self.if_match.is_some() || self.if_none_match.is_some();
+        !has_tags
+            && self
+                .if_modified_since
+                .or(self.if_unmodified_since)
+                .is_none()
     }
 
     /// Whether the conditions hold only if there is an object.
-    #[must_use]
     pub fn needs_object(&self) -> bool {
         self.if_match.is_some()
     }
 
     /// Checks the conditions of GET or HEAD against an object that exists. `etag` may have
     /// quotes.
-    #[must_use]
     pub fn for_read(&self, etag: &str, modified: OffsetDateTime) -> Outcome {
         let unmodified_since = |t| whole_seconds(modified) <= t;
         let may = match (&self.if_match, self.if_unmodified_since) {
@@ -192,21 +172,18 @@ impl Conditions {
 
     /// Checks the conditions of a write against the ETag of the key's object, or `None`. The
     /// caller must do this atomically with the write. `If-Match` fails for a key without object.
-    #[must_use]
     pub fn for_write(&self, current: Option<&str>) -> Outcome {
         let matches = |tags: &Tags| current.is_some_and(|etag| tags.has(etag));
         let may = self.if_match.as_ref().is_none_or(matches)
             && !self.if_none_match.as_ref().is_some_and(matches);
-        if may {
-            Outcome::Proceed
-        } else {
-            Outcome::Failed
+        match may {
+            true => Outcome::Proceed,
+            false => Outcome::Failed,
         }
     }
 
     /// Whether `Range` counts: if there is no `If-Range`, or if it names this object exactly.
     /// Otherwise the answer has the whole object.
-    #[must_use]
     pub fn range_applies(&self, etag: &str, modified: OffsetDateTime) -> bool {
         match self.if_range.as_deref() {
             None => true,

@@ -1,6 +1,6 @@
 //! CORS: the web pages that may use a bucket, by its owner's configuration.
 
-use prism_http::{Headers, ResponseHead};
+use prism_http::{HeaderError, Headers, ResponseHead};
 
 use crate::xml::read::{elements, malformed};
 use crate::xml::write::{Document, document};
@@ -59,14 +59,9 @@ impl CorsConfig {
                     return Err(invalid(format!("{pattern:.64} holds more than one *.")));
                 }
             }
-            let texts = rule
-                .origins
-                .iter()
-                .chain(&rule.headers)
-                .chain(&rule.exposed);
-            for text in texts {
-                let mut probe = Headers::new();
-                if probe.append("Vary", text).is_err() {
+            let patterns = rule.origins.iter().chain(&rule.headers);
+            for text in patterns.chain(&rule.exposed) {
+                if Headers::new().append("Vary", text).is_err() {
                     return Err(invalid("A text cannot be a header.".to_owned()));
                 }
             }
@@ -102,7 +97,6 @@ impl CorsConfig {
     }
 
     /// The document, as [`CorsConfig::parse`] reads it.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         document("CORSConfiguration", |doc| {
             for rule in &self.rules {
@@ -120,12 +114,12 @@ impl CorsConfig {
         answer: &mut ResponseHead,
         request: &Headers,
         method: &str,
-    ) -> Result<(), prism_http::HeaderError> {
+    ) -> Result<(), HeaderError> {
         let Some(origin) = request.get_str("origin") else {
             return Ok(());
         };
         match self.find(origin, method, &[]) {
-            Some(rule) => rule.allow(answer, origin),
+            Some(rule) => rule.allow(answer.headers_mut(), origin),
             None => Ok(()),
         }
     }
@@ -142,19 +136,7 @@ impl CorsConfig {
             .collect();
         let rule = self.find(origin, method, &wanted).ok_or_else(forbidden)?;
         let mut answer = ResponseHead::new(200);
-        let added = rule.allow(&mut answer, origin).and_then(|()| {
-            if !wanted.is_empty() {
-                let names = wanted.join(", ").to_ascii_lowercase();
-                let headers = answer.headers_mut();
-                headers.append("Access-Control-Allow-Headers", names)?;
-            }
-            match rule.max_age_s {
-                Some(age) => answer
-                    .headers_mut()
-                    .append("Access-Control-Max-Age", age.to_string()),
-                None => Ok(()),
-            }
-        });
+        let added = rule.allow_preflight(answer.headers_mut(), origin, &wanted);
         added.map_err(|_| Code::BadRequest)?;
         Ok(answer)
     }
@@ -181,7 +163,6 @@ pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
 }
 
 /// The answer to a preflight that no rule allows.
-#[must_use]
 pub fn forbidden() -> S3Error {
     Code::AccessForbidden.with_message("CORSResponse: This CORS request is not allowed.")
 }
@@ -208,12 +189,24 @@ impl CorsRule {
         patterns.any(|pattern| fits(&pattern.to_ascii_lowercase(), &name))
     }
 
-    fn allow(
+    fn allow_preflight(
         &self,
-        answer: &mut ResponseHead,
+        headers: &mut Headers,
         origin: &str,
-    ) -> Result<(), prism_http::HeaderError> {
-        let headers = answer.headers_mut();
+        wanted: &[&str],
+    ) -> Result<(), HeaderError> {
+        self.allow(headers, origin)?;
+        if !wanted.is_empty() {
+            let names = wanted.join(", ").to_ascii_lowercase();
+            headers.append("Access-Control-Allow-Headers", names)?;
+        }
+        match self.max_age_s {
+            Some(age) => headers.append("Access-Control-Max-Age", age.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn allow(&self, headers: &mut Headers, origin: &str) -> Result<(), HeaderError> {
         let is_open = self.origins.iter().any(|pattern| pattern == "*");
         if is_open {
             headers.set("Access-Control-Allow-Origin", "*")?;

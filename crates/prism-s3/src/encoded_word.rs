@@ -13,7 +13,6 @@ const MAX_WORD_BYTES: usize = 45;
 
 /// The header value for `text`: the text itself if it is printable ASCII, otherwise encoded
 /// words of UTF-8.
-#[must_use]
 pub fn encode(text: &str) -> Cow<'_, str> {
     let is_printable = text.bytes().all(|b| matches!(b, b' '..=b'~'));
     if is_printable && text.trim() == text {
@@ -35,7 +34,6 @@ pub fn encode(text: &str) -> Cow<'_, str> {
 
 /// The text of a header value. The value stays as it is if a word is malformed or of another
 /// charset, or if the text would hold a word again.
-#[must_use]
 pub fn decode(value: &str) -> Cow<'_, str> {
     if !value.contains(BEGIN) {
         return Cow::Borrowed(value);

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use prism_http::{BodyError, HeadError};
 
-use crate::range::Unsatisfiable;
 use crate::xml::write::Document;
 
 macro_rules! codes {
@@ -16,26 +15,22 @@ macro_rules! codes {
 
         impl Code {
             /// The code that clients see as `text`.
-            #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
                 let all = [$(Self::$name,)*];
                 all.into_iter().find(|code| code.as_str() == text)
             }
 
             /// The code as clients see it.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
             /// The HTTP status of the code.
-            #[must_use]
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)* }
             }
 
             /// The general message of the code.
-            #[must_use]
             pub const fn message(self) -> &'static str {
                 match self { $(Self::$name => $message,)* }
             }
@@ -100,7 +95,6 @@ codes! {
 impl Code {
     /// An error with a message of its own. The client sees the message, so it must not hold
     /// secrets, addresses or paths of this host.
-    #[must_use]
     pub fn with_message(self, message: impl Into<Cow<'static, str>>) -> S3Error {
         S3Error {
             message: message.into(),
@@ -122,7 +116,6 @@ pub struct S3Error {
 
 impl S3Error {
     /// An error with the general message of its code.
-    #[must_use]
     pub const fn new(code: Code) -> Self {
         Self {
             code,
@@ -133,7 +126,6 @@ impl S3Error {
     }
 
     /// The same with the right region, which some clients then use.
-    #[must_use]
     pub fn in_region(self, region: &str) -> Self {
         Self {
             region: Some(region.into()),
@@ -142,25 +134,21 @@ impl S3Error {
     }
 
     /// The code.
-    #[must_use]
     pub const fn code(&self) -> Code {
         self.code
     }
 
     /// The HTTP status.
-    #[must_use]
     pub const fn status(&self) -> u16 {
         self.status
     }
 
     /// The message.
-    #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
     /// The XML body. `resource` is the path of the request.
-    #[must_use]
     pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
         let mut doc = Document::new();
         doc.element("Error", |doc| {
@@ -193,13 +181,6 @@ impl From<HeadError> for S3Error {
             status: error.status(),
             ..code.with_message(error.to_string())
         }
-    }
-}
-
-/// The answer must also carry [`Unsatisfiable::content_range`].
-impl From<Unsatisfiable> for S3Error {
-    fn from(_: Unsatisfiable) -> Self {
-        Self::new(Code::InvalidRange)
     }
 }
 

@@ -61,7 +61,6 @@ impl Default for Hashes {
 
 impl Hashes {
     /// The hashes at the first byte of a body, with or without SHA-256.
-    #[must_use]
     pub fn new(with_sha256: bool) -> Self {
         Self::with_instructions(with_sha256, ShaNi::detect())
     }
@@ -86,7 +85,6 @@ impl Hashes {
     }
 
     /// Ends the body: its MD5, and its SHA-256 if that was wanted.
-    #[must_use]
     pub fn finish(mut self) -> ([u8; 16], Option<[u8; 32]>) {
         let bits = self.len.wrapping_mul(8);
         let (last, count) = self.last(bits.to_le_bytes());

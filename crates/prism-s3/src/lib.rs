@@ -48,7 +48,7 @@ mod conditions;
 mod fields;
 mod unsupported;
 
-pub use auth::{Anonymous, Authenticated, Authenticator, Credentials, Payload, Principal};
+pub use auth::{Authenticated, Authenticator, Payload, Principal};
 pub use conditions::{Conditions, Outcome};
 pub use error::{Code, S3Error};
 pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};

@@ -107,7 +107,6 @@ impl ListObjects {
     /// The key or common prefix behind which the page starts, or `None` for the beginning. If it
     /// ends with the delimiter, it may be a common prefix; then all keys below it are listed
     /// already.
-    #[must_use]
     pub fn after(&self) -> Option<&str> {
         match &self.version {
             ListVersion::V1 { marker } => (!marker.is_empty()).then_some(marker.as_str()),
@@ -120,7 +119,6 @@ impl ListObjects {
     }
 
     /// The continuation token for the page behind `last`.
-    #[must_use]
     pub fn token(last: &str) -> String {
         BASE64URL_NOPAD.encode(last.as_bytes())
     }
@@ -168,7 +166,6 @@ pub(crate) fn is_url_encoded(query: &Query) -> Result<bool, S3Error> {
 }
 
 /// The common prefix that stands for this key in a listing, if one does.
-#[must_use]
 pub fn common_prefix<'k>(prefix: &str, delimiter: Option<&str>, key: &'k str) -> Option<&'k str> {
     let delimiter = delimiter.filter(|delimiter| !delimiter.is_empty())?;
     let rest = key.strip_prefix(prefix)?;
@@ -233,7 +230,6 @@ impl ListMarked {
 
     /// The key, and the version or upload of it, behind which the page starts, or `None` for the
     /// beginning.
-    #[must_use]
     pub fn after(&self) -> Option<(String, String)> {
         let is_given = !self.key_marker.is_empty();
         is_given.then(|| (self.key_marker.clone(), self.id_marker.clone()))

@@ -96,7 +96,6 @@ impl ObjectHeaders {
     }
 
     /// One header; `name` is in lower case.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
@@ -106,16 +105,12 @@ impl ObjectHeaders {
     /// # Errors
     /// Only if the answer would outgrow its bound.
     pub fn add_to(&self, answer: &mut ResponseHead) -> Result<(), HeaderError> {
+        let headers = answer.headers_mut();
         if self.get("content-type").is_none() {
-            answer
-                .headers_mut()
-                .append("content-type", DEFAULT_CONTENT_TYPE)?;
+            headers.append("content-type", DEFAULT_CONTENT_TYPE)?;
         }
-        self.iter().try_for_each(|(name, value)| {
-            answer
-                .headers_mut()
-                .append(name, told(name, value).as_ref())
-        })
+        let mut fields = self.iter();
+        fields.try_for_each(|(name, value)| headers.append(name, told(name, value).as_ref()))
     }
 
     fn put(&mut self, name: String, value: String) {
@@ -131,7 +126,6 @@ impl ObjectHeaders {
 
 /// The value of a header as answers have it: text of other scripts in user metadata becomes
 /// encoded words.
-#[must_use]
 pub fn told<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
     match name.starts_with(USER_PREFIX) {
         true => encoded_word::encode(value),

@@ -21,7 +21,6 @@ impl BucketName {
     }
 
     /// The name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -76,7 +75,6 @@ impl ObjectKey {
     }
 
     /// The key.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -20,16 +20,8 @@ pub struct Policy {
 struct Statement {
     /// Actions of [`READS`].
     actions: Vec<String>,
-    resources: Vec<Resource>,
-}
-
-/// A resource behind `arn:aws:s3:::`. Names of buckets hold no wildcards, and a policy names its
-/// own bucket only.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Resource {
-    Bucket,
-    /// A pattern of keys.
-    Keys(String),
+    /// Patterns of keys; none stands for the bucket itself. A policy names its own bucket only.
+    resources: Vec<Option<String>>,
 }
 
 /// The actions that a policy may allow to everybody.
@@ -43,28 +35,22 @@ const READS: [&str; 5] = [
 const ARN: &str = "arn:aws:s3:::";
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Document {
-    #[serde(rename = "Version")]
     version: Option<String>,
     #[serde(rename = "Id")]
     _id: Option<String>,
-    #[serde(rename = "Statement")]
     statement: OneOrMany<Rule>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Rule {
     #[serde(rename = "Sid")]
     _sid: Option<String>,
-    #[serde(rename = "Effect")]
     effect: String,
-    #[serde(rename = "Principal")]
     principal: Principal,
-    #[serde(rename = "Action")]
     action: OneOrMany<String>,
-    #[serde(rename = "Resource")]
     resource: OneOrMany<String>,
 }
 
@@ -122,7 +108,6 @@ impl Policy {
     }
 
     /// Whether everybody may do this operation.
-    #[must_use]
     pub fn allows(&self, operation: &Operation) -> bool {
         let Some(actions) = operation.actions_for_everybody() else {
             return false;
@@ -133,21 +118,15 @@ impl Policy {
     }
 
     fn allows_action(&self, action: &str, key: Option<&ObjectKey>) -> bool {
+        let covers = |resource: &Option<String>| match (resource, key) {
+            (None, None) => true,
+            (Some(pattern), Some(key)) => fits(pattern, key.as_str()),
+            _ => false,
+        };
         self.statements.iter().any(|statement| {
             statement.actions.iter().any(|of| of == action)
-                && statement.resources.iter().any(|of| of.covers(key))
+                && statement.resources.iter().any(covers)
         })
-    }
-}
-
-impl Resource {
-    /// Whether this is the bucket, or one with this key.
-    fn covers(&self, key: Option<&ObjectKey>) -> bool {
-        match (self, key) {
-            (Self::Bucket, None) => true,
-            (Self::Keys(pattern), Some(key)) => fits(pattern, key.as_str()),
-            _ => false,
-        }
     }
 }
 
@@ -176,15 +155,15 @@ impl Statement {
         let mut resources = Vec::new();
         for arn in rule.resource.into_vec() {
             let resource = arn.strip_prefix(ARN).unwrap_or_default();
-            let (of, resource) = match resource.split_once('/') {
-                Some((of, keys)) => (of, Resource::Keys(keys.to_owned())),
-                None => (resource, Resource::Bucket),
+            let (of, keys) = match resource.split_once('/') {
+                Some((of, keys)) => (of, Some(keys.to_owned())),
+                None => (resource, None),
             };
             if of != bucket.as_str() {
                 return Err(Code::MalformedPolicy
                     .with_message("The policy has a resource of another bucket."));
             }
-            resources.push(resource);
+            resources.push(keys);
         }
         Ok(Self { actions, resources })
     }

@@ -19,12 +19,7 @@ const PATH: &AsciiSet = &UNRESERVED.remove(b'/');
 pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
 
 /// Encodes all but unreserved characters, in upper-case hex.
-#[must_use]
-pub fn encode(text: &str) -> String {
-    encoded(text).into_owned()
-}
-
-fn encoded(text: &str) -> Cow<'_, str> {
+pub fn encode(text: &str) -> Cow<'_, str> {
     match text.bytes().all(is_unreserved) {
         true => Cow::Borrowed(text),
         false => utf8_percent_encode(text, UNRESERVED).into(),
@@ -32,12 +27,7 @@ fn encoded(text: &str) -> Cow<'_, str> {
 }
 
 /// As [`encode`], but does not encode `/`.
-#[must_use]
-pub fn encode_path(text: &str) -> String {
-    encoded_path(text).into_owned()
-}
-
-pub(crate) fn encoded_path(text: &str) -> Cow<'_, str> {
+pub fn encode_path(text: &str) -> Cow<'_, str> {
     match text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
         true => Cow::Borrowed(text),
         false => utf8_percent_encode(text, PATH).into(),
@@ -47,7 +37,7 @@ pub(crate) fn encoded_path(text: &str) -> Cow<'_, str> {
 /// A name in an answer, percent-encoded where the client asked for that.
 pub(crate) fn name(text: &str, url_encoded: bool) -> Cow<'_, str> {
     match url_encoded {
-        true => encoded_path(text),
+        true => encode_path(text),
         false => Cow::Borrowed(text),
     }
 }
@@ -116,7 +106,6 @@ impl Query {
     }
 
     /// The first value of this parameter.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.pairs
             .iter()
@@ -125,7 +114,6 @@ impl Query {
     }
 
     /// Whether the parameter is present, with or without a value.
-    #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
@@ -142,10 +130,9 @@ impl Query {
 
     /// The canonical form of SigV4: all but the signature, encoded, and sorted by name and then
     /// value.
-    #[must_use]
     pub fn canonical(&self) -> String {
         let pairs = self.iter().filter(|(name, _)| *name != SIGNATURE);
-        let mut pairs: Vec<_> = pairs.map(|(n, v)| (encoded(n), encoded(v))).collect();
+        let mut pairs: Vec<_> = pairs.map(|(n, v)| (encode(n), encode(v))).collect();
         pairs.sort_unstable();
         let bytes = pairs.iter().map(|(n, v)| n.len() + v.len() + 2);
         let mut joined = String::with_capacity(bytes.sum());
@@ -168,10 +155,10 @@ pub(crate) fn is_amz(name: &str) -> bool {
 }
 
 fn form_decode(text: &str) -> Result<String, S3Error> {
-    if text.contains('+') {
-        return decode(&text.replace('+', " ")).map(Cow::into_owned);
+    match text.contains('+') {
+        true => decode(&text.replace('+', " ")).map(Cow::into_owned),
+        false => decode(text).map(Cow::into_owned),
     }
-    decode(text).map(Cow::into_owned)
 }
 
 #[cfg(test)]

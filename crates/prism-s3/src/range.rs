@@ -3,6 +3,8 @@
 
 use prism_http::Headers;
 
+use crate::fields::is_digits;
+
 /// The range of a request, before the object's size is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeSpec {
@@ -27,8 +29,7 @@ pub struct ByteRange {
 
 /// The range does not overlap an object of this size: answer 416 `InvalidRange`
 /// with [`Unsatisfiable::content_range`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the range does not overlap the object of {size} bytes")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsatisfiable {
     /// Size of the object in bytes.
     pub size: u64,
@@ -36,7 +37,6 @@ pub struct Unsatisfiable {
 
 impl RangeSpec {
     /// The range of a request. `None` if there is none, or one that must be ignored.
-    #[must_use]
     pub fn from_headers(headers: &Headers) -> Option<Self> {
         let mut values = headers.get_all("range");
         match (values.next(), values.next()) {
@@ -46,7 +46,6 @@ impl RangeSpec {
     }
 
     /// Parses `bytes=a-b`, `bytes=a-` or `bytes=-n`.
-    #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         let (unit, range) = value.split_once('=')?;
         if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -85,20 +84,17 @@ impl RangeSpec {
 
 impl ByteRange {
     /// Offset of the first byte.
-    #[must_use]
     pub const fn offset(self) -> u64 {
         self.first
     }
 
     /// Number of bytes; at least one.
-    #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub const fn len(self) -> u64 {
         self.last - self.first + 1
     }
 
     /// The value of `Content-Range` for a 206 answer.
-    #[must_use]
     pub fn content_range(self) -> String {
         format!("bytes {}-{}/{}", self.first, self.last, self.size)
     }
@@ -106,7 +102,6 @@ impl ByteRange {
 
 impl Unsatisfiable {
     /// The value of `Content-Range` for a 416 answer.
-    #[must_use]
     pub fn content_range(self) -> String {
         format!("bytes */{}", self.size)
     }
@@ -114,10 +109,7 @@ impl Unsatisfiable {
 
 /// Reads digits only. A number that is too large for any object counts as the largest one.
 fn offset(text: &str) -> Option<u64> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    Some(text.parse().unwrap_or(u64::MAX))
+    is_digits(text).then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -86,7 +86,6 @@ impl Tags {
 
     /// The tags in the form of a query: at most 5 KiB of ASCII letters, or three times as many
     /// bytes with other characters.
-    #[must_use]
     pub fn encode(&self) -> String {
         let pairs: Vec<_> = self
             .iter()
@@ -101,13 +100,11 @@ impl Tags {
     }
 
     /// How many there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
     /// Whether there is none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

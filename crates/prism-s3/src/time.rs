@@ -19,7 +19,6 @@ const IMF: &[BorrowedFormatItem<'_>] = format_description!(
 );
 
 /// `20130524T000000Z`, as in `x-amz-date`.
-#[must_use]
 pub fn iso_basic(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
     let mut text = String::with_capacity(16);
@@ -35,7 +34,6 @@ pub fn iso_basic(time: OffsetDateTime) -> String {
 }
 
 /// Reads `20130524T000000Z`.
-#[must_use]
 pub fn parse_iso_basic(text: &str) -> Option<OffsetDateTime> {
     let (date, time) = text.as_bytes().split_first_chunk()?;
     let [b'T', time @ .., b'Z'] = time else {
@@ -71,14 +69,13 @@ fn push_year(text: &mut String, time: OffsetDateTime) {
     }
 }
 
-/// `2013-05-24T00:00:00.000Z`, as in XML bodies.
-#[must_use]
+/// `2013-05-24T00:00:00.000Z`, as in XML bodies. A year beyond four digits gives an empty text.
 pub fn iso_millis(time: OffsetDateTime) -> String {
-    formatted(time, ISO_MILLIS)
+    let time = time.to_offset(UtcOffset::UTC);
+    time.format(ISO_MILLIS).unwrap_or_default()
 }
 
 /// `Fri, 24 May 2013 00:00:00 GMT`, as in `Date` and `Last-Modified`.
-#[must_use]
 pub fn http_date(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
     let name = |names: &[&'static str], n: u8| names.get(usize::from(n)).copied();
@@ -106,19 +103,11 @@ pub fn http_date(time: OffsetDateTime) -> String {
 
 /// Reads an HTTP date. Other zones than GMT are accepted, because some clients send `+0000`. The
 /// two obsolete forms are not.
-#[must_use]
 pub fn parse_http_date(text: &str) -> Option<OffsetDateTime> {
     PrimitiveDateTime::parse(text, IMF)
         .map(PrimitiveDateTime::assume_utc)
         .or_else(|_| OffsetDateTime::parse(text, &Rfc2822))
         .ok()
-}
-
-/// Formats a time. A year beyond four digits gives an empty text.
-fn formatted(time: OffsetDateTime, form: &[BorrowedFormatItem<'_>]) -> String {
-    time.to_offset(UtcOffset::UTC)
-        .format(form)
-        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -143,8 +132,8 @@ mod tests {
         for n in 0..5000 {
             // Up to the year 9999, some four and a half years apart.
             let t = OffsetDateTime::from_unix_timestamp(n * 50_679_113 % 253_402_300_800).unwrap();
-            assert_eq!(http_date(t), formatted(t, IMF));
-            assert_eq!(iso_basic(t), formatted(t, iso));
+            assert_eq!(http_date(t), t.format(IMF).unwrap());
+            assert_eq!(iso_basic(t), t.format(iso).unwrap());
             assert_eq!(parse_iso_basic(&iso_basic(t)), Some(t));
         }
     }

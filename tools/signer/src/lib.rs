@@ -117,7 +117,8 @@ impl Signer {
         let time = iso_basic(now);
         let scope = self.scope(&time);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let credential = encode(&format!("{}/{scope}", self.access_key));
+        let credential = format!("{}/{scope}", self.access_key);
+        let credential = encode(&credential);
         let mut query = query.to_owned();
         if !query.is_empty() {
             query.push('&');

@@ -6,18 +6,18 @@
 //! If it signed chunk by chunk, [`Payload::Streaming`] has the verifier of the chunks
 //! ([`crate::StreamDecoder`]). Signatures of version 2 are refused.
 
-mod credentials;
 mod header;
 mod keys;
 mod query;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, hmac};
 use prism_http::{Method, RequestHead};
+use zeroize::Zeroizing;
 
-pub use self::credentials::Credentials;
 use self::header::{Authorization, Signed, malformed};
 use self::keys::SigningKeys;
 pub use self::query::with_hoisted;
@@ -28,23 +28,11 @@ use crate::streaming::{Chain, Form, Seed, Streaming, is_announced};
 use crate::time::iso_basic;
 use crate::{Code, ObjectOperation, Operation, S3Error};
 
-/// The permissions of a caller without a signature.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Anonymous {
-    /// Nothing.
-    #[default]
-    Deny,
-    /// Read objects and list the keys of a bucket, but not list buckets.
-    Read,
-    /// The same if the bucket's policy allows it to everybody. The caller of this crate asks
-    /// the policy ([`crate::Policy`]).
-    ByPolicy,
-}
-
 /// The caller of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// A caller without a signature, whom [`Anonymous`] allows.
+    /// A caller without a signature. The caller of this crate decides whether anybody may read,
+    /// or asks the bucket's policy ([`crate::Policy`]).
     Anonymous,
     /// The holder of the secret of this access key.
     AccessKey(String),
@@ -81,13 +69,6 @@ pub enum Payload {
     Streaming(Streaming),
 }
 
-/// A value of `x-amz-content-sha256`.
-enum Announced {
-    Unsigned,
-    Sha256([u8; 32]),
-    Streaming(Form),
-}
-
 /// The outcome of a successful authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
@@ -98,22 +79,26 @@ pub struct Authenticated {
 }
 
 /// Verifies requests for one region. It caches derived keys: for other credentials, make a new
-/// one.
+/// one. It cannot be printed, and wipes secrets on drop.
 pub struct Authenticator {
-    credentials: Credentials,
+    /// By access key.
+    secrets: HashMap<String, Zeroizing<String>>,
     region: String,
-    anonymous: Anonymous,
     keys: SigningKeys,
 }
 
 impl Authenticator {
-    /// A verifier that accepts signatures for this region.
-    #[must_use]
-    pub fn new(credentials: Credentials, region: impl Into<String>, anonymous: Anonymous) -> Self {
+    /// A verifier that accepts signatures for this region, by these access keys and secrets.
+    pub fn new<'s>(
+        credentials: impl IntoIterator<Item = (&'s str, &'s str)>,
+        region: impl Into<String>,
+    ) -> Self {
+        let credentials = credentials.into_iter();
+        let secrets =
+            credentials.map(|(key, secret)| (key.to_owned(), Zeroizing::new(secret.to_owned())));
         Self {
-            credentials,
+            secrets: secrets.collect(),
             region: region.into(),
-            anonymous,
             keys: SigningKeys::default(),
         }
     }
@@ -140,24 +125,8 @@ impl Authenticator {
         };
         match signed {
             Some(signed) => self.verify(head, &query, &signed, now),
-            None => self.anonymous(head),
+            None => anonymous(head),
         }
-    }
-
-    fn anonymous(&self, head: &RequestHead) -> Result<Authenticated, S3Error> {
-        // Browsers do not sign preflights.
-        let allowed = match head.method() {
-            Method::Options => true,
-            Method::Get | Method::Head => self.anonymous != Anonymous::Deny,
-            _ => false,
-        };
-        if allowed {
-            return Ok(Authenticated {
-                principal: Principal::Anonymous,
-                payload: Payload::Unsigned,
-            });
-        }
-        Err(Code::AccessDenied.into())
     }
 
     fn verify(
@@ -171,8 +140,7 @@ impl Authenticator {
         let authorization = &signed.authorization;
         let time = self.check_scope(signed.time, authorization)?;
         let content = signed.content(head.headers())?;
-        let announced = Announced::parse(content)?;
-        let signs_chunks = matches!(announced, Announced::Streaming(form) if form.signed);
+        let (mut payload, signs_chunks) = announced(content)?;
         if signs_chunks && signed.of_url.is_some() {
             return Err(Code::InvalidRequest
                 .with_message("The chunks of a presigned upload cannot be signed."));
@@ -187,22 +155,16 @@ impl Authenticator {
         };
         let string_to_sign = canonical.string_to_sign(&time, authorization.scope)?;
         self.check_signature(authorization, &string_to_sign)?;
-        let payload = match announced {
-            Announced::Unsigned => Payload::Unsigned,
-            Announced::Sha256(hash) => Payload::Sha256(hash),
-            Announced::Streaming(form) => {
-                let seed = Seed {
-                    signature: authorization.signature,
-                    time: signed.time,
-                };
-                let chain = || self.chain(authorization.access_key, seed);
-                let chain = form.signed.then(chain).transpose()?;
-                Payload::Streaming(Streaming {
-                    trailer: form.trailer,
-                    chain: chain.map(Box::new),
-                })
-            }
-        };
+        if let Payload::Streaming(streaming) = &mut payload
+            && signs_chunks
+        {
+            let seed = Seed {
+                signature: authorization.signature,
+                time: signed.time,
+            };
+            let chain = self.chain(authorization.access_key, seed)?;
+            streaming.chain = Some(Box::new(chain));
+        }
         let principal = Principal::AccessKey(authorization.access_key.to_owned());
         Ok(Authenticated { principal, payload })
     }
@@ -258,30 +220,43 @@ impl Authenticator {
     }
 
     fn signing_key(&self, access_key: &str, scope: Scope<'_>) -> Result<Arc<hmac::Key>, S3Error> {
-        let secret = self.credentials.secret(access_key);
+        let secret = self.secrets.get(access_key);
         let secret = secret.ok_or(Code::InvalidAccessKeyId)?;
         Ok(self.keys.key(access_key, secret, scope))
     }
 }
 
-impl Announced {
-    fn parse(text: &str) -> Result<Self, S3Error> {
-        if text == UNSIGNED {
-            return Ok(Self::Unsigned);
-        }
-        if let Some(form) = Form::parse(text) {
-            return Ok(Self::Streaming(form));
-        }
-        if is_announced(text.as_bytes()) {
-            return Err(Code::NotImplemented.with_message(format!(
-                "A body in chunks of the form {text:.64} is not implemented."
-            )));
-        }
-        parse_hex(text).map(Self::Sha256).ok_or_else(|| {
-            Code::InvalidArgument.with_message(
-                "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
-                 or name a form of chunks.",
-            )
-        })
+/// The outcome for a request without a signature.
+fn anonymous(head: &RequestHead) -> Result<Authenticated, S3Error> {
+    // Browsers do not sign preflights.
+    match head.method() {
+        Method::Options | Method::Get | Method::Head => Ok(Authenticated {
+            principal: Principal::Anonymous,
+            payload: Payload::Unsigned,
+        }),
+        _ => Err(Code::AccessDenied.into()),
     }
+}
+
+/// The payload of a value of `x-amz-content-sha256`, and whether its chunks are signed.
+fn announced(text: &str) -> Result<(Payload, bool), S3Error> {
+    if text == UNSIGNED {
+        return Ok((Payload::Unsigned, false));
+    }
+    if let Some(Form { signed, trailer }) = Form::parse(text) {
+        let chain = None;
+        return Ok((Payload::Streaming(Streaming { trailer, chain }), signed));
+    }
+    if is_announced(text.as_bytes()) {
+        return Err(Code::NotImplemented.with_message(format!(
+            "A body in chunks of the form {text:.64} is not implemented."
+        )));
+    }
+    let hash = parse_hex(text).ok_or_else(|| {
+        Code::InvalidArgument.with_message(
+            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
+             or name a form of chunks.",
+        )
+    })?;
+    Ok((Payload::Sha256(hash), false))
 }

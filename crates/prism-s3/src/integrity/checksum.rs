@@ -39,7 +39,6 @@ pub enum ChecksumType {
 
 impl ChecksumType {
     /// The name in headers and XML.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Composite => "COMPOSITE",
@@ -48,7 +47,6 @@ impl ChecksumType {
     }
 
     /// Reads what [`ChecksumType::as_str`] gives.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Composite, Self::FullObject]
             .into_iter()
@@ -67,7 +65,6 @@ impl Algorithm {
     ];
 
     /// The header that carries it, in requests and answers.
-    #[must_use]
     pub const fn header(self) -> &'static str {
         match self {
             Self::Crc32 => "x-amz-checksum-crc32",
@@ -79,7 +76,6 @@ impl Algorithm {
     }
 
     /// Its name in S3's terms.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -91,7 +87,6 @@ impl Algorithm {
     }
 
     /// The algorithm of a header's name, in lower case.
-    #[must_use]
     pub fn from_header(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|a| a.header() == name)
     }
@@ -110,7 +105,6 @@ impl Algorithm {
     }
 
     /// The type of checksum of an object in parts, if the client names none.
-    #[must_use]
     pub const fn default_type(self) -> ChecksumType {
         match self {
             Self::Crc64Nvme => ChecksumType::FullObject,
@@ -120,7 +114,6 @@ impl Algorithm {
 
     /// Whether objects in parts can have such a checksum. One of the whole bytes must follow
     /// from those of the parts.
-    #[must_use]
     pub const fn allows(self, kind: ChecksumType) -> bool {
         match kind {
             ChecksumType::Composite => !matches!(self, Self::Crc64Nvme),
@@ -156,7 +149,6 @@ impl Algorithm {
 
     /// The checksum of an object whose parts have these checksums, in the form of headers, and
     /// lengths in bytes. `None` if one of them is no checksum, or if there is no such type.
-    #[must_use]
     pub fn of_parts<'a>(
         self,
         kind: ChecksumType,

@@ -84,7 +84,6 @@ impl Expected {
     }
 
     /// Whether the client gave another digest of the body than the signed one.
-    #[must_use]
     pub fn is_checked(&self) -> bool {
         self.md5.is_some() || self.checksum.is_some()
     }
@@ -92,7 +91,6 @@ impl Expected {
 
 /// The ETag of an object in parts, without quotes: the MD5 of the parts' MD5s
 /// and their number. `None` if one of the parts' ETags is no MD5.
-#[must_use]
 pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
     let (mut hashes, mut count) = (Hashes::new(false), 0_usize);
     for etag in etags {
@@ -122,7 +120,6 @@ pub struct Digests {
 
 impl Digests {
     /// The ETag of an object uploaded in one piece, with its quotes.
-    #[must_use]
     pub fn etag(&self) -> String {
         format!("\"{}\"", HEXLOWER.encode(&self.md5))
     }
@@ -130,7 +127,6 @@ impl Digests {
 
 impl BodyDigest {
     /// The digest at the first byte of a body.
-    #[must_use]
     pub fn new(expected: Expected) -> Self {
         Self {
             hashes: Hashes::new(expected.sha256.is_some()),

@@ -124,7 +124,6 @@ pub enum Document {
 
 impl Document {
     /// The document's name in queries.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cors => "cors",

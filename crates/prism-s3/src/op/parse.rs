@@ -37,7 +37,6 @@ impl Operation {
     }
 
     /// The bucket that a request names, even if the rest of the request is invalid.
-    #[must_use]
     pub fn bucket_named(head: &RequestHead) -> Option<BucketName> {
         let path = decode(head.path()).ok()?;
         BucketName::parse(names(&path).0).ok()

@@ -5,7 +5,6 @@ use crate::{BucketName, Code, S3Error};
 
 impl Operation {
     /// The object, if the operation has one.
-    #[must_use]
     pub const fn object(&self) -> Option<&ObjectRef> {
         match self {
             Self::Object(object, _) => Some(object),
@@ -14,7 +13,6 @@ impl Operation {
     }
 
     /// The bucket, if the operation has one.
-    #[must_use]
     pub const fn bucket(&self) -> Option<&BucketName> {
         match self {
             Self::Bucket(bucket, _) => Some(bucket),
@@ -24,21 +22,18 @@ impl Operation {
     }
 
     /// The error that answers an unsupported operation.
-    #[must_use]
     pub fn not_implemented(what: &str) -> S3Error {
         Code::NotImplemented.with_message(format!("{what} is not implemented."))
     }
 
     /// Whether an object's bytes go between the client and the object's owner, so that
     /// bringing them together is worth a hand-off.
-    #[must_use]
     pub const fn moves_data(&self) -> bool {
         use ObjectOperation::{Get, Put, UploadPart};
         matches!(self, Self::Object(_, Put(_) | Get(_) | UploadPart(_)))
     }
 
     /// Whether the operation only reads an object, so that every replica may answer it.
-    #[must_use]
     pub const fn only_reads_object(&self) -> bool {
         matches!(self, Self::Object(..)) && self.may_be_anonymous()
     }

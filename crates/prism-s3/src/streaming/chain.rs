@@ -49,7 +49,6 @@ impl Chain {
 
     /// The chain's start. Another node that knows the caller's secret makes the same chain from
     /// it ([`crate::Authenticator::chain`]).
-    #[must_use]
     pub fn seed(&self) -> Seed {
         self.seed
     }

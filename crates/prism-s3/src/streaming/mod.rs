@@ -111,16 +111,6 @@ pub struct StreamDecoder {
     left: u64,
 }
 
-/// The result of one call of [`StreamDecoder::consume`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use]
-pub struct Decoded {
-    /// Bytes of data, as a range of the input. It may be empty.
-    pub data: Range<usize>,
-    /// Bytes of the input that were used: all of them, unless `data` is not empty.
-    pub consumed: usize,
-}
-
 #[derive(Debug)]
 enum State {
     /// The line before a chunk.
@@ -159,12 +149,13 @@ impl StreamDecoder {
     }
 
     /// Reads the next bytes of the body. Returns the data of one chunk at a time, before the
-    /// chunk's signature is verified.
+    /// chunk's signature is verified, as a range of the input. The range may be empty. The
+    /// bytes up to its end are used.
     ///
     /// # Errors
     /// `SignatureDoesNotMatch`, or an error about malformed input. The caller must then drop the
     /// decoder and the data from it.
-    pub fn consume(&mut self, input: &[u8]) -> Result<Decoded, S3Error> {
+    pub fn consume(&mut self, input: &[u8]) -> Result<Range<usize>, S3Error> {
         let mut at = 0;
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
             if let State::Data { left } = &mut self.state {
@@ -178,18 +169,11 @@ impl StreamDecoder {
                     self.end_chunk()?;
                     self.state = State::End { cr: false };
                 }
-                let end = at + taken;
-                return Ok(Decoded {
-                    data: at..end,
-                    consumed: end,
-                });
+                return Ok(at..at + taken);
             }
             at += self.take_framing(rest)?;
         }
-        Ok(Decoded {
-            data: at..at,
-            consumed: at,
-        })
+        Ok(at..at)
     }
 
     /// Ends the HTTP body. Returns the checksum behind the data.

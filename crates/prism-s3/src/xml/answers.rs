@@ -11,7 +11,6 @@ use crate::time::iso_millis;
 use crate::{BucketName, S3Error};
 
 /// `ListAllMyBucketsResult`: buckets with their creation times.
-#[must_use]
 pub fn list_buckets<'a>(
     buckets: impl IntoIterator<Item = (&'a BucketName, OffsetDateTime)>,
 ) -> Vec<u8> {
@@ -29,7 +28,6 @@ pub fn list_buckets<'a>(
 }
 
 /// `LocationConstraint`. S3 writes nothing for `us-east-1`.
-#[must_use]
 pub fn location(region: &str) -> Vec<u8> {
     document("LocationConstraint", |doc| {
         if region != "us-east-1" {
@@ -39,7 +37,6 @@ pub fn location(region: &str) -> Vec<u8> {
 }
 
 /// `CopyObjectResult` or `CopyPartResult`. The `etag` comes with its quotes.
-#[must_use]
 pub fn copy_result(
     is_part: bool,
     etag: &str,
@@ -68,7 +65,6 @@ pub struct Deleted {
 }
 
 /// `DeleteResult`; with `quiet`, failures only.
-#[must_use]
 pub fn delete_result<'a>(
     quiet: bool,
     results: impl IntoIterator<Item = DeleteResult<'a>>,
@@ -99,7 +95,6 @@ pub fn delete_result<'a>(
 }
 
 /// `Tagging`.
-#[must_use]
 pub fn tagging(tags: &Tags) -> Vec<u8> {
     document("Tagging", |doc| {
         doc.element("TagSet", |doc| {
@@ -114,7 +109,6 @@ pub fn tagging(tags: &Tags) -> Vec<u8> {
 }
 
 /// `VersioningConfiguration`; with nothing for a bucket that never kept versions.
-#[must_use]
 pub fn versioning(enabled: Option<bool>) -> Vec<u8> {
     let status = enabled.map(|enabled| match enabled {
         true => "Enabled",
@@ -157,7 +151,6 @@ pub struct PartsOfObject {
 
 impl Attributes {
     /// `GetObjectAttributesResponse`.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         document("GetObjectAttributesResponse", |doc| {
             doc.optional("ETag", self.etag.as_deref());

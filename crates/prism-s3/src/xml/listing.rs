@@ -108,7 +108,6 @@ fn write_listing(doc: &mut Document, listing: &Listing, max: &str) {
 
 impl ListPage<'_> {
     /// `ListBucketResult`.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let listing = &self.request.listing;
         let parameters = |doc: &mut Document| {
@@ -154,7 +153,6 @@ impl ListPage<'_> {
 
 impl VersionsPage<'_> {
     /// `ListVersionsResult`.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let listing = &self.request.listing;
         let name = |text| name(text, listing.url_encoded);
@@ -192,7 +190,6 @@ impl VersionsPage<'_> {
 
 impl UploadsPage<'_> {
     /// `ListMultipartUploadsResult`.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let listing = &self.request.listing;
         let name = |text| name(text, listing.url_encoded);

@@ -10,7 +10,6 @@ use crate::time::iso_millis;
 use crate::{BucketName, ObjectKey};
 
 /// `InitiateMultipartUploadResult`.
-#[must_use]
 pub fn initiate_result(bucket: &BucketName, key: &ObjectKey, upload: &str) -> Vec<u8> {
     document("InitiateMultipartUploadResult", |doc| {
         doc.text("Bucket", bucket.as_str());
@@ -29,7 +28,6 @@ pub struct Completed {
 }
 
 /// `CompleteMultipartUploadResult`.
-#[must_use]
 pub fn complete_result(
     location: &str,
     bucket: &BucketName,
@@ -89,7 +87,6 @@ pub struct PartsPage<'a> {
 
 impl PartsPage<'_> {
     /// `ListPartsResult`.
-    #[must_use]
     pub fn xml(&self) -> Vec<u8> {
         let request = self.request;
         document("ListPartsResult", |doc| {

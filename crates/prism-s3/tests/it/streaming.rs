@@ -4,8 +4,8 @@ use data_encoding::BASE64;
 use prism_http::{Headers, Limits, RequestHead};
 use prism_s3::time::parse_iso_basic;
 use prism_s3::{
-    Anonymous, Authenticator, BodyDigest, Code, Credentials, Expected, ObjectOperation, Operation,
-    Payload, S3Error, StreamDecoder,
+    Authenticator, BodyDigest, Code, Expected, ObjectOperation, Operation, Payload, S3Error,
+    StreamDecoder,
 };
 
 use super::names::name;
@@ -70,10 +70,10 @@ impl Upload {
         let mut data = Vec::new();
         for mut rest in pieces {
             while !rest.is_empty() {
-                let step = decoder.consume(rest)?;
-                assert!(step.consumed > 0 && step.data.end <= step.consumed);
-                data.extend_from_slice(&rest[step.data]);
-                rest = &rest[step.consumed..];
+                let range = decoder.consume(rest)?;
+                assert!(range.end > 0);
+                data.extend_from_slice(&rest[range.clone()]);
+                rest = &rest[range.end..];
             }
         }
         digest.update(&data);
@@ -124,12 +124,11 @@ fn published(kind: &str, seed: &str, chunks: [&str; 3], trailer: Option<&str>) -
         Some(_) => fields.push(("x-amz-trailer", "x-amz-checksum-crc32c")),
     }
     let head = head("PUT", "/examplebucket/chunkObject.txt", &fields);
-    let mut credentials = Credentials::new();
-    credentials.insert(
+    let credentials = [(
         "AKIAIOSFODNN7EXAMPLE",
         "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-    );
-    let authenticator = Authenticator::new(credentials, "us-east-1", Anonymous::Deny);
+    )];
+    let authenticator = Authenticator::new(credentials, "us-east-1");
     let now = parse_iso_basic("20130524T000000Z").unwrap();
     let known = authenticator.authenticate(&head, now).unwrap();
     let Payload::Streaming(streaming) = &known.payload else {
