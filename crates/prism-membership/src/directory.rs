@@ -46,11 +46,8 @@ impl Directory {
     /// The nodes of the file.
     pub fn of(config: &Config) -> Self {
         let nodes = config.nodes.iter();
-        Self(
-            nodes
-                .map(|node| (node.name.clone(), Host::of(node)))
-                .collect(),
-        )
+        let hosts = nodes.map(|node| (node.name.clone(), Host::of(node)));
+        Self(hosts.collect())
     }
 
     /// These nodes and the registered ones. A node's own registration outranks this file.

@@ -158,10 +158,7 @@ pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
 
 /// Makes the state of a new cluster, with the users of the file, unless another backend
 /// has made it. Every step can be repeated.
-///
-/// # Errors
-/// etcd does not answer, or the file cannot be used.
-pub async fn found(
+pub(crate) async fn found(
     client: &Client,
     keys: &Keys,
     config: &Config,
@@ -186,10 +183,8 @@ pub async fn put_users(client: &Client, keys: &Keys, config: &Config) -> anyhow:
     if config.s3.credentials_file.as_os_str().is_empty() {
         return Ok(0);
     }
-    let users = config
-        .s3
-        .load_credentials()
-        .context("s3.credentials_file")?;
+    let users = config.s3.load_credentials();
+    let users = users.context("s3.credentials_file")?;
     for some in users.chunks(CHANGES_AT_ONCE) {
         let changes = some.iter().map(|user| keys.put_user(user));
         let changes = changes.collect::<Result<Vec<_>, _>>()?;

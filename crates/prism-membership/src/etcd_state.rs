@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 
 use super::directory::{Directory, Host};
-use super::etcd::{self, Keys, Pause};
+use super::etcd::{self, Keys};
 use super::registry::Registry;
 use super::users::Users;
 use super::{Cluster, Kind, Lease, first_state};
@@ -43,54 +43,18 @@ pub(super) struct EtcdThread {
 #[derive(Default)]
 pub(super) struct Channels {
     /// This node's report.
-    reports: watch::Sender<Report>,
+    pub(super) reports: watch::Sender<Report>,
     /// The testimony of this node's store, if it has one.
-    testimony: watch::Sender<Option<Testimony>>,
+    pub(super) testimony: watch::Sender<Option<Testimony>>,
     /// True asks for the lease to be given back.
     pub(super) giving_back: watch::Sender<bool>,
     /// True once etcd has ended the lease.
     pub(super) given_back: watch::Sender<bool>,
     pub(super) known: watch::Sender<Arc<Known>>,
-    pub(super) pause: watch::Sender<Pause>,
     /// The reason why no node may act by `known`.
     pub(super) fault: watch::Sender<Option<Fault>>,
     directory: watch::Sender<Arc<Directory>>,
     users: watch::Sender<Users>,
-}
-
-impl EtcdThread {
-    /// Asks the cluster to go on without the backend `name`, which is this one. Waits until all
-    /// others act by a state in which it is out. Returns at once if this backend has keys that
-    /// no other one has.
-    pub(super) async fn leave(&self, name: &str) {
-        let mut known = self.channels.known.subscribe();
-        if known.borrow().is_only_owner(name) {
-            return;
-        }
-        self.report(|report| report.leaving = true);
-        let _ = known.wait_for(|known| known.is_without(name)).await;
-    }
-
-    pub(super) fn report(&self, change: impl FnOnce(&mut Report)) {
-        self.channels.reports.send_if_modified(|report| {
-            let before = *report;
-            change(report);
-            *report != before
-        });
-    }
-
-    /// Updates the store's testimony: the store has saved `state` and acts by it.
-    pub(super) fn set_saved_state(&self, state: &State) {
-        self.channels
-            .testimony
-            .send_if_modified(|testimony| match testimony {
-                Some(testimony) => {
-                    (testimony.epoch, testimony.state) = (state.epoch, Some(state.clone()));
-                    true
-                }
-                None => false,
-            });
-    }
 }
 
 /// This node.

@@ -25,11 +25,11 @@ const FOR_EVER: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct Lease(Arc<Inner>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inner {
     /// The end of the lease by [`now_ns`]; 0 without a lease.
     until_ns: AtomicU64,
-    /// A count of leases and of their ends: odd while there is a lease.
+    /// A count of leases.
     term: AtomicU64,
 }
 
@@ -42,16 +42,13 @@ impl Lease {
     pub fn for_ever() -> Self {
         Self(Arc::new(Inner {
             until_ns: AtomicU64::new(FOR_EVER),
-            term: AtomicU64::new(1),
+            term: AtomicU64::new(0),
         }))
     }
 
     /// A lease that etcd has not granted yet.
     pub(super) fn none() -> Self {
-        Self(Arc::new(Inner {
-            until_ns: AtomicU64::new(0),
-            term: AtomicU64::new(0),
-        }))
+        Self(Arc::default())
     }
 
     /// Whether this node may serve.
@@ -62,9 +59,10 @@ impl Lease {
     /// The present term, for the start of a read or a change. `None`: this node must not
     /// serve.
     pub fn begin(&self) -> Option<LeaseTerm> {
-        let term = self.0.term.load(Ordering::Acquire);
+        // Read first, so that the term is the one of this end or a later one.
         let until_ns = self.0.until_ns.load(Ordering::Acquire);
-        let is_valid = term % 2 == 1 && (until_ns == FOR_EVER || now_ns() < until_ns);
+        let term = self.0.term.load(Ordering::Acquire);
+        let is_valid = until_ns == FOR_EVER || now_ns() < until_ns;
         is_valid.then_some(LeaseTerm(term))
     }
 
@@ -88,20 +86,14 @@ impl Lease {
         let ttl_ns = u64::try_from(ttl.as_nanos()).unwrap_or(0);
         let until = asked_ns.saturating_add(ttl_ns - ttl_ns / 10);
         // A lease that has ended meanwhile begins a new term.
-        if self.0.term.load(Ordering::Acquire) % 2 == 1 && !self.is_valid() {
-            self.0.term.fetch_add(2, Ordering::AcqRel);
-        }
-        self.0.until_ns.fetch_max(until, Ordering::AcqRel);
-        if self.0.term.load(Ordering::Acquire).is_multiple_of(2) {
+        if !self.is_valid() {
             self.0.term.fetch_add(1, Ordering::AcqRel);
         }
+        self.0.until_ns.fetch_max(until, Ordering::AcqRel);
     }
 
     /// Ends the lease.
     pub(super) fn end(&self) {
-        if self.0.term.load(Ordering::Acquire) % 2 == 1 {
-            self.0.term.fetch_add(1, Ordering::AcqRel);
-        }
         self.0.until_ns.store(0, Ordering::Release);
     }
 }

@@ -64,8 +64,7 @@ impl Cluster {
             return etcd_state::join(config, name, testimony);
         }
         let file = UsersFile::open(&config.s3)?;
-        let users = file.users();
-        Self::fixed(config, users, Some(file))
+        Self::fixed(config, file.users(), Some(file))
     }
 
     /// A cluster that never changes, with these users.
@@ -122,9 +121,25 @@ impl Cluster {
     /// now on the node acts by no earlier state.
     pub fn adopted(&self, state: &State) {
         if let Some(etcd) = self.etcd() {
-            etcd.set_saved_state(state);
+            etcd.channels.testimony.send_if_modified(|testimony| {
+                if let Some(testimony) = testimony {
+                    (testimony.epoch, testimony.state) = (state.epoch, Some(state.clone()));
+                }
+                testimony.is_some()
+            });
         }
         self.report(|report| report.epoch = report.epoch.max(state.epoch));
+    }
+
+    /// Changes this node's report of itself, which the other backends read in etcd.
+    pub fn report(&self, change: impl FnOnce(&mut Report)) {
+        if let Some(etcd) = self.etcd() {
+            etcd.channels.reports.send_if_modified(|report| {
+                let before = *report;
+                change(report);
+                *report != before
+            });
+        }
     }
 
     /// The reason why no node serves, if the state in etcd contradicts the stores.
@@ -132,26 +147,21 @@ impl Cluster {
         self.etcd()?.channels.fault.borrow().clone()
     }
 
-    /// The pauses of writes that steps ask for; `None` in a static cluster.
-    pub fn pauses(&self) -> Option<watch::Receiver<etcd::Pause>> {
-        Some(self.etcd()?.channels.pause.subscribe())
-    }
-
-    /// Reports that no write is in progress here, as `pause` asks.
-    pub fn paused(&self, pause: etcd::Pause) {
-        self.report(|report| report.paused = pause.number);
-    }
-
-    /// Asks the cluster to go on without this backend, called `name`, and waits until it does,
-    /// at most for `limit`. The backend serves meanwhile.
+    /// Asks the cluster to go on without this backend, called `name`, and waits until all others
+    /// act by a state in which it is out, at most for `limit`. The backend serves meanwhile.
+    /// Returns at once if this backend has keys that no other one has.
     pub async fn leave(&self, name: &str, limit: Duration) {
-        let Some(etcd) = self.etcd().filter(|_| self.lease.left().is_some()) else {
+        let Some(known) = self.known().filter(|_| self.lease.left().is_some()) else {
             return;
         };
-        match tokio::time::timeout(limit, etcd.leave(name)).await {
-            Ok(()) => tracing::info!("the cluster goes on without this backend"),
-            Err(_) => tracing::warn!("the cluster cannot go on without this backend"),
+        if !known.is_only_owner(name) {
+            self.report(|report| report.leaving = true);
+            let is_over = self.wait_until(|known| known.is_without(name));
+            if tokio::time::timeout(limit, is_over).await.is_err() {
+                return tracing::warn!("the cluster cannot go on without this backend");
+            }
         }
+        tracing::info!("the cluster goes on without this backend");
     }
 
     /// Gives this backend's lease back, if it has one, so that the other backends need not wait
@@ -162,16 +172,6 @@ impl Cluster {
             let mut given_back = etcd.channels.given_back.subscribe();
             let _ = given_back.wait_for(|given| *given).await;
         }
-    }
-
-    /// Reports that this node has caught up in this epoch.
-    pub fn caught_up(&self, epoch: u64) {
-        self.report(|report| report.caught_up = epoch);
-    }
-
-    /// Reports the identity of this node's store, without which it gets no lease.
-    pub fn has_store(&self, identity: u64) {
-        self.report(|report| report.store = identity);
     }
 
     /// The digest of this node's placement: of the file's backends, or of the prefix in etcd.
@@ -187,26 +187,19 @@ impl Cluster {
         self.etcd().is_some()
     }
 
-    fn report(&self, change: impl FnOnce(&mut Report)) {
-        if let Some(etcd) = self.etcd() {
-            etcd.report(change);
-        }
-    }
-
     /// The registry of buckets in etcd. `None` in a static cluster, where a backend's store is
     /// the registry.
     pub fn registry(&self) -> Option<&Registry> {
         Some(&self.etcd()?.registry)
     }
 
-    /// Resolves when something in etcd has changed since the revision `seen`. Never resolves
-    /// in a static cluster.
-    pub async fn news(&self, seen: &mut u64) {
+    /// Waits until the contents of etcd are as wanted, and returns them. Never resolves in a
+    /// static cluster.
+    pub async fn wait_until(&self, mut is_wanted: impl FnMut(&Known) -> bool) -> Arc<Known> {
         if let Some(etcd) = self.etcd() {
             let mut known = etcd.channels.known.subscribe();
-            if let Ok(known) = known.wait_for(|known| known.revision != *seen).await {
-                *seen = known.revision;
-                return;
+            if let Ok(known) = known.wait_for(|known| is_wanted(known)).await {
+                return known.clone();
             }
         }
         std::future::pending().await

@@ -4,11 +4,11 @@
 use prism_handoff::RelayStream;
 use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming};
 use prism_replicas::delete::named;
-use prism_replicas::{StoreResult, meta, preamble_for, store_error};
+use prism_replicas::{StoreResult, meta, request_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::{Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml};
-use prism_service::{PeerRequest, parse_own_head, read_all};
+use prism_service::{parse_own_head, read_all};
 use prism_store::Object;
 
 use crate::answer::{Answer, Failure, from_ms, internal};
@@ -220,11 +220,7 @@ impl Objects {
         range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {
         let head = source_head(wanted, range)?;
-        let asked = PeerRequest {
-            head: &head,
-            preamble: preamble_for(&request.meaning.principal),
-            is_repeatable: true,
-        };
+        let asked = request_for(&head, &request.meaning.principal);
         let asked = self.replicator.peers.begin_asking(peer, &asked, &[]);
         let asked = asked.await.map_err(|error| out_of_reach(peer, &error));
         let (mut io, answer) = asked?;

@@ -183,11 +183,8 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
 }
 
 fn document(store: &Store, bucket: &str, document: Document) -> Result<Reply, S3Error> {
-    let found = store
-        .buckets()
-        .document(bucket, document.as_str())
-        .in_s3()?;
-    let text = found.map(String::from_utf8).transpose();
+    let found = store.buckets().document(bucket, document.as_str());
+    let text = found.in_s3()?.map(String::from_utf8).transpose();
     Ok(Reply::Document(text.map_err(|_| Code::InternalError)?))
 }
 

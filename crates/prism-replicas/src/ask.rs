@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Duration;
 
+use prism_cluster::Status;
 use prism_http::RequestHead;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Policy, Verified};
@@ -15,30 +16,11 @@ use prism_store::Replicas;
 use crate::Replicator;
 use crate::errors::not_yet;
 use crate::question::{Asked, Question, Reply};
-use crate::replication::Replication;
 
 /// Longest answer: a page of a listing, with the same keys.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// Most rounds of one question to all backends while the cluster changes.
 const MAX_ROUNDS: u32 = 3;
-
-/// A question as it travels: an HTTP request between nodes.
-pub(crate) struct EncodedQuestion {
-    pub(crate) head: RequestHead,
-    pub(crate) body: Vec<u8>,
-}
-
-impl EncodedQuestion {
-    pub(crate) fn new(replication: &Replication, question: &Question) -> Result<Self, S3Error> {
-        let asked = Asked {
-            epoch: replication.epoch(),
-            question: question.clone(),
-        };
-        let body = serde_json::to_vec(&asked).map_err(|_| Code::InternalError)?;
-        let head = own_head("POST", body.len() as u64).map_err(|_| Code::InternalError)?;
-        Ok(Self { head, body })
-    }
-}
 
 /// The head of a request to another node with a body of `len` bytes.
 pub(crate) fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
@@ -47,35 +29,55 @@ pub(crate) fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
 }
 
 /// A request of this node on behalf of `principal`.
-pub(crate) fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
+pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
+    let caller = match principal {
+        Principal::Anonymous => Caller::Anonymous(Policy::NotAsked),
+        Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
+    };
+    let verified = Verified {
+        caller,
+        body: Body::Unsaid,
+    };
     PeerRequest {
         head,
-        preamble: preamble_for(principal),
+        preamble: Preamble {
+            alone: true,
+            verified,
+            most_bytes: None,
+        },
         is_repeatable: true,
     }
 }
 
 impl Replicator {
+    /// A question as it travels: the head and the body of an HTTP request between nodes.
+    pub(crate) fn encode(&self, question: &Question) -> Result<(RequestHead, Vec<u8>), S3Error> {
+        let asked = Asked {
+            epoch: self.node.replication.epoch(),
+            question: question.clone(),
+        };
+        let body = serde_json::to_vec(&asked).map_err(|_| Code::InternalError)?;
+        let head = own_head("POST", body.len() as u64).map_err(|_| Code::InternalError)?;
+        Ok((head, body))
+    }
+
     /// Asks all backends at the same time, this node included. Leaves out those that are out.
     pub async fn ask_all(&self, question: &Question) -> Vec<Result<Reply, S3Error>> {
-        let mut round = 1;
+        let (replication, mut rounds) = (&self.node.replication, 0);
         loop {
-            let epoch = self.node.replication.epoch();
-            let nodes = self.node.replication.not_out();
+            let epoch = replication.epoch();
+            let nodes = replication.backends_with(|status| status != Status::Out);
             let asked = nodes.iter().map(|node| self.ask(node, question));
             let answers = join_all(asked.collect()).await;
+            rounds += 1;
             // A backend that has joined meanwhile has to hear the question too.
-            if self.node.replication.epoch() == epoch || round == MAX_ROUNDS {
+            if replication.epoch() == epoch || rounds == MAX_ROUNDS {
                 return answers;
             }
-            round += 1;
         }
     }
 
-    /// Asks the backend `node`, which may be this node, on behalf of no user.
-    ///
-    /// # Errors
-    /// Fails as [`Self::ask_for`] does.
+    /// [`Self::ask_for`], on behalf of no user.
     pub async fn ask(&self, node: &str, question: &Question) -> Result<Reply, S3Error> {
         self.ask_for(node, &Principal::Anonymous, question).await
     }
@@ -109,8 +111,7 @@ impl Replicator {
             self.node.replication.avoid(node);
             Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
-        let EncodedQuestion { head, body } =
-            EncodedQuestion::new(&self.node.replication, question)?;
+        let (head, body) = self.encode(question)?;
         let request = PeerRequest {
             is_repeatable: question.is_repeatable(),
             ..request_for(&head, principal)
@@ -125,22 +126,6 @@ impl Replicator {
         }
         let reply: Reply = serde_json::from_slice(&bytes).map_err(|e| unavailable(&e))?;
         reply.into_result()
-    }
-}
-
-/// The preamble of this node's own request on behalf of `principal`.
-pub fn preamble_for(principal: &Principal) -> Preamble {
-    let caller = match principal {
-        Principal::Anonymous => Caller::Anonymous(Policy::NotAsked),
-        Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
-    };
-    Preamble {
-        alone: true,
-        verified: Verified {
-            caller,
-            body: Body::Unsaid,
-        },
-        most_bytes: None,
     }
 }
 

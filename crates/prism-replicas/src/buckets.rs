@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 use prism_membership::Buckets;
 use prism_replica::{Bucket, BucketStamp, Phase};
 use prism_s3::{Code, S3Error};
-use prism_service::Stage;
 use prism_store::{Stamp, Store};
 
 use crate::errors::StoreResult;
-use crate::node::{blocking, joined, now_us};
+use crate::node::now_us;
 use crate::registry::known_by;
 use crate::{Node, Replicator};
 
@@ -39,8 +38,6 @@ const FORGOTTEN_AT_ONCE: usize = 100;
 struct BucketFollower<'r> {
     replicator: &'r Replicator,
     node: &'r Arc<Node>,
-    /// The revision of etcd that this task has seen.
-    revision: u64,
     /// The agreed records that the store acts by.
     agreed: Option<Arc<Buckets>>,
     /// The version of the keeper's records.
@@ -54,16 +51,12 @@ struct BucketFollower<'r> {
     forgotten: Option<Instant>,
 }
 
-/// Has this node's store act by the agreed records, until the node stops. One worker does it.
-pub(crate) async fn follow_buckets(replicator: &Replicator) {
+/// Has this node's store act by the agreed records.
+pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
     let node = &replicator.node;
-    let Some(store) = &node.store else {
-        return;
-    };
     let mut follower = BucketFollower {
         replicator,
         node,
-        revision: 0,
         agreed: None,
         version: None,
         own_version: None,
@@ -71,6 +64,8 @@ pub(crate) async fn follow_buckets(replicator: &Replicator) {
         deleting: HashMap::new(),
         forgotten: None,
     };
+    // The revision of etcd that this task has seen.
+    let mut revision = 0;
     loop {
         let mut pause = LOOK_EVERY;
         if let Err(error) = follower.follow_once(store).await {
@@ -82,8 +77,9 @@ pub(crate) async fn follow_buckets(replicator: &Replicator) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = node.cluster.news(&mut follower.revision) => {}
-            () = node.orders.reached(Stage::Leaving) => return,
+            known = node.cluster.wait_until(|known| known.revision != revision) => {
+                revision = known.revision;
+            }
         }
     }
 }
@@ -271,18 +267,14 @@ impl BucketFollower<'_> {
     }
 }
 
-/// Removes the remains of deleted buckets, until the node stops. One worker runs it.
+/// Removes the remains of deleted buckets.
 pub(crate) async fn purge_buckets(replicator: &Replicator) {
     let node = &replicator.node;
     loop {
-        let purging = blocking(node, |node| node.store.as_ref().map_or(Ok(()), purge_all));
-        if let Err(error) = joined(purging).await {
+        if let Err(error) = node.on_store(|_, store| purge_all(store)).await {
             tracing::warn!(%error, "cannot remove the remains of a deleted bucket");
         }
-        tokio::select! {
-            () = node.purge.notified() => {}
-            () = node.orders.reached(Stage::Leaving) => return,
-        }
+        node.purge.notified().await;
     }
 }
 

@@ -16,7 +16,7 @@ use prism_cluster::{NodeName, Phase, Status, View};
 use prism_membership::Buckets;
 use prism_replica::{Bucket, Phase as BucketPhase};
 use prism_s3::{Code, S3Error};
-use prism_service::{Stage, join_all};
+use prism_service::join_all;
 use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};
 
 use crate::errors::{StoreResult, not_yet};
@@ -33,22 +33,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Scopes fetched at once, each with two pieces of its bytes in memory.
 const FETCHES_AT_ONCE: usize = 4;
 
-/// Catches up whenever the view demands it, until the node stops. One worker does it.
-pub(crate) async fn keep_caught_up(replicator: &Replicator) {
+/// Catches up whenever the view demands it.
+pub(crate) async fn keep_caught_up(replicator: &Replicator, store: &Store) {
     let node = &replicator.node;
-    let Some(store) = &node.store else {
-        return;
-    };
     // Whether this store may have keys of other nodes. The process before this one may have
     // stopped before it had removed them.
     let mut may_have_extra = true;
     // The view says nothing about the keys of a store that was never a member.
     let mut was_member = false;
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = node.orders.reached(Stage::Leaving) => return,
-        }
+        tokio::time::sleep(LOOK_EVERY).await;
         let view = node.replication.view();
         let wanted = view.state().fetches_since(&node.name);
         let is_settled = view.state().phase == Phase::Settled;
@@ -115,7 +109,7 @@ impl CatchUp<'_> {
             (report.caught_up, report.is_running) = (epoch, false);
             report.hindrance.clear();
         }
-        self.node.cluster.caught_up(epoch);
+        self.node.cluster.report(|report| report.caught_up = epoch);
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(epoch, seconds, "this node has caught up");
         Ok(())
@@ -134,20 +128,19 @@ impl CatchUp<'_> {
     async fn check_settled(&self) -> Result<(), S3Error> {
         self.check_view()?;
         let backends = self.view.state().backends.iter();
-        let others = backends.filter(|(name, backend)| {
-            name.as_str() != self.node.name && backend.status != Status::Out
-        });
+        let backends = backends.filter(|(_, backend)| backend.status != Status::Out);
+        let others = backends
+            .map(|(name, _)| name.as_str())
+            .filter(|name| *name != self.node.name);
         let epoch = self.view.epoch();
         let question = Question::Settled { epoch };
-        let asked = others.map(|(name, _)| self.ask(name.as_str(), &question));
-        join_all(asked.collect())
-            .await
-            .into_iter()
-            .try_for_each(|answer| answer.map(drop))
+        let asked = others.map(|name| self.ask(name, &question));
+        let mut answers = join_all(asked.collect()).await.into_iter();
+        answers.try_for_each(|answer| answer.map(drop))
     }
 
     async fn ask(&self, name: &str, question: &Question) -> Result<Reply, S3Error> {
-        self.replicator
+        (self.replicator)
             .ask_within(ANSWER_TIMEOUT, name, question)
             .await
     }
@@ -300,11 +293,8 @@ fn trim_page(
     };
     node.progress().trimmed += page.items.len() as u64;
     let scopes = page.items.into_iter().map(|(scope, _)| scope).collect();
-    store
-        .catch_up()
-        .remove_without_place(scopes, view.epoch())
-        .in_s3()?;
-    Ok(page.end)
+    let removed = store.catch_up().remove_without_place(scopes, view.epoch());
+    removed.in_s3().map(|()| page.end)
 }
 
 /// The buckets that are not deleted.

@@ -5,9 +5,6 @@ use prism_s3::{Code, S3Error};
 /// A result of the store that becomes a client's answer.
 pub trait StoreResult<T> {
     /// The result with its error as an S3 error, by [`store_error`].
-    ///
-    /// # Errors
-    /// The result's own error.
     fn in_s3(self) -> Result<T, S3Error>;
 }
 
@@ -32,11 +29,10 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         // The request named a version that is a delete marker.
         Error::IsDeleteMarker => Code::MethodNotAllowed.into(),
         Error::TooManyVersions => Code::InvalidRequest.with_message(error.to_string()),
-        Error::BucketChanged => Code::OperationAborted.into(),
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
         Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),
-        Error::Busy => Code::OperationAborted.into(),
+        Error::BucketChanged | Error::Busy => Code::OperationAborted.into(),
         Error::AlreadyExists => Code::BucketAlreadyOwnedByYou.into(),
         Error::NotEmpty => Code::BucketNotEmpty.into(),
         Error::TooLarge => Code::EntityTooLarge.into(),

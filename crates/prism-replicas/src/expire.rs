@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use prism_s3::{Code, S3Error};
-use prism_service::Stage;
 use prism_store::{Error, Store, UploadId, UploadName};
 
 use crate::errors::StoreResult;
@@ -25,19 +24,15 @@ const PAGE: usize = 100;
 /// The last upload of a page: its key and id.
 type LastUpload = Option<(String, UploadId)>;
 
-/// Aborts idle uploads of which this node is the primary, until the node stops.
-/// One worker does it.
+/// Aborts idle uploads of which this node is the primary.
 pub(crate) async fn expire_uploads(replicator: &Replicator) {
     let days = u64::from(replicator.node.config.store.expire_uploads_days);
-    if days == 0 || replicator.node.store.is_none() {
+    if days == 0 {
         return;
     }
     let mut pause = START_PAUSE;
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = replicator.node.orders.reached(Stage::Leaving) => return,
-        }
+        tokio::time::sleep(pause).await;
         let before_ms = now_ms().saturating_sub(days.saturating_mul(DAY_MS));
         pause = LOOK_EVERY;
         match expire_all(replicator, before_ms).await {

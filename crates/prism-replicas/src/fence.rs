@@ -16,7 +16,6 @@ use prism_s3::{Code, S3Error};
 
 use crate::Node;
 use crate::replication::Replication;
-use crate::saved_state;
 
 /// Pause after a failure to adopt an epoch.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -106,8 +105,11 @@ async fn adopt(node: &Arc<Node>, state: &State) {
     loop {
         let (here, state) = (node.clone(), state.clone());
         let adopting = tokio::task::spawn_blocking(move || match &here.store {
-            Some(store) if here.cluster.is_in_etcd() => saved_state::write(store, &state),
-            Some(store) => store.adopt(state.epoch, None),
+            Some(store) => {
+                // Names and numbers can be encoded. The epoch would count without the saved state.
+                let saved = serde_json::to_vec(&state).ok();
+                store.adopt(state.epoch, saved.filter(|_| here.cluster.is_in_etcd()))
+            }
             None => Ok(()),
         });
         let error = match adopting.await {

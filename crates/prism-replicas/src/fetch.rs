@@ -14,7 +14,7 @@ use prism_store::{Change, Handed, Prepare, Scope, TakeIn};
 use tokio::task::JoinHandle;
 
 use crate::Replicator;
-use crate::ask::{EncodedQuestion, request_for};
+use crate::ask::request_for;
 use crate::errors::{StoreResult, not_yet};
 use crate::framed::{read_header, read_piece};
 use crate::node::{blocking, joined};
@@ -122,19 +122,16 @@ impl Replicator {
             tracing::debug!(source, ?question, %error, "not fetched");
             Code::ServiceUnavailable.with_message("Another node breaks off.")
         };
-        let encoded = EncodedQuestion::new(&self.node.replication, question)?;
-        let request = request_for(&encoded.head, &Principal::Anonymous);
-        let begun = self
-            .peers
-            .begin_asking(source, &request, &encoded.body)
-            .await;
+        let (head, body) = self.encode(question)?;
+        let request = request_for(&head, &Principal::Anonymous);
+        let begun = self.peers.begin_asking(source, &request, &body).await;
         let (mut upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;
         match answer.status() {
             200 => {}
             404 => return Ok(None),
             status => return Err(failed(io::Error::other(format!("status {status}")))),
         }
-        let Ok(ResponseFraming::Length(mut left)) = answer.framing(encoded.head.method()) else {
+        let Ok(ResponseFraming::Length(mut left)) = answer.framing(head.method()) else {
             return Err(failed(io::ErrorKind::InvalidData.into()));
         };
         let handed: Handed = read_header(&mut upstream, &mut left)

@@ -47,7 +47,7 @@ mod shares;
 mod survey;
 mod tasks;
 
-pub use ask::{done_by_all, preamble_for};
+pub use ask::{done_by_all, request_for};
 pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};

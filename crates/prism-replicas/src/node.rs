@@ -105,16 +105,21 @@ impl Node {
     fn join_store(&self, store: &Store) -> anyhow::Result<()> {
         if self.cluster.is_in_etcd() {
             self.replication.set_store(store.identity());
-            self.cluster.has_store(store.identity());
+            self.cluster
+                .report(|report| report.store = store.identity());
         } else {
             store.expect_replicas(self.config.cluster.replicas.into())?;
         }
-        // A cluster in etcd may get replicas at any time.
-        if self.replication.is_on() || self.cluster.is_in_etcd() {
+        if self.may_replicate() {
             store.replicate(self.replication.clone());
             store.integrity().set_repair(self.replication.clone());
         }
         Ok(())
+    }
+
+    /// Whether keys have several replicas. A cluster in etcd may get replicas at any time.
+    pub(crate) fn may_replicate(&self) -> bool {
+        self.replication.view().is_replicated() || self.cluster.is_in_etcd()
     }
 
     /// Runs `work` on this node's store, on a thread that may block.
@@ -171,9 +176,6 @@ pub fn blocking<T: Send + 'static>(
 }
 
 /// The result of a blocking task; its panic is an internal error.
-///
-/// # Errors
-/// Fails as the task does.
 pub async fn joined<T>(task: JoinHandle<Result<T, S3Error>>) -> Result<T, S3Error> {
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a blocking task failed");

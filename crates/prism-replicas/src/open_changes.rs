@@ -5,12 +5,10 @@
 use std::time::Duration;
 
 use prism_s3::S3Error;
-use prism_service::Stage;
-use prism_store::{Decided, Deletion};
+use prism_store::{Decided, Deletion, Store};
 use tokio::time::Instant;
 
 use crate::errors::StoreResult;
-use crate::question::Question;
 use crate::resolve::without_epochs;
 use crate::{Replicator, now_ms};
 
@@ -21,18 +19,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Time between two looks at old deletions.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// Settles open changes until the node stops. One worker runs it.
-pub(crate) async fn settle_open_changes(replicator: &Replicator) {
+/// Settles open changes.
+pub(crate) async fn settle_open_changes(replicator: &Replicator, store: &Store) {
     let node = &replicator.node;
     let mut forgotten = Instant::now();
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-            () = node.orders.reached(Stage::Leaving) => return,
-        }
-        let Some(store) = &node.store else {
-            return;
-        };
+        tokio::time::sleep(LOOK_EVERY).await;
         // Nodes that catch up wait for changes of earlier epochs, so these need no age.
         let before = store.open_changes().begun_before(store.epoch());
         let mut open = Vec::from_iter(without_epochs(before));
@@ -67,7 +59,7 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
         for deletion in old {
             let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
             if !node.replication.may_answer(false, bucket, key)
-                || apply_everywhere(replicator, &deletion).await.is_ok()
+                || apply_everywhere(replicator, &deletion).await
             {
                 gone.push(deletion);
             }
@@ -81,17 +73,15 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
     }
 }
 
-/// Has all other replicas apply a deletion.
-async fn apply_everywhere(replicator: &Replicator, deletion: &Deletion) -> Result<(), S3Error> {
+/// Has all other replicas apply a deletion. Returns whether they have.
+async fn apply_everywhere(replicator: &Replicator, deletion: &Deletion) -> bool {
     let (replication, scope) = (&replicator.node.replication, &deletion.scope);
-    let question = Question::Decided(Decided {
+    let decided = Decided {
         stamp: deletion.stamp,
         committed: true,
         scopes: vec![scope.clone()],
         epoch: replication.view().epoch(),
-    });
-    for peer in replication.other_writers(&scope.bucket, &scope.key) {
-        replicator.ask(&peer, &question).await?;
-    }
-    Ok(())
+    };
+    let others = replication.other_writers(&scope.bucket, &scope.key);
+    replicator.announce_outcome(&others, decided).await
 }

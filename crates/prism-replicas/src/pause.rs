@@ -68,16 +68,15 @@ impl Pauses {
 
 /// Pauses writes whenever the cluster asks for it. Never returns.
 pub async fn follow(node: &Arc<Node>) {
-    let Some(mut asked) = node.cluster.pauses() else {
-        return std::future::pending().await;
-    };
+    let mut pause = Pause::default();
     loop {
-        let pause = *asked.borrow_and_update();
+        pause = node
+            .cluster
+            .wait_until(|known| known.pause != pause)
+            .await
+            .pause;
         if pause.number != 0 && pause.epoch == node.replication.view().epoch() {
             hold_writes(node, pause).await;
-        }
-        if asked.changed().await.is_err() {
-            return std::future::pending().await;
         }
     }
 }
@@ -89,7 +88,7 @@ async fn hold_writes(node: &Node, pause: Pause) {
     if stopped.is_err() {
         tracing::debug!("some writes take longer than the cluster's step waits for them");
     }
-    node.cluster.paused(pause);
+    node.cluster.report(|report| report.paused = pause.number);
     let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
     node.replication.wait_beyond(pause.epoch, left).await;
 }

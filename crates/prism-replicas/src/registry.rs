@@ -14,7 +14,7 @@ use std::time::Duration;
 use prism_membership::Buckets;
 use prism_replica::{Bucket, BucketRefusal, BucketStamp, Phase};
 use prism_s3::{Code, S3Error};
-use prism_store::{BUCKET_RECORDS_MAX, Stamp, Store};
+use prism_store::{BUCKET_RECORDS_MAX, Error, Stamp, Store};
 
 use crate::ask::done_by_all;
 use crate::errors::{StoreResult, not_yet};
@@ -93,7 +93,8 @@ impl Replicator {
         for _ in 0..TRIES {
             let known = self.agreed(bucket).await?;
             let before = known.as_ref().map(|known| known.stamp);
-            let next = alter(known.as_ref(), self.node.stamp_above(before)).map_err(refused)?;
+            let next = alter(known.as_ref(), self.node.stamp_above(before));
+            let next = next.map_err(Error::from).in_s3()?;
             if self.agree(bucket, before, &next).await? {
                 return Ok(next);
             }
@@ -101,10 +102,7 @@ impl Replicator {
         Err(Code::OperationAborted.into())
     }
 
-    /// Has all backends act by an agreed record.
-    ///
-    /// # Errors
-    /// One of the backends does not.
+    /// Has all backends act by an agreed record; fails if one of them does not.
     pub async fn push_record(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
         let question = Question::TakeBucket {
             bucket: bucket.to_owned(),
@@ -150,9 +148,9 @@ impl Replicator {
     pub(crate) async fn names_of_buckets(&self) -> Result<Vec<String>, S3Error> {
         let buckets = self
             .node
-            .on_store(|_, store| store.buckets().list().in_s3())
-            .await?;
-        Ok(buckets.into_iter().map(|bucket| bucket.name).collect())
+            .on_store(|_, store| store.buckets().list().in_s3());
+        let buckets = buckets.await?.into_iter();
+        Ok(buckets.map(|bucket| bucket.name).collect())
     }
 
     /// All records of buckets in a backend's store, with their version. No records if the
@@ -205,9 +203,6 @@ impl Node {
     }
 
     /// Checks that this node is the keeper, and has the records of all backends.
-    ///
-    /// # Errors
-    /// Unavailable otherwise.
     pub(crate) fn check_keeper(&self) -> Result<(), S3Error> {
         let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.name);
         let is_only = self.replication.backends().len() == 1;
@@ -249,15 +244,13 @@ impl Node {
         agreed: &Buckets,
     ) -> Result<(), S3Error> {
         let known = known_by(store)?;
-        let is_newer = |name: &String, record: &Bucket| {
-            known
-                .get(name)
-                .is_none_or(|known| known.stamp < record.stamp)
-        };
-        let mut newer = agreed
-            .iter()
-            .filter(|(name, record)| is_newer(name, record));
-        newer.try_for_each(|(name, record)| self.apply_record(store, name, record))
+        for (name, record) in agreed {
+            let known = known.get(name);
+            if known.is_none_or(|known| known.stamp < record.stamp) {
+                self.apply_record(store, name, record)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -268,14 +261,6 @@ pub(crate) fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S
         .into_iter()
         .map(|info| (info.name, info.which))
         .collect())
-}
-
-fn refused(refusal: BucketRefusal) -> S3Error {
-    match refusal {
-        BucketRefusal::Exists => Code::BucketAlreadyOwnedByYou.into(),
-        BucketRefusal::Missing => Code::NoSuchBucket.into(),
-        BucketRefusal::Deleting => Code::OperationAborted.into(),
-    }
 }
 
 fn out_of_reach(error: &anyhow::Error) -> S3Error {

@@ -61,15 +61,19 @@ impl Replicator {
         }
     }
 
-    /// Tells other replicas the outcome of a change. A replica that misses it asks later.
-    pub(crate) async fn announce_outcome(&self, others: &[String], decided: Decided) {
+    /// Tells other replicas the outcome of a change. A replica that misses it asks later. Returns
+    /// whether all have heard it.
+    pub(crate) async fn announce_outcome(&self, others: &[String], decided: Decided) -> bool {
         let question = Question::Decided(decided);
         let asked = others.iter().map(|peer| self.ask(peer, &question));
+        let mut have_all_heard = true;
         for answer in join_all(asked.collect()).await {
             if let Err(error) = answer {
                 tracing::debug!(%error, "a replica missed the outcome of a change");
+                have_all_heard = false;
             }
         }
+        have_all_heard
     }
 
     /// Has one replica prepare a change. Tries again while the replica is behind.

@@ -134,19 +134,9 @@ impl Replication {
         term.is_some_and(|term| self.lease.is_still(term))
     }
 
-    /// Whether some keys have more than one replica, or are about to.
-    pub(crate) fn is_on(&self) -> bool {
-        self.view().is_replicated()
-    }
-
     /// All backends of the cluster, by name.
     pub(crate) fn backends(&self) -> Vec<String> {
         self.backends_with(|_| true)
-    }
-
-    /// The backends that are not out.
-    pub(crate) fn not_out(&self) -> Vec<String> {
-        self.backends_with(|status| status != Status::Out)
     }
 
     /// The members in sync. They know all buckets, and have all keys between them.
@@ -161,7 +151,8 @@ impl Replication {
         members_in_sync(&self.view()).any(|name| name.as_str() == self.name)
     }
 
-    fn backends_with(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
+    /// The backends whose status is wanted.
+    pub(crate) fn backends_with(&self, wanted: impl Fn(Status) -> bool) -> Vec<String> {
         let view = self.view();
         let backends = view.state().backends.iter();
         let wanted = backends.filter(|(_, backend)| wanted(backend.status));
@@ -260,10 +251,9 @@ impl Replication {
     /// The cluster as this node sees it, as a JSON document; `None` if no worker answers.
     pub async fn survey(&self) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();
-        match self.submit(Job::Survey(answer)) {
-            true => answered.await.ok(),
-            false => None,
-        }
+        // Without a worker the sender is dropped.
+        self.submit(Job::Survey(answer));
+        answered.await.ok()
     }
 
     /// Notes that the node `name` did not answer: others are asked first for a while.
@@ -287,11 +277,9 @@ impl Replication {
     /// Gives a job to the workers in turn. False: all queues are full, and the job is dropped.
     fn submit(&self, mut job: Job) -> bool {
         let workers = locked(&self.workers);
-        let first = self.next.fetch_add(1, Ordering::Relaxed);
-        for n in 0..workers.len() {
-            let Some(worker) = workers.get(first.wrapping_add(n) % workers.len()) else {
-                return false;
-            };
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % workers.len().max(1);
+        let (before, after) = workers.split_at(first);
+        for worker in after.iter().chain(before) {
             match worker.try_send(job) {
                 Ok(()) => return true,
                 Err(TrySendError::Full(back) | TrySendError::Closed(back)) => job = back,

@@ -13,7 +13,7 @@ use prism_cluster::{NodeName, View};
 use prism_replica::happened;
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
-use prism_store::{Decided, Pending, Scope, Stamp, Standing, Store};
+use prism_store::{Decided, OpenChanges, Pending, Scope, Stamp, Store};
 
 use crate::errors::StoreResult;
 use crate::question::{Question, Reply};
@@ -29,9 +29,6 @@ const EPOCH_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Replicator {
     /// [`Self::resolve_key`], repeated once if a new epoch, and perhaps a new primary, begins.
-    ///
-    /// # Errors
-    /// Unavailable if an outcome stays unknown.
     pub async fn resolve_key_with_retry(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
         let replication = &self.node.replication;
         let epoch = replication.view().epoch();
@@ -50,13 +47,13 @@ impl Replicator {
     /// # Errors
     /// Unavailable if an outcome stays unknown.
     pub async fn resolve_key(&self, bucket: &str, key: &str) -> Result<(), S3Error> {
-        let Some(store) = self.store_with_open_changes() else {
+        let Some(here) = self.open_changes() else {
             return Ok(());
         };
         // Only the primary answers requests about uploads.
         let open = match self.node.replication.may_answer(false, bucket, key) {
-            true => store.open_changes().of_key(bucket, key),
-            false => Vec::from_iter(store.open_changes().of_object(bucket, key)),
+            true => here.of_key(bucket, key),
+            false => Vec::from_iter(here.of_object(bucket, key)),
         };
         match open.is_empty() {
             true => Ok(()),
@@ -71,13 +68,11 @@ impl Replicator {
         bucket: &str,
         primaries: &[String],
     ) -> Result<(), S3Error> {
-        let Some(store) = self.store_with_open_changes() else {
+        let Some(here) = self.open_changes() else {
             return Ok(());
         };
         let replication = &self.node.replication;
-        let mut open = store
-            .open_changes()
-            .older_than(Duration::ZERO, Some(bucket));
+        let mut open = here.older_than(Duration::ZERO, Some(bucket));
         open.retain(|(scope, _)| {
             let primary = replication.primary(&scope.bucket, &scope.key);
             primary.is_some_and(|name| name == self.node.name || primaries.contains(&name))
@@ -86,9 +81,6 @@ impl Replicator {
     }
 
     /// Finds the outcome of `open`, as far as that is possible.
-    ///
-    /// # Errors
-    /// Unavailable if one of the outcomes stays unknown.
     pub(crate) async fn resolve_changes(&self, open: Vec<(Scope, Stamp)>) -> Result<(), S3Error> {
         let mut by_primary: BTreeMap<String, Vec<(Scope, Stamp)>> = BTreeMap::new();
         let mut result = Ok(());
@@ -207,23 +199,22 @@ impl Replicator {
 
     /// As the primary of some of these keys, finds the outcome of all their open changes.
     pub(crate) async fn resolve_own_keys(&self, changes: &[(Scope, Stamp)]) -> Result<(), S3Error> {
-        let Some(store) = self.store_with_open_changes() else {
+        let Some(here) = self.open_changes() else {
             return Ok(());
         };
         let mut open = Vec::new();
         let replication = &self.node.replication;
         let is_own = |scope: &Scope| replication.may_answer(false, &scope.bucket, &scope.key);
         for (scope, _) in changes.iter().filter(|(scope, _)| is_own(scope)) {
-            let left = store.open_changes().of_key(&scope.bucket, &scope.key);
-            open.extend(without_epochs(left));
+            open.extend(without_epochs(here.of_key(&scope.bucket, &scope.key)));
         }
         self.resolve_changes(open).await
     }
 
-    /// This node's store, if it has open changes.
-    fn store_with_open_changes(&self) -> Option<&Store> {
-        let store = self.node.store.as_ref();
-        store.filter(|store| !store.open_changes().is_empty())
+    /// The open changes of this node's store, if there are any.
+    fn open_changes(&self) -> Option<OpenChanges<'_>> {
+        let open_changes = self.node.store.as_ref()?.open_changes();
+        (!open_changes.is_empty()).then_some(open_changes)
     }
 }
 
@@ -237,18 +228,17 @@ pub(crate) fn standings(
 ) -> Result<Reply, S3Error> {
     // Read first, so that the outcomes are of this epoch or a later one.
     let epoch = store.epoch();
-    let is_primary =
-        |(scope, _): &(Scope, Stamp)| replication.may_answer(false, &scope.bucket, &scope.key);
-    if epoch < asker_epoch || !changes.iter().all(is_primary) {
+    let (open_changes, mut standings) = (store.open_changes(), Vec::new());
+    if epoch < asker_epoch {
         return Err(Code::ServiceUnavailable.into());
     }
-    let standing = |(scope, stamp): &(Scope, Stamp)| -> Result<Standing, S3Error> {
-        match store.open_changes().contains(scope) {
-            true => Err(Code::ServiceUnavailable.into()),
-            false => store.open_changes().standing(scope, *stamp).in_s3(),
+    for (scope, stamp) in changes {
+        let is_primary = replication.may_answer(false, &scope.bucket, &scope.key);
+        if !is_primary || open_changes.contains(scope) {
+            return Err(Code::ServiceUnavailable.into());
         }
-    };
-    let standings = changes.iter().map(standing).collect::<Result<_, _>>()?;
+        standings.push(open_changes.standing(scope, *stamp).in_s3()?);
+    }
     Ok(Reply::Standings { standings, epoch })
 }
 

@@ -2,13 +2,7 @@
 
 use anyhow::Context;
 use prism_cluster::{State, Testimony};
-use prism_store::{Error, Store};
-
-/// Has the store act by a state and save it. Blocks on disk.
-pub(crate) fn write(store: &Store, state: &State) -> Result<(), Error> {
-    // Names and numbers can be encoded. The epoch would count without the saved state.
-    store.adopt(state.epoch, serde_json::to_vec(state).ok())
-}
+use prism_store::Store;
 
 /// The store's testimony about the cluster. Blocks on disk.
 ///

@@ -2,7 +2,6 @@
 //!
 //! Not here: reading and comparing the store (`prism-store`), and the commands (the admin socket).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,6 @@ const MAX_SHOWN_FAULTS: usize = 1_000;
 pub struct Scrubber {
     state: Mutex<State>,
     changed: Condvar,
-    repaired: AtomicU64,
 }
 
 /// Sums over all runs of a scrubber, the present one included.
@@ -32,6 +30,8 @@ pub struct ScrubTotals {
     pub bytes: u64,
     /// Faults found.
     pub faults: u64,
+    /// Repairs: blocks, and objects that were replaced whole.
+    pub repaired: u64,
 }
 
 #[derive(Debug, Default)]
@@ -114,12 +114,7 @@ impl Scrubber {
 
     /// Counts a repair.
     pub(crate) fn count_repaired(&self) {
-        self.repaired.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Repairs so far: blocks, and objects that were replaced whole.
-    pub fn repaired(&self) -> u64 {
-        self.repaired.load(Ordering::Relaxed)
+        self.locked().totals.repaired += 1;
     }
 
     /// Sums over all runs.

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 
 use prism_handoff::supervise::keep;
+use prism_service::Stage;
+use prism_store::Store;
 
 use crate::Replicator;
 use crate::buckets::{follow_buckets, purge_buckets};
@@ -10,37 +12,46 @@ use crate::catch_up::keep_caught_up;
 use crate::expire::expire_uploads;
 use crate::open_changes::settle_open_changes;
 
-/// Spawns the background tasks of the calling thread. Only the first thread runs most of them.
+/// Spawns the background tasks of the calling thread. The store's tasks run on the first thread
+/// only.
 pub fn keep_tasks(replicator: &Rc<Replicator>) {
-    let node = &replicator.node;
-    let (mut jobs, is_first) = node.replication.add_worker();
+    let (mut jobs, is_first) = replicator.node.replication.add_worker();
     let own = replicator.clone();
     keep("replication", async move || own.run_jobs(&mut jobs).await);
     if !is_first {
         return;
     }
-    keep_with(replicator, "idle uploads", async |own| {
+    keep_for_store(replicator, "idle uploads", async |own, _| {
         expire_uploads(own).await
     });
-    keep_with(replicator, "buckets", async |own| follow_buckets(own).await);
-    keep_with(replicator, "deleted buckets", async |own| {
+    keep_for_store(replicator, "buckets", async |own, store| {
+        follow_buckets(own, store).await
+    });
+    keep_for_store(replicator, "deleted buckets", async |own, _| {
         purge_buckets(own).await
     });
-    if node.replication.is_on() || node.cluster.is_in_etcd() {
-        keep_with(replicator, "open changes", async |own| {
-            settle_open_changes(own).await
-        });
-        keep_with(replicator, "catch-up", async |own| {
-            keep_caught_up(own).await
+    if replicator.node.may_replicate() {
+        let settle = async |own: &Replicator, store: &Store| settle_open_changes(own, store).await;
+        keep_for_store(replicator, "open changes", settle);
+        keep_for_store(replicator, "catch-up", async |own, store| {
+            keep_caught_up(own, store).await
         });
     }
 }
 
-fn keep_with(
+/// Spawns a task for this node's store, if there is one. It ends when the node begins to leave.
+fn keep_for_store(
     replicator: &Rc<Replicator>,
     task: &'static str,
-    work: impl AsyncFn(&Replicator) + 'static,
+    work: impl AsyncFn(&Replicator, &Store) + 'static,
 ) {
     let own = replicator.clone();
-    keep(task, async move || work(&own).await);
+    keep(task, async move || {
+        if let Some(store) = &own.node.store {
+            tokio::select! {
+                () = work(&own, store) => {}
+                () = own.node.orders.reached(Stage::Leaving) => {}
+            }
+        }
+    });
 }

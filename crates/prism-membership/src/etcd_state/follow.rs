@@ -65,13 +65,8 @@ impl Participant {
             let path = self.keys.path(&Key::State);
             let found = self.client.read(&path).await?;
             let revision = found.entries.first().map(|entry| entry.mod_revision);
-            let known = self
-                .channels
-                .known
-                .borrow()
-                .state
-                .as_ref()
-                .map(|state| state.1);
+            let known = self.channels.known.borrow().clone();
+            let known = known.state.as_ref().map(|(_, revision)| *revision);
             // The watch may report the change a moment later.
             missed = match revision != known {
                 true => missed + 1,
@@ -125,7 +120,6 @@ impl Participant {
             is_new
         });
         channels.known.send_replace(Arc::new(known.clone()));
-        replace(&channels.pause, known.pause);
         let state = known.state.as_ref().map(|(state, _)| state.clone());
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,

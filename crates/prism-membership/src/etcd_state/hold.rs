@@ -135,8 +135,7 @@ impl Participant {
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
         let unchanged = Condition::At(self.keys.path(&Key::State), revision);
-        let living = self.living(me, id, report)?;
-        let done = self.client.change(&[unchanged], &[living]).await?;
+        let done = self.publish_report(me, id, report, &[unchanged]).await?;
         if done {
             me.lease.extend(asked_ns, ttl);
         }
@@ -177,8 +176,8 @@ impl Participant {
             }
             let report = *reports.borrow();
             if report != published {
-                match self.publish_report(me, granted.id, report).await {
-                    Ok(()) => published = report,
+                match self.publish_report(me, granted.id, report, &[]).await {
+                    Ok(_) => published = report,
                     Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
                 }
             }
@@ -204,20 +203,22 @@ impl Participant {
         }
     }
 
-    async fn publish_report(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<()> {
-        let living = self.living(me, lease, report)?;
-        // etcd refuses the change if the lease has ended.
-        self.client.change(&[], &[living]).await?;
-        Ok(())
-    }
-
-    fn living(&self, me: &Me, lease: LeaseId, report: Report) -> anyhow::Result<Change> {
+    /// Publishes a report under a lease. etcd refuses that if the lease has ended. Returns whether
+    /// the conditions hold.
+    async fn publish_report(
+        &self,
+        me: &Me,
+        lease: LeaseId,
+        report: Report,
+        conditions: &[Condition],
+    ) -> anyhow::Result<bool> {
         let run = me.run;
-        Ok(Change::Put {
+        let put = Change::Put {
             key: self.keys.path(&Key::Live(me.name.as_str())),
             value: serde_json::to_vec(&Living { run, report })?,
             lease: Some(lease),
-        })
+        };
+        Ok(self.client.change(conditions, &[put]).await?)
     }
 }
 

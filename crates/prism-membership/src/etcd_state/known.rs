@@ -89,9 +89,8 @@ impl Known {
     /// The reports of the backends that live, in the form that a step takes.
     pub fn live(&self) -> Live {
         let living = self.living.iter();
-        living
-            .map(|(name, living)| (name.clone(), living.report))
-            .collect()
+        let reports = living.map(|(name, living)| (name.clone(), living.report));
+        reports.collect()
     }
 
     /// The epoch of the state; 0 without one.

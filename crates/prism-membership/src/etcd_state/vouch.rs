@@ -39,13 +39,6 @@ pub enum Fault {
     Foreign,
 }
 
-impl Fault {
-    /// Whether the fault concerns all nodes, not only this one.
-    fn is_of_all(&self) -> bool {
-        !matches!(self, Self::Foreign)
-    }
-}
-
 /// The fault of `state` by the testimonies of the other stores and this one.
 fn fault(
     state: Option<&State>,
@@ -110,12 +103,9 @@ impl Participant {
     }
 
     async fn say(&self, me: &Me, known: &Known, own: Option<Testimony>) -> anyhow::Result<()> {
-        let is_asked = self
-            .channels
-            .fault
-            .borrow()
-            .as_ref()
-            .is_some_and(Fault::is_of_all);
+        // A foreign store concerns this node only.
+        let fault = self.channels.fault.borrow().clone();
+        let is_asked = fault.is_some_and(|fault| fault != Fault::Foreign);
         let present = known.testimonies.get(&me.name);
         let key = Key::Testimony(me.name.as_str());
         let change = match (is_asked, own) {

@@ -128,7 +128,7 @@ fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
         ("scrub_runs", scrub.runs),
         ("scrub_bytes", scrub.bytes),
         ("scrub_faults", scrub.faults),
-        ("mended_blocks", node.scrub.repaired()),
+        ("mended_blocks", scrub.repaired),
         ("open_changes", open_changes),
     ]
 }
