@@ -93,9 +93,6 @@ const STORAGE_CLASSES: [&str; 12] = [
 ];
 
 /// Checks that the storage class is one, if any is named.
-///
-/// # Errors
-/// `InvalidStorageClass`.
 pub(crate) fn storage_class(headers: &Headers) -> Result<(), S3Error> {
     let is_one = |named: &[u8]| STORAGE_CLASSES.iter().any(|one| one.as_bytes() == named);
     match headers.get("x-amz-storage-class") {

@@ -178,10 +178,6 @@ impl Algorithm {
 }
 
 /// The checksum in the headers of a request, if there is one.
-///
-/// # Errors
-/// `InvalidRequest` for several, `InvalidDigest` for a malformed one,
-/// `NotImplemented` for an unknown algorithm.
 pub(super) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
     let given = given(headers)?.map(|(algorithm, text)| Ok((algorithm, algorithm.decode(text)?)));
     given.transpose()
@@ -191,7 +187,7 @@ pub(super) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>
 /// no plain value.
 ///
 /// # Errors
-/// As for [`in_headers`], but the value is not checked.
+/// `InvalidRequest` for several, `NotImplemented` for an unknown algorithm.
 pub fn of_object(headers: &Headers) -> Result<Option<(Algorithm, String)>, S3Error> {
     Ok(given(headers)?.map(|(algorithm, text)| (algorithm, text.to_owned())))
 }

@@ -74,9 +74,6 @@ impl Form {
 }
 
 /// The bytes of data that a body in chunks must have.
-///
-/// # Errors
-/// `MissingContentLength`, or `InvalidRequest` if it is no number.
 pub(crate) fn decoded_length(headers: &Headers) -> Result<u64, S3Error> {
     let text = single(headers, DECODED_LENGTH)?.ok_or_else(|| {
         Code::MissingContentLength
@@ -86,10 +83,7 @@ pub(crate) fn decoded_length(headers: &Headers) -> Result<u64, S3Error> {
     length.ok_or_else(|| invalid("x-amz-decoded-content-length is not a number of bytes"))
 }
 
-/// The checksum that `x-amz-trailer` announces.
-///
-/// # Errors
-/// `InvalidRequest` for another trailer, or for more than one.
+/// The checksum that `x-amz-trailer` announces, which may be one only.
 pub(crate) fn announced_trailer(headers: &Headers) -> Result<Option<Algorithm>, S3Error> {
     let Some(name) = single(headers, TRAILER)? else {
         return Ok(None);

@@ -11,10 +11,7 @@ use crate::{Code, S3Error};
 const MAX_DEPTH: usize = 8;
 
 /// Calls `ended` at the end of each element below the root. It gets the names from below the root
-/// to the element, and the text directly inside it with its white space.
-///
-/// # Errors
-/// `MalformedXML`, also for another root; the errors of `ended`.
+/// to the element, and the text directly inside it with its white space. Another root is an error.
 pub(crate) fn elements(
     body: &[u8],
     root: &str,
