@@ -1,15 +1,16 @@
 //! The keys of the trees. Strings carry their length, or end with 0 0; numbers are big-endian.
+//! `record`, `uploads` and `pending` define the values.
 //!
 //! | tree | key | value |
 //! |---|---|---|
-//! | `objects` | bucket length (1), bucket, key | [`Record`](crate::record::Record) |
-//! | `files` | file id (8) | [`FileRecord`](crate::record::FileRecord) |
+//! | `objects` | bucket length (1), bucket, key | `Record` |
+//! | `files` | file id (8) | `FileRecord` |
 //! | `inline` | file id (8) | the object's bytes |
-//! | `uploads` | bucket length (1), bucket, escaped key, 0 0, upload id (16) | [`UploadRecord`](crate::uploads::UploadRecord) |
-//! | `parts` | upload id (16), part number (2) | [`Record`](crate::record::Record) of a file |
-//! | `manifests` | id (8) | [`Manifest`](crate::uploads::Manifest) of a completed object |
+//! | `uploads` | bucket length (1), bucket, escaped key, 0 0, upload id (16) | `UploadRecord` |
+//! | `parts` | upload id (16), part number (2) | `Record` of a file |
+//! | `manifests` | id (8) | `Manifest` of a completed object |
 //! | `garbage` | id of a manifest (8) or of an upload (16) | nothing |
-//! | `versions` | bucket length (1), bucket, escaped key, 0 0, place (24) | [`Record`](crate::record::Record) |
+//! | `versions` | bucket length (1), bucket, escaped key, 0 0, place (24) | `Record` |
 //! | `nulls` | as in `objects` | the place of the key's null version in `versions` |
 //! | `changes` | as in `objects` | the stamp of the key's last change |
 //!

@@ -53,7 +53,7 @@ const CLUSTER_KEY: &str = "cluster";
 /// The trees.
 pub(crate) struct Lsm {
     db: Database,
-    /// Records of buckets by name: see `view::bucket_value`.
+    /// Records of buckets by name: see `record::bucket_value`.
     pub(crate) buckets: Keyspace,
     pub(crate) objects: Keyspace,
     pub(crate) files: Keyspace,
@@ -64,13 +64,13 @@ pub(crate) struct Lsm {
     pub(crate) garbage: Keyspace,
     /// Documents of buckets, by bucket length (1), bucket, name.
     pub(crate) configs: Keyspace,
-    /// Prepared changes, by scope; see `commit::prepare`.
+    /// Prepared changes, by scope; see `pending`.
     pub(crate) pending: Keyspace,
     /// Stamps of deletions that are remembered, by the key of the object.
     pub(crate) deletions: Keyspace,
     pub(crate) versions: Keyspace,
     pub(crate) nulls: Keyspace,
-    /// Stamps of the last changes of keys that have versions; see `versions`.
+    /// Stamps of the last changes of keys that have versions; see `keys`.
     pub(crate) changes: Keyspace,
     system: Keyspace,
     /// The mark of every batch of the log, for the audit.

@@ -101,7 +101,7 @@ impl Record {
         }
     }
 
-    /// The bytes that its removal gives back at once. Those of parts are collected later.
+    /// The bytes that its removal gives back at once. Files of parts are collected later.
     pub(crate) fn given_back(&self) -> u64 {
         match self.payload {
             Payload::Parts { .. } => 0,

@@ -1,8 +1,8 @@
 //! The store: how it is opened, and what its parts share.
 //!
-//! Reads of objects are in `read`, writes in `put`, deletions and changes of metadata in `change`, listings in `scan` and
-//! `history`. Buckets, uploads, replication and repair have types of their own. `commit` makes
-//! all changes.
+//! Reads of objects are in `read`, writes in `put`, deletions and changes of metadata in
+//! `change`, listings in `scan` and `history`. Buckets, uploads, replication and repair have
+//! types of their own. `commit` makes all changes, on the state in `inner`.
 
 use std::{
     fmt,

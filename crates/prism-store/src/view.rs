@@ -1,5 +1,5 @@
 //! Reads of the trees as of one moment. `lsm` lists the trees; `record`, `uploads` and
-//! `versions` define their values.
+//! `pending` define their values.
 
 use std::{collections::BTreeMap, ops::Bound};
 
