@@ -87,15 +87,9 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// The present number of orders, if a connection that has followed `told` has to move.
-    pub(crate) fn is_to_move(&self, told: u32) -> Option<u32> {
-        let moves = self.following.borrow().moves;
-        (moves != told).then_some(moves)
-    }
-
     /// Resolves when a connection that waits for a request has to move or to end.
     pub(crate) async fn told_to_go(&self, told: u32) {
-        let is_told = || self.is_ending() || self.is_to_move(told).is_some();
+        let is_told = || self.is_ending() || self.following.borrow().moves != told;
         self.idle.until(is_told).await;
     }
 

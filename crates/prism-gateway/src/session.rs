@@ -176,7 +176,10 @@ impl<S: Service> Gateway<S> {
             }
             let filled = tokio::select! {
                 filled = client.fill() => filled,
-                () = self.told_to_go(told), if idle => return Err(self.move_or_end()),
+                () = self.told_to_go(told), if idle => return Err(match self.stays_or_moves() {
+                    true => NoRequest::Move,
+                    false => NoRequest::End,
+                }),
             };
             client.set_io_timeout(limits.stall_timeout());
             match filled {
@@ -187,13 +190,6 @@ impl<S: Service> Gateway<S> {
                 }
                 Err(_) => return Err(NoRequest::End),
             }
-        }
-    }
-
-    fn move_or_end(&self) -> NoRequest {
-        match self.stays_or_moves() {
-            true => NoRequest::Move,
-            false => NoRequest::End,
         }
     }
 

@@ -39,9 +39,3 @@ impl Limits {
         ..Self::DEFAULT
     };
 }
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}

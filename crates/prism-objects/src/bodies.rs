@@ -20,10 +20,9 @@ use prism_store::{Commit, Committed, Condition, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
 use crate::answer::Failure;
-use crate::call::Call;
 use crate::hashing::Hashing;
 use crate::pieces::{Piece, Pieces};
-use crate::request::Request;
+use crate::request::{Call, Request};
 use crate::shared::Shared;
 
 /// Bytes that stay in a core's cache between the checksum and the write.

@@ -20,9 +20,8 @@ use prism_service::Io;
 use prism_store::{CONFIG_MAX, Store};
 
 use crate::answer::{Answer, Failure, from_ms};
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 use crate::route::concerns_all_backends;
 use crate::rules::local_cors_rules;
 

@@ -9,9 +9,8 @@ use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
 use prism_service::{BodyFailure, Io, RequestBody, set};
 
 use crate::answer::{Answer, Failure, request_id};
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 
 /// The time after which a late answer begins, and the interval of its signs of life. Relaying
 /// nodes and clients wait much longer for a silent connection.

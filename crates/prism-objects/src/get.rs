@@ -19,9 +19,8 @@ use prism_service::{Io, set};
 use prism_store::{Body, CheckedFile, Object, Parts, Removed, Segment, Store};
 
 use crate::answer::{Answer, Failure, from_ms, internal, quoted, request_id};
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 use crate::versions;
 
 /// Bytes of a file that the kernel reads while the connection moves to this node.

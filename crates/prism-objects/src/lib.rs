@@ -19,7 +19,6 @@ mod attributes;
 mod auth;
 mod bodies;
 mod buckets;
-mod call;
 mod commits;
 mod copy;
 mod delete;

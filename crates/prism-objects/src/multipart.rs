@@ -18,9 +18,8 @@ use prism_store::{
 
 use crate::answer::{Answer, Failure, from_ms, quoted};
 use crate::bodies::store_condition;
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 
 /// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their
 /// elements take 300 bytes each; some clients indent.

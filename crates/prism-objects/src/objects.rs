@@ -16,8 +16,7 @@ use prism_service::{Fault, Io, Route, Service, Subject};
 
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
-use crate::call::Call;
-use crate::request::{Meaning, Request};
+use crate::request::{Call, Meaning, Request};
 use crate::route;
 use crate::rules::BucketRules;
 use crate::shared::Shared;

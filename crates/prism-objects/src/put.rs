@@ -8,39 +8,17 @@ use prism_service::Io;
 
 use crate::answer::{Answer, Failure};
 use crate::bodies::{Becomes, Pipe};
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 
 impl Objects {
-    /// Stores a body as an object.
-    pub(crate) async fn put_object(
+    /// Stores a body as `pipe` says, which begins an object or a part.
+    pub(crate) async fn store_body(
         &self,
         call: &mut Call<'_, impl Io>,
-        object: &ObjectRef,
-        put: &PutObject,
+        pipe: impl Future<Output = Result<Pipe, S3Error>>,
     ) -> Result<Answer, Failure> {
-        let pipe = self.begin_put(call.request, object, put).await;
-        self.store_body(call, pipe).await
-    }
-
-    /// Stores a body as a part of an upload.
-    pub(crate) async fn put_part(
-        &self,
-        call: &mut Call<'_, impl Io>,
-        object: &ObjectRef,
-        part: &UploadPart,
-    ) -> Result<Answer, Failure> {
-        let pipe = self.begin_put_part(call.request, object, part).await;
-        self.store_body(call, pipe).await
-    }
-
-    async fn store_body(
-        &self,
-        call: &mut Call<'_, impl Io>,
-        pipe: Result<Pipe, S3Error>,
-    ) -> Result<Answer, Failure> {
-        let stored = self.bodies.store(call, pipe).await?;
+        let stored = self.bodies.store(call, pipe.await).await?;
         let answer = Answer::empty(200).with_version(stored.committed.version)?;
         let answer = answer.with("ETag", stored.digests.etag())?;
         Ok(match &stored.digests.checksum {
@@ -49,7 +27,8 @@ impl Objects {
         })
     }
 
-    async fn begin_put(
+    /// Begins an object.
+    pub(crate) async fn begin_put(
         &self,
         request: &Request,
         object: &ObjectRef,
@@ -90,7 +69,8 @@ impl Objects {
         checked.await
     }
 
-    async fn begin_put_part(
+    /// Begins a part of an upload.
+    pub(crate) async fn begin_put_part(
         &self,
         request: &Request,
         object: &ObjectRef,

@@ -1,8 +1,10 @@
-//! A request of the object store.
+//! A request of the object store, and its connection while it is answered.
 
+use prism_http::Exchange;
 use prism_membership::LeaseTerm;
 use prism_proto::verified::Policy;
 use prism_s3::{Operation, Payload, Principal};
+use prism_service::{Io, MAX_SKIP_BYTES, RequestBody};
 
 /// A request as S3 understands it.
 #[derive(Debug)]
@@ -18,3 +20,24 @@ pub struct Meaning {
 
 /// One request of the object store.
 pub type Request = prism_service::Request<Meaning>;
+
+/// A request under way: its connection, and the facts that its answer depends on.
+pub(crate) struct Call<'c, I> {
+    pub(crate) io: &'c mut I,
+    pub(crate) request: &'c Request,
+    pub(crate) exchange: Exchange<'c>,
+}
+
+impl<I: Io> Call<'_, I> {
+    /// Reads past the body of an operation that needs none.
+    pub(crate) async fn skip_body(&mut self) {
+        let mut body = self.request.take_body(MAX_SKIP_BYTES);
+        self.skip_rest(&mut body).await;
+    }
+
+    /// Reads past the rest of a body. If the rest is too long, the connection ends with the
+    /// answer.
+    pub(crate) async fn skip_rest(&mut self, body: &mut RequestBody) {
+        self.exchange.keep_alive = self.exchange.keep_alive && body.skip_rest(self.io).await;
+    }
+}

@@ -8,9 +8,8 @@ use prism_service::{Io, MAX_SKIP_BYTES};
 use prism_store::Store;
 
 use crate::answer::{Answer, Failure, is_ours, send_error};
-use crate::call::Call;
 use crate::objects::Objects;
-use crate::request::Request;
+use crate::request::{Call, Request};
 use crate::{attributes, buckets, multipart, tagging};
 
 impl Objects {
@@ -62,8 +61,14 @@ impl Objects {
                 let copying = self.copy_part(call.request, object, part);
                 return Box::pin(self.answer_in_time(call, copying)).await;
             }
-            Op::Put(put) => Box::pin(self.put_object(call, object, put)).await,
-            Op::UploadPart(part) => Box::pin(self.put_part(call, object, part)).await,
+            Op::Put(put) => {
+                let pipe = self.begin_put(call.request, object, put);
+                Box::pin(self.store_body(call, pipe)).await
+            }
+            Op::UploadPart(part) => {
+                let pipe = self.begin_put_part(call.request, object, part);
+                Box::pin(self.store_body(call, pipe)).await
+            }
             Op::CompleteUpload(complete) => {
                 Box::pin(self.complete_upload(call, object, complete)).await
             }

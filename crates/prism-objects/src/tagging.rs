@@ -7,8 +7,8 @@ use prism_service::Io;
 use prism_store::{ObjectMeta, Store};
 
 use crate::answer::{Answer, Failure};
-use crate::call::Call;
 use crate::objects::Objects;
+use crate::request::Call;
 
 /// Longest body of a PutObjectTagging: ten tags with every character escaped.
 const MAX_TAGGING_BYTES: u64 = 64 << 10;

@@ -4,11 +4,11 @@
 use prism_handoff::Count;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($name:ident: $doc:literal,)*) => {
         /// Counters of one node's requests.
         #[derive(Debug, Default)]
         pub struct RequestCounters {
-            $($(#[$doc])* pub $name: Count,)*
+            $(#[doc = $doc] pub $name: Count,)*
         }
 
         impl RequestCounters {
@@ -21,26 +21,15 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Request heads read from clients here.
-    requests,
-    /// Requests answered from this node's store, directly to the client.
-    served_direct,
-    /// Requests answered from this node's store, through another node.
-    served_relayed,
-    /// Requests relayed to another node.
-    relayed,
-    /// Requests relayed in the hope of a short answer, which was too long.
-    asked_in_vain,
-    /// Requests refused for their form.
-    malformed,
-    /// Requests refused for a wrong or missing signature.
-    unauthenticated,
-    /// Requests that ended with an answer of 500 or above.
-    failed,
-    /// Changes prepared for other nodes, the primaries of their keys.
-    prepared,
-    /// Object bytes sent directly to clients.
-    bytes_out,
-    /// Object bytes received directly from clients.
-    bytes_in,
+    requests: "Request heads read from clients here.",
+    served_direct: "Requests answered from this node's store, directly to the client.",
+    served_relayed: "Requests answered from this node's store, through another node.",
+    relayed: "Requests relayed to another node.",
+    asked_in_vain: "Requests relayed in the hope of a short answer, which was too long.",
+    malformed: "Requests refused for their form.",
+    unauthenticated: "Requests refused for a wrong or missing signature.",
+    failed: "Requests that ended with an answer of 500 or above.",
+    prepared: "Changes prepared for other nodes, the primaries of their keys.",
+    bytes_out: "Object bytes sent directly to clients.",
+    bytes_in: "Object bytes received directly from clients.",
 }
