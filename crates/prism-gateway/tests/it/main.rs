@@ -1,0 +1,127 @@
+//! Whole requests through a gateway: a client on the loopback interface, one node without a
+//! switch, and a service that sends bodies back. No privileges are needed.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
+
+mod echo;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_config::Config;
+use prism_gateway::{Gateway, Parts, Shared};
+use prism_handoff::{Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
+use prism_http::{Limits, ResponseHead};
+use prism_service::{Link, Orders, Peers, RequestCounters};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use echo::Echo;
+
+/// A port of the loopback interface that was free just now.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn endpoint_config(service: SocketAddr) -> EndpointConfig {
+    EndpointConfig {
+        name: "a".into(),
+        address: service.ip(),
+        service,
+        listen: true,
+        peer_port: 0,
+        peers: Vec::new(),
+        identity: None,
+        switch: None,
+        placement: 0,
+        method: Method::Freeze,
+        carry_window: false,
+        tls: None,
+        max_connections: 10,
+        newcomers: NewcomerLimits::default(),
+        transit: None,
+    }
+}
+
+/// Sends `bytes` to a gateway, and returns all bytes of its answers and its counters.
+fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let counters = Arc::new(RequestCounters::default());
+    let given = counters.clone();
+    let received = LocalSet::new().block_on(&runtime.unwrap(), async move {
+        let (address, process) = (free_address(), Arc::new(Process::default()));
+        let endpoint = Endpoint::bind(endpoint_config(address), process.clone()).await;
+        let endpoint = endpoint.unwrap();
+        let node = prism_config::Node {
+            name: "a".into(),
+            ..prism_config::Node::default()
+        };
+        let parts = Parts {
+            config: Arc::new(Config::default()),
+            process,
+            counters: given,
+            link: Arc::new(Link::new(0)),
+            orders: Orders::default(),
+            neighbours: Box::new(Vec::new),
+        };
+        let shared = Arc::new(Shared::new(&node, parts));
+        let (handle, peers) = (endpoint.handle(), Rc::new(Peers::none()));
+        let gateway = Rc::new(Gateway::new(shared, Echo, handle, peers));
+        tokio::task::spawn_local(gateway.run(endpoint));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(bytes).await.unwrap();
+        let mut received = Vec::new();
+        let reading = client.read_to_end(&mut received);
+        let read = tokio::time::timeout(Duration::from_secs(20), reading).await;
+        read.unwrap().unwrap();
+        received
+    });
+    (received, counters)
+}
+
+/// The status and body of each answer.
+fn parsed(mut bytes: &[u8]) -> Vec<(u16, String)> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let (head, len) = ResponseHead::parse(bytes, &Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        let body = head.declared_length().unwrap().unwrap() as usize;
+        let text = String::from_utf8(bytes[len..len + body].to_vec());
+        all.push((head.status(), text.unwrap()));
+        bytes = &bytes[len + body..];
+    }
+    all
+}
+
+#[test]
+fn requests_in_one_segment_are_answered_in_order() {
+    let put = "PUT /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+    let chunks =
+        "PUT /b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n0\r\n\r\n";
+    let refused = "PUT /refused HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nno";
+    let last = "GET /c HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let (received, counters) = answers([put, refused, chunks, last].concat().as_bytes());
+    let expected = [(200, "abc"), (400, "refused"), (200, "de"), (200, "")];
+    let expected = expected.map(|(status, body)| (status, body.to_owned()));
+    assert_eq!(parsed(&received), expected);
+    let (requests, malformed) = (counters.requests.read(), counters.malformed.read());
+    assert_eq!((requests, malformed), (4, 1));
+}
+
+#[test]
+fn nothing_is_read_behind_a_malformed_head() {
+    let ambiguous =
+        "PUT /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let smuggled = "GET /b HTTP/1.1\r\nHost: h\r\n\r\n";
+    let (received, counters) = answers([ambiguous, smuggled].concat().as_bytes());
+    let answers = parsed(&received);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].0, 400);
+    assert_eq!(counters.requests.read(), 0);
+}
