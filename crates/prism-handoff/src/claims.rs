@@ -104,12 +104,8 @@ impl Claims {
     fn next_due(&self, now_ns: u64) -> Option<Weak<Claimed>> {
         for queue in [&self.young, &self.again] {
             let mut queue = queue.borrow_mut();
-            while let Some((due_ns, claimed)) = queue.front() {
-                if *due_ns > now_ns {
-                    break;
-                }
-                let claimed = claimed.clone();
-                queue.pop_front();
+            let mut pop_due = || queue.pop_front_if(|(due_ns, _)| *due_ns <= now_ns);
+            while let Some((_, claimed)) = pop_due() {
                 if claimed.strong_count() > 0 {
                     return Some(claimed);
                 }

@@ -17,7 +17,7 @@ use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, Steeri
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::lease::{self, Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
@@ -163,26 +163,13 @@ impl Control {
         let now = self.steering.borrow().counters;
         let before = self.counted.replace(now);
         let counters = &self.counters;
-        for (count, now, before) in [
-            (&counters.control_commands, now.commands, before.commands),
-            (
-                &counters.control_retransmissions,
-                now.retransmissions,
-                before.retransmissions,
-            ),
-            (
-                &counters.control_unanswered,
-                now.unanswered,
-                before.unanswered,
-            ),
-            (
-                &counters.control_refused,
-                now.refused_datagrams,
-                before.refused_datagrams,
-            ),
-        ] {
-            count.add(now - before);
-        }
+        let add = |count: &Count, of: fn(&SteeringCounters) -> u64| {
+            count.add(of(&now) - of(&before));
+        };
+        add(&counters.control_commands, |c| c.commands);
+        add(&counters.control_retransmissions, |c| c.retransmissions);
+        add(&counters.control_unanswered, |c| c.unanswered);
+        add(&counters.control_refused, |c| c.refused_datagrams);
     }
 
     /// Sends a command and waits for its end. If too many are under way, it waits for others to end

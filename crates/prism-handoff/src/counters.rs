@@ -16,7 +16,7 @@ macro_rules! counters {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![
                     $((stringify!($name), self.$name.read()),)*
-                    ("tasks_restarted", crate::supervise::restarts()),
+                    ("tasks_restarted", TASKS_RESTARTED.read()),
                 ]
             }
         }
@@ -68,16 +68,14 @@ counters! {
     control_refused: "Datagrams from the switch's address that were no authentic answer.",
 }
 
+/// Restarts of all tasks of the process; some tasks belong to no worker.
+pub(crate) static TASKS_RESTARTED: Count = Count(AtomicU64::new(0));
+
 /// One counter.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// A counter at 0.
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Adds one.
     pub fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -96,42 +96,32 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
 /// Passes the connection on with one more move. The verdict comes back the same way, and
 /// the source keeps the connection until then.
 async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
-    let Arrived {
-        mut hand_off,
-        channel: source,
-        at_ns,
-    } = arrived;
+    let mut hand_off = arrived.hand_off;
     hand_off.moves = hand_off.moves.saturating_add(1);
     let (id, port) = (hand_off.id, hand_off.tcp.remote.port());
     let mut record = Record::new(Part::Transit, id, port);
-    record.mark_at(Step::TransitReceived, at_ns);
+    record.mark_at(Step::TransitReceived, arrived.at_ns);
     record.mark(Step::TransitDecided);
     let awaited = channel.await_verdict(id);
     let sent = channel.send(&Frame::HandOff(hand_off));
     shared.counters.passed_on.add_one();
     let deadline = Duration::from_nanos(VERDICT_DEADLINE_NS);
-    let verdict = match sent {
-        Ok(()) => tokio::time::timeout(deadline, awaited.wait())
-            .await
-            .ok()
-            .flatten(),
-        Err(_) => None,
+    let verdict = async {
+        sent.ok()?;
+        awaited.wait().await
     };
+    let verdict = tokio::time::timeout(deadline, verdict).await;
     shared.process.trace.push(record);
-    let verdict = verdict.unwrap_or(Frame::Unknown { id });
-    source.send_verdict(&verdict);
+    let verdict = verdict.ok().flatten().unwrap_or(Frame::Unknown { id });
+    arrived.channel.send_verdict(&verdict);
 }
 
 /// Restores the connection here, and tells the source the verdict.
 async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
-    let Arrived {
-        hand_off,
-        channel,
-        at_ns,
-    } = arrived;
+    let (hand_off, channel) = (arrived.hand_off, arrived.channel);
     let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
-    record.mark_at(Step::Received, at_ns);
+    record.mark_at(Step::Received, arrived.at_ns);
     let (owned, spent) = {
         let owning = pin!(own_connection(shared, *hand_off, &mut record));
         metered(Costs::is_sample(), owning).await
@@ -154,10 +144,8 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
     };
     shared.process.trace.push(record);
     channel.send_verdict(&verdict);
-    let preparing = shared.clone();
-    shared
-        .deferred
-        .add(move || preparing.prepare_blanks(service));
+    let worker = shared.clone();
+    (shared.deferred).add(move || worker.prepare_blanks(service));
 }
 
 /// Restores the connection and makes this node its owner at the switch.
@@ -271,13 +259,11 @@ fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Buil
     let (Some(built), Some(freezer)) = (socket, shared.freezer()) else {
         return machine.must_insist();
     };
-    match built.restored.silence(freezer) {
-        Ok(true) => {}
-        Ok(false) => machine.must_insist(),
-        Err(error) => {
-            tracing::debug!(%error, "cannot silence a socket that waits for the switch");
-            machine.must_insist();
-        }
+    let silenced = built.restored.silence(freezer).inspect_err(|error| {
+        tracing::debug!(%error, "cannot silence a socket that waits for the switch");
+    });
+    if !silenced.unwrap_or(false) {
+        machine.must_insist();
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::counters::Count;
+use crate::counters::TASKS_RESTARTED;
 
 /// The pause before the first restart, well within the grace of a lease (500 ms), whose task is one
 /// of these.
@@ -36,14 +36,6 @@ impl<E: Display> Ending for Result<(), E> {
     fn fault(self) -> Option<String> {
         self.err().map(|error| error.to_string())
     }
-}
-
-/// Restarts of all tasks of the process; some tasks belong to no worker.
-static RESTARTS: Count = Count::new();
-
-/// The number of restarts in this process.
-pub(crate) fn restarts() -> u64 {
-    RESTARTS.read()
 }
 
 /// Runs `work` until it ends in order. After an error or a panic it begins again.
@@ -98,7 +90,7 @@ impl Pauses {
         let last = self.last.filter(|_| ran < MAX_PAUSE);
         let pause = last.map_or(FIRST_PAUSE, |last| MAX_PAUSE.min(last * 2));
         self.last = Some(pause);
-        RESTARTS.add_one();
+        TASKS_RESTARTED.add_one();
         tracing::warn!(task, %fault, ?pause, "a task has failed and begins again");
         Some(pause)
     }
@@ -150,7 +142,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_fails_or_panics_begins_again_until_it_ends_in_order() {
-        let (before, mut begun) = (restarts(), 0);
+        let (before, mut begun) = (TASKS_RESTARTED.read(), 0);
         supervise("test", async || {
             begun += 1;
             tokio::task::yield_now().await;
@@ -158,7 +150,7 @@ mod tests {
         })
         .await;
         assert_eq!(begun, 3);
-        assert!(restarts() >= before + 2);
+        assert!(TASKS_RESTARTED.read() >= before + 2);
     }
 
     #[test]

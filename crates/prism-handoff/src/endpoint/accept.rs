@@ -201,20 +201,14 @@ impl Peers {
         };
         drop(newcomer);
         self.reached(&peer);
-        let stream = match purpose {
-            Purpose::Relay => RelayStream::new(secured, self.shared.spare.clone(), None),
-            Purpose::Channel => {
-                let channel = Channel::start(secured, peer, self);
-                self.adopt(&channel);
-                channel.greet();
-                return Ok(());
-            }
-        };
-        let incoming = Incoming::Relay { stream, peer };
-        self.shared
-            .incoming
-            .send(incoming)
-            .await
-            .map_err(|_| io::ErrorKind::NotConnected.into())
+        if purpose == Purpose::Channel {
+            let channel = Channel::start(secured, peer, self);
+            self.adopt(&channel);
+            channel.greet();
+            return Ok(());
+        }
+        let stream = RelayStream::new(secured, self.shared.spare.clone(), None);
+        let sent = self.shared.incoming.send(Incoming::Relay { stream, peer });
+        sent.await.map_err(|_| io::ErrorKind::NotConnected.into())
     }
 }
