@@ -81,7 +81,7 @@ pub struct TakeIn {
     missing: Vec<VersionSummary>,
     /// The copy, or the version, whose bytes come now.
     receiving: Option<Receiving>,
-    /// What is complete: versions by their places, the copy of a scope by its stamp.
+    /// Complete copies: versions by their places, the copy of a scope by its stamp.
     taken: HashMap<Stamp, Taken>,
     /// Object files that have a name, to which no record refers yet.
     named: Vec<FileId>,
