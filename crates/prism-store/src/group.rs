@@ -8,6 +8,7 @@
 
 use std::{
     collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -53,7 +54,7 @@ impl<T, R> Group<T, R> {
     /// Queues `item` and waits for its answer. This caller may lead.
     ///
     /// `how_many` of the queued items go together: at least one. `work` answers those in order.
-    /// `None` if the leader panicked or gave too few answers.
+    /// `None` if `work` panicked or gave too few answers.
     pub fn submit(
         &self,
         item: T,
@@ -105,14 +106,20 @@ impl<T, R> Group<T, R> {
         how_many: &impl Fn(&mut dyn Iterator<Item = &T>) -> usize,
         work: &impl Fn(Vec<T>) -> Vec<R>,
     ) {
-        let _leadership = Leadership(self);
         let (items, senders): (Vec<_>, Vec<_>) = {
             let waiting = &mut self.queue().waiting;
             let count = how_many(&mut waiting.iter().map(|(item, _)| item));
             waiting.drain(..count.clamp(1, waiting.len())).unzip()
         };
-        for (sender, answer) in senders.iter().zip(work(items)) {
+        // The leader may have more items in the queue, and goes on with them after a panic.
+        let answers = catch_unwind(AssertUnwindSafe(|| work(items))).unwrap_or_default();
+        for (sender, answer) in senders.iter().zip(answers) {
             let _ = sender.try_send(Turn::Done(answer));
+        }
+        let mut queue = self.queue();
+        match queue.waiting.front() {
+            Some((_, sender)) => drop(sender.try_send(Turn::Lead)),
+            None => queue.led = false,
         }
     }
 
@@ -122,24 +129,10 @@ impl<T, R> Group<T, R> {
     }
 }
 
-/// The duty to pass on the lead, even after a panic.
-struct Leadership<'a, T, R>(&'a Group<T, R>);
-
-impl<T, R> Drop for Leadership<'_, T, R> {
-    fn drop(&mut self) {
-        let mut queue = self.0.queue();
-        match queue.waiting.front() {
-            Some((_, sender)) => drop(sender.try_send(Turn::Lead)),
-            None => queue.led = false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use std::{
-        panic::{AssertUnwindSafe, catch_unwind},
         sync::{
             Barrier,
             atomic::{AtomicUsize, Ordering},
@@ -220,16 +213,27 @@ mod tests {
                             assert!(t != 0 || i % 5 != 0, "as intended");
                             items
                         };
-                        let answer = catch_unwind(AssertUnwindSafe(|| group.submit(t, all, work)));
-                        match answer {
-                            Ok(Some(answer)) => assert_eq!(answer, t),
-                            Ok(None) | Err(_) => drop(lost.fetch_add(1, Ordering::Relaxed)),
+                        match group.submit(t, all, work) {
+                            Some(answer) => assert_eq!(answer, t),
+                            None => drop(lost.fetch_add(1, Ordering::Relaxed)),
                         }
                     }
                 });
             }
         });
         assert_eq!(group.submit(9, all, |items| items), Some(9));
+    }
+
+    #[test]
+    fn a_panic_over_the_first_of_several_items_leaves_the_others_their_answers() {
+        let group = Group::new();
+        let work = |items: Vec<u32>| {
+            assert!(items != [1], "as intended");
+            items
+        };
+        let answers = group.submit_all(vec![1, 2, 3], |_| 1, work);
+        assert_eq!(answers, [None, Some(2), Some(3)]);
+        assert_eq!(group.submit(4, all, work), Some(4));
     }
 
     #[test]
