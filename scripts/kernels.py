@@ -30,7 +30,7 @@ KERNELS = [("6.1", "linux-image-amd64"), ("6.12", "linux-image-6.12-amd64")]
 # inside the crate); parts of the names of tests (all tests if empty); limit in seconds.
 TESTS = [
     ("prism-sys", "lib", [], 60),
-    ("prism-sys", "netns", [], 30),
+    ("prism-netns", "netns", [], 30),
     ("prism-sys", "diag", [], 60),
     ("prism-sys", "handoff", [], 120),
     ("prism-sys", "queues", [], 120),

@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Context;
 use network::{NODES, Network, SERVICE};
 use prism_handoff::{Connection, Endpoint, Exported, Handle, Incoming, Process};
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 use tokio::task::LocalSet;
 
 /// The longest line that is answered.

@@ -15,11 +15,11 @@ use std::time::Duration;
 use anyhow::Context;
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{EndpointConfig, Peer, Process, SwitchAddress};
+use prism_netns::NetNs;
 use prism_proto::control::ControlKey;
 use prism_switch::{
     InterfaceConfig, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
 };
-use prism_sys::netns::NetNs;
 use tempfile::TempDir;
 
 /// The address that clients connect to.

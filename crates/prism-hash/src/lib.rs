@@ -1,8 +1,8 @@
 //! The rounds of MD5 and SHA-256, with instructions that not every processor has.
 //!
 //! A value of [`avx512::Avx512`] or [`sha256::ShaNi`] proves that the processor has the
-//! instructions, so every function here is safe to call. Only this crate and `prism-sys` have
-//! unsafe code.
+//! instructions, so every function here is safe to call. The product has unsafe code in this crate
+//! and in `prism-sys` only.
 //!
 //! Not here: padding and lengths, the choice between the kernels, and the grouping of messages,
 //! which are in `prism-s3`. This crate makes no system calls and has no state.

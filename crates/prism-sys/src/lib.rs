@@ -1,4 +1,4 @@
-//! The system calls of Prism. Unsafe code is in this crate and in `prism-hash` only.
+//! The system calls of Prism. The product has unsafe code in this crate and in `prism-hash` only.
 //!
 //! Every function takes and gives owned or borrowed descriptors and typed values, and every
 //! operation has its own error. Nothing here keeps state between calls, waits, or logs.
@@ -11,11 +11,9 @@ mod sockopt;
 pub mod clock;
 pub mod diag;
 pub mod listen;
-pub mod netns;
 pub mod process;
 pub mod sendfile;
 pub mod tcp;
-pub mod tun;
 pub mod writeback;
 
 pub use error::CallError;

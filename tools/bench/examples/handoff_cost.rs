@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 
 const STEPS: [&str; 5] = ["pause", "save", "close_silently", "restore", "go_live"];

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use prism_lab::Lab;
 use prism_lab::delay::Delay;
+use prism_netns::NetNs;
 use prism_signer::Signer;
-use prism_sys::netns::NetNs;
 use serde_json::Value;
 
 use super::client::{self, Trust};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 
 use crate::rows::{Case, Values};
 use crate::stats::named;

@@ -14,9 +14,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use anyhow::Result;
 use clap::Args;
+use prism_netns::NetNs;
 use prism_packets::Verdict;
 use prism_switch::{Roles, SwitchConfig};
-use prism_sys::netns::NetNs;
 use serde::Serialize;
 
 use crate::frames::{foreign_frame, frame, is_foreign};

@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use prism_netns::NetNs;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, Status};
 use prism_switch::{Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
-use prism_sys::netns::NetNs;
 
 use crate::frames::{HEADERS_UDP, udp};
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use prism_sys::tun::Tun;
+use prism_netns::Tun;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -86,8 +86,7 @@ impl Delay {
     ///
     /// # Errors Without root or the driver `tun`, or when a route cannot be made.
     pub fn start(host: Ipv4Addr, servers: &[Ipv4Addr], delay: Duration) -> Result<Self, LabError> {
-        let made = Tun::create(PREFIX).map_err(io::Error::other);
-        let tun = made.map_err(LabError::io("making a TUN device"))?;
+        let tun = Tun::create(PREFIX).map_err(LabError::io("making a TUN device"))?;
         let link = raw_socket().map_err(LabError::io("opening a raw socket"))?;
         let (stopped, stop) = io::pipe().map_err(LabError::io("making a pipe"))?;
         let name = tun.name();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::{Connection, Endpoint, EndpointConfig, Exported, Handle, Incoming, Process};
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 

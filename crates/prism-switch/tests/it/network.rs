@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use prism_netns::NetNs;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
 use prism_switch::{InterfaceConfig, Switch, SwitchConfig, SwitchView};
-use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 
 /// Interfaces of the switch to the client, the frontend and the backend.

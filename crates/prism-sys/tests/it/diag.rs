@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use crate::common::{self, eventually, privileged};
+use prism_netns::NetNs;
 use prism_sys::diag::{Connection, Destroyed, Diag, DiagError};
-use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, TcpStateName};
 
 /// A connection over loopback: client, server, and the server's view of it.

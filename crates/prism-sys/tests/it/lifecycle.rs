@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::common::{self, App, DOWN, HOSTS, Net, UP, bytes, eventually, privileged, service};
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 use prism_sys::tcp::{PauseFault, Paused, RestoreError, SaveError, TcpInfo, TcpStateName, restore};
 
 /// Sockets of the service in a host's namespace, by `/proc/net/tcp`, except

@@ -1,5 +1,5 @@
 //! System calls against the running kernel: connections that are frozen, saved and restored, kTLS,
-//! namespaces, devices, and the socket table.
+//! and the socket table.
 #![allow(
     unreachable_pub,
     clippy::unwrap_used,
@@ -19,6 +19,4 @@ mod initial_window;
 mod ktls;
 mod lifecycle;
 mod netem;
-mod netns;
 mod queues;
-mod tun;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use prism_http::Method;
 use prism_lab::LabSpec;
+use prism_netns::NetNs;
 use prism_signer::Signer;
-use prism_sys::netns::NetNs;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use prism_netns::NetNs;
 use prism_packets::Verdict;
 use prism_proto::control::{Answer, Ops, Owner, Request};
 use prism_switch::{InterfaceConfig, Roles, Switch, SwitchConfig};
-use prism_sys::netns::NetNs;
 
 use crate::frames::{foreign_frame, frame};
 use crate::memory::kernel_bytes;

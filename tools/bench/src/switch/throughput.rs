@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use prism_netns::NetNs;
 use prism_proto::control::{Answer, Request};
 use prism_switch::{InterfaceConfig, NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
-use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Paused, restore};
 use serde::Serialize;
 

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::process::Command;
 use std::time::Duration;
 
+use prism_netns::NetNs;
 use prism_packets::{Hook, Run};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request};
 use prism_switch::{
     Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig, SwitchView,
 };
-use prism_sys::netns::NetNs;
 
 pub mod packet;
 

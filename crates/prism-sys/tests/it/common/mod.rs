@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use prism_netns::NetNs;
 use prism_proto::TcpState;
-use prism_sys::netns::NetNs;
 use prism_sys::tcp::{Live, Paused, restore};
 
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use prism_sys::netns::NetNs;
+use prism_netns::NetNs;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{CLIENT, VIP, ip, service};

@@ -95,7 +95,7 @@ fn a_change_that_may_have_been_made_is_not_asked_for_again() {
     let be1 = be1.file_name().unwrap().to_str().unwrap().to_owned();
     let running = double.clone();
     let thread = std::thread::spawn(move || {
-        let be1 = prism_sys::netns::NetNs::named(&be1).unwrap();
+        let be1 = prism_netns::NetNs::named(&be1).unwrap();
         let listener = be1.run(|| TcpListener::bind(address)).unwrap().unwrap();
         running.run(&listener, &config);
     });

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use prism_cluster::{NodeName, Placement};
 use prism_config::{Config, RelayUpTo};
 use prism_lab::{Lab, LabName, LabSpec};
+use prism_netns::NetNs;
 use prism_signer::Signer;
-use prism_sys::netns::NetNs;
 
 use client::{Client, Request};
 use objects::Object;

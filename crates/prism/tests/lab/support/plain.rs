@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_netns::NetNs;
 use prism_signer::Signer;
-use prism_sys::netns::NetNs;
 
 use super::client::{Client, signed};
 use super::{BUCKET, Cluster};

@@ -3,9 +3,8 @@
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 
-use crate::common::{ip, privileged};
-use prism_sys::netns::NetNs;
-use prism_sys::tun::Tun;
+use crate::{ip, privileged};
+use prism_netns::{NetNs, Tun};
 
 fn interfaces() -> String {
     std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()

@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 
-use crate::common::{ip, privileged};
-use prism_sys::netns::NetNs;
+use crate::{ip, privileged};
+use prism_netns::NetNs;
 
 /// A namespace of `ip netns` that is removed whatever happens.
 struct Named(String);

@@ -7,8 +7,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::CallError;
-use crate::sockopt::check;
+use crate::named_call;
 
 /// The device that makes them.
 const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -25,36 +24,30 @@ pub struct Tun {
     name: String,
 }
 
-/// The reason why there is no device.
-#[derive(Debug, thiserror::Error)]
-pub enum TunError {
-    /// {0:?} cannot begin the name of an interface
-    #[error("{0:?} cannot begin the name of an interface")]
-    Name(String),
-    /// A call failed.
-    #[error(transparent)]
-    Kernel(#[from] CallError),
-}
-
 impl Tun {
     /// Makes a device in the namespace of the calling thread. Its name is `prefix` and the first
     /// free number. It is down.
     ///
     /// # Errors
-    /// [`TunError::Name`] unless `prefix` has 1 to 10 lower case letters, [`TunError::Kernel`]
-    /// without `CAP_NET_ADMIN` or without the driver.
-    pub fn create(prefix: &str) -> Result<Self, TunError> {
-        let mut request = request(prefix).ok_or_else(|| TunError::Name(prefix.to_owned()))?;
+    /// `InvalidInput` unless `prefix` has 1 to 10 lower case letters; the kernel's error without
+    /// `CAP_NET_ADMIN` or without the driver.
+    pub fn create(prefix: &str) -> io::Result<Self> {
+        let mut request = request(prefix).ok_or_else(|| {
+            let fault = format!("{prefix:?} cannot begin the name of an interface");
+            io::Error::new(io::ErrorKind::InvalidInput, fault)
+        })?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let queue = options
             .custom_flags(libc::O_NONBLOCK)
             .open(CLONE_DEVICE)
-            .map_err(CallError::of("opening /dev/net/tun"))?;
+            .map_err(named_call("opening /dev/net/tun"))?;
         // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, and
         // keeps no pointer.
-        check(unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
-            .map_err(CallError::of("TUNSETIFF"))?;
+        let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        if result < 0 {
+            return Err(named_call("TUNSETIFF")(io::Error::last_os_error()));
+        }
         let name = request.ifr_name.iter().map(|byte| *byte as u8);
         let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
         Ok(Self {
