@@ -97,8 +97,3 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
         Ok(result)
     }
 }
-
-/// The same for calls that return a length.
-pub(crate) fn check_length(result: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
-}

@@ -95,18 +95,12 @@ impl<S: AsFd> Paused<S> {
             let reason = PauseFault::of("SO_ATTACH_BPF", error);
             return Err(PauseError { fd, reason });
         }
-        match enter_repair(fd.as_fd()) {
-            Ok(info) => Ok(Self {
-                fd,
-                info,
-                is_frozen: true,
-            }),
-            Err(reason) => {
-                // It cannot fail: both calls have just worked in the other direction.
-                let _ = freeze::give_voice(fd.as_fd());
-                Err(PauseError { fd, reason })
-            }
-        }
+        let mut paused = Self::pause(fd).inspect_err(|error| {
+            // It cannot fail: both calls have just worked in the other direction.
+            let _ = freeze::give_voice(error.fd.as_fd());
+        })?;
+        paused.is_frozen = true;
+        Ok(paused)
     }
 
     /// The kernel's figures just before the pause.

@@ -60,11 +60,9 @@ pub const MAX_WINDOW_SEGMENTS: u16 = 2048;
 ///
 /// Dropping it closes it silently: the source still has the connection.
 #[must_use = "dropping it abandons the hand-off"]
+#[derive(Debug)]
 pub struct Restored {
-    fd: Silent,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    peer_closed: bool,
+    connection: Live<Silent>,
     /// The next sequence number of the client, as it was told.
     receive_seq: u32,
     is_silent: bool,
@@ -72,9 +70,9 @@ pub struct Restored {
 
 /// A restored connection that is live, with the bytes that did not go into the kernel.
 #[must_use = "dropping it closes the connection"]
-pub struct Live {
+pub struct Live<S = OwnedFd> {
     /// The socket: non-blocking, close-on-exec.
-    pub fd: OwnedFd,
+    pub fd: S,
     /// Bytes from the client that come before anything read from `fd`.
     pub input: Vec<u8>,
     /// Bytes to the client that must be written to `fd` before any other.
@@ -85,18 +83,7 @@ pub struct Live {
 }
 
 // Written by hand, so that no log has clients' data.
-impl fmt::Debug for Restored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restored")
-            .field("fd", &self.fd)
-            .field("input_bytes", &self.input.len())
-            .field("output_bytes", &self.output.len())
-            .field("peer_closed", &self.peer_closed)
-            .finish()
-    }
-}
-
-impl fmt::Debug for Live {
+impl<S: fmt::Debug> fmt::Debug for Live<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")
             .field("fd", &self.fd)
@@ -259,10 +246,12 @@ pub fn restore_into(
         end_input(fd)?;
     }
     Ok(Restored {
-        fd: socket,
-        input: state.received.clone(),
-        output: state.unsent.clone(),
-        peer_closed: state.peer_closed,
+        connection: Live {
+            fd: socket,
+            input: state.received.clone(),
+            output: state.unsent.clone(),
+            peer_closed: state.peer_closed,
+        },
         receive_seq: state.receive_seq,
         is_silent: false,
     })
@@ -275,10 +264,10 @@ impl Restored {
     /// # Errors
     /// The kernel's error; the socket may then still hear.
     pub fn silence(&mut self, freezer: &Freezer) -> io::Result<bool> {
-        freezer.silence(self.fd.as_fd())?;
+        freezer.silence(self.as_fd())?;
         self.is_silent = true;
-        options::select_queue(self.fd.as_fd(), Queue::Receive)?;
-        Ok(options::queue_seq(self.fd.as_fd())? == self.receive_seq)
+        options::select_queue(self.as_fd(), Queue::Receive)?;
+        Ok(options::queue_seq(self.as_fd())? == self.receive_seq)
     }
 
     /// Leaves repair mode, which sends nothing. From here on the socket retransmits, acknowledges
@@ -287,22 +276,28 @@ impl Restored {
     /// # Errors
     /// [`ResumeError`], which no known kernel returns for a restored socket.
     pub fn go_live(self) -> Result<Live, ResumeError> {
-        options::repair_off_silently(self.fd.as_fd()).map_err(ResumeError)?;
+        options::repair_off_silently(self.as_fd()).map_err(ResumeError)?;
         if self.is_silent {
-            freeze::give_voice(self.fd.as_fd()).map_err(ResumeError)?;
+            freeze::give_voice(self.as_fd()).map_err(ResumeError)?;
         }
+        let Live {
+            fd,
+            input,
+            output,
+            peer_closed,
+        } = self.connection;
         Ok(Live {
-            fd: self.fd.into_fd(),
-            input: self.input,
-            output: self.output,
-            peer_closed: self.peer_closed,
+            fd: fd.into_fd(),
+            input,
+            output,
+            peer_closed,
         })
     }
 }
 
 impl AsFd for Restored {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.connection.fd.as_fd()
     }
 }
 

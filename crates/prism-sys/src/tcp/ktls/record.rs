@@ -1,9 +1,13 @@
 //! Records that are not application data: alerts and handshake messages.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use crate::sockopt::check_length;
+use socket2::{MsgHdr, SockRef};
+
+const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+/// `CMSG_SPACE(1)`.
+const CONTROL_BYTES: usize = HEADER_BYTES + 8;
 
 /// The content type of a record (RFC 8446, section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,30 +17,6 @@ pub enum ContentType {
     Alert = 21,
     /// A handshake message, such as KeyUpdate.
     Handshake = 22,
-}
-
-/// Room for one control message of one byte, aligned as its header.
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
-
-/// `CMSG_SPACE(1)`: a header of 16 bytes, and data to the next multiple of 8.
-const CONTROL_BYTES: usize = 24;
-
-impl Control {
-    const fn new() -> Self {
-        Self([0; CONTROL_BYTES])
-    }
-
-    /// A message with this control data, which must outlive it, as must `iov`.
-    fn message(&mut self, iov: *mut libc::iovec) -> libc::msghdr {
-        // SAFETY: all fields are integers and pointers, for which 0 is valid.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = iov;
-        message.msg_iovlen = 1;
-        message.msg_control = self.0.as_mut_ptr().cast();
-        message.msg_controllen = CONTROL_BYTES as _;
-        message
-    }
 }
 
 /// Sends `bytes` as records of this type, behind all that was written before. It needs
@@ -52,22 +32,20 @@ impl Control {
 pub fn send_record(fd: BorrowedFd<'_>, content: ContentType, bytes: &[u8]) -> io::Result<usize> {
     // A socket without TLS would ignore the type, and send the bytes bare.
     super::tx_sequence(fd).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let mut iov = IoSlice::new(bytes);
-    let mut control = Control::new();
-    let message = control.message((&raw mut iov).cast());
-    // SAFETY: `message` points to a control buffer that holds one header with
-    // one byte of data (`CONTROL_BYTES`), so the first header is in it.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        (*header).cmsg_level = libc::SOL_TLS;
-        (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
-        (*header).cmsg_len = libc::CMSG_LEN(1) as _;
-        *libc::CMSG_DATA(header) = content as u8;
-    }
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: `IoSlice` is laid out as `iovec`; everything that `message` points
-    // to lives until the call returns, and is only read.
-    check_length(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
+    let (buffers, control) = ([IoSlice::new(bytes)], control(content));
+    let message = MsgHdr::new().with_buffers(&buffers).with_control(&control);
+    SockRef::from(&fd).sendmsg(&message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+}
+
+/// One control message: `struct cmsghdr` and a byte of data, filled up to a multiple of 8.
+fn control(content: ContentType) -> [u8; CONTROL_BYTES] {
+    let [a, b, c, d, e, f, g, h] = (HEADER_BYTES + 1).to_ne_bytes();
+    let [i, j, k, l] = libc::SOL_TLS.to_ne_bytes();
+    let [m, n, o, p] = libc::TLS_SET_RECORD_TYPE.to_ne_bytes();
+    let content = content as u8;
+    [
+        a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, content, 0, 0, 0, 0, 0, 0, 0,
+    ]
 }
 
 #[cfg(test)]
@@ -75,9 +53,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_for_control_data_is_what_the_kernel_asks_for() {
+    fn the_control_message_is_as_the_kernel_reads_it() {
+        let control = control(ContentType::Handshake);
         // SAFETY: arithmetic only.
-        assert_eq!(CONTROL_BYTES, unsafe { libc::CMSG_SPACE(1) } as usize);
-        assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
+        let (space, len) = unsafe { (libc::CMSG_SPACE(1), libc::CMSG_LEN(1)) };
+        assert_eq!(
+            (CONTROL_BYTES, HEADER_BYTES + 1),
+            (space as usize, len as usize)
+        );
+        assert_eq!(control.get(HEADER_BYTES), Some(&22));
+        // SAFETY: `control` has more bytes than the header, whose fields are integers.
+        let header: libc::cmsghdr = unsafe { std::ptr::read_unaligned(control.as_ptr().cast()) };
+        let fields = (header.cmsg_len as u64, header.cmsg_level, header.cmsg_type);
+        assert_eq!(fields, (17, libc::SOL_TLS, libc::TLS_SET_RECORD_TYPE));
     }
 }
