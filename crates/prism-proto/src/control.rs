@@ -42,25 +42,9 @@ pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
 /// of any living connection.
 pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
-/// Byte offsets of the fields from `kind` on, for the compile-time check against C.
-pub const OFFSETS: [usize; 17] = [
-    5,
-    6,
-    7,
-    8,
-    12,
-    16,
-    24,
-    32,
-    40,
-    56,
-    72,
-    88,
-    104,
-    106,
-    108,
-    110,
-    SIGNED_BYTES,
+/// Byte offsets of the fields from `kind` to the MAC, for the compile-time check against C.
+pub const OFFSETS: [usize; 16] = [
+    5, 6, 7, 8, 12, 16, 24, 32, 40, 56, 72, 88, 104, 106, 108, 110,
 ];
 /// Bytes before the MAC, which it covers.
 pub const SIGNED_BYTES: usize = 112;

@@ -7,7 +7,7 @@
 //! The program `collect` (`bpf/collect.h`) settles races: it carries an order out only if the
 //! flow is still as the agent saw it.
 
-use std::io::{self, Read};
+use std::io::BufReader;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -19,9 +19,11 @@ use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInpu
 use prism_proto::control::FlowKey;
 
 use crate::config::{ServiceConfig, SwitchConfig};
-use crate::error::{AgentError, LoadError, kernel};
+use crate::error::{KernelError, LoadError, kernel};
 use crate::frontends::Frontends;
-use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
+use crate::layout::{
+    FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, next_record, read_flow_key,
+};
 use crate::leases::{Change, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
@@ -54,43 +56,41 @@ pub struct Aged {
 pub struct Agent<'a> {
     switch: &'a Switch,
     flows: Option<Walk>,
-    leases: Option<(Arc<Leases>, Frontends)>,
+    leases: Arc<Leases>,
+    frontends: Frontends,
     resetter: Resetter,
 }
 
 type Order = [u8; ORDER_BYTES];
+/// A walk over the flow table, as a stream of orders.
+type Walk = BufReader<Iter>;
 
 impl<'a> Agent<'a> {
-    /// An agent of `switch`. One is enough; more do no harm.
-    pub fn new(switch: &'a Switch) -> Self {
-        Self {
-            switch,
-            flows: None,
-            leases: None,
-            resetter: Resetter::default(),
-        }
-    }
-
-    /// Has the agent learn from `leases` which owners have ended, and which frontends of the
-    /// services get new connections.
-    pub fn with_leases(
-        mut self,
+    /// An agent of `switch`. One is enough; more do no harm. It learns from `leases` which
+    /// owners have ended, and which frontends of the services get new connections.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the present frontends cannot be read.
+    pub fn new(
+        switch: &'a Switch,
         leases: Arc<Leases>,
         services: &[ServiceConfig],
-    ) -> Result<Self, AgentError> {
-        let listed = tables::with_present_frontends(&self.switch.skel.maps, services)
+    ) -> Result<Self, KernelError> {
+        let listed = tables::with_present_frontends(&switch.skel.maps, services)
             .map_err(kernel("read the frontends"))?;
-        let frontends = Frontends::new(services, &listed, Instant::now());
-        self.leases = Some((leases, frontends));
-        Ok(self)
+        Ok(Self {
+            switch,
+            flows: None,
+            leases,
+            frontends: Frontends::new(services, &listed, Instant::now()),
+            resetter: Resetter::default(),
+        })
     }
 
     /// As [`Switch::update_tables`], but new connections still go to living frontends only.
     pub fn update_tables(&mut self, config: &SwitchConfig) -> Result<(), LoadError> {
         let mut tables = config.clone();
-        if let Some((_, frontends)) = &mut self.leases {
-            tables.services = frontends.replace(&config.services);
-        }
+        tables.services = self.frontends.replace(&config.services);
         self.switch.update_tables(&tables)
     }
 
@@ -98,8 +98,8 @@ impl<'a> Agent<'a> {
     /// that steps would need more than a twentieth of a CPU.
     ///
     /// # Errors
-    /// [`AgentError`]. The agent can be run again.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), AgentError> {
+    /// [`KernelError`]. The agent can be run again.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), KernelError> {
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             let aged = self.step(start)?;
@@ -111,10 +111,7 @@ impl<'a> Agent<'a> {
                 if self.note_changes(Instant::now())? {
                     break;
                 }
-                match &self.leases {
-                    Some((leases, _)) => leases.wait_for_news(SLICE),
-                    None => std::thread::sleep(SLICE),
-                }
+                self.leases.wait_for_news(SLICE);
             }
         }
         Ok(())
@@ -122,23 +119,22 @@ impl<'a> Agent<'a> {
 
     /// Tells the programs which runs have ended or returned, and which frontends get new
     /// connections. Returns whether a run has changed.
-    fn note_changes(&mut self, now: Instant) -> Result<bool, AgentError> {
-        let Some((leases, frontends)) = &mut self.leases else {
-            return Ok(false);
-        };
-        let changes = leases.take_changes(now);
+    fn note_changes(&mut self, now: Instant) -> Result<bool, KernelError> {
+        let maps = &self.switch.skel.maps;
+        let changes = self.leases.take_changes(now);
         for change in &changes {
-            runs::note(&self.switch.skel.maps, change).map_err(kernel("note a run"))?;
+            runs::note(maps, change).map_err(kernel("note a run"))?;
             if let Change::Ended { node, run, end } = change {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
             }
         }
-        let alive = leases.alive();
-        frontends
-            .update(&self.switch.skel.maps, &alive, now)
+        let alive = self.leases.alive();
+        self.frontends
+            .update(maps, &alive, now)
             .map_err(kernel("change the frontends"))?;
-        leases.answer_all(&alive, |node, since| {
-            frontends.new_clients_of(node, &alive, now.saturating_duration_since(since))
+        self.leases.answer_all(&alive, |node, since| {
+            let since = now.saturating_duration_since(since);
+            self.frontends.new_clients_of(node, &alive, since)
         });
         Ok(!changes.is_empty())
     }
@@ -147,8 +143,8 @@ impl<'a> Agent<'a> {
     /// step continues where this one stopped.
     ///
     /// # Errors
-    /// [`AgentError`]. The step can be repeated.
-    pub fn step(&mut self, now: Instant) -> Result<Aged, AgentError> {
+    /// [`KernelError`]. The step can be repeated.
+    pub fn step(&mut self, now: Instant) -> Result<Aged, KernelError> {
         let mut aged = Aged::default();
         self.note_changes(now)?;
         let due = next_orders(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
@@ -172,7 +168,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Has orders carried out. Returns the ones that were, with their answers.
-    fn collect(&self, orders: &[Order]) -> Result<Vec<Order>, AgentError> {
+    fn collect(&self, orders: &[Order]) -> Result<Vec<Order>, KernelError> {
         let mut buffer = vec![0; ORDERS_AT];
         buffer.extend(orders.iter().flatten());
         let mut out = vec![0; buffer.len()];
@@ -193,7 +189,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Deletes doomed entries as soon as no program can be using them.
-    fn delete(&self, doomed: &[[u8; FLOW_KEY_BYTES]]) -> Result<u32, AgentError> {
+    fn delete(&self, doomed: &[[u8; FLOW_KEY_BYTES]]) -> Result<u32, KernelError> {
         if doomed.is_empty() {
             return Ok(0);
         }
@@ -204,7 +200,7 @@ impl<'a> Agent<'a> {
                 Ok(()) => deleted += 1,
                 // Another agent has deleted it.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
-                Err(e) => return Err(kernel("delete a flow")(e).into()),
+                Err(e) => return Err(kernel("delete a flow")(e)),
             }
         }
         Ok(deleted)
@@ -212,12 +208,12 @@ impl<'a> Agent<'a> {
 
     /// Waits until every program that is running now has ended, as the kernel does when user
     /// space changes a map of maps.
-    fn wait_for_programs(&self) -> Result<(), AgentError> {
+    fn wait_for_programs(&self) -> Result<(), KernelError> {
         let maps = &self.switch.skel.maps;
         let inner = MapHandle::try_from(&maps.grace_inner).map_err(kernel("wait for programs"))?;
         let fd = inner.as_fd().as_raw_fd().to_ne_bytes();
         let replaced = maps.grace.update(&[0; 4], &fd, MapFlags::ANY);
-        Ok(replaced.map_err(kernel("wait for programs"))?)
+        replaced.map_err(kernel("wait for programs"))
     }
 }
 
@@ -241,39 +237,22 @@ fn next_seq(order: &Order) -> Option<u32> {
     known.then(|| word(offset_of!(types::order, next_seq)))
 }
 
-/// A walk over a map, as a stream of orders.
-struct Walk(io::BufReader<Iter>);
-
-impl Walk {
-    fn start(link: &Link) -> Result<Self, AgentError> {
-        let iter = Iter::new(link).map_err(kernel("start a walk"))?;
-        Ok(Self(io::BufReader::with_capacity(64 * ORDER_BYTES, iter)))
-    }
-
-    /// The next order; `None` at the end.
-    fn next(&mut self) -> Result<Option<Order>, AgentError> {
-        let mut order = [0; ORDER_BYTES];
-        match self.0.read_exact(&mut order) {
-            Ok(()) => Ok(Some(order)),
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(e) => Err(AgentError::Walk(e)),
-        }
-    }
-}
-
 /// At most `limit` orders of a walk, which starts if there is none.
 fn next_orders(
     walk: &mut Option<Walk>,
     link: &Link,
     limit: usize,
-) -> Result<Vec<Order>, AgentError> {
+) -> Result<Vec<Order>, KernelError> {
     let mut current = match walk.take() {
         Some(walk) => walk,
-        None => Walk::start(link)?,
+        None => {
+            let iter = Iter::new(link).map_err(kernel("start a walk"))?;
+            BufReader::with_capacity(64 * ORDER_BYTES, iter)
+        }
     };
     let mut orders = Vec::new();
     while orders.len() < limit {
-        match current.next()? {
+        match next_record(&mut current).map_err(kernel("walk the flow table"))? {
             Some(order) => orders.push(order),
             None => return Ok(orders),
         }

@@ -12,7 +12,7 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, TC_INGRESS, TcHook, TcHookBuilder};
 use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
 
 use crate::bpffs;
-use crate::error::{AttachError, UnloadError};
+use crate::error::{KernelError, LoadError, kernel};
 
 /// Priority ("PR") and handle of the switch's filter, which tell it from other filters of an
 /// interface.
@@ -22,8 +22,8 @@ const HANDLE: u32 = 1;
 const XDP_PREFIX: &str = "xdp_";
 
 /// The index of an interface of this network namespace.
-pub(crate) fn interface_index(name: &str) -> Result<i32, AttachError> {
-    let failed = |e: rustix::io::Errno| AttachError::NoInterface {
+pub(crate) fn interface_index(name: &str) -> Result<i32, LoadError> {
+    let failed = |e: rustix::io::Errno| LoadError::NoInterface {
         name: name.to_owned(),
         source: e.into(),
     };
@@ -32,12 +32,8 @@ pub(crate) fn interface_index(name: &str) -> Result<i32, AttachError> {
     i32::try_from(index).map_err(|_| failed(rustix::io::Errno::NODEV))
 }
 
-fn failed(what: &'static str, name: &str) -> impl Fn(libbpf_rs::Error) -> AttachError {
-    move |source| AttachError::Kernel {
-        what,
-        name: name.to_owned(),
-        source,
-    }
+fn failed<E: Into<libbpf_rs::Error>>(what: &str, name: &str) -> impl FnOnce(E) -> KernelError {
+    kernel(format!("{what} on {name}"))
 }
 
 fn hook(program: &ProgramMut<'_>, index: i32) -> TcHook {
@@ -50,7 +46,7 @@ fn hook(program: &ProgramMut<'_>, index: i32) -> TcHook {
 }
 
 /// Attaches the tc program, or replaces it in one step.
-pub(crate) fn tc(program: &ProgramMut<'_>, name: &str, index: i32) -> Result<(), AttachError> {
+pub(crate) fn tc(program: &ProgramMut<'_>, name: &str, index: i32) -> Result<(), KernelError> {
     let mut hook = hook(program, index);
     hook.create().map_err(failed("add clsact", name))?;
     hook.attach().map_err(failed("attach tc", name))?;
@@ -69,7 +65,7 @@ pub(crate) fn xdp(
     name: &str,
     index: i32,
     pin: &Path,
-) -> Result<(), AttachError> {
+) -> Result<(), KernelError> {
     if let Ok(mut link) = Link::open(pin) {
         if link.update_prog(program).is_ok() {
             return Ok(());
@@ -83,20 +79,20 @@ pub(crate) fn xdp(
 }
 
 /// Detaches XDP if it is attached.
-pub(crate) fn no_xdp(name: &str, pin: &Path) -> Result<(), AttachError> {
-    bpffs::remove(pin).map_err(|e| failed("unpin XDP", name)(e.into()))
+pub(crate) fn no_xdp(name: &str, pin: &Path) -> Result<(), KernelError> {
+    bpffs::remove(pin).map_err(failed("unpin XDP", name))
 }
 
 /// Removes the filter from every interface of this network namespace. XDP links go with their
 /// pins. An empty `clsact` stays, because another program may be about to use it.
-pub(crate) fn detach_all() -> Result<(), UnloadError> {
-    let names = interface_names().map_err(UnloadError::Interfaces)?;
+pub(crate) fn detach_all() -> Result<(), KernelError> {
+    let names = interface_names().map_err(kernel("list interfaces"))?;
     for name in names {
         // An interface that is gone by now has no filter either.
         let Ok(index) = interface_index(&name) else {
             continue;
         };
-        detach(index).map_err(|source| UnloadError::Detach { name, source })?;
+        detach(index).map_err(kernel(format!("detach from {name}")))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, mount};
 
-use crate::error::LoadError;
+use crate::error::{KernelError, kernel};
 
 /// The file system that has the pins.
 const ROOT: &str = "/sys/fs/bpf";
@@ -23,24 +23,24 @@ pub(crate) fn dir(name: &str) -> Option<PathBuf> {
 
 /// Mounts the file system if it is missing, and makes the directory `dir`. Only root can read
 /// it, because it has keys.
-pub(crate) fn prepare(dir: &Path) -> Result<(), LoadError> {
-    let failed = |path: &Path, source| LoadError::BpfFs {
-        path: path.to_owned(),
-        source,
-    };
-    let root = Path::new(ROOT);
-    if !is_mounted(root).map_err(|e| failed(root, e))? {
-        mount("bpf", root, "bpf", MountFlags::empty(), None).map_err(|e| failed(root, e.into()))?;
-    }
+pub(crate) fn prepare(dir: &Path) -> Result<(), KernelError> {
+    mount_root().map_err(kernel(format!("use {ROOT}")))?;
     match fs::DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed(dir, e)),
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(cannot_use(dir, e)),
         _ => Ok(()),
     }
 }
 
-fn is_mounted(root: &Path) -> io::Result<bool> {
-    let kind = rustix::fs::statfs(root)?.f_type;
-    Ok(i128::from(kind) == i128::from(MAGIC))
+fn mount_root() -> io::Result<()> {
+    let kind = rustix::fs::statfs(ROOT)?.f_type;
+    if i128::from(kind) != i128::from(MAGIC) {
+        mount("bpf", ROOT, "bpf", MountFlags::empty(), None)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn cannot_use(path: &Path, error: io::Error) -> KernelError {
+    kernel(format!("use {}", path.display()))(error)
 }
 
 /// Removes a pin, if there is one.

@@ -1,5 +1,6 @@
-//! Errors, one enum per operation.
+//! Errors of the operations. Those that only the kernel can refuse have [`KernelError`].
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,26 +9,32 @@ use std::path::PathBuf;
 #[error("cannot {what}: {source}")]
 pub struct KernelError {
     /// The operation.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// The kernel's error.
     pub source: libbpf_rs::Error,
 }
 
-pub(crate) fn kernel(what: &'static str) -> impl Fn(libbpf_rs::Error) -> KernelError {
-    move |source| KernelError { what, source }
+/// Names the operation that failed.
+pub(crate) fn kernel<E: Into<libbpf_rs::Error>>(
+    what: impl Into<Cow<'static, str>>,
+) -> impl FnOnce(E) -> KernelError {
+    move |source| KernelError {
+        what: what.into(),
+        source: source.into(),
+    }
 }
 
-/// A switch could not be loaded.
+/// A switch could not be loaded, or attached to an interface.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The configuration is wrong.
     #[error("switch configuration: {0}")]
     Config(String),
-    /// The BPF file system cannot be used. The host's setup is at fault.
-    #[error("cannot use {path}: {source}")]
-    BpfFs {
-        /// The file or directory.
-        path: PathBuf,
+    /// There is no such interface. The configuration is at fault.
+    #[error("no interface {name}: {source}")]
+    NoInterface {
+        /// Its name.
+        name: String,
         /// The kernel's error.
         source: io::Error,
     },
@@ -37,70 +44,9 @@ pub enum LoadError {
         /// The map.
         map: String,
     },
-    /// The kernel refused a program or map: it is too old, or this process lacks privilege.
+    /// The kernel refused a program, map or pin: it is too old, or this process lacks privilege.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// An interface could not be attached to.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-}
-
-/// Programs could not be attached to an interface.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// There is no such interface. The configuration is at fault.
-    #[error("no interface {name}: {source}")]
-    NoInterface {
-        /// Its name.
-        name: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The kernel refused.
-    #[error("cannot {what} on {name}: {source}")]
-    Kernel {
-        /// The operation.
-        what: &'static str,
-        /// The interface.
-        name: String,
-        /// The kernel's error.
-        source: libbpf_rs::Error,
-    },
-}
-
-/// Aging failed. The kernel is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// A call into the kernel failed.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// Walking a map failed.
-    #[error("cannot walk the flow table: {0}")]
-    Walk(#[source] io::Error),
-}
-
-/// A switch could not be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum UnloadError {
-    /// A pin could not be removed.
-    #[error("cannot remove {path}: {source}")]
-    Pin {
-        /// The pin.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// An interface could not be detached from.
-    #[error("cannot detach from {name}: {source}")]
-    Detach {
-        /// The interface.
-        name: String,
-        /// The kernel's error.
-        source: libbpf_rs::Error,
-    },
-    /// The interfaces of this host could not be listed.
-    #[error("cannot list interfaces: {0}")]
-    Interfaces(#[source] io::Error),
 }
 
 /// A switch could not be read.
@@ -117,9 +63,6 @@ pub enum ViewError {
     /// A call into the kernel failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// Reading the list of flows failed.
-    #[error("cannot read the list of flows: {0}")]
-    Read(#[source] io::Error),
     /// The pinned switch is of another version than this program.
     #[error("the switch is of another version than this program")]
     Version,

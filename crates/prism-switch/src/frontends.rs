@@ -92,7 +92,7 @@ impl Frontends {
             let Some(lists) = service.change(alive, now) else {
                 continue;
             };
-            tables::write_frontends(maps, &service.config, &lists)?;
+            tables::write_frontends(maps, &service.config, &lists, CHANGING)?;
             tracing::info!(service = %service.config.addr, frontends = ?lists.now,
                 "new connections go to other frontends");
             service.now = lists.now;
@@ -169,7 +169,6 @@ impl Service {
         Some(Lists {
             now: wanted,
             former: living,
-            former_for: CHANGING,
         })
     }
 

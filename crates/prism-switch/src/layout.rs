@@ -3,6 +3,7 @@
 //! Sizes and offsets come from the object file's type information, by the generated structs.
 //! The layout of the control message is compared with its Rust codec at compile time.
 
+use std::io::{self, Read};
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) const ORDERS_AT: usize = 16;
 pub(crate) const MAX_ORDERS: usize = 32;
 
 const _: () = assert!(size_of::<types::control_message>() == control::MESSAGE_BYTES);
+const _: () = assert!(offset_of!(types::control_message, mac) == control::SIGNED_BYTES);
 #[allow(clippy::indexing_slicing, reason = "at compile time")]
 const _: () = {
     let offsets = [
@@ -41,7 +43,6 @@ const _: () = {
         offset_of!(types::control_message, vip_port),
         offset_of!(types::control_message, owner_port),
         offset_of!(types::control_message, owner_run),
-        offset_of!(types::control_message, mac),
     ];
     let mut field = 0;
     while field < control::OFFSETS.len() {
@@ -90,6 +91,16 @@ impl<const N: usize> Block<N> {
 
     pub(crate) fn bytes(self) -> [u8; N] {
         self.0
+    }
+}
+
+/// The next record of the walk over a map; `None` at its end.
+pub(crate) fn next_record<const N: usize>(walk: &mut impl Read) -> io::Result<Option<[u8; N]>> {
+    let mut record = [0; N];
+    match walk.read_exact(&mut record) {
+        Ok(()) => Ok(Some(record)),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

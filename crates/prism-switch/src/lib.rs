@@ -88,7 +88,7 @@ pub use config::{
     FLOW_BYTES, InterfaceConfig, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES,
     MAX_TENANTS, NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
-pub use error::{AgentError, AttachError, KernelError, LoadError, UnloadError, ViewError};
+pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};
 pub use load::Switch;
 pub use skel::SwitchSkel;

@@ -12,7 +12,7 @@ use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
 use crate::attach;
 use crate::bpffs;
 use crate::config::{InterfaceConfig, SwitchConfig};
-use crate::error::{AttachError, LoadError, UnloadError, kernel};
+use crate::error::{KernelError, LoadError, kernel};
 use crate::layout::nanos;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
@@ -66,14 +66,16 @@ impl Switch {
     }
 
     /// Attaches to an interface, or replaces the program that is attached there.
-    pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), AttachError> {
+    pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), LoadError> {
         let index = attach::interface_index(&interface.name)?;
         attach::tc(&self.skel.progs.prism_tc, &interface.name, index)?;
         let pin = attach::xdp_pin(&self.dir, &interface.name);
         if interface.xdp {
-            return attach::xdp(&self.skel.progs.prism_xdp, &interface.name, index, &pin);
+            attach::xdp(&self.skel.progs.prism_xdp, &interface.name, index, &pin)?;
+        } else {
+            attach::no_xdp(&interface.name, &pin)?;
         }
-        attach::no_xdp(&interface.name, &pin)
+        Ok(())
     }
 
     /// Replaces services, nodes and senders by those of `config`, and ignores its other fields.
@@ -97,15 +99,12 @@ impl Switch {
     /// every interface of this network namespace, and forgets its flows.
     ///
     /// # Errors
-    /// [`UnloadError`]. The call can be repeated.
-    pub fn unload(pin_dir: &str) -> Result<(), UnloadError> {
+    /// [`KernelError`]. The call can be repeated.
+    pub fn unload(pin_dir: &str) -> Result<(), KernelError> {
         let Some(dir) = bpffs::dir(pin_dir) else {
             return Ok(());
         };
-        let failed = |path: &Path, source| UnloadError::Pin {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |path: &Path, e| kernel(format!("remove {}", path.display()))(e);
         let pins = bpffs::pins(&dir).map_err(|e| failed(&dir, e))?;
         if pins.is_empty() && !dir.exists() {
             return Ok(());
@@ -120,10 +119,7 @@ impl Switch {
     fn pin_flow_list(&self) -> Result<(), LoadError> {
         let mut link = iterator(&self.skel.progs.all_flows, &self.skel.maps.flows)?;
         let pin = self.dir.join(FLOW_LIST);
-        bpffs::remove(&pin).map_err(|source| LoadError::BpfFs {
-            path: pin.clone(),
-            source,
-        })?;
+        bpffs::remove(&pin).map_err(|e| bpffs::cannot_use(&pin, e))?;
         Ok(link.pin(&pin).map_err(kernel("pin the list of flows"))?)
     }
 }
@@ -214,10 +210,7 @@ fn pin_counters(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
     let old = pinned(&path)?;
     if old.is_some_and(|old| old.max_entries() != map.max_entries()) {
         tracing::warn!("counters start from zero: they were of another version");
-        bpffs::remove(&path).map_err(|source| LoadError::BpfFs {
-            path: path.clone(),
-            source,
-        })?;
+        bpffs::remove(&path).map_err(|e| bpffs::cannot_use(&path, e))?;
     }
     Ok(map.set_pin_path(path).map_err(kernel("pin a map"))?)
 }

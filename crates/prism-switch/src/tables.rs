@@ -126,17 +126,17 @@ pub(crate) struct Lists {
     pub(crate) now: Vec<IpAddr>,
     /// For older connections that no frontend has claimed.
     pub(crate) former: Vec<IpAddr>,
-    /// The time for which the former list counts.
-    pub(crate) former_for: Duration,
 }
 
-/// Changes the frontends of an existing service in one step.
+/// Changes the frontends of an existing service in one step. The former list counts for
+/// `former_for`.
 pub(crate) fn write_frontends(
     maps: &SwitchMaps<'_>,
     service: &ServiceConfig,
     lists: &Lists,
+    former_for: Duration,
 ) -> libbpf_rs::Result<()> {
-    let until_ns = monotonic_ns().saturating_add(nanos(lists.former_for));
+    let until_ns = monotonic_ns().saturating_add(nanos(former_for));
     let value = service_value(service, &lists.now)
         .put_u64(offset_of!(types::service, former_until_ns), until_ns)
         .put(

@@ -1,7 +1,7 @@
 //! Reads a switch from any process, through its pins.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::BufReader;
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +11,15 @@ use prism_proto::control::{FlowKey, FlowState, Owner};
 use prism_sys::clock::monotonic_ns;
 
 use crate::bpffs;
-use crate::error::{ViewError, kernel};
+use crate::error::{KernelError, ViewError, kernel};
 use crate::layout::{
-    FLOW_BYTES, FLOW_KEY_BYTES, flow_key, read_flow_key, read_owner, read_state, u64_at,
+    FLOW_BYTES, FLOW_KEY_BYTES, flow_key, next_record, read_flow_key, read_owner, read_state,
+    u64_at,
 };
 use crate::load::{self, FLOW_LIST};
 use crate::skel::types;
+
+const READ_LIST: &str = "read the list of flows";
 
 /// One flow that the switch knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,15 +92,17 @@ impl SwitchView {
     /// changes during the walk is seen before or after its change.
     ///
     /// # Errors
-    /// [`ViewError`]. The iterator ends after one.
+    /// [`KernelError`]. The iterator ends after one.
     pub fn flows(
         &self,
-    ) -> Result<impl Iterator<Item = Result<FlowRecord, ViewError>> + '_, ViewError> {
-        let list = File::open(self.dir.join(FLOW_LIST)).map_err(ViewError::Read)?;
+    ) -> Result<impl Iterator<Item = Result<FlowRecord, KernelError>> + '_, KernelError> {
+        let list = File::open(self.dir.join(FLOW_LIST)).map_err(kernel(READ_LIST))?;
         let mut keys = BufReader::new(list);
         Ok(std::iter::from_fn(move || {
             loop {
-                let key = next_key(&mut keys).map_err(ViewError::Read).transpose()?;
+                let key = next_record(&mut keys)
+                    .map_err(kernel(READ_LIST))
+                    .transpose()?;
                 let found = key.and_then(|key| self.flow(&key));
                 if let Some(record) = found.transpose() {
                     return Some(record);
@@ -107,11 +112,11 @@ impl SwitchView {
     }
 
     /// One flow.
-    pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, ViewError> {
+    pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, KernelError> {
         self.flow(&flow_key(flow))
     }
 
-    fn flow(&self, key: &[u8; FLOW_KEY_BYTES]) -> Result<Option<FlowRecord>, ViewError> {
+    fn flow(&self, key: &[u8; FLOW_KEY_BYTES]) -> Result<Option<FlowRecord>, KernelError> {
         let value = self.flows.lookup(key, MapFlags::LOCK);
         let value = value.map_err(kernel("read a flow"))?;
         Ok(value.map(|value| record(key, &value)))
@@ -143,15 +148,6 @@ fn counter_names() -> Result<Vec<String>, ViewError> {
         String::from_utf8_lossy(&bytes).into_owned()
     };
     Ok(names.iter().map(|name| text(name)).collect())
-}
-
-fn next_key(keys: &mut impl Read) -> io::Result<Option<[u8; FLOW_KEY_BYTES]>> {
-    let mut key = [0; FLOW_KEY_BYTES];
-    match keys.read_exact(&mut key) {
-        Ok(()) => Ok(Some(key)),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 fn record(key: &[u8], value: &[u8]) -> FlowRecord {

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.into();
     serve(pauses.clone(), control, leases.clone(), news)?;
-    let mut agent = Agent::new(&switch).with_leases(leases.clone(), &tables.services)?;
+    let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause) {
             tracing::warn!(%error, "cannot age flows; trying again");

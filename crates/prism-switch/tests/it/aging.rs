@@ -8,7 +8,7 @@ use crate::common::packet::Tcp;
 use crate::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{FlowState, Ops, Status};
-use prism_switch::{Aged, Agent, Switch, SwitchConfig};
+use prism_switch::{Aged, Switch, SwitchConfig};
 
 fn quick(config: &mut SwitchConfig) {
     config.idle = Duration::from_millis(600);
@@ -22,7 +22,7 @@ fn client(port: u16) -> SocketAddrV4 {
 #[test]
 fn idle_and_long_blocked_flows_end_and_used_ones_stay() {
     in_lab("idle", quick, |lab| {
-        let mut agent = Agent::new(&lab.switch);
+        let mut agent = lab.agent();
         lab.own(client(1), BACKEND, 5);
         lab.own(client(2), BACKEND, 5);
         lab.own(client(3), BACKEND, 5);
@@ -63,7 +63,7 @@ fn idle_and_long_blocked_flows_end_and_used_ones_stay() {
 #[test]
 fn no_command_outlives_the_tombstone_that_outranks_it() {
     in_lab("tombstone", quick, |lab| {
-        let mut agent = Agent::new(&lab.switch);
+        let mut agent = lab.agent();
         lab.own(client(1), BACKEND, 5);
         lab.plain(Ops::RELEASE, client(1), 6);
         let start = Instant::now();
@@ -103,7 +103,7 @@ fn many_flows_are_listed_and_aged_completely() {
         ports.dedup();
         assert_eq!(ports.len(), usize::from(count));
         pause(700);
-        let mut agent = Agent::new(&lab.switch);
+        let mut agent = lab.agent();
         let mut expired = 0;
         for _ in 0..3 {
             expired += agent.step(Instant::now()).unwrap().expired;
@@ -128,7 +128,7 @@ fn commands_packets_and_aging_race_without_losing_a_flow() {
         let epoch = AtomicU64::new(1);
         std::thread::scope(|s| {
             s.spawn(|| {
-                let mut agent = Agent::new(&lab.switch);
+                let mut agent = lab.agent();
                 while !stop.load(Ordering::Relaxed) {
                     let aged = agent.step(Instant::now()).unwrap();
                     expired.fetch_add(aged.expired.into(), Ordering::Relaxed);
@@ -188,7 +188,7 @@ fn commands_win_against_the_collection_of_tombstones() {
         let stop = AtomicBool::new(false);
         let collected = std::thread::scope(|s| {
             let agent = s.spawn(|| {
-                let mut agent = Agent::new(&lab.switch);
+                let mut agent = lab.agent();
                 let mut collected = 0;
                 while !stop.load(Ordering::Relaxed) {
                     collected += agent.step(Instant::now()).unwrap().collected;

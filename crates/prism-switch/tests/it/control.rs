@@ -3,7 +3,8 @@
 use crate::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
-    ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, OFFSETS, Ops, Owner, Status, VERSION,
+    ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, OFFSETS, Ops, Owner, SIGNED_BYTES,
+    Status, VERSION,
 };
 use prism_switch::SenderConfig;
 
@@ -165,8 +166,8 @@ fn forged_truncated_and_foreign_messages_change_nothing_and_are_counted() {
             let answer = r.answer(Status::Ok, FlowState::Forward, 5, r.owner, 1);
             for hook in BOTH {
                 let mut forged = 0;
-                let [_, ops, _, key_id, _, _, _, epoch, .., owner_port, _, mac] = OFFSETS;
-                for at in [ops, key_id, epoch, owner_port, mac, 119] {
+                let [_, ops, _, key_id, _, _, _, epoch, .., owner_port, _] = OFFSETS;
+                for at in [ops, key_id, epoch, owner_port, SIGNED_BYTES, 119] {
                     let mut bad = good;
                     bad[at] ^= 1;
                     assert_eq!(lab.raw_command(hook, &bad), None);

@@ -11,7 +11,6 @@ use prism_proto::control::{
     Answer, FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Request, TOMBSTONE_NS,
 };
 use prism_reference::{FlowTable, SynFate};
-use prism_switch::Agent;
 
 const STEPS: u32 = 20_000;
 const CLIENTS: u16 = 6;
@@ -132,7 +131,7 @@ fn check_syn(lab: &Lab, hook: Hook, table: &mut FlowTable, random: &mut fastrand
 /// Lets every tombstone expire and be deleted.
 fn collect(lab: &Lab, table: &mut FlowTable) {
     std::thread::sleep(Duration::from_nanos(TOMBSTONE_NS) + Duration::from_millis(100));
-    let aged = Agent::new(&lab.switch).step(Instant::now()).unwrap();
+    let aged = lab.agent().step(Instant::now()).unwrap();
     // The random commands may have left none.
     let collected = u32::try_from(table.collect(lab.clock())).unwrap();
     assert_eq!((aged.collected, aged.expired), (collected, 0), "{aged:?}");

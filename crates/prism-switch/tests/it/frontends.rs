@@ -103,9 +103,7 @@ fn step_until(lab: &Lab, agent: &mut Agent<'_>, wanted: usize) {
 fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are() {
     in_lab("liveness", two_frontends, |lab| {
         let (leases, address) = serve_leases();
-        let mut agent = Agent::new(&lab.switch)
-            .with_leases(leases, &lab.config.services)
-            .unwrap();
+        let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
         let _one = lease(address, FRONTEND, 1);
         let first = lease(address, OTHER, 2);
         let before = opened(lab, 1..65);
@@ -120,9 +118,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         let (leases, address) = serve_leases();
         let _one = lease(address, FRONTEND, 1);
         let switch = prism_switch::Switch::load(&lab.config).unwrap();
-        let mut agent = Agent::new(&switch)
-            .with_leases(leases, &lab.config.services)
-            .unwrap();
+        let mut agent = Agent::new(&switch, leases, &lab.config.services).unwrap();
         agent.step(Instant::now()).unwrap();
         assert_eq!(opened(lab, 1..65), [FRONTEND; 64]);
         agent.update_tables(&lab.config).unwrap();

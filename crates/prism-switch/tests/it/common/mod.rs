@@ -2,13 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prism_netns::NetNs;
 use prism_packets::{Hook, Run};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request};
 use prism_switch::{
-    Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig, SwitchView,
+    Agent, Leases, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
+    SwitchView,
 };
 
 pub mod packet;
@@ -145,6 +147,12 @@ pub fn in_lab(
 }
 
 impl Lab {
+    /// An agent that no node has a lease from.
+    pub fn agent(&self) -> Agent<'_> {
+        let leases = Arc::new(Leases::new([], KEY_ID, key()));
+        Agent::new(&self.switch, leases, &self.config.services).unwrap()
+    }
+
     pub fn run(&self, hook: Hook, packet: &[u8]) -> Run {
         prism_packets::run_packet(&self.switch, hook, packet, 1).unwrap()
     }
