@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -171,26 +170,18 @@ impl TryFrom<String> for Endpoint {
     type Error = InvalidEndpoint;
 
     fn try_from(text: String) -> Result<Self, InvalidEndpoint> {
-        text.parse()
+        let parsed = match text.split_once("://") {
+            Some(("http", rest)) => Self::parse(false, rest),
+            Some(("https", rest)) => Self::parse(true, rest),
+            _ => None,
+        };
+        parsed.ok_or(InvalidEndpoint(text))
     }
 }
 
 impl From<Endpoint> for String {
     fn from(endpoint: Endpoint) -> Self {
         endpoint.to_string()
-    }
-}
-
-impl FromStr for Endpoint {
-    type Err = InvalidEndpoint;
-
-    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
-        let parsed = match text.split_once("://") {
-            Some(("http", rest)) => Self::parse(false, rest),
-            Some(("https", rest)) => Self::parse(true, rest),
-            _ => None,
-        };
-        parsed.ok_or_else(|| InvalidEndpoint(text.to_owned()))
     }
 }
 
@@ -207,10 +198,10 @@ mod tests {
             ("http://localhost", "localhost:2379", false),
             ("https://[fd00::1]:2379", "[fd00::1]:2379", true),
         ] {
-            let endpoint: Endpoint = text.parse().unwrap();
+            let endpoint = Endpoint::try_from(text.to_owned()).unwrap();
             assert_eq!(endpoint.authority(), authority);
             assert_eq!(endpoint.is_secure(), secure);
-            assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
+            assert_eq!(Endpoint::try_from(endpoint.to_string()), Ok(endpoint));
         }
     }
 
@@ -231,7 +222,7 @@ mod tests {
             "http://[x]:1",
             "http://u@h:1",
         ] {
-            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+            assert!(Endpoint::try_from(text.to_owned()).is_err(), "{text}");
         }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
@@ -97,14 +96,6 @@ impl Config {
         }
     }
 
-    /// The configuration as TOML. Reading it gives the same configuration.
-    ///
-    /// # Errors
-    /// A path is not UTF-8.
-    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        toml::to_string_pretty(self)
-    }
-
     fn anchor(&mut self, directory: &Path) {
         let paths = [
             &mut self.peers.ca_file,
@@ -143,7 +134,7 @@ fn is_within(path: &str, outer: &str) -> bool {
 fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
     let mut problems = Vec::new();
     while problems.len() < MAX_PROBLEMS {
-        let error = match attempt(table.clone()) {
+        let error = match serde_path_to_error::deserialize::<_, Config>(table.clone()) {
             Ok(config) => return (Some(config), problems),
             Err(error) => error,
         };
@@ -154,13 +145,6 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
         }
     }
     (None, problems)
-}
-
-fn attempt(table: Value) -> Result<Config, serde_path_to_error::Error<toml::de::Error>> {
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(table, &mut track);
-    Config::deserialize(tracked)
-        .map_err(|error| serde_path_to_error::Error::new(track.path(), error))
 }
 
 fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {

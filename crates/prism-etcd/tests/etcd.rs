@@ -84,7 +84,7 @@ impl Etcd {
     /// The settings of a client that waits for 1 s for one endpoint's answer.
     fn settings(&self) -> prism_config::Etcd {
         prism_config::Etcd {
-            endpoints: vec![self.url.parse().unwrap()],
+            endpoints: vec![self.url.clone().try_into().unwrap()],
             lease_ttl_s: 4,
             ..Default::default()
         }
@@ -241,8 +241,10 @@ fn another_member_is_asked_when_one_is_silent() {
         let _ = etcd.client().await;
         let mut settings = etcd.settings();
         let refusing = format!("http://127.0.0.1:{}", free_port());
-        settings.endpoints.insert(0, refusing.parse().unwrap());
-        settings.endpoints.insert(0, silent.url.parse().unwrap());
+        settings.endpoints.insert(0, refusing.try_into().unwrap());
+        settings
+            .endpoints
+            .insert(0, silent.url.clone().try_into().unwrap());
         let client = Client::new(&settings).unwrap();
         client.read("/t/").await.unwrap();
         silent.signal(rustix::process::Signal::STOP);

@@ -136,7 +136,7 @@ fn settings(tls: &Tls) -> Settings {
             TlsVersion::Tls12 => Version::Tls12,
             TlsVersion::Tls13 => Version::Tls13,
         },
-        suites: tls.suites.iter().map(|suite| suite.name().into()).collect(),
+        suites: tls.suites.iter().map(|suite| suite.name()).collect(),
     }
 }
 

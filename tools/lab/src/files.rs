@@ -92,7 +92,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         config.cluster.etcd = Some(Etcd {
             endpoints: plan
                 .etcd()
-                .flat_map(|link| endpoint(link).parse())
+                .flat_map(|link| endpoint(link).try_into())
                 .collect(),
             ..Etcd::default()
         });
@@ -156,9 +156,8 @@ pub(crate) fn write_joining_config(name: &LabName, config: &Config) -> Result<()
 
 /// The configuration as text. Checks that a program will accept it.
 fn checked_toml(config: &Config) -> Result<String, LabError> {
-    let text = config
-        .to_toml()
-        .map_err(|error| LabError::Config(error.to_string()))?;
+    let text =
+        toml::to_string_pretty(config).map_err(|error| LabError::Config(error.to_string()))?;
     Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
     Ok(text)
 }

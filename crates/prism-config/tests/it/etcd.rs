@@ -41,7 +41,7 @@ fn a_node_need_not_know_the_others_nor_the_users() {
     let etcd = config.cluster.etcd.as_ref().unwrap();
     assert_eq!(etcd.lease_ttl(), Duration::from_secs(5));
     assert_eq!(etcd.endpoints[0].host(), "10.0.0.5");
-    let again = Config::from_toml(&config.to_toml().unwrap()).unwrap();
+    let again = Config::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
     assert_eq!(again, config);
     // Without etcd the file needs all of these fields.
     let without = with("").replace("[cluster.etcd]", "");

@@ -89,9 +89,9 @@ fn clients_that_leave_the_suite_to_the_server_hold_theirs_too() {
     bench.compile(program);
     for aead in Aead::ALL {
         let suite = match aead {
-            Aead::Aes128 => TlsSuite::Aes128,
-            Aead::Aes256 => TlsSuite::Aes256,
-            Aead::ChaCha20 => TlsSuite::ChaCha20,
+            Aead::Aes128 => TlsSuite::TLS_AES_128_GCM_SHA256,
+            Aead::Aes256 => TlsSuite::TLS_AES_256_GCM_SHA384,
+            Aead::ChaCha20 => TlsSuite::TLS_CHACHA20_POLY1305_SHA256,
         };
         let only = move |tls: &mut Tls| tls.suites = vec![suite];
         let cluster = up_configured(

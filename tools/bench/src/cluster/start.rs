@@ -95,7 +95,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
         config.cluster.replicas = replicas;
         if let Some(tls) = &mut config.service.tls {
             tls.min_version = TlsVersion::Tls13;
-            tls.suites = vec![TlsSuite::Aes128];
+            tls.suites = vec![TlsSuite::TLS_AES_128_GCM_SHA256];
         }
         configure(config);
     });
