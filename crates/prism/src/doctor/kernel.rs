@@ -8,14 +8,12 @@ use prism_sys::diag::{Connection, Diag};
 use prism_sys::tcp::ktls::{Offered, ProbeError};
 use prism_sys::tcp::{Freezer, InitialWindow, PauseFault, Paused, ProgramError};
 
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities as capabilities_of};
+
 use super::finding::{Finding, Part, State, Subject, read};
 
 /// The oldest kernel that Prism is tested on.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
-/// Bits of /proc/self/status CapEff (capability.h).
-const CAPABILITIES: [(u32, &str); 3] = [(12, "NET_ADMIN"), (38, "PERFMON"), (39, "BPF")];
-/// CAP_SYS_ADMIN, which includes CAP_BPF and CAP_PERFMON.
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// All findings about the kernel.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
@@ -44,26 +42,23 @@ fn version() -> Finding {
     subject.good(release)
 }
 
-fn effective_capabilities() -> Option<u64> {
-    let status = read("/proc/self/status")?;
-    let mut lines = status.lines();
-    let set = lines.find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(set.trim(), 16).ok()
-}
-
 fn capabilities() -> Finding {
     let subject = Subject("capabilities");
     let mend = "run as root, or grant CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON \
                 (systemd: AmbientCapabilities=)";
-    let Some(have) = effective_capabilities() else {
-        return subject.unknown("cannot read /proc/self/status", mend);
+    let Ok(CapabilitySets { effective, .. }) = capabilities_of(None) else {
+        return subject.unknown("cannot read the capabilities of this process", mend);
     };
-    let has = |bit: u32| have & (1 << bit) != 0;
-    let lacks: Vec<&str> = CAPABILITIES
-        .iter()
-        .filter(|(bit, name)| !has(*bit) && (*name == "NET_ADMIN" || !has(CAP_SYS_ADMIN)))
-        .map(|(_, name)| *name)
-        .collect();
+    // CAP_SYS_ADMIN includes two of them.
+    let admin = effective.contains(CapabilitySet::SYS_ADMIN);
+    let lacks = [
+        ("NET_ADMIN", CapabilitySet::NET_ADMIN, false),
+        ("PERFMON", CapabilitySet::PERFMON, admin),
+        ("BPF", CapabilitySet::BPF, admin),
+    ]
+    .into_iter()
+    .filter(|(_, capability, is_included)| !is_included && !effective.contains(*capability));
+    let lacks: Vec<&str> = lacks.map(|(name, ..)| name).collect();
     if lacks.is_empty() {
         return subject.good("NET_ADMIN, BPF and PERFMON");
     }
