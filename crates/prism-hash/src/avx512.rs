@@ -18,16 +18,11 @@ pub struct Avx512(
 impl Avx512 {
     /// The proof, if the processor has the vectors.
     #[must_use]
-    #[cfg(target_arch = "x86_64")]
     pub fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-        all.then_some(Self(()))
-    }
-
-    /// The proof, if the processor has the vectors.
-    #[must_use]
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return Some(Self(()));
+        }
         None
     }
 

@@ -41,20 +41,15 @@ pub(super) const CGROUP_SOCK_OPS: u32 = 3;
 const LICENSE: &CStr = c"Apache-2.0";
 
 /// The first members of `union bpf_attr` for `BPF_PROG_LOAD`
-/// (`include/uapi/linux/bpf.h`).
+/// (`include/uapi/linux/bpf.h`). The kernel takes the others for 0.
 #[repr(C)]
 struct ProgramAttributes {
     kind: u32,
     instruction_count: u32,
     instructions: u64,
     license: u64,
-    log_level: u32,
-    log_bytes: u32,
-    log: u64,
-    kernel_version: u32,
-    flags: u32,
 }
-const _: () = assert!(size_of::<ProgramAttributes>() == 48);
+const _: () = assert!(size_of::<ProgramAttributes>() == 24);
 
 /// Loads a program.
 pub(super) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
@@ -64,26 +59,20 @@ pub(super) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
         instruction_count: program.len() as u32,
         instructions: program.as_ptr() as u64,
         license: LICENSE.as_ptr() as u64,
-        log_level: 0,
-        log_bytes: 0,
-        log: 0,
-        kernel_version: 0,
-        flags: 0,
     };
     // SAFETY: the attributes are initialised and without padding, and what they point
     // to outlives the call; the kernel keeps none of it.
     unsafe { call(BPF_PROG_LOAD, &attributes) }
 }
 
-/// The first members of `union bpf_attr` for `BPF_LINK_CREATE`.
+/// The same for `BPF_LINK_CREATE`.
 #[repr(C)]
 struct LinkAttributes {
     program: u32,
     target: u32,
     attach_type: u32,
-    flags: u32,
 }
-const _: () = assert!(size_of::<LinkAttributes>() == 16);
+const _: () = assert!(size_of::<LinkAttributes>() == 12);
 
 /// Attaches a program to a control group (version 2), until the returned descriptor is closed.
 pub(super) fn attach(
@@ -96,7 +85,6 @@ pub(super) fn attach(
         program: program.as_raw_fd() as u32,
         target: group.as_raw_fd() as u32,
         attach_type,
-        flags: 0,
     };
     // SAFETY: the attributes are initialised, without padding and without pointers.
     unsafe { call(BPF_LINK_CREATE, &attributes) }

@@ -38,8 +38,7 @@ pub enum TcpStateName {
 
 impl TcpStateName {
     /// From the kernel's number.
-    #[must_use]
-    pub fn from_kernel(number: u8) -> Self {
+    pub(crate) fn from_kernel(number: u8) -> Self {
         match number {
             1 => Self::Established,
             2 => Self::SynSent,
@@ -112,8 +111,7 @@ impl TcpInfo {
 
     /// The congestion window, halved for each retransmission timeout without data (RFC 2861): the
     /// knowledge of the path ages.
-    #[must_use]
-    pub fn rested_cwnd_segments(&self) -> u32 {
+    pub(super) fn rested_cwnd_segments(&self) -> u32 {
         let rests = u64::from(self.rest_ms) * 1000 / u64::from(self.rto_us.max(1));
         let halvings = u32::try_from(rests).unwrap_or(u32::MAX);
         self.cwnd_segments.checked_shr(halvings).unwrap_or(0)
@@ -152,10 +150,7 @@ fn scales(shifts: u8) -> (u8, u8) {
 }
 
 /// Bytes received and not yet read (`SIOCINQ`); the peer's FIN does not count.
-///
-/// # Errors
-/// `EINVAL` for a listening socket (the caller's fault).
-pub fn receive_queue_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
+pub(super) fn receive_queue_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     sockopt::ioctl_length(fd, libc::FIONREAD)
 }
 
