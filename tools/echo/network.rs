@@ -17,9 +17,7 @@ use prism_handoff::pki::{self, Identity};
 use prism_handoff::{EndpointConfig, Peer, Process, SwitchAddress};
 use prism_netns::NetNs;
 use prism_proto::control::ControlKey;
-use prism_switch::{
-    InterfaceConfig, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
-};
+use prism_switch::{NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
 use tempfile::TempDir;
 
 /// The address that clients connect to.
@@ -147,12 +145,7 @@ fn switch_config(pin_dir: &str) -> SwitchConfig {
     let [(left, left_address), (right, right_address)] = NODES;
     SwitchConfig {
         pin_dir: pin_dir.to_owned(),
-        interfaces: ["client", left, right]
-            .map(|name| InterfaceConfig {
-                name: name.to_owned(),
-                xdp: false,
-            })
-            .into(),
+        interfaces: ["client", left, right].map(String::from).into(),
         control: CONTROL,
         services: vec![ServiceConfig {
             addr: SERVICE.into(),

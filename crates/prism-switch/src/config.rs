@@ -26,7 +26,10 @@ pub struct SwitchConfig {
     pub pin_dir: String,
     /// Interfaces whose incoming packets the switch handles.
     /// [`Switch::attach`](crate::Switch::attach) adds interfaces that do not exist yet.
-    pub interfaces: Vec<InterfaceConfig>,
+    pub interfaces: Vec<String>,
+    /// Whether to attach the XDP program too. It is for drivers with native XDP. On veth it
+    /// breaks offloaded checksums. Default no.
+    pub xdp: bool,
     /// The address of this host that commands are sent to.
     pub control: SocketAddrV4,
     /// Addresses that clients connect to.
@@ -59,16 +62,6 @@ pub struct SwitchConfig {
     /// The period in which one packet to each next hop goes through the kernel's neighbour
     /// table, which then checks stale neighbours. Default 4 s.
     pub confirm: Duration,
-}
-
-/// One interface of the switch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceConfig {
-    /// Its name.
-    pub name: String,
-    /// Whether to attach the XDP program too. It is for drivers with native XDP, and then for
-    /// all interfaces. On veth it breaks offloaded checksums. Default no.
-    pub xdp: bool,
 }
 
 /// One service address.
@@ -134,6 +127,7 @@ impl Default for SwitchConfig {
         Self {
             pin_dir: "prism".into(),
             interfaces: Vec::new(),
+            xdp: false,
             control: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
             services: Vec::new(),
             nodes: Vec::new(),

@@ -15,13 +15,13 @@
 //!
 //! ```no_run
 //! use std::net::{IpAddr, SocketAddr, SocketAddrV4};
-//! use prism_switch::{InterfaceConfig, NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
+//! use prism_switch::{NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
 //!
 //! let frontend: IpAddr = "10.0.0.2".parse()?;
 //! let service: SocketAddr = "198.51.100.1:80".parse()?;
 //! let control: SocketAddrV4 = "10.0.0.1:7400".parse()?;
 //! let config = SwitchConfig {
-//!     interfaces: vec![InterfaceConfig { name: "eth0".into(), xdp: false }],
+//!     interfaces: vec!["eth0".into()],
 //!     control,
 //!     services: vec![ServiceConfig { addr: service, tenant: 0, frontends: vec![frontend] }],
 //!     nodes: vec![NodeConfig {
@@ -85,8 +85,8 @@ mod skel {
 
 pub use agent::{Aged, Agent};
 pub use config::{
-    FLOW_BYTES, InterfaceConfig, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES,
-    MAX_TENANTS, NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
+    FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS, NodeConfig,
+    Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};

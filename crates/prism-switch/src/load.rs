@@ -11,7 +11,7 @@ use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
 
 use crate::attach;
 use crate::bpffs;
-use crate::config::{InterfaceConfig, SwitchConfig};
+use crate::config::SwitchConfig;
 use crate::error::{KernelError, LoadError, kernel};
 use crate::layout::nanos;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
@@ -60,20 +60,19 @@ impl Switch {
         };
         switch.pin_flow_list()?;
         for interface in &config.interfaces {
-            switch.attach(interface)?;
+            switch.attach(interface, config.xdp)?;
         }
         Ok(switch)
     }
 
     /// Attaches to an interface, or replaces the program that is attached there.
-    pub fn attach(&self, interface: &InterfaceConfig) -> Result<(), LoadError> {
-        let index = attach::interface_index(&interface.name)?;
-        attach::tc(&self.skel.progs.prism_tc, &interface.name, index)?;
-        let pin = attach::xdp_pin(&self.dir, &interface.name);
-        if interface.xdp {
-            attach::xdp(&self.skel.progs.prism_xdp, &interface.name, index, &pin)?;
-        } else {
-            attach::no_xdp(&interface.name, &pin)?;
+    pub fn attach(&self, interface: &str, xdp: bool) -> Result<(), LoadError> {
+        let index = attach::interface_index(interface)?;
+        attach::tc(&self.skel.progs.prism_tc, interface, index)?;
+        let pin = attach::xdp_pin(&self.dir, interface);
+        match xdp {
+            true => attach::xdp(&self.skel.progs.prism_xdp, interface, index, &pin)?,
+            false => attach::no_xdp(interface, &pin)?,
         }
         Ok(())
     }

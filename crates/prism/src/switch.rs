@@ -12,8 +12,7 @@ use prism_config::{Config, HookMode};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
 use prism_switch::{
-    Agent, InterfaceConfig, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch,
-    SwitchConfig,
+    Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
 };
 use tokio::sync::watch;
 
@@ -133,11 +132,6 @@ fn switch_config(
     settings: &prism_config::Switch,
     directory: &Directory,
 ) -> anyhow::Result<SwitchConfig> {
-    let xdp = settings.mode == HookMode::Xdp;
-    let interfaces = settings.interfaces.iter().map(|name| InterfaceConfig {
-        name: name.clone(),
-        xdp,
-    });
     let node = |addr, tenant, roles| NodeConfig {
         addr,
         tenant,
@@ -164,7 +158,8 @@ fn switch_config(
     });
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
-        interfaces: interfaces.collect(),
+        interfaces: settings.interfaces.clone(),
+        xdp: settings.mode == HookMode::Xdp,
         control: settings.control,
         services: services.collect(),
         nodes: etcd.chain(nodes).chain([own]).collect(),

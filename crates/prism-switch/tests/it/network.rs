@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
-use prism_switch::{InterfaceConfig, Switch, SwitchConfig, SwitchView};
+use prism_switch::{Switch, SwitchConfig, SwitchView};
 use prism_sys::tcp::{Paused, restore};
 
 /// Interfaces of the switch to the client, the frontend and the backend.
@@ -82,7 +82,7 @@ impl Net {
         let mut config = config(name);
         config.confirm = CONFIRM;
         config.nodes.iter_mut().for_each(|n| n.link = None);
-        config.interfaces = LINKS.map(interface).into();
+        config.interfaces = LINKS.map(String::from).into();
         let net = Self {
             switch,
             client,
@@ -167,10 +167,9 @@ impl Net {
             let start = Instant::now();
             let mut times = 0;
             while start.elapsed() < time {
-                LINKS
-                    .map(interface)
-                    .iter()
-                    .for_each(|i| switch.attach(i).unwrap());
+                for link in LINKS {
+                    switch.attach(link, false).unwrap();
+                }
                 times += 1;
             }
             times
@@ -183,13 +182,6 @@ impl Net {
             .map(|ns| ns.run(retransmissions_here).unwrap())
             .iter()
             .sum()
-    }
-}
-
-fn interface(name: &str) -> InterfaceConfig {
-    InterfaceConfig {
-        name: name.into(),
-        xdp: false,
     }
 }
 
@@ -358,16 +350,14 @@ fn interfaces_that_appear_later_are_added_and_unloading_leaves_nothing() {
             let mut config = net.config.clone();
             config.interfaces.clear();
             let switch = Switch::load(&config).unwrap();
-            assert!(switch.attach(&interface("no-such")).is_err());
-            let mut xdp = interface("d0.5");
-            xdp.xdp = true;
+            assert!(switch.attach("no-such", false).is_err());
             for _ in 0..2 {
-                switch.attach(&xdp).unwrap();
+                switch.attach("d0.5", true).unwrap();
                 assert!(filters("d0.5").contains("prism_tc"));
             }
             // The interface is removed, and made again under the same name.
             sh("ip link del d0.5; ip link add d0.5 type veth peer name d1");
-            switch.attach(&xdp).unwrap();
+            switch.attach("d0.5", true).unwrap();
             Switch::unload(&config.pin_dir).unwrap();
             for link in LINKS.into_iter().chain(["d0.5"]) {
                 assert_eq!(filters(link), "", "{link}");

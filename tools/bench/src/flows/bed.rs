@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use prism_netns::NetNs;
 use prism_packets::Verdict;
 use prism_proto::control::{Answer, Ops, Owner, Request};
-use prism_switch::{InterfaceConfig, Roles, Switch, SwitchConfig};
+use prism_switch::{Roles, Switch, SwitchConfig};
 
 use crate::frames::{foreign_frame, frame};
 use crate::memory::kernel_bytes;
@@ -274,10 +274,7 @@ fn config(n: usize, flows: u32) -> Result<SwitchConfig> {
         (0..flows.div_ceil(PORTS)).map(|host| node(*client(host * PORTS).ip(), roles(false)));
     Ok(SwitchConfig {
         pin_dir: format!("{PIN_PREFIX}{}-{n}", std::process::id()),
-        interfaces: vec![InterfaceConfig {
-            name: format!("f{n}"),
-            xdp: false,
-        }],
+        interfaces: vec![format!("f{n}")],
         control: SocketAddrV4::new(control_ip(n)?, CONTROL_PORT),
         services: vec![service(VIP)],
         nodes: owners.into_iter().chain(clients).collect(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, Request};
-use prism_switch::{InterfaceConfig, NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
+use prism_switch::{NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
 use prism_sys::tcp::{Paused, restore};
 use serde::Serialize;
 
@@ -187,13 +187,9 @@ fn config() -> SwitchConfig {
         },
         link: None,
     };
-    let interface = |name: &str| InterfaceConfig {
-        name: name.into(),
-        xdp: false,
-    };
     SwitchConfig {
         pin_dir: format!("prism-bench-net-{}", std::process::id()),
-        interfaces: ["s0", "s1", "s2"].map(interface).into(),
+        interfaces: ["s0", "s1", "s2"].map(String::from).into(),
         control: CONTROL,
         services: vec![ServiceConfig {
             addr: VIP.into(),
