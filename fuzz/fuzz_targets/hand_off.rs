@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, TlsState};
-use prism_proto::{Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
+use prism_proto::{Behaviour, Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
 use prism_tls::{DirectionKeys, Secret, Session, SessionKeys, Suite};
 
 /// A hand-off without a session, and one with a session.
@@ -50,7 +50,6 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
             unsent: vec![3; 5],
             received: vec![4; 7],
             peer_closed: true,
-            mss_clamp_bytes: 1460,
             options: NegotiatedOptions {
                 sack: true,
                 timestamps: true,
@@ -67,16 +66,19 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
                 receive_window_bytes: 4,
                 receive_wup: 5,
             },
-            congestion: "cubic".into(),
             cwnd_segments: 10,
             srtt_us: 20,
-            nodelay: true,
-            keepalive: Some(Keepalive {
-                idle_s: 1,
-                interval_s: 2,
-                probes: 3,
-            }),
-            user_timeout_ms: 4,
+            behaviour: Behaviour {
+                mss_clamp_bytes: 1460,
+                congestion: "cubic".into(),
+                nodelay: true,
+                keepalive: Some(Keepalive {
+                    idle_s: 1,
+                    interval_s: 2,
+                    probes: 3,
+                }),
+                user_timeout_ms: 4,
+            },
         },
     }
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request};
+use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request, RunId};
 use prism_proto::lease::NO_DIGEST;
 use prism_reference::FlowTable;
 use tokio::task::LocalSet;
@@ -70,6 +70,7 @@ impl Switch {
                 addr: owner,
                 via: owner.ip(),
             },
+            run: RunId::NONE,
         };
         let answer = self.table.lock().unwrap().apply(&request, now_ns());
         assert_eq!(

@@ -8,8 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_proto::Behaviour;
 use prism_proto::control::FlowKey;
-use prism_sys::tcp::{Behaviour, Restored, ResumeError};
+use prism_sys::tcp::{Restored, ResumeError};
 use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;

@@ -11,7 +11,7 @@ use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
-use prism_sys::tcp::{Behaviour, RestoreError, Restored, restore_into};
+use prism_sys::tcp::{RestoreError, Restored, restore_into};
 
 use crate::buffers::Input;
 use crate::channel::{Arrived, Channel};
@@ -278,7 +278,7 @@ fn restore_socket(shared: &Rc<Shared>, hand_off: &HandOff) -> Result<Built, Rest
         false => MAX_PORT_TRIES,
     };
     loop {
-        let blank = shared.blank(tcp.service, tcp.mss_clamp_bytes)?;
+        let blank = shared.blank(tcp.service, tcp.behaviour.mss_clamp_bytes)?;
         let local = blank.bound();
         match restore_into(blank, tcp, shared.process.initial_window()) {
             Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,
@@ -303,7 +303,7 @@ fn go_live(
     state.input = Input::new(hand_off.input);
     state.output = hand_off.output;
     state.confirmed = true;
-    state.behaviour = Some(Behaviour::of(&tcp));
+    state.behaviour = Some(tcp.behaviour);
     (state.epoch, state.moves) = (Some(hand_off.epoch), hand_off.moves);
     (state.origin, state.context) = (hand_off.origin, hand_off.context);
     let stream = state.go_live(restored).map_err(|error| {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use prism_proto::TcpState;
 use prism_proto::tcp_state::{NegotiatedOptions, Window};
+use prism_proto::{Behaviour, TcpState};
 use tokio::task::LocalSet;
 
 use super::*;
@@ -49,7 +49,6 @@ fn hand_off(id: u64, origin: &str) -> Frame {
             unsent: Vec::new(),
             received: Vec::new(),
             peer_closed: false,
-            mss_clamp_bytes: 1460,
             options: NegotiatedOptions {
                 sack: true,
                 timestamps: false,
@@ -63,12 +62,15 @@ fn hand_off(id: u64, origin: &str) -> Frame {
                 receive_window_bytes: 1,
                 receive_wup: 1,
             },
-            congestion: "cubic".into(),
             cwnd_segments: 10,
             srtt_us: 1,
-            nodelay: true,
-            keepalive: None,
-            user_timeout_ms: 0,
+            behaviour: Behaviour {
+                mss_clamp_bytes: 1460,
+                congestion: "cubic".into(),
+                nodelay: true,
+                keepalive: None,
+                user_timeout_ms: 0,
+            },
         },
     }))
 }

@@ -189,38 +189,40 @@ pub struct Request {
     pub flow: FlowKey,
     /// The owner, with `OWN`; otherwise [`Owner::NONE`].
     pub owner: Owner,
+    /// The owner's run, if the flow is to be tied to its lease.
+    pub run: RunId,
 }
 
-/// The state of a flow at the switch.
+/// The state of a flow at the switch. The numbers are the codes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowState {
     /// No entry: its packets go to a frontend.
-    Absent,
+    Absent = 0,
     /// Packets pass.
-    Forward,
+    Forward = 1,
     /// Packets are dropped.
-    Blocked,
+    Blocked = 2,
 }
 
-/// Outcome of a command (docs/protocol.md, section 1.4).
+/// Outcome of a command (docs/protocol.md, section 1.4). The numbers are the codes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
     /// Done, or already so.
-    Ok,
+    Ok = 1,
     /// A newer or different command won.
-    Stale,
+    Stale = 2,
     /// The flow table has no room.
-    Full,
+    Full = 3,
     /// VIP or owner are not of this key's tenant.
-    Denied,
+    Denied = 4,
     /// No such service.
-    NoService,
+    NoService = 5,
     /// `time_ns` is too far off.
-    Late,
+    Late = 6,
     /// The request has no meaning.
-    BadRequest,
+    BadRequest = 7,
     /// The epoch is further ahead of the switch's clock than a sender's can be.
-    Ahead,
+    Ahead = 8,
 }
 
 /// The switch's reply.

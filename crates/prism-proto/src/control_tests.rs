@@ -20,6 +20,7 @@ fn request() -> Request {
             addr: "10.0.0.3:80".parse().unwrap(),
             via: "10.0.0.3".parse().unwrap(),
         },
+        run: RunId::NONE,
     }
 }
 

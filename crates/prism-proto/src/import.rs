@@ -8,7 +8,8 @@
 //!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
 
-use crate::control::{Answer, FlowKey, Ops, Owner, Status};
+use crate::claim;
+use crate::control::{Answer, FlowKey, Owner, Status};
 use crate::export::{CLAIM_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
@@ -103,17 +104,8 @@ impl Import {
     }
 
     fn claim(&self, deadline_ns: u64) -> Action {
-        let Self {
-            flow, epoch, owner, ..
-        } = *self;
-        let command = Command {
-            ops: Ops::OWN.and(Ops::UNBLOCK),
-            epoch,
-            flow,
-            owner,
-        };
         Action::Steer {
-            command,
+            command: claim::command(self.flow, self.owner, self.epoch),
             deadline_ns,
         }
     }

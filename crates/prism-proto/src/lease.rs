@@ -24,18 +24,12 @@ pub enum NewClients {
 }
 
 impl NewClients {
-    /// The byte on the wire.
-    #[must_use]
-    pub fn byte(self) -> u8 {
-        self as u8
-    }
-
     /// The answer that `byte` stands for, if it is one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         [Self::GoElsewhere, Self::HaveNobodyElse]
             .into_iter()
-            .find(|answer| answer.byte() == byte)
+            .find(|answer| *answer as u8 == byte)
     }
 }
 
@@ -54,18 +48,12 @@ pub enum PlacementVerdict {
 }
 
 impl PlacementVerdict {
-    /// The byte on the wire.
-    #[must_use]
-    pub fn byte(self) -> u8 {
-        self as u8
-    }
-
     /// The verdict that `byte` stands for, if it is one.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         [Self::Differs, Self::Agrees]
             .into_iter()
-            .find(|verdict| verdict.byte() == byte)
+            .find(|verdict| *verdict as u8 == byte)
     }
 }
 
@@ -100,7 +88,8 @@ impl LeaseRequest {
                 addr: SocketAddr::new(self.node, 0),
                 via: self.node,
             },
+            run: self.run,
         };
-        request.encode_of(self.run, key)
+        request.encode(key)
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use prism_proto::control::{
-//!     Answer, ControlKey, FlowKey, FlowState, Ops, Owner, Request, Status,
+//!     Answer, ControlKey, FlowKey, FlowState, Ops, Owner, Request, RunId, Status,
 //! };
 //! use prism_reference::FlowTable;
 //!
@@ -37,6 +37,7 @@
 //!         addr: "10.0.0.3:80".parse().unwrap(),
 //!         via: "10.0.0.3".parse().unwrap(),
 //!     },
+//!     run: RunId::NONE,
 //! };
 //! let datagram = request.encode(&key);
 //!
@@ -73,4 +74,6 @@ pub mod tls;
 pub mod verified;
 pub mod wire;
 
-pub use tcp_state::{Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale};
+pub use tcp_state::{
+    Behaviour, Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, Window, WindowScale,
+};

@@ -63,19 +63,15 @@ impl<T> Newcomers<T> {
         Some(Entered { age, gives_way })
     }
 
-    /// Removes one that has authenticated or ended. One that was told to give way is removed
-    /// already.
-    pub fn leave(&mut self, age: u64) {
-        self.remove(age);
-    }
-
     /// Removes the oldest one.
     pub fn oldest_leaves(&mut self) -> Option<T> {
         let age = *self.by_age.first_key_value()?.0;
-        self.remove(age)
+        self.leave(age)
     }
 
-    fn remove(&mut self, age: u64) -> Option<T> {
+    /// Removes one that has authenticated or ended. `None` if it was told to give way, as it is
+    /// removed already.
+    pub fn leave(&mut self, age: u64) -> Option<T> {
         let (address, tell) = self.by_age.remove(&age)?;
         if let Some(count) = self.by_address.get_mut(&address) {
             *count = count.saturating_sub(1);
@@ -146,7 +142,9 @@ mod tests {
             assert_eq!(entered, Some(Entered { age, gives_way }));
         }
         assert_eq!(all.oldest_leaves(), Some(97));
-        (0..100).for_each(|age| all.leave(age));
+        for age in 0..100 {
+            all.leave(age);
+        }
         assert!(all.by_age.is_empty() && all.by_address.is_empty());
         assert_eq!(all.oldest_leaves(), None);
     }

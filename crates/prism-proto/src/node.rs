@@ -81,21 +81,21 @@ pub struct TlsState {
     pub sealed: Vec<u8>,
 }
 
-/// The reason of a refusal.
+/// The reason of a refusal. The numbers are the codes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The target cannot decode the message.
-    Malformed,
+    Malformed = 1,
     /// The target has as many connections as it may have.
-    Busy,
+    Busy = 2,
     /// The target's kernel did not build the socket.
-    RestoreFailed,
+    RestoreFailed = 3,
     /// The switch says that the flow belongs to another.
-    Stale,
+    Stale = 4,
     /// The switch refused the target's command, or did not answer.
-    SwitchFailed,
+    SwitchFailed = 5,
     /// The target does not take this connection: it has another role, or is stopping.
-    Unwilling,
+    Unwilling = 6,
 }
 
 impl Refusal {
@@ -107,11 +107,6 @@ impl Refusal {
         Self::SwitchFailed,
         Self::Unwilling,
     ];
-
-    /// Value on the wire.
-    pub const fn code(self) -> u8 {
-        self as u8 + 1
-    }
 }
 
 /// One frame.
@@ -183,7 +178,7 @@ impl Frame {
         out.put(&id.to_be_bytes());
         match self {
             Self::Accepted { spent_ns, .. } => out.put(&spent_ns.to_be_bytes()),
-            Self::Refused { reason, .. } => out.put(&[reason.code()]),
+            Self::Refused { reason, .. } => out.put(&[*reason as u8]),
             _ => {}
         }
         with_length(out)
@@ -226,7 +221,7 @@ impl Frame {
                 Self::Accepted { id, spent_ns }
             }
             TYPE_REFUSED => {
-                let reason = r.one_of(Refusal::ALL, Refusal::code, "reason")?;
+                let reason = r.one_of(Refusal::ALL, |reason| reason as u8, "reason")?;
                 Self::Refused { id, reason }
             }
             TYPE_UNKNOWN => Self::Unknown { id },
@@ -324,7 +319,7 @@ impl HandOff {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-    use crate::tcp_state::{Keepalive, NegotiatedOptions, Window, WindowScale};
+    use crate::tcp_state::{Behaviour, Keepalive, NegotiatedOptions, Window, WindowScale};
 
     pub(super) fn hand_off() -> HandOff {
         HandOff {
@@ -345,7 +340,6 @@ mod tests {
                 unsent: vec![3; 50],
                 received: vec![4; 7],
                 peer_closed: true,
-                mss_clamp_bytes: 1460,
                 options: NegotiatedOptions {
                     sack: true,
                     timestamps: true,
@@ -362,16 +356,19 @@ mod tests {
                     receive_window_bytes: 4,
                     receive_wup: 5,
                 },
-                congestion: "cubic".into(),
                 cwnd_segments: 10,
                 srtt_us: 20,
-                nodelay: true,
-                keepalive: Some(Keepalive {
-                    idle_s: 1,
-                    interval_s: 2,
-                    probes: 3,
-                }),
-                user_timeout_ms: 4,
+                behaviour: Behaviour {
+                    mss_clamp_bytes: 1460,
+                    congestion: "cubic".into(),
+                    nodelay: true,
+                    keepalive: Some(Keepalive {
+                        idle_s: 1,
+                        interval_s: 2,
+                        probes: 3,
+                    }),
+                    user_timeout_ms: 4,
+                },
             },
         }
     }

@@ -206,13 +206,12 @@ impl Steering {
             epoch,
             flow,
             owner,
+            run: match ops.has(Ops::OWN) {
+                true => self.run,
+                false => RunId::NONE,
+            },
         };
-        let run = if ops.has(Ops::OWN) {
-            self.run
-        } else {
-            RunId::NONE
-        };
-        Some(request.encode_of(run, &self.key))
+        Some(request.encode(&self.key))
     }
 
     /// The time when [`Self::handle_timeout`] has work; 0 if [`Self::poll_transmit`] has work now.

@@ -55,6 +55,21 @@ pub struct Keepalive {
     pub probes: u32,
 }
 
+/// The options of a connection, which only its application changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Maximum segment size clamp (`TCP_MAXSEG` in repair mode).
+    pub mss_clamp_bytes: u16,
+    /// Name of the congestion control, at most 15 bytes of ASCII.
+    pub congestion: String,
+    /// `TCP_NODELAY`.
+    pub nodelay: bool,
+    /// `SO_KEEPALIVE` and its times.
+    pub keepalive: Option<Keepalive>,
+    /// `TCP_USER_TIMEOUT`, ms; 0 is the system's default.
+    pub user_timeout_ms: u32,
+}
+
 /// Everything that a target needs to go on with a TCP connection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TcpState {
@@ -76,8 +91,6 @@ pub struct TcpState {
     pub received: Vec<u8>,
     /// The peer has sent its FIN, and everything before it has arrived.
     pub peer_closed: bool,
-    /// Maximum segment size clamp (`TCP_MAXSEG` in repair mode).
-    pub mss_clamp_bytes: u16,
     /// Options of the handshake.
     pub options: NegotiatedOptions,
     /// Value of our timestamp clock (`TCP_TIMESTAMP`); meaningful with
@@ -85,18 +98,12 @@ pub struct TcpState {
     pub timestamp: u32,
     /// Windows of both directions.
     pub window: Window,
-    /// Name of the congestion control, at most 15 bytes of ASCII.
-    pub congestion: String,
     /// Congestion window of the source, segments.
     pub cwnd_segments: u32,
     /// Smoothed round-trip time of the source, µs; 0 when unknown.
     pub srtt_us: u32,
-    /// `TCP_NODELAY`.
-    pub nodelay: bool,
-    /// `SO_KEEPALIVE` and its times.
-    pub keepalive: Option<Keepalive>,
-    /// `TCP_USER_TIMEOUT`, ms; 0 is the system's default.
-    pub user_timeout_ms: u32,
+    /// Options of the application.
+    pub behaviour: Behaviour,
 }
 
 /// The largest number of bytes of one queue in a hand-off. Linux lets a socket's buffers grow to
@@ -140,8 +147,8 @@ impl TcpState {
             (self.options.sack, FLAG_SACK),
             (self.options.timestamps, FLAG_TIMESTAMPS),
             (self.options.window_scale.is_some(), FLAG_WINDOW_SCALE),
-            (self.nodelay, FLAG_NODELAY),
-            (self.keepalive.is_some(), FLAG_KEEPALIVE),
+            (self.behaviour.nodelay, FLAG_NODELAY),
+            (self.behaviour.keepalive.is_some(), FLAG_KEEPALIVE),
         ];
         let set = options.into_iter().filter(|(is_set, _)| *is_set);
         set.fold(0, |flags, (_, bit)| flags | bit)
@@ -153,8 +160,8 @@ impl TcpState {
         out.put(&[self.flags()]);
         let scale = self.options.window_scale.unwrap_or_default();
         out.put(&[scale.send, scale.receive]);
-        out.put(&self.mss_clamp_bytes.to_be_bytes());
-        let keepalive = self.keepalive.unwrap_or_default();
+        out.put(&self.behaviour.mss_clamp_bytes.to_be_bytes());
+        let keepalive = self.behaviour.keepalive.unwrap_or_default();
         for word in [
             self.write_seq,
             self.receive_seq,
@@ -166,14 +173,14 @@ impl TcpState {
             self.window.receive_wup,
             self.cwnd_segments,
             self.srtt_us,
-            self.user_timeout_ms,
+            self.behaviour.user_timeout_ms,
             keepalive.idle_s,
             keepalive.interval_s,
             keepalive.probes,
         ] {
             out.put(&word.to_be_bytes());
         }
-        out.put_short_str(&self.congestion);
+        out.put_short_str(&self.behaviour.congestion);
         for queue in [&self.sent, &self.unsent, &self.received] {
             out.put_sized(queue);
         }
@@ -214,17 +221,22 @@ impl TcpState {
         if !has(FLAG_KEEPALIVE) && keepalive != Keepalive::default() {
             return Err(DecodeError::Invalid("keepalive"));
         }
+        let behaviour = Behaviour {
+            mss_clamp_bytes,
+            congestion: congestion_name(r)?,
+            nodelay: has(FLAG_NODELAY),
+            keepalive: has(FLAG_KEEPALIVE).then_some(keepalive),
+            user_timeout_ms,
+        };
         Ok(Self {
             remote,
             service,
             write_seq,
             receive_seq,
-            congestion: congestion_name(r)?,
             sent: r.sized(MAX_QUEUE_BYTES, "sent queue")?.to_vec(),
             unsent: r.sized(MAX_QUEUE_BYTES, "unsent queue")?.to_vec(),
             received: r.sized(MAX_QUEUE_BYTES, "received queue")?.to_vec(),
             peer_closed: has(FLAG_PEER_CLOSED),
-            mss_clamp_bytes,
             options: NegotiatedOptions {
                 sack: has(FLAG_SACK),
                 timestamps: has(FLAG_TIMESTAMPS),
@@ -234,9 +246,7 @@ impl TcpState {
             window,
             cwnd_segments,
             srtt_us,
-            nodelay: has(FLAG_NODELAY),
-            keepalive: has(FLAG_KEEPALIVE).then_some(keepalive),
-            user_timeout_ms,
+            behaviour,
         })
     }
 }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use prism_proto::claim::{self, Claim};
-use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, Status};
+use prism_proto::control::{
+    ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
+};
 use prism_proto::steering::{Command, CommandOutcome, FIRST_RETRY_NS, Steering};
 use prism_reference::FlowTable;
 
@@ -180,6 +182,7 @@ fn a_forgotten_connection_does_not_take_the_flow_of_the_next() {
             epoch,
             flow,
             owner,
+            run: RunId::NONE,
         };
         Claim::of(CommandOutcome::Answered(table.apply(&request, 500)))
     };

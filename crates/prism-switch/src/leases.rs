@@ -238,11 +238,11 @@ impl Leases {
                 },
                 answer = self.answer(run), if awaits_answer => {
                     awaits_answer = false;
-                    answer.byte()
+                    answer as u8
                 }
                 verdict = self.verdict(digest, told) => {
                     told = Some(verdict);
-                    verdict.byte()
+                    verdict as u8
                 }
             };
             if let Err(error) = stream.write_all(&[byte]).await {
@@ -284,9 +284,9 @@ impl Leases {
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
         stream.read_exact(&mut message).await?;
-        let (request, run) = Request::decode_of(&message, self.key_id, &self.key)
+        let request = Request::decode(&message, self.key_id, &self.key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let node = request.owner.via.to_canonical();
+        let (node, run) = (request.owner.via.to_canonical(), request.run);
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);

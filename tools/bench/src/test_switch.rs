@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use prism_netns::NetNs;
 use prism_packets::{Hook, Verdict};
-use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, Status};
+use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId, Status};
 use prism_switch::{Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
 
 use crate::frames::{HEADERS_UDP, udp};
@@ -119,6 +119,7 @@ pub(crate) fn own(
             addr: SocketAddr::V4(owner),
             via: IpAddr::V4(*owner.ip()),
         },
+        run: RunId::NONE,
     }
 }
 

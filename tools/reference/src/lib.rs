@@ -262,6 +262,8 @@ fn is_already(current: Option<&Entry>, request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use prism_proto::control::RunId;
+
     use super::*;
 
     fn request(ops: Ops, epoch: u64, host: u8) -> Request {
@@ -282,6 +284,7 @@ mod tests {
                 addr,
                 via: addr.ip(),
             },
+            run: RunId::NONE,
         }
     }
 

@@ -15,7 +15,7 @@ use prism_proto::export::{
 };
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
-use prism_sys::tcp::{Behaviour, Paused};
+use prism_sys::tcp::Paused;
 use tokio::sync::oneshot;
 use zeroize::Zeroize;
 
@@ -151,9 +151,9 @@ impl Driver<'_> {
         }
         let behaviour = match state.behaviour.take() {
             Some(known) => Ok(known),
-            None => Behaviour::read(paused.as_fd()),
+            None => paused.behaviour(),
         };
-        match behaviour.and_then(|known| paused.save_with(flow.vip, known)) {
+        match behaviour.and_then(|known| paused.save_with(flow.client, flow.vip, known)) {
             Ok(tcp) => {
                 self.record.mark(Step::Saved);
                 Socket::Paused(paused, Box::new(tcp))

@@ -161,7 +161,7 @@ fn hand_off(example: &Example) {
     let yes = |is_so| if is_so { "yes" } else { "no" }.to_owned();
     assert!(tls.is_none());
     let scale = tcp.options.window_scale.unwrap();
-    let keepalive = tcp.keepalive.unwrap();
+    let keepalive = tcp.behaviour.keepalive.unwrap();
     let window = tcp.window;
     let shifts = format!("{}, {}", scale.send, scale.receive);
     let (idle_s, interval_s) = (keepalive.idle_s, keepalive.interval_s);
@@ -180,8 +180,8 @@ fn hand_off(example: &Example) {
         ("SACK", yes(tcp.options.sack)),
         ("timestamps", yes(tcp.options.timestamps)),
         ("window shifts", shifts),
-        ("no delay", yes(tcp.nodelay)),
-        ("MSS clamp", tcp.mss_clamp_bytes.to_string()),
+        ("no delay", yes(tcp.behaviour.nodelay)),
+        ("MSS clamp", tcp.behaviour.mss_clamp_bytes.to_string()),
         ("write_seq", tcp.write_seq.to_string()),
         ("receive_seq", tcp.receive_seq.to_string()),
         ("timestamp value", tcp.timestamp.to_string()),
@@ -192,12 +192,12 @@ fn hand_off(example: &Example) {
         ("rcv_wup", window.receive_wup.to_string()),
         ("congestion window", tcp.cwnd_segments.to_string()),
         ("smoothed RTT", tcp.srtt_us.to_string()),
-        ("user timeout", tcp.user_timeout_ms.to_string()),
+        ("user timeout", tcp.behaviour.user_timeout_ms.to_string()),
         (
             "keepalive",
             format!("{idle_s} s, {interval_s} s, {}", keepalive.probes),
         ),
-        ("congestion control", tcp.congestion),
+        ("congestion control", tcp.behaviour.congestion),
         ("sent", text(&tcp.sent)),
         ("unsent", text(&tcp.unsent)),
         ("received", text(&tcp.received)),

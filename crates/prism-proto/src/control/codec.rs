@@ -13,7 +13,6 @@ struct Extra {
     kind: u8,
     status: u8,
     state: u8,
-    run: RunId,
 }
 
 /// The datagram of a request, or of the answer that repeats its fields.
@@ -31,7 +30,7 @@ fn encode(fields: &Request, extra: &Extra, key: &ControlKey) -> [u8; MESSAGE_BYT
         out.put(&ip_bytes(ip));
     }
     let ports = [flow.client, flow.vip, owner.addr].map(|addr| addr.port());
-    for port in ports.into_iter().chain([extra.run.0]) {
+    for port in ports.into_iter().chain([fields.run.0]) {
         out.put(&port.to_be_bytes());
     }
     let mac = key.mac(&out);
@@ -82,12 +81,12 @@ fn decode(
         epoch,
         flow: FlowKey { client, vip },
         owner: Owner { addr, via },
+        run,
     };
     let extra = Extra {
         kind,
         status,
         state,
-        run,
     };
     Ok((request, extra))
 }
@@ -97,35 +96,19 @@ fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
 }
 
 impl Request {
-    /// The datagram of this request, under `key`, without a run.
+    /// The datagram of this request, under `key`.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
-        self.encode_of(RunId::NONE, key)
-    }
-
-    /// [`Self::encode`] with the run of the owner.
-    pub fn encode_of(&self, run: RunId, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
         let extra = Extra {
             kind: KIND_REQUEST,
             status: 0,
             state: 0,
-            run,
         };
         encode(self, &extra, key)
     }
 
     /// Reads and authenticates a request, as the switch does.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
-        Self::decode_of(bytes, key_id, key).map(|(request, _)| request)
-    }
-
-    /// [`Self::decode`], with the run of the owner.
-    pub fn decode_of(
-        bytes: &[u8],
-        key_id: u32,
-        key: &ControlKey,
-    ) -> Result<(Self, RunId), ControlError> {
-        let (request, extra) = decode(bytes, KIND_REQUEST, key_id, key)?;
-        Ok((request, extra.run))
+        decode(bytes, KIND_REQUEST, key_id, key).map(|(request, _)| request)
     }
 
     /// The answer to this request.
@@ -162,12 +145,12 @@ impl Answer {
             epoch: self.epoch,
             flow: self.flow,
             owner: self.owner,
+            run: RunId::NONE,
         };
         let extra = Extra {
             kind: KIND_ANSWER,
-            status: self.status.code(),
-            state: self.state.code(),
-            run: RunId::NONE,
+            status: self.status as u8,
+            state: self.state as u8,
         };
         encode(&fields, &extra, key)
     }
@@ -175,8 +158,10 @@ impl Answer {
     /// Reads and authenticates an answer.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
         let (fields, extra) = decode(bytes, KIND_ANSWER, key_id, key)?;
-        let status = Status::from_code(extra.status).ok_or(DecodeError::Invalid("status"))?;
-        let state = FlowState::from_code(extra.state).ok_or(DecodeError::Invalid("state"))?;
+        let codes = [extra.status, extra.state];
+        let mut r = Reader::new(&codes);
+        let status = r.one_of(Status::ALL, |status| status as u8, "status")?;
+        let state = r.one_of(FlowState::ALL, |state| state as u8, "state")?;
         Ok(fields.answer(status, state, fields.epoch, fields.owner, fields.time_ns))
     }
 }
@@ -192,26 +177,8 @@ impl Status {
         Self::BadRequest,
         Self::Ahead,
     ];
-
-    /// Value on the wire.
-    pub const fn code(self) -> u8 {
-        self as u8 + 1
-    }
-
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|s| s.code() == code)
-    }
 }
 
 impl FlowState {
-    /// Value on the wire.
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-
-    fn from_code(code: u8) -> Option<Self> {
-        [Self::Absent, Self::Forward, Self::Blocked]
-            .into_iter()
-            .find(|s| s.code() == code)
-    }
+    const ALL: [Self; 3] = [Self::Absent, Self::Forward, Self::Blocked];
 }

@@ -3,7 +3,7 @@
 //! congestion control, no handshake (`host` and `client` do that).
 
 use prism_proto::control::FlowKey;
-use prism_proto::{NegotiatedOptions, TcpState, Window};
+use prism_proto::{Behaviour, NegotiatedOptions, TcpState, Window};
 
 /// Most bytes sent and not acknowledged, small so that queues fill.
 const SEND_WINDOW_BYTES: usize = 60;
@@ -191,16 +191,18 @@ impl Tcp {
             unsent: self.unsent,
             received: self.received,
             peer_closed: self.peer_closed,
-            mss_clamp_bytes: 1460,
             options: NegotiatedOptions::default(),
             timestamp: 0,
             window: Window::default(),
-            congestion: "cubic".into(),
             cwnd_segments: 10,
             srtt_us: 20,
-            nodelay: true,
-            keepalive: None,
-            user_timeout_ms: 0,
+            behaviour: Behaviour {
+                mss_clamp_bytes: 1460,
+                congestion: "cubic".into(),
+                nodelay: true,
+                keepalive: None,
+                user_timeout_ms: 0,
+            },
         }
     }
 

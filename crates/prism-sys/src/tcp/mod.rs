@@ -38,4 +38,4 @@ pub use program::ProgramError;
 pub use restore::{
     Blank, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
 };
-pub use save::{Behaviour, SaveError};
+pub use save::SaveError;

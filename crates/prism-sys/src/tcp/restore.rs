@@ -26,7 +26,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use prism_proto::{MAX_QUEUE_BYTES, TcpState};
+use prism_proto::{Behaviour, MAX_QUEUE_BYTES, TcpState};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::freeze::{self, Freezer};
@@ -148,7 +148,11 @@ pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreErr
 /// [`RestoreError`]. [`RestoreError::Taken`] is worth another attempt with
 /// another port.
 pub fn restore(state: &TcpState, bind: SocketAddr) -> Result<Restored, RestoreError> {
-    restore_into(Blank::new(bind, state.mss_clamp_bytes)?, state, None)
+    restore_into(
+        Blank::new(bind, state.behaviour.mss_clamp_bytes)?,
+        state,
+        None,
+    )
 }
 
 /// A socket that is prepared for a later connection. That is a third of the work of [`restore`],
@@ -241,7 +245,7 @@ pub fn restore_into(
         fill_send_queue(fd, &state.sent)?;
     }
     set_window(fd, state)?;
-    set_behaviour(fd, state, &congestion)?;
+    set_behaviour(fd, &state.behaviour, &congestion)?;
     if state.peer_closed {
         end_input(fd)?;
     }
@@ -316,7 +320,7 @@ fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     {
         return bad("a queue is larger than a hand-off may carry");
     }
-    if state.mss_clamp_bytes < *MSS_RANGE_BYTES.start() {
+    if state.behaviour.mss_clamp_bytes < *MSS_RANGE_BYTES.start() {
         return bad("the maximum segment size is below 88 bytes");
     }
     if let Some(scale) = state.options.window_scale
@@ -334,8 +338,9 @@ fn connect(blank: &Blank, state: &TcpState) -> Result<(), RestoreError> {
     options::set_seq(fd, first_send_seq(state)).map_err(failed("TCP_QUEUE_SEQ"))?;
     options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
     options::set_seq(fd, state.receive_seq).map_err(failed("TCP_QUEUE_SEQ"))?;
-    if state.mss_clamp_bytes != blank.mss_clamp_bytes {
-        options::set_mss_clamp(fd, state.mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+    let mss_clamp_bytes = state.behaviour.mss_clamp_bytes;
+    if mss_clamp_bytes != blank.mss_clamp_bytes {
+        options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
     }
     let large_window = state.window.receive_window_bytes > DEFAULT_WINDOW_BYTES;
     if large_window {
@@ -391,25 +396,26 @@ fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> 
 /// Sets the options that the application had set.
 fn set_behaviour(
     fd: BorrowedFd<'_>,
-    state: &TcpState,
+    behaviour: &Behaviour,
     default_congestion: &str,
 ) -> Result<(), RestoreError> {
-    if !state.congestion.is_empty() && state.congestion != default_congestion {
-        options::set_congestion(fd, &state.congestion).map_err(failed("TCP_CONGESTION"))?;
+    let congestion = behaviour.congestion.as_str();
+    if !congestion.is_empty() && congestion != default_congestion {
+        options::set_congestion(fd, congestion).map_err(failed("TCP_CONGESTION"))?;
     }
     // A blank socket has it.
-    if !state.nodelay {
+    if !behaviour.nodelay {
         let is_set = SockRef::from(&fd).set_tcp_nodelay(false);
         is_set.map_err(failed("TCP_NODELAY"))?;
     }
-    if let Some(keepalive) = &state.keepalive {
+    if let Some(keepalive) = &behaviour.keepalive {
         options::set_keepalive(fd, keepalive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => RestoreError::BadState("a keepalive time is out of range"),
             _ => failed("SO_KEEPALIVE")(error),
         })?;
     }
-    if state.user_timeout_ms != 0 {
-        options::set_user_timeout_ms(fd, state.user_timeout_ms)
+    if behaviour.user_timeout_ms != 0 {
+        options::set_user_timeout_ms(fd, behaviour.user_timeout_ms)
             .map_err(failed("TCP_USER_TIMEOUT"))?;
     }
     Ok(())

@@ -16,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use prism_proto::{Keepalive, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
+use prism_proto::{Behaviour, MAX_QUEUE_BYTES, NegotiatedOptions, TcpState, WindowScale};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -82,32 +82,41 @@ impl<S: AsFd> Paused<S> {
     /// # Errors
     /// [`SaveError`]; the connection stays paused.
     pub fn save(&self, service: SocketAddr) -> Result<TcpState, SaveError> {
-        self.save_with(service, Behaviour::read(self.as_fd())?)
+        let remote = remote_address(self.as_fd())?;
+        self.save_with(remote, service, self.behaviour()?)
     }
 
-    /// [`Self::save`] with the known options of the socket, which spares a third of the calls.
+    /// Reads the options of the application.
+    ///
+    /// # Errors
+    /// [`SaveError::Gone`] or [`SaveError::Kernel`].
+    pub fn behaviour(&self) -> Result<Behaviour, SaveError> {
+        let fd = self.as_fd();
+        let nodelay = SockRef::from(&fd).tcp_nodelay();
+        Ok(Behaviour {
+            mss_clamp_bytes: mss_clamp(fd)?,
+            congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
+            nodelay: nodelay.map_err(failed("TCP_NODELAY"))?,
+            keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
+            user_timeout_ms: options::user_timeout_ms(fd).map_err(failed("TCP_USER_TIMEOUT"))?,
+        })
+    }
+
+    /// [`Self::save`] with the known client and options, which spares a third of the calls.
     ///
     /// # Errors
     /// As for [`Self::save`].
     pub fn save_with(
         &self,
+        remote: SocketAddr,
         service: SocketAddr,
         behaviour: Behaviour,
     ) -> Result<TcpState, SaveError> {
-        let fd = self.as_fd();
+        let (fd, info) = (self.as_fd(), self.info());
         // The receive queue last: with the send queue selected, an arriving
         // acknowledgement would mark unsent bytes as sent without sending them.
-        let send = read_send_queue(fd, self.info())?;
+        let send = read_send_queue(fd, info)?;
         let receive = read_receive_queue(fd)?;
-        let timestamps = self.info().timestamps;
-        let Behaviour {
-            remote,
-            mss_clamp_bytes,
-            congestion,
-            nodelay,
-            keepalive,
-            user_timeout_ms,
-        } = behaviour;
         Ok(TcpState {
             remote,
             service,
@@ -117,72 +126,18 @@ impl<S: AsFd> Paused<S> {
             unsent: send.unsent,
             received: receive.bytes,
             peer_closed: receive.peer_closed,
-            mss_clamp_bytes,
-            options: negotiated(self.info()),
-            timestamp: if timestamps {
+            options: negotiated(info),
+            timestamp: if info.timestamps {
                 let ticks = options::timestamp(fd).map_err(failed("TCP_TIMESTAMP"))?;
-                marked_timestamp(ticks, self.info().us_timestamps)
+                marked_timestamp(ticks, info.us_timestamps)
             } else {
                 0
             },
             window: options::window(fd).map_err(failed("TCP_REPAIR_WINDOW"))?,
-            congestion,
-            cwnd_segments: self.info().rested_cwnd_segments(),
-            srtt_us: self.info().srtt_us,
-            nodelay,
-            keepalive,
-            user_timeout_ms,
+            cwnd_segments: info.rested_cwnd_segments(),
+            srtt_us: info.srtt_us,
+            behaviour,
         })
-    }
-}
-
-/// The options of a connection, which only its application changes. They are read once, while it is
-/// paused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Behaviour {
-    /// The client's address.
-    pub remote: SocketAddr,
-    /// Largest segment that the handshake allowed, in bytes.
-    pub mss_clamp_bytes: u16,
-    /// Name of the congestion control.
-    pub congestion: String,
-    /// `TCP_NODELAY`.
-    pub nodelay: bool,
-    /// `SO_KEEPALIVE` and its times.
-    pub keepalive: Option<Keepalive>,
-    /// `TCP_USER_TIMEOUT`, ms.
-    pub user_timeout_ms: u32,
-}
-
-impl Behaviour {
-    /// Reads the options of a socket in repair mode, in which alone `TCP_MAXSEG` is the clamp.
-    ///
-    /// # Errors
-    /// [`SaveError::Gone`] or [`SaveError::Kernel`].
-    pub fn read(fd: BorrowedFd<'_>) -> Result<Self, SaveError> {
-        Ok(Self {
-            remote: remote_address(fd)?,
-            mss_clamp_bytes: mss_clamp(fd)?,
-            congestion: options::congestion(fd).map_err(failed("TCP_CONGESTION"))?,
-            nodelay: SockRef::from(&fd)
-                .tcp_nodelay()
-                .map_err(failed("TCP_NODELAY"))?,
-            keepalive: options::keepalive(fd).map_err(failed("SO_KEEPALIVE"))?,
-            user_timeout_ms: options::user_timeout_ms(fd).map_err(failed("TCP_USER_TIMEOUT"))?,
-        })
-    }
-
-    /// The options in a saved state.
-    #[must_use]
-    pub fn of(state: &TcpState) -> Self {
-        Self {
-            remote: state.remote,
-            mss_clamp_bytes: state.mss_clamp_bytes,
-            congestion: state.congestion.clone(),
-            nodelay: state.nodelay,
-            keepalive: state.keepalive,
-            user_timeout_ms: state.user_timeout_ms,
-        }
     }
 }
 

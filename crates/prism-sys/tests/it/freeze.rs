@@ -183,7 +183,7 @@ impl<'p> Hammer<'p> {
             );
             paused.close_silently();
             self.tally.frozen += begin.elapsed();
-            self.mss_clamp_bytes = state.mss_clamp_bytes;
+            self.mss_clamp_bytes = state.behaviour.mss_clamp_bytes;
             self.host = target;
             (live, state)
         });

@@ -320,7 +320,10 @@ fn every_combination_of_options_survives_moves() {
         let (live, again) = net.hand_off(live.fd, 0);
         assert_eq!(again.options, state.options);
         assert_eq!(again.timestamp & 1, 0);
-        assert_eq!(again.mss_clamp_bytes, state.mss_clamp_bytes);
+        assert_eq!(
+            again.behaviour.mss_clamp_bytes,
+            state.behaviour.mss_clamp_bytes
+        );
         drop((client, live));
         shuttle(&net, 8, 1_000_000, 1_000_000);
     }

@@ -21,7 +21,7 @@ fn moved(net: &Net, app: &mut App, window: Option<&InitialWindow>, claimed: u32)
         paused.close_silently();
         state.cwnd_segments = claimed;
         let restore = || {
-            let blank = Blank::new(service(), state.mss_clamp_bytes).unwrap();
+            let blank = Blank::new(service(), state.behaviour.mss_clamp_bytes).unwrap();
             restore_into(blank, &state, window).unwrap()
         };
         let live: Live = net.hosts[0].run(restore).unwrap().go_live().unwrap();

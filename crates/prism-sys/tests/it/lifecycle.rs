@@ -270,7 +270,7 @@ fn nonsense_states_are_refused() {
             .unwrap_err();
         assert!(matches!(error, RestoreError::BadState(_)), "{error}");
     };
-    refused(&|state| state.mss_clamp_bytes = 10);
+    refused(&|state| state.behaviour.mss_clamp_bytes = 10);
     refused(&|state| state.remote = "[2001:db8::1]:5".parse().unwrap());
     refused(&|state| state.remote.set_port(0));
     refused(&|state| state.window.max_window_bytes = state.window.send_window_bytes - 1);
@@ -278,7 +278,7 @@ fn nonsense_states_are_refused() {
     refused(&|state| state.options.window_scale.as_mut().unwrap().receive = 15);
     refused(&|state| state.sent = vec![0; prism_proto::MAX_QUEUE_BYTES + 1]);
     refused(&|state| {
-        state.keepalive = Some(prism_proto::Keepalive {
+        state.behaviour.keepalive = Some(prism_proto::Keepalive {
             idle_s: 0,
             interval_s: 1,
             probes: 1,
@@ -286,7 +286,7 @@ fn nonsense_states_are_refused() {
     });
     // An unknown congestion control is no reason to fail.
     let mut state = good.clone();
-    state.congestion = "no-such".into();
+    state.behaviour.congestion = "no-such".into();
     drop(
         net.hosts[1]
             .run(|| restore(&state, service()))
@@ -319,10 +319,10 @@ fn settings_of_the_application_move_along() {
     assert!(flags, "the restored socket is blocking");
     let (_live, second) = net.hand_off(live.fd, 0);
     for state in [first, second] {
-        assert!(state.nodelay);
-        assert_eq!(state.user_timeout_ms, 12345);
-        assert_eq!(state.congestion, "reno");
-        let keepalive = state.keepalive.unwrap();
+        assert!(state.behaviour.nodelay);
+        assert_eq!(state.behaviour.user_timeout_ms, 12345);
+        assert_eq!(state.behaviour.congestion, "reno");
+        let keepalive = state.behaviour.keepalive.unwrap();
         assert_eq!(
             (keepalive.idle_s, keepalive.interval_s, keepalive.probes),
             (77, 11, 5)

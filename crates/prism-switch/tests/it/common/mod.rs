@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prism_netns::NetNs;
 use prism_packets::{Hook, Run};
-use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request};
+use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId};
 use prism_switch::{
     Agent, Leases, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
     SwitchView,
@@ -261,6 +261,7 @@ pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {
         epoch,
         flow,
         owner: Owner::NONE,
+        run: RunId::NONE,
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use prism_lab::{Capture, CaptureOptions};
-use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Request};
+use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Request, RunId};
 
 use super::{SEED, bed_with_connection};
 use crate::support::bed::Bed;
@@ -92,6 +92,7 @@ fn theft(bed: &Bed, known: &Known) -> Request {
             addr: (thief, 80).into(),
             via: thief.into(),
         },
+        run: RunId::NONE,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request};
+use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request, RunId};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{SEED, bed_with_connection};
@@ -118,6 +118,7 @@ fn a_port_is_used_again_though_the_owner_has_lost_the_connection_before() {
             addr: (owner, 44_444).into(),
             via: owner.into(),
         },
+        run: RunId::NONE,
     };
     bed.send_control("be1", &[own.encode(&key).to_vec()]);
     eventually("the flow is there", Duration::from_secs(1), || {
