@@ -17,6 +17,8 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for i32 {}
 // SAFETY: as for `u8`.
 unsafe impl Plain for u32 {}
+// SAFETY: as for `u8`.
+unsafe impl Plain for u64 {}
 // SAFETY: an array of plain values has no padding of its own.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 

@@ -51,7 +51,6 @@ struct ProgramAttributes {
 }
 const _: () = assert!(size_of::<ProgramAttributes>() == 24);
 
-/// Loads a program.
 pub(super) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     const BPF_PROG_LOAD: libc::c_long = 5;
     let attributes = ProgramAttributes {

@@ -86,12 +86,6 @@ impl Freezer {
         Ok(())
     }
 
-    /// The mark of this process's frozen sockets.
-    #[must_use]
-    pub fn mark(&self) -> u32 {
-        self.mark
-    }
-
     /// Steps 1 and 2 above.
     pub(crate) fn silence(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         set(fd, libc::SOL_SOCKET, libc::SO_MARK, &self.mark)?;

@@ -25,58 +25,48 @@ use std::os::fd::BorrowedFd;
 use prism_proto::tls::KernelKeys;
 use zeroize::Zeroizing;
 
+use crate::CallError;
 use crate::sockopt::{get, get_into, set_bytes};
 
 use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
 pub use offered::{Offered, ProbeError};
 pub use record::{ContentType, send_record};
 
-/// The reason why the kernel does not do TLS for a socket.
+/// The reason why the kernel does not do TLS for a socket, or for a direction of it.
 #[derive(Debug, thiserror::Error)]
-pub enum AttachError {
+pub enum KtlsError {
     /// this kernel has no TLS
     #[error("this kernel has no TLS (CONFIG_TLS, module \"tls\")")]
-    NotOffered,
+    NoTls,
+    /// the kernel lacks this version or cipher
+    #[error("the kernel lacks this version or cipher")]
+    NoCipher,
     /// the connection is not established, or closed by the peer
     #[error("the connection is not established, or closed by the peer")]
     NotEstablished,
-    /// the socket has it already
-    #[error("the socket has it already")]
-    Twice,
-    /// TCP_ULP failed
-    #[error("TCP_ULP failed: {0}")]
-    Kernel(#[source] io::Error),
-}
-
-/// The reason why the kernel did not take or give a direction's parameters.
-#[derive(Debug, thiserror::Error)]
-pub enum CryptoError {
-    /// the kernel lacks this version or cipher
-    #[error("the kernel lacks this version or cipher")]
-    NotOffered,
     /// TLS is not attached, or this direction has no key
     #[error("TLS is not attached, or this direction has no key")]
     NotSet,
-    /// the direction has a key, and this kernel takes one only
-    #[error("the direction has a key, and this kernel takes one only")]
+    /// the socket has TLS, or the direction has a key, and this kernel takes it once
+    #[error("the socket has TLS, or the direction has a key, and this kernel takes it once")]
     Twice,
-    /// the call failed
-    #[error("the call failed: {0}")]
-    Kernel(#[source] io::Error),
+    /// A call failed.
+    #[error(transparent)]
+    Kernel(#[from] CallError),
 }
 
 /// Lets the kernel's TLS code into an established connection. By itself this
 /// changes nothing that is sent or received.
 ///
 /// # Errors
-/// [`AttachError`]; the socket is as it was.
-pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
+/// [`KtlsError`]; the socket is as it was.
+pub fn attach(fd: BorrowedFd<'_>) -> Result<(), KtlsError> {
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls").map_err(|error| {
         match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOPROTOOPT) => AttachError::NotOffered,
-            Some(libc::ENOTCONN) => AttachError::NotEstablished,
-            Some(libc::EEXIST) => AttachError::Twice,
-            _ => AttachError::Kernel(error),
+            Some(libc::ENOENT | libc::ENOPROTOOPT) => KtlsError::NoTls,
+            Some(libc::ENOTCONN) => KtlsError::NotEstablished,
+            Some(libc::EEXIST) => KtlsError::Twice,
+            _ => CallError::of("TCP_ULP")(error).into(),
         }
     })
 }
@@ -84,25 +74,25 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), AttachError> {
 /// Has bytes that are written from now on leave as records, from this sequence number on.
 ///
 /// # Errors
-/// [`CryptoError`]; the socket goes on as before.
-pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), CryptoError> {
+/// [`KtlsError`]; the socket goes on as before.
+pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), KtlsError> {
     set_bytes(fd, libc::SOL_TLS, libc::TLS_TX, &info::encode(keys)).map_err(|error| {
         match error.raw_os_error() {
-            Some(libc::EBUSY) => CryptoError::Twice,
+            Some(libc::EBUSY) => KtlsError::Twice,
             // TLS's options are nobody's without TCP_ULP.
-            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,
-            Some(libc::ENOENT | libc::EINVAL) => CryptoError::NotOffered,
-            _ => CryptoError::Kernel(error),
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => KtlsError::NotSet,
+            Some(libc::ENOENT | libc::EINVAL) => KtlsError::NoCipher,
+            _ => CallError::of("TLS_TX")(error).into(),
         }
     })
 }
 
 /// Sequence number of the next record to be sent: all before it are encrypted,
 /// though perhaps not in TCP's hands yet (see the module).
-pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, CryptoError> {
+pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, KtlsError> {
     let refused = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => CryptoError::NotSet,
-        _ => CryptoError::Kernel(error),
+        Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => KtlsError::NotSet,
+        _ => CallError::of("TLS_TX")(error).into(),
     };
     // The kernel wants the exact length; the header says which.
     let header: u32 = get(fd, libc::SOL_TLS, libc::TLS_TX).map_err(refused)?;
@@ -136,16 +126,10 @@ fn sequence_of<const N: usize>(fd: BorrowedFd<'_>) -> io::Result<u64> {
 /// # Errors
 /// `ENOPROTOOPT` or `EOPNOTSUPP` for a socket that is not TCP.
 pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    // `struct tcp_info` up to `tcpi_bytes_acked`, in words of 4 bytes.
-    let info: [u32; 32] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    let [.., acked0, acked1] = info;
+    // `struct tcp_info` up to `tcpi_bytes_acked`, in words of 8 bytes.
+    let info: [u64; 16] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let [.., acked] = info;
     // Read after the other number: bytes that are acknowledged in between count too little.
     let in_queue = super::info::send_queue_bytes(fd)?;
-    Ok(wide(acked0, acked1).wrapping_add(in_queue as u64))
-}
-
-/// A `u64` that was read as two words.
-fn wide(first: u32, second: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    Ok(acked.wrapping_add(in_queue as u64))
 }

@@ -16,11 +16,8 @@ pub enum ProgramError {
     #[error("the control group's egress program does not stop the packets of frozen sockets")]
     Leaks,
     /// CAP_NET_ADMIN or CAP_BPF is missing
-    #[error("{call}: CAP_NET_ADMIN or CAP_BPF is missing")]
-    NotPermitted {
-        /// The step that failed.
-        call: &'static str,
-    },
+    #[error("{0}: CAP_NET_ADMIN or CAP_BPF is missing")]
+    NotPermitted(&'static str),
     /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
@@ -28,7 +25,7 @@ pub enum ProgramError {
 
 pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ProgramError {
     move |source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => ProgramError::NotPermitted { call },
+        Some(libc::EPERM | libc::EACCES) => ProgramError::NotPermitted(call),
         _ => CallError { call, source }.into(),
     }
 }

@@ -15,7 +15,6 @@ use super::finding::{Finding, Part, State, Subject, read};
 /// The oldest kernel that Prism is tested on.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 
-/// All findings about the kernel.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![version(), capabilities()];
     if part.is_node {
@@ -140,7 +139,7 @@ fn program_fault(
     otherwise: &str,
     setting: &str,
 ) -> Finding {
-    if let ProgramError::NotPermitted { .. } = error {
+    if let ProgramError::NotPermitted(_) = error {
         let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
         return subject.unknown(error.to_string(), mend);
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use prism_proto::tls::{KernelKeys, Suite, Version};
 use zeroize::Zeroizing;
 
-use super::{AttachError, CryptoError, attach, set_tx};
+use super::{KtlsError, attach, set_tx};
 
 /// The versions and ciphers that the kernel can send with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +17,9 @@ pub struct Offered(Vec<(Version, Suite)>);
 /// The kernel does not do TLS, or could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// the kernel's TLS code was not reached
+    /// the kernel's TLS code was not reached, or took no key
     #[error("{0}")]
-    Attach(#[from] AttachError),
-    /// it took no key
-    #[error("{0}")]
-    Crypto(#[from] CryptoError),
+    Tls(#[from] KtlsError),
     /// it has no version and cipher that Prism uses
     #[error("this kernel's TLS has no cipher that Prism uses")]
     NoCipher,
@@ -45,7 +42,7 @@ impl Offered {
             for suite in Suite::ALL {
                 match try_out(&listener, version, suite) {
                     Ok(()) => offered.push((version, suite)),
-                    Err(ProbeError::Crypto(CryptoError::NotOffered)) => {}
+                    Err(ProbeError::Tls(KtlsError::NoCipher)) => {}
                     Err(error) => return Err(error),
                 }
             }
