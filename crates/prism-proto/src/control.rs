@@ -106,20 +106,10 @@ impl Ops {
 
 impl fmt::Debug for Ops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 {
-            return f.write_str("query");
-        }
         let names = [(1, "block"), (2, "own"), (4, "unblock"), (8, "release")];
-        let mut list = f.debug_list();
-        for (bit, name) in names {
-            if self.0 & bit != 0 {
-                list.entry(&format_args!("{name}"));
-            }
-        }
-        if self.0 > 15 {
-            list.entry(&self.0);
-        }
-        list.finish()
+        let set = names.iter().filter(|(bit, _)| self.0 & bit != 0);
+        let set: Vec<&str> = set.map(|(_, name)| *name).collect();
+        write!(f, "Ops({}: {})", self.0, set.join(" "))
     }
 }
 

@@ -147,7 +147,7 @@ impl<'a> Agent<'a> {
     pub fn step(&mut self, now: Instant) -> Result<Aged, KernelError> {
         let mut aged = Aged::default();
         self.note_changes(now)?;
-        let due = next_orders(&mut self.flows, &self.switch.due_flows, MAX_STEP_ORDERS)?;
+        let due = next_orders(&mut self.flows, &self.switch.due_flows)?;
         let mut doomed = Vec::new();
         for orders in due.chunks(MAX_ORDERS) {
             for order in self.collect(orders)? {
@@ -237,12 +237,8 @@ fn next_seq(order: &Order) -> Option<u32> {
     known.then(|| word(offset_of!(types::order, next_seq)))
 }
 
-/// At most `limit` orders of a walk, which starts if there is none.
-fn next_orders(
-    walk: &mut Option<Walk>,
-    link: &Link,
-    limit: usize,
-) -> Result<Vec<Order>, KernelError> {
+/// At most [`MAX_STEP_ORDERS`] of a walk, which starts if there is none.
+fn next_orders(walk: &mut Option<Walk>, link: &Link) -> Result<Vec<Order>, KernelError> {
     let mut current = match walk.take() {
         Some(walk) => walk,
         None => {
@@ -251,7 +247,7 @@ fn next_orders(
         }
     };
     let mut orders = Vec::new();
-    while orders.len() < limit {
+    while orders.len() < MAX_STEP_ORDERS {
         match next_record(&mut current).map_err(kernel("walk the flow table"))? {
             Some(order) => orders.push(order),
             None => return Ok(orders),

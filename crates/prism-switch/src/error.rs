@@ -39,11 +39,8 @@ pub enum LoadError {
         source: io::Error,
     },
     /// Pinned maps have another layout. Unload, then load; flows are lost.
-    #[error("map {map} is pinned by an incompatible version; run with --unload first")]
-    Incompatible {
-        /// The map.
-        map: String,
-    },
+    #[error("map {0} is pinned by an incompatible version; run with --unload first")]
+    Incompatible(String),
     /// The kernel refused a program, map or pin: it is too old, or this process lacks privilege.
     #[error(transparent)]
     Kernel(#[from] KernelError),

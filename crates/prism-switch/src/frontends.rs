@@ -53,29 +53,25 @@ impl Frontends {
 
     /// Replaces the services. Returns them with the frontends to write.
     pub(crate) fn replace(&mut self, services: &[ServiceConfig]) -> Vec<ServiceConfig> {
-        let listed: Vec<_> = services
-            .iter()
-            .map(|config| {
-                let before = self.services.iter().find(|s| s.config.addr == config.addr);
-                let mut listed = config.clone();
-                if let Some(before) = before {
-                    // New frontends are listed with their lease.
-                    listed.frontends.retain(|ip| before.now.contains(ip));
-                }
-                if listed.frontends.is_empty() {
-                    listed.frontends.clone_from(&config.frontends);
-                }
-                listed
-            })
-            .collect();
-        let mut replaced = Self::new(services, &listed, self.started);
-        for service in &mut replaced.services {
-            let addr = service.config.addr;
-            let before = self.services.iter().find(|s| s.config.addr == addr);
-            service.changed = before.and_then(|before| before.changed);
-        }
-        *self = replaced;
-        listed
+        let replace = |config: &ServiceConfig| {
+            let before = self.services.iter().find(|s| s.config.addr == config.addr);
+            let mut service = Service::new(config, &config.frontends);
+            if let Some(before) = before {
+                // New frontends are listed with their lease.
+                service.now.retain(|ip| before.now.contains(ip));
+                service.changed = before.changed;
+            }
+            if service.now.is_empty() {
+                service.now.clone_from(&config.frontends);
+            }
+            service
+        };
+        self.services = services.iter().map(replace).collect();
+        let listed = self.services.iter().map(|service| ServiceConfig {
+            frontends: service.now.clone(),
+            ..service.config.clone()
+        });
+        listed.collect()
     }
 
     /// Brings the lists up to date at `now`.

@@ -27,14 +27,6 @@ pub struct Switch {
     dir: PathBuf,
 }
 
-impl std::fmt::Debug for Switch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Switch")
-            .field("dir", &self.dir)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Switch {
     /// Loads the switch, or takes over the one that is pinned under the same name. Flows stay,
     /// and tables are updated. Each program is replaced in one step, so that no packet is lost.
@@ -186,7 +178,7 @@ fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
             || old.value_size() != map.value_size()
             || old.map_type() != map.map_type()
         {
-            return Err(LoadError::Incompatible { map: name });
+            return Err(LoadError::Incompatible(name));
         }
         if old.max_entries() != map.max_entries() {
             let (size, wanted) = (old.max_entries(), map.max_entries());
