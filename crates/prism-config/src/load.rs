@@ -29,11 +29,8 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// the file is longer than any configuration
-    #[error("{} is longer than {MAX_FILE_BYTES} bytes: not a Prism configuration", path.display())]
-    TooLong {
-        /// Which file.
-        path: PathBuf,
-    },
+    #[error("{} is longer than {MAX_FILE_BYTES} bytes: not a Prism configuration", .0.display())]
+    TooLong(PathBuf),
     /// the text is not TOML
     #[error("not valid TOML: {0}")]
     Syntax(Box<toml::de::Error>),
@@ -61,8 +58,7 @@ impl Config {
         };
         let size_bytes = std::fs::metadata(path).map_err(read_error)?.len();
         if size_bytes > MAX_FILE_BYTES {
-            let path = path.to_owned();
-            return Err(ConfigError::TooLong { path });
+            return Err(ConfigError::TooLong(path.to_owned()));
         }
         let text = std::fs::read_to_string(path).map_err(read_error)?;
         let mut config = Self::from_toml(&text)?;

@@ -21,10 +21,6 @@ pub(crate) struct Args {
     node: Option<String>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The configuration has a fault, or a file is missing.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     if let Some(name) = &args.node {
@@ -39,9 +35,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// The files that `name` lacks on this machine, each with its fix.
-///
-/// # Errors
-/// The configuration has no such node.
 pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let node = find(config, name)?;

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 
 use clap::{Args, Subcommand};
-use prism_proto::control::FlowState;
+use prism_proto::control::{FlowState, Owner};
 use prism_switch::{FlowRecord, SwitchView};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
 #[derive(Args, Clone, Debug)]
@@ -64,45 +64,6 @@ struct Common {
     json: bool,
 }
 
-/// A flow in JSON.
-#[derive(Serialize)]
-struct Flow {
-    client: String,
-    vip: String,
-    state: &'static str,
-    epoch: u64,
-    owner: Option<String>,
-    via: Option<String>,
-    idle_ms: u128,
-    packets_to_owner: u64,
-    bytes_to_owner: u64,
-    packets_to_client: u64,
-    bytes_to_client: u64,
-}
-
-impl From<FlowRecord> for Flow {
-    fn from(f: FlowRecord) -> Self {
-        let (state, owned) = match f.state {
-            FlowState::Absent => ("absent", false),
-            FlowState::Forward => ("forward", true),
-            FlowState::Blocked => ("blocked", true),
-        };
-        Self {
-            client: f.flow.client.to_string(),
-            vip: f.flow.vip.to_string(),
-            state,
-            epoch: f.epoch,
-            owner: owned.then(|| f.owner.addr.to_string()),
-            via: owned.then(|| f.owner.via.to_string()),
-            idle_ms: f.idle.as_millis(),
-            packets_to_owner: f.to_owner.packets,
-            bytes_to_owner: f.to_owner.bytes,
-            packets_to_client: f.to_client.packets,
-            bytes_to_client: f.to_client.bytes,
-        }
-    }
-}
-
 /// Runs the subcommand, and prints its result.
 pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
@@ -130,13 +91,12 @@ fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()>
         if !all && record.state == FlowState::Absent {
             continue;
         }
-        let flow = Flow::from(record);
         if common.json {
             // Flows are printed one by one, because there may be millions.
-            write!(out, "{separator}{}", serde_json::to_string(&flow)?)?;
+            write!(out, "{separator}{}", flow_json(&record))?;
             separator = ",\n";
         } else {
-            print_flow(&flow, out)?;
+            print_flow(&record, out)?;
         }
     }
     if common.json {
@@ -145,22 +105,51 @@ fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()>
     Ok(())
 }
 
-fn print_flow(f: &Flow, out: &mut impl Write) -> io::Result<()> {
+/// The owner of a flow that is no tombstone.
+fn owner(f: &FlowRecord) -> Option<Owner> {
+    (f.state != FlowState::Absent).then_some(f.owner)
+}
+
+fn state(f: &FlowRecord) -> &'static str {
+    match f.state {
+        FlowState::Absent => "absent",
+        FlowState::Forward => "forward",
+        FlowState::Blocked => "blocked",
+    }
+}
+
+fn flow_json(f: &FlowRecord) -> Value {
+    json!({
+        "client": f.flow.client,
+        "vip": f.flow.vip,
+        "state": state(f),
+        "epoch": f.epoch,
+        "owner": owner(f).map(|owner| owner.addr),
+        "via": owner(f).map(|owner| owner.via),
+        "idle_ms": f.idle.as_millis() as u64,
+        "packets_to_owner": f.to_owner.packets,
+        "bytes_to_owner": f.to_owner.bytes,
+        "packets_to_client": f.to_client.packets,
+        "bytes_to_client": f.to_client.bytes,
+    })
+}
+
+fn print_flow(f: &FlowRecord, out: &mut impl Write) -> io::Result<()> {
+    let shown = owner(f).map(|owner| (owner.addr.to_string(), owner.via.to_string()));
+    let (owner, via) = shown.unwrap_or_else(|| ("-".into(), "-".into()));
     writeln!(
         out,
-        "{} > {}  {}  owner {}  via {}  epoch {}  idle {:.1} s  \
+        "{} > {}  {}  owner {owner}  via {via}  epoch {}  idle {:.1} s  \
          to owner {} packets {} bytes  to client {} packets {} bytes",
-        f.client,
-        f.vip,
-        f.state,
-        f.owner.as_deref().unwrap_or("-"),
-        f.via.as_deref().unwrap_or("-"),
+        f.flow.client,
+        f.flow.vip,
+        state(f),
         f.epoch,
-        f.idle_ms as f64 / 1e3,
-        f.packets_to_owner,
-        f.bytes_to_owner,
-        f.packets_to_client,
-        f.bytes_to_client,
+        f.idle.as_secs_f64(),
+        f.to_owner.packets,
+        f.to_owner.bytes,
+        f.to_client.packets,
+        f.to_client.bytes,
     )
 }
 

@@ -32,10 +32,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The configuration cannot be read, or has no such node.
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut findings = Vec::new();
     let part = match (&args.config, &args.node) {

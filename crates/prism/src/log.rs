@@ -7,7 +7,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-/// Sets up the log of this process.
 pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
     let levels: Targets = log.level.parse().with_context(|| {
         format!(

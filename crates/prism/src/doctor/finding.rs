@@ -16,7 +16,6 @@ pub(super) struct Part {
     pub(super) connections: u64,
 }
 
-/// The state of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -41,7 +40,6 @@ pub(super) struct Finding {
     pub(super) mend: String,
 }
 
-/// A subject of findings.
 #[derive(Clone, Copy)]
 pub(super) struct Subject(pub(super) &'static str);
 

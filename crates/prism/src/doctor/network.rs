@@ -10,7 +10,6 @@ use super::finding::{Finding, Part, Subject, read};
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 const INTERFACES: &str = "/sys/class/net";
 
-/// All findings about the network.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![rp_filter(part), bridge_filter(), conntrack()];
     if part.is_switch {

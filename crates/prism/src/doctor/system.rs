@@ -13,7 +13,6 @@ const OTHER_DESCRIPTORS: u64 = 1_536;
 /// 2025-01-01, in seconds since 1970. An earlier clock is wrong.
 const EARLIEST_S: u64 = 1_735_689_600;
 
-/// All findings about limits, the clock and programs.
 pub(super) fn examine(part: &Part) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service()];
     if part.is_node {
