@@ -1,4 +1,4 @@
-//! Errors of the operations. Those that only the kernel can refuse have [`KernelError`].
+//! Errors of the operations. An operation that only the kernel refuses has [`KernelError`].
 
 use std::borrow::Cow;
 use std::io;
