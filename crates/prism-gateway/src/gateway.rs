@@ -1,5 +1,6 @@
 //! One thread that serves connections, and the data that these threads share.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,12 +8,10 @@ use std::sync::Arc;
 use prism_config::Config;
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
 use prism_service::{DateCache, Link, Order, Orders, Peers, RequestCounters, Service, Stage};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::forecast::Forecast;
-use crate::idle::Idle;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
-use crate::open_sessions::OpenSessions;
 use crate::threshold::Threshold;
 
 /// Another node, to which connections may move when this one ends.
@@ -105,7 +104,8 @@ pub struct Gateway<S> {
     pub(crate) following: watch::Receiver<Order>,
     /// A permit for each connection that moves away.
     pub(crate) moving: Semaphore,
-    pub(crate) idle: Idle,
+    /// Wakes the connections that wait for a request, which then look at the present order.
+    pub(crate) ordered: Notify,
 }
 
 impl<S: Service> Gateway<S> {
@@ -119,7 +119,7 @@ impl<S: Service> Gateway<S> {
             peers,
             date: DateCache::default(),
             moving: Semaphore::new(MOVES_AT_ONCE),
-            idle: Idle::default(),
+            ordered: Notify::new(),
         }
     }
 
@@ -138,7 +138,8 @@ impl<S: Service> Gateway<S> {
             self.handle.stop();
             deadline
         });
-        let (sessions, mut deadline) = (Rc::new(OpenSessions::default()), None);
+        let (open, mut all_ended) = mpsc::channel(1);
+        let mut deadline = None;
         loop {
             let incoming = tokio::select! {
                 biased;
@@ -150,15 +151,16 @@ impl<S: Service> Gateway<S> {
             };
             let worker = self.clone();
             match incoming {
-                Some(Incoming::Client(client)) => sessions.run(worker.serve_client(client)),
+                Some(Incoming::Client(client)) => begin(&open, worker.serve_client(client)),
                 Some(Incoming::Relay { stream, peer }) => {
-                    sessions.run(worker.serve_relay(stream, peer));
+                    begin(&open, worker.serve_relay(stream, peer));
                 }
                 None => break,
             }
         }
+        drop(open);
         let deadline = deadline.unwrap_or_else(tokio::time::Instant::now);
-        let ended = tokio::time::timeout_at(deadline, sessions.ended()).await;
+        let ended = tokio::time::timeout_at(deadline, all_ended.recv()).await;
         if ended.is_err() {
             tracing::warn!("closed requests that were under way at the end of the drain time");
         }
@@ -166,7 +168,18 @@ impl<S: Service> Gateway<S> {
 
     /// Resolves when connections that wait for a request have to end.
     pub(crate) async fn told_to_stop(&self) {
-        self.idle.until(|| self.is_ending()).await;
+        self.ordered_until(|| self.is_ending()).await;
+    }
+
+    /// Resolves when an order has made `stops` true.
+    pub(crate) async fn ordered_until(&self, stops: impl Fn() -> bool) {
+        loop {
+            let ordered = self.ordered.notified();
+            if stops() {
+                return;
+            }
+            ordered.await;
+        }
     }
 
     pub(crate) fn is_ending(&self) -> bool {
@@ -177,4 +190,14 @@ impl<S: Service> Gateway<S> {
     pub(crate) fn is_stopping(&self) -> bool {
         self.following.borrow().stage >= Stage::Closing
     }
+}
+
+/// Runs a session in a task of its own, which holds `open` until its end, also by a panic.
+fn begin(open: &mpsc::Sender<Infallible>, session: impl Future<Output = ()> + 'static) {
+    // Boxed, because `spawn_local` moves a task some six times before it begins.
+    let (open, session) = (open.clone(), Box::pin(session));
+    tokio::task::spawn_local(async move {
+        let _open = open;
+        session.await;
+    });
 }

@@ -70,7 +70,7 @@ impl<S: Service> Gateway<S> {
                     drop(accepts);
                 });
             }
-            self.idle.wake();
+            self.ordered.notify_waiters();
             if stage == Stage::Ending || orders.changed().await.is_err() {
                 return self.handle.accept_no_more().await;
             }
@@ -90,7 +90,7 @@ impl<S: Service> Gateway<S> {
     /// Resolves when a connection that waits for a request has to move or to end.
     pub(crate) async fn told_to_go(&self, told: u32) {
         let is_told = || self.is_ending() || self.following.borrow().moves != told;
-        self.idle.until(is_told).await;
+        self.ordered_until(is_told).await;
     }
 
     /// Moves a connection that waits for its next request to another node. Returns it if none
