@@ -22,8 +22,9 @@ use super::Session;
 use super::half::Half;
 use super::pending::PendingUpdates;
 use super::read::{MAX_BARREN_RECORDS, MAX_KEY_UPDATES, ReadState};
+use super::record::MAX_PLAINTEXT_BYTES;
 use super::witness::{NonceWitness, Unwitnessed};
-use super::write::{WriteState, checked_fragment};
+use super::write::WriteState;
 use crate::keys::{DirectionKeys, KeysError, MAX_SECRET_BYTES, Secret, SessionKeys};
 
 /// Longest saved session: the fixed fields, and for each direction a sequence number and the
@@ -33,6 +34,8 @@ pub const MAX_SAVED_BYTES: usize = FIXED_BYTES + 2 * (8 + MAX_SECRET_BYTES);
 const FIXED_BYTES: usize = 16;
 const MAGIC: u32 = u32::from_be_bytes(*b"PTLS");
 const LAYOUT: u8 = 1;
+/// Most plaintext of a record that this side makes, which is the same for all sessions.
+const FRAGMENT_BYTES: u16 = MAX_PLAINTEXT_BYTES as u16;
 
 /// The session cannot move. It is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +92,7 @@ impl<W: NonceWitness> Session<W> {
             reader.barren,
             0,
         ]);
-        out.put(&writer.max_fragment.to_be_bytes());
+        out.put(&FRAGMENT_BYTES.to_be_bytes());
         out.put(&reader.updates.to_be_bytes());
         put_direction(&reader.half, &mut out);
         put_direction(&writer.half, &mut out);
@@ -106,7 +109,7 @@ impl<W: NonceWitness> Session<W> {
         let (read_closed, write_closed) = (r.bool("read state")?, r.bool("write state")?);
         let pending = r.one_of(PendingUpdates::ALL, PendingUpdates::code, "KeyUpdate")?;
         let (barren, reserved) = (r.u8("records without data")?, r.u8("reserved byte")?);
-        let max_fragment = checked_fragment(r.u16("fragment size")?);
+        let fragment_bytes = r.u16("fragment size")?;
         let updates = r.u16("KeyUpdates received")?;
         let read = read_direction(version, suite, &mut r)?;
         let write = read_direction(version, suite, &mut r)?;
@@ -117,6 +120,7 @@ impl<W: NonceWitness> Session<W> {
             (barren <= MAX_BARREN_RECORDS, "records without data"),
             (updates <= MAX_KEY_UPDATES, "KeyUpdates received"),
             (reserved == 0, "reserved byte"),
+            (fragment_bytes == FRAGMENT_BYTES, "fragment size"),
         ] {
             if !is_possible {
                 return Err(DecodeError::Invalid(field).into());
@@ -128,7 +132,6 @@ impl<W: NonceWitness> Session<W> {
         if read_closed {
             reader.state = ReadState::Closed;
         }
-        writer.max_fragment = max_fragment.ok_or(DecodeError::Invalid("fragment size"))?;
         writer.pending = pending;
         if write_closed {
             writer.state = WriteState::Closed;

@@ -11,9 +11,6 @@ use super::record::{FATAL, Framing, MAX_PLAINTEXT_BYTES, WARNING, kind};
 use super::witness::NonceWitness;
 use crate::keys::KeysError;
 
-/// Smallest fragment size (RFC 8449).
-const MIN_FRAGMENT_BYTES: usize = 64;
-
 /// Records of data under one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5 of full size;
 /// those above 2^24 are for alerts.
 const GCM_RECORDS: u64 = 1 << 24;
@@ -43,7 +40,6 @@ pub(super) struct Writer {
     pub(super) half: Half,
     pub(super) state: WriteState,
     pub(super) pending: PendingUpdates,
-    pub(super) max_fragment: u16,
 }
 
 /// No record was made. The output is as it was, except after [`SealError::Library`], which
@@ -88,7 +84,6 @@ impl Writer {
             half,
             state: WriteState::Open,
             pending: PendingUpdates::NONE,
-            max_fragment: MAX_PLAINTEXT_BYTES as u16,
         };
         writer.rekey_in_time();
         writer
@@ -156,18 +151,17 @@ impl Writer {
 }
 
 impl<W: NonceWitness> Session<W> {
-    /// Seals `plaintext` into records of at most the fragment size, and appends them to `out`
-    /// behind any KeyUpdate that is due. It seals all of the plaintext or nothing.
+    /// Seals `plaintext` into records, and appends them to `out` behind any KeyUpdate that is due.
+    /// It seals all of the plaintext or nothing.
     ///
     /// # Errors
     /// [`SealError::Closed`], [`SealError::InKernel`], or [`SealError::Exhausted`] in TLS 1.2.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), SealError> {
         self.writer.check_open()?;
-        let fragment = usize::from(self.writer.max_fragment);
-        let records = plaintext.len().div_ceil(fragment);
+        let records = plaintext.len().div_ceil(MAX_PLAINTEXT_BYTES);
         self.writer.check_lasts(records)?;
         out.reserve(plaintext.len() + records * self.surroundings().total());
-        for piece in plaintext.chunks(fragment) {
+        for piece in plaintext.chunks(MAX_PLAINTEXT_BYTES) {
             self.writer.append_control(out, &mut self.witness)?;
             self.writer
                 .append(piece, kind::APPLICATION_DATA, out, &mut self.witness)?;
@@ -182,7 +176,7 @@ impl<W: NonceWitness> Session<W> {
     ///
     /// # Errors
     /// [`SealError::ControlFirst`] while [`Session::wants_control`]; [`SealError::Size`] if
-    /// `len` is above the fragment size, or the record does not fit; otherwise as
+    /// `len` is above [`MAX_PLAINTEXT_BYTES`], or the record does not fit; otherwise as
     /// [`Session::seal`].
     pub fn seal_in_place(&mut self, record: &mut [u8], len: usize) -> Result<usize, SealError> {
         self.writer.check_open()?;
@@ -190,7 +184,7 @@ impl<W: NonceWitness> Session<W> {
             return Err(SealError::ControlFirst);
         }
         let fits = record.len() >= self.surroundings().total().saturating_add(len);
-        if len > usize::from(self.writer.max_fragment) || !fits {
+        if len > MAX_PLAINTEXT_BYTES || !fits {
             return Err(SealError::Size);
         }
         self.writer.check_lasts(1)?;
@@ -268,10 +262,4 @@ impl<W: NonceWitness> Session<W> {
     pub fn write_records_left(&self) -> u64 {
         self.writer.records_left()
     }
-}
-
-/// `bytes`, if that is an allowed fragment size.
-pub(super) fn checked_fragment(bytes: u16) -> Option<u16> {
-    let allowed = MIN_FRAGMENT_BYTES..=MAX_PLAINTEXT_BYTES;
-    Some(bytes).filter(|bytes| allowed.contains(&usize::from(*bytes)))
 }
