@@ -41,7 +41,7 @@ impl Spare {
 }
 
 /// Bytes that were read and not consumed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
     start: usize,
@@ -54,6 +54,10 @@ impl Input {
 
     pub(crate) fn unread(&self) -> &[u8] {
         self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    pub(crate) fn unread_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
     }
 
     pub(crate) fn consume(&mut self, n: usize) {

@@ -10,15 +10,14 @@ use prism_proto::node::TlsState;
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::{Event, MAX_PLAINTEXT_BYTES, RestoreError, SealError, Session};
 
+use crate::buffers::Input;
 use crate::kernel_tx::{self, KernelTx, RECORDS_FOR_MESSAGE};
 
 /// A session, and the records that were read and not opened.
 #[derive(Debug)]
 pub(crate) struct Records {
     pub(crate) session: Session,
-    sealed: Vec<u8>,
-    /// The start of the first record in `sealed`.
-    start: usize,
+    sealed: Input,
     kernel: Kernel,
     /// The alert that ends the session and that the kernel is to send.
     pub(crate) alert: Option<[u8; 2]>,
@@ -49,8 +48,7 @@ impl Records {
     pub(crate) fn new(session: Session, sealed: Vec<u8>) -> Self {
         Self {
             session,
-            sealed,
-            start: 0,
+            sealed: Input::new(sealed),
             kernel: Kernel::Idle,
             alert: None,
         }
@@ -58,16 +56,12 @@ impl Records {
 
     /// The number of bytes that were read and not opened.
     pub(crate) fn sealed_bytes(&self) -> usize {
-        self.sealed.len() - self.start
+        self.sealed.unread().len()
     }
 
     /// The buffer for the socket's bytes.
     pub(crate) fn sealed_mut(&mut self) -> &mut Vec<u8> {
-        if self.start > 0 {
-            self.sealed.drain(..self.start);
-            self.start = 0;
-        }
-        &mut self.sealed
+        self.sealed.bytes_mut()
     }
 
     /// Opens records, in order, until `input` holds `enough` bytes. `InvalidData` if the client
@@ -80,7 +74,7 @@ impl Records {
     ) -> io::Result<Found> {
         let before = input.len();
         while input.len() < enough {
-            let sealed = self.sealed.get_mut(self.start..).unwrap_or_default();
+            let sealed = self.sealed.unread_mut();
             let opened = match self.session.open(sealed) {
                 Ok(opened) => opened,
                 Err(error) => {
@@ -104,14 +98,14 @@ impl Records {
                 }
                 Event::Empty | Event::KeyUpdate | Event::CloseNotify | Event::Discarded => {}
             }
-            self.start += opened.consumed;
+            self.sealed.consume(opened.consumed);
             if opened.consumed == 0 {
                 break;
             }
         }
-        if self.start == self.sealed.len() {
+        if self.sealed.unread().is_empty() {
             // An idle connection keeps no buffer.
-            (self.sealed, self.start) = (Vec::new(), 0);
+            self.sealed = Input::default();
         }
         match input.len() - before {
             0 if self.session.read_closed() => Ok(Found::End),
@@ -161,7 +155,7 @@ impl Records {
 
     /// Appends the bytes that the kernel had received when the connection was saved.
     pub(crate) fn received(&mut self, bytes: &[u8]) {
-        self.sealed.extend_from_slice(bytes);
+        self.sealed.append(bytes);
     }
 }
 
