@@ -8,11 +8,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use prism_tls::Secret;
 use prism_tls::accept::{
-    AcceptError, Acceptor, CertificateFiles, Certificates, ServerConfig, Settings, Step, Tickets,
-    TimeProvider,
+    CertificateFiles, Certificates, ServerConfig, Settings, Tickets, TimeProvider,
 };
+use prism_tls::{HandshakeError, Secret};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::UnixTime;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -83,19 +82,15 @@ fn record(content: &[u8]) -> Vec<u8> {
 /// The outcome of the input, without the parts that depend on its cuts.
 /// The first part tells whether this program is at fault.
 fn outcome(input: &[u8], piece: usize) -> Option<(bool, String)> {
-    let mut acceptor = Acceptor::new(&SERVER).unwrap();
+    let mut handshake = SERVER.handshake().unwrap();
     for piece in input.chunks(piece) {
-        match acceptor.receive(piece) {
-            Step::Wait { acceptor: next, .. } => acceptor = next,
-            Step::Failed(failure) => {
-                let is_local = matches!(
-                    failure.error,
-                    AcceptError::Local(_) | AcceptError::NoSecrets
-                );
-                return Some((is_local, failure.error.to_string()));
+        match handshake.receive(piece, &mut Vec::new()) {
+            Ok(is_over) => assert!(!is_over, "established"),
+            Err(error) => {
+                let is_local =
+                    matches!(error, HandshakeError::Local(_) | HandshakeError::NoSecrets);
+                return Some((is_local, format!("{error} {}", handshake.is_http())));
             }
-            Step::NotTls(not_tls) => return Some((false, format!("{}", not_tls.http))),
-            Step::Established(_) => panic!("established"),
         }
     }
     None

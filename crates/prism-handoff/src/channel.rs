@@ -62,7 +62,11 @@ pub(crate) struct Channel {
 impl Channel {
     /// Takes over a TLS connection with the node `peer`.
     pub(crate) fn start(secured: Secured, peer: String, peers: &Rc<Peers>) -> Rc<Self> {
-        let Secured { tcp, session } = secured;
+        let Secured {
+            tcp,
+            session,
+            sealed,
+        } = secured;
         let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
             peer,
@@ -84,7 +88,7 @@ impl Channel {
         });
         let reading = Closing(channel.clone());
         tokio::task::spawn_local(async move {
-            if let Err(error) = reading.0.read(reader).await {
+            if let Err(error) = reading.0.read(reader, sealed).await {
                 tracing::info!(peer = reading.0.peer, %error, "a channel to a node has ended");
             }
         });
@@ -184,8 +188,8 @@ impl Channel {
         }
     }
 
-    async fn read(self: &Rc<Self>, tcp: OwnedReadHalf) -> io::Result<()> {
-        let mut sealed = Vec::with_capacity(SEALED_BYTES);
+    async fn read(self: &Rc<Self>, tcp: OwnedReadHalf, mut sealed: Vec<u8>) -> io::Result<()> {
+        sealed.reserve_exact(SEALED_BYTES.saturating_sub(sealed.len()));
         let mut frames = Vec::new();
         let mut told = None;
         loop {

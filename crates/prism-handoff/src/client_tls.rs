@@ -1,25 +1,24 @@
 //! TLS handshakes with clients: the socket, the time limit, and the answer to clients that do not
-//! speak TLS. `prism_tls::accept` has the rest.
+//! speak TLS. `prism_tls::Handshake` has the rest.
 
-use std::error::Error;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
 use prism_tls::Session;
-use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use prism_tls::accept::ServerConfig;
+use rustls::HandshakeKind;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::connection::{Connection, ConnectionState};
 use crate::endpoint::{Incoming, Shared};
 use crate::newcomers::told_to_leave;
+use crate::node_tls;
 use crate::records::Records;
 
 /// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The size of one read during a handshake: a full record and a little more.
-const READ_BYTES: usize = 17 << 10;
 /// The answer to a client that speaks HTTP on the port of HTTPS.
 const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 44\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use an https:// URL\n";
@@ -61,48 +60,19 @@ impl Shared {
 }
 
 async fn shake_hands(stream: &mut TcpStream, config: &ServerConfig) -> io::Result<(Records, bool)> {
-    let mut acceptor = Acceptor::new(config).map_err(io::Error::other)?;
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        let read = stream.read(&mut buffer).await?;
-        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
-            return failed("the client closed the connection within the handshake");
-        };
-        match acceptor.receive(bytes) {
-            Step::Wait {
-                acceptor: next,
-                output,
-            } => {
-                stream.write_all(&output).await?;
-                acceptor = next;
-            }
-            Step::Established(Established {
-                output,
-                keys,
-                unread,
-                resumed,
-                ..
-            }) => {
-                stream.write_all(&output).await?;
-                let session = Session::new(keys).map_err(io::Error::other)?;
-                return Ok((Records::new(session, unread), resumed));
-            }
-            Step::Failed(failure) => {
-                // It does not matter whether the alert arrives.
-                let _ = stream.write_all(&failure.output).await;
-                return failed(failure.error);
-            }
-            Step::NotTls(found) => {
-                if found.http {
-                    let _ = stream.write_all(NOT_HTTPS).await;
-                    let _ = stream.shutdown().await;
-                }
-                return failed("the client does not speak TLS");
-            }
-        }
+    let mut handshake = config.handshake().map_err(io::Error::other)?;
+    let shaken = node_tls::shake_hands(stream, &mut handshake).await;
+    if handshake.is_http() {
+        let _ = stream.write_all(NOT_HTTPS).await;
+        let _ = stream.shutdown().await;
     }
+    shaken?;
+    let resumed = handshake.state().handshake_kind() == Some(HandshakeKind::Resumed);
+    let (keys, unread) = handshake.finish().map_err(io::Error::other)?;
+    let session = Session::new(keys).map_err(io::Error::other)?;
+    Ok((Records::new(session, unread), resumed))
 }
 
-fn failed<T>(why: impl Into<Box<dyn Error + Send + Sync>>) -> io::Result<T> {
+fn failed<T>(why: &str) -> io::Result<T> {
     Err(io::Error::other(why))
 }

@@ -164,9 +164,8 @@ pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) server: Arc<ServerConfig>,
-    /// For dialling channels, and relay streams.
-    pub(crate) hand_off: Arc<ClientConfig>,
-    pub(crate) relay: Arc<ClientConfig>,
+    /// For dialling; it names no protocol yet.
+    pub(crate) client: Arc<ClientConfig>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -200,21 +199,15 @@ impl Identity {
         server.send_tls13_tickets = 0;
         // A session leaves rustls at the end of its handshake.
         server.enable_secret_extraction = true;
-        let client = |alpn: &[u8]| -> Result<Arc<ClientConfig>, PkiError> {
-            let mut client = ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[&rustls::version::TLS13])?
-                .with_root_certificates(roots.clone())
-                .with_client_auth_cert(chain.clone(), key.clone_key())?;
-            client.alpn_protocols = vec![alpn.to_vec()];
-            client.enable_secret_extraction = true;
-            client.resumption = rustls::client::Resumption::disabled();
-            Ok(Arc::new(client))
-        };
-        let (hand_off, relay) = (client(ALPN_HAND_OFF)?, client(ALPN_RELAY)?);
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)?;
+        client.enable_secret_extraction = true;
+        client.resumption = rustls::client::Resumption::disabled();
         Ok(Self {
             server: Arc::new(server),
-            hand_off,
-            relay,
+            client: Arc::new(client),
         })
     }
 

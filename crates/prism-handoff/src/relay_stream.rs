@@ -94,7 +94,11 @@ impl RelayStream {
 
     /// A stream over a new session, with `is_lost` if the peer is to answer requests.
     pub(crate) fn new(secured: Secured, spare: Rc<Spare>, is_lost: Option<IsLost>) -> Self {
-        let Secured { tcp, session } = secured;
+        let Secured {
+            tcp,
+            session,
+            sealed,
+        } = secured;
         let tcp = Rc::new(tcp);
         let waits = Waits {
             tcp: tcp.clone(),
@@ -108,7 +112,7 @@ impl RelayStream {
         let wire = Wire {
             tcp,
             session,
-            input: Vec::new(),
+            input: sealed,
             plain: 0..0,
             sealed_start: 0,
             need_bytes: 0,

@@ -38,7 +38,12 @@ async fn sockets() -> (TcpStream, TcpStream) {
 }
 
 fn stream(tcp: TcpStream, session: Session, spare: &Rc<Spare>) -> RelayStream {
-    RelayStream::new(Secured { tcp, session }, spare.clone(), None)
+    let secured = Secured {
+        tcp,
+        session,
+        sealed: Vec::new(),
+    };
+    RelayStream::new(secured, spare.clone(), None)
 }
 
 async fn streams() -> (RelayStream, RelayStream) {

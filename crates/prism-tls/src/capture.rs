@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::{Connection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
 
+use crate::handshake::HandshakeError;
 use crate::keys::{DirectionKeys, Secret, SessionKeys};
 use prism_proto::tls::Suite;
 
@@ -17,17 +18,6 @@ const SERVER_LABEL: &str = "SERVER_TRAFFIC_SECRET_0";
 /// Collects the secrets of one connection during its handshake.
 #[derive(Clone, Debug, Default)]
 pub struct Capture(Arc<Mutex<TrafficSecrets>>);
-
-/// rustls ended the handshake without the secrets of the session, or has not ended it.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum CaptureError {
-    /// rustls does not give the secrets away.
-    #[error("rustls does not give the secrets away: {0}")]
-    Extraction(#[from] rustls::Error),
-    /// A secret is missing, or of a suite that Prism does not know.
-    #[error("the handshake left no usable secrets")]
-    NoSecrets,
-}
 
 impl Capture {
     /// The `key_log` for the connection's configuration, which must allow
@@ -45,10 +35,14 @@ impl Capture {
     /// Ends `connection`, whose handshake is over, and gives the keys of its session. rustls
     /// must not have seen a record after the handshake: its data would be lost, and a
     /// KeyUpdate would have made the secrets old.
-    pub fn session_keys(self, connection: Connection) -> Result<SessionKeys, CaptureError> {
+    pub(crate) fn session_keys(
+        self,
+        connection: Connection,
+    ) -> Result<SessionKeys, HandshakeError> {
         let version = connection.protocol_version();
         let is_client = matches!(connection, Connection::Client(_));
-        let extracted = connection.dangerous_extract_secrets()?;
+        let extracted = connection.dangerous_extract_secrets();
+        let extracted = extracted.map_err(HandshakeError::Local)?;
         let (read_sequence, read) = extracted.rx;
         let (write_sequence, write) = extracted.tx;
         if version != Some(ProtocolVersion::TLSv1_3) {
@@ -57,12 +51,12 @@ impl Capture {
                 let (_, read) = tls12(&read, read_sequence)?;
                 Some(SessionKeys { suite, read, write })
             };
-            return keys().ok_or(CaptureError::NoSecrets);
+            return keys().ok_or(HandshakeError::NoSecrets);
         }
-        let (suite, ..) = parts(&write).ok_or(CaptureError::NoSecrets)?;
+        let (suite, ..) = parts(&write).ok_or(HandshakeError::NoSecrets)?;
         let TrafficSecrets { client, server } = std::mem::take(&mut *self.secrets());
         let (Some(client), Some(server)) = (client, server) else {
-            return Err(CaptureError::NoSecrets);
+            return Err(HandshakeError::NoSecrets);
         };
         let (read, write) = match is_client {
             true => (server, client),

@@ -1,6 +1,6 @@
 //! TLS sessions that move between hosts, without sockets, clocks or threads.
 //!
-//! rustls does the handshake ([`accept`]). At the first safe moment its secrets become
+//! rustls does the handshake ([`Handshake`]). At the first safe moment its secrets become
 //! [`SessionKeys`], and rustls is gone. From then on a [`Session`] seals and opens the records.
 //! [`Session::save`] takes it out of use, and gives at most [`MAX_SAVED_BYTES`] from which
 //! another host goes on. The peer sees one session.
@@ -61,11 +61,13 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
-pub mod capture;
+mod capture;
+mod handshake;
 pub mod keys;
 pub mod session;
 
-pub use capture::{Capture, CaptureError};
+pub use capture::Capture;
+pub use handshake::{Handshake, HandshakeError};
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys};
 pub use prism_proto::tls::{KernelKeys, Suite, Version};
 pub use session::{

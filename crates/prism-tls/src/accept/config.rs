@@ -6,13 +6,18 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::time_provider::TimeProvider;
 use rustls::version::{TLS12, TLS13};
-use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{Error, ServerConnection, SupportedCipherSuite, SupportedProtocolVersion};
 
 use super::certificates::Certificates;
 use super::tickets::Tickets;
 use crate::capture::Capture;
+use crate::handshake::Handshake;
 use prism_proto::tls::Version;
 
+/// Most bytes that a client may send before the handshake ends, headers included. A
+/// ClientHello with post-quantum key shares and a ticket has less than 4 KiB, and comes twice
+/// after a HelloRetryRequest. 32 KiB are four times that.
+pub const MAX_HANDSHAKE_BYTES: usize = 32 << 10;
 /// The one application protocol that is served.
 const ALPN: &[u8] = b"http/1.1";
 /// Tickets for a TLS 1.3 client after its handshake: one for each of two
@@ -24,9 +29,8 @@ const TLS13_TICKETS: usize = 2;
 pub struct Settings {
     /// The lowest version; the highest is always TLS 1.3.
     pub minimum_version: Version,
-    /// IANA's names of the cipher suites that are served, in the server's order of preference.
-    /// rustls's spelling (`TLS13_`) is known too. If there are none, all of [`known_suites`]
-    /// are served, and the client's preference decides.
+    /// IANA's names of the cipher suites that are served, in the server's order of preference. If
+    /// there are none, all that rustls knows are served, and the client's preference decides.
     pub suites: Vec<String>,
 }
 
@@ -37,39 +41,6 @@ impl Default for Settings {
             suites: Vec::new(),
         }
     }
-}
-
-/// Settings that allow no handshake. The fault is the configuration's.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SettingsError {
-    /// a suite that is not known
-    #[error("{name:?} is not a known cipher suite; use some of {}", known_suites().join(", "))]
-    UnknownSuite {
-        /// As written.
-        name: String,
-    },
-    /// a suite that is named twice
-    #[error("the cipher suite {name:?} is named twice; remove one")]
-    RepeatedSuite {
-        /// As written.
-        name: String,
-    },
-    /// only suites of TLS 1.2, which is not served
-    #[error("no cipher suite of TLS 1.3 is named, but TLS 1.3 is the lowest version served")]
-    NoSuiteOfVersion,
-    /// rustls refused
-    #[error("the TLS library refused the settings: {0}")]
-    Library(rustls::Error),
-}
-
-/// IANA's names of the cipher suites that can be served.
-#[must_use]
-pub fn known_suites() -> Vec<&'static str> {
-    default_provider()
-        .cipher_suites
-        .iter()
-        .filter_map(iana_name)
-        .collect()
 }
 
 /// The configuration of a server, shared by its connections. A clone is cheap.
@@ -88,15 +59,14 @@ impl ServerConfig {
         certificates: Arc<Certificates>,
         tickets: Option<Arc<Tickets>>,
         clock: Arc<dyn TimeProvider>,
-    ) -> Result<Self, SettingsError> {
+    ) -> Result<Self, Error> {
         let mut provider = default_provider();
         if !settings.suites.is_empty() {
             provider.cipher_suites = chosen(&settings.suites, &provider.cipher_suites)?;
         }
-        let versions = versions(settings.minimum_version, &provider.cipher_suites)?;
+        let versions = versions(settings.minimum_version, &provider.cipher_suites);
         let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(provider))
-            .with_protocol_versions(&versions)
-            .map_err(SettingsError::Library)?
+            .with_protocol_versions(&versions)?
             .with_no_client_auth()
             .with_cert_resolver(certificates);
         config.time_provider = clock;
@@ -116,8 +86,12 @@ impl ServerConfig {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The configuration of one connection, whose secrets go to `capture`.
-    pub(super) fn with_capture(&self, capture: &Capture) -> Arc<rustls::ServerConfig> {
+    /// The handshake of a new connection, under the present certificates and settings.
+    ///
+    /// # Errors
+    /// If rustls refuses its configuration, which [`Self::new`] rules out.
+    pub fn handshake(&self) -> Result<Handshake, Error> {
+        let capture = Capture::default();
         let mut config = (*self.0).clone();
         config.key_log = capture.key_log();
         if config.ticketer.enabled() {
@@ -126,7 +100,12 @@ impl ServerConfig {
                 capture: capture.clone(),
             });
         }
-        Arc::new(config)
+        let connection = ServerConnection::new(Arc::new(config))?;
+        Ok(Handshake::new(
+            connection.into(),
+            capture,
+            MAX_HANDSHAKE_BYTES,
+        ))
     }
 }
 
@@ -161,35 +140,21 @@ impl ProducesTickets for Tls13Tickets {
     }
 }
 
-fn iana_name(suite: &SupportedCipherSuite) -> Option<&'static str> {
-    let name = suite.suite().as_str()?;
-    // IANA's names have no version; rustls's are otherwise the same.
-    Some(match name {
-        "TLS13_AES_128_GCM_SHA256" => "TLS_AES_128_GCM_SHA256",
-        "TLS13_AES_256_GCM_SHA384" => "TLS_AES_256_GCM_SHA384",
-        "TLS13_CHACHA20_POLY1305_SHA256" => "TLS_CHACHA20_POLY1305_SHA256",
-        name => name,
-    })
-}
-
+/// The suites with these names, in this order.
 fn chosen(
     names: &[String],
     known: &[SupportedCipherSuite],
-) -> Result<Vec<SupportedCipherSuite>, SettingsError> {
-    let mut suites = Vec::with_capacity(known.len());
-    for name in names {
+) -> Result<Vec<SupportedCipherSuite>, Error> {
+    let find = |name: &String| {
         let is_named = |suite: &&SupportedCipherSuite| {
-            iana_name(suite) == Some(name) || suite.suite().as_str() == Some(name)
+            // rustls's names of TLS 1.3 have a version; IANA's are otherwise the same.
+            let known = suite.suite().as_str();
+            known.is_some_and(|known| known.replacen("TLS13_", "TLS_", 1) == *name)
         };
-        let Some(suite) = known.iter().find(is_named) else {
-            return Err(SettingsError::UnknownSuite { name: name.clone() });
-        };
-        if suites.contains(suite) {
-            return Err(SettingsError::RepeatedSuite { name: name.clone() });
-        }
-        suites.push(*suite);
-    }
-    Ok(suites)
+        let found = known.iter().find(is_named).copied();
+        found.ok_or_else(|| Error::General(format!("{name:?} is not a known cipher suite")))
+    };
+    names.iter().map(find).collect()
 }
 
 /// The versions from `minimum` on that have a suite. A client of another version then gets the
@@ -197,7 +162,7 @@ fn chosen(
 fn versions(
     minimum: Version,
     suites: &[SupportedCipherSuite],
-) -> Result<Vec<&'static SupportedProtocolVersion>, SettingsError> {
+) -> Vec<&'static SupportedProtocolVersion> {
     let candidates: &[&'static SupportedProtocolVersion] = match minimum {
         Version::Tls12 => &[&TLS13, &TLS12],
         Version::Tls13 => &[&TLS13],
@@ -205,9 +170,5 @@ fn versions(
     let has_suite = |version: &&&'static SupportedProtocolVersion| {
         suites.iter().any(|suite| suite.version() == **version)
     };
-    let served: Vec<_> = candidates.iter().filter(has_suite).copied().collect();
-    if served.is_empty() {
-        return Err(SettingsError::NoSuiteOfVersion);
-    }
-    Ok(served)
+    candidates.iter().filter(has_suite).copied().collect()
 }

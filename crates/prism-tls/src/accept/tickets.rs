@@ -18,12 +18,12 @@ use super::ticket_key::PeriodKey;
 use crate::keys::Secret;
 
 /// Shortest period: clocks of frontends differ by far less.
-pub const MIN_ROTATION_S: u32 = 600;
+const MIN_ROTATION_S: u32 = 600;
 /// Longest period. A ticket lives for up to two periods, and at most for 7 days (RFC 8446,
 /// 4.6.1).
-pub const MAX_ROTATION_S: u32 = 302_400;
+const MAX_ROTATION_S: u32 = 302_400;
 /// Most secrets at once: the present one, and old ones during a replacement.
-pub const MAX_TICKET_SECRETS: usize = 4;
+const MAX_TICKET_SECRETS: usize = 4;
 
 /// Bytes of a fleet secret; the strength of the keys made from it.
 const SECRET_BYTES: usize = 32;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use prism_tls::accept::{Acceptor, Settings, Step, known_suites};
+use prism_tls::accept::Settings;
 use prism_tls::{DirectionKeys, Suite, Version};
 use rustls::crypto::aws_lc_rs::default_provider;
 
@@ -11,13 +11,11 @@ use crate::support::*;
 #[test]
 fn every_suite_is_established_and_carries_data_however_its_bytes_are_cut() {
     let server = server();
-    assert_eq!(known_suites().len(), 9);
-    for suite in known_suites() {
+    for suite in SUITES {
         for cut in Cut::ALL {
             let mut client = connect(client_of_suite(suite));
             let established = handshake(&mut client, &server, cut, &[]).unwrap();
-            assert_eq!(established.cipher_suite.replace("TLS13", "TLS"), suite);
-            assert_eq!(established.server_name.as_deref(), Some(HOST));
+            assert_eq!(established.cipher_suite, suite);
             assert!(!established.resumed);
             let is_tls13 = !suite.contains("_WITH_");
             let version = version_of(&established);
@@ -46,7 +44,7 @@ fn a_hello_in_many_records_is_put_together() {
     for bytes in [1, 7, 100] {
         let mut client = connect(client_of_suite("TLS_AES_128_GCM_SHA256"));
         let hello = drain(&mut client);
-        let mut acceptor = Acceptor::new(&server).unwrap();
+        let mut acceptor = Acceptor::new(&server);
         for content in hello[5..].chunks(bytes) {
             let record = [&[22, 3, 1, 0, content.len() as u8], content].concat();
             let Step::Wait {
@@ -66,7 +64,7 @@ fn a_hello_in_many_records_is_put_together() {
 
 #[test]
 fn every_suite_that_can_be_configured_can_be_served() {
-    for suite in known_suites() {
+    for suite in SUITES {
         let text = format!("[service.tls]\nsuites = [{suite:?}]");
         let Err(prism_config::ConfigError::Invalid(problems)) =
             prism_config::Config::from_toml(&text)
@@ -104,7 +102,7 @@ fn bytes_behind_the_handshake_come_back_as_they_were_sent() {
     let server = server();
     // Records that rustls would refuse, and a part of one record.
     let behind = b"\x16\x03\x03\x00\x04\0\0\0\0\x17\x03\x03\x40\x11part";
-    for suite in known_suites() {
+    for suite in SUITES {
         for cut in Cut::ALL {
             let mut client = connect(client_of_suite(suite));
             let is_tls13 = !suite.contains("_WITH_");
@@ -126,8 +124,8 @@ fn handshake_with_false_start(
     server: &prism_tls::accept::ServerConfig,
     cut: Cut,
     behind: &[u8],
-) -> prism_tls::accept::Established {
-    let acceptor = Acceptor::new(server).unwrap();
+) -> Established {
+    let acceptor = Acceptor::new(server);
     let Step::Wait { acceptor, output } = acceptor.receive(&drain(client)) else {
         panic!("no first flight");
     };
@@ -244,7 +242,7 @@ fn settings_choose_versions_and_suites() {
     let ordered = Settings {
         suites: vec![
             "TLS_CHACHA20_POLY1305_SHA256".into(),
-            "TLS13_AES_128_GCM_SHA256".into(),
+            "TLS_AES_128_GCM_SHA256".into(),
         ],
         ..Settings::default()
     };
@@ -268,17 +266,15 @@ fn settings_that_allow_no_handshake_are_refused_with_the_reason() {
     };
     let unknown = refuse(Version::Tls12, &["TLS_RSA_WITH_RC4_128_MD5"]);
     assert!(unknown.contains("RC4"), "{unknown}");
-    assert!(unknown.contains("TLS_AES_128_GCM_SHA256"), "{unknown}");
-    let twice = ["TLS_AES_128_GCM_SHA256", "TLS13_AES_128_GCM_SHA256"];
-    assert!(refuse(Version::Tls12, &twice).contains("twice"));
     let old = ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"];
-    assert!(refuse(Version::Tls13, &old).contains("TLS 1.3"));
+    let none = refuse(Version::Tls13, &old);
+    assert!(none.contains("no usable cipher suites"), "{none}");
 }
 
 #[test]
 fn nothing_that_is_printed_holds_a_secret() {
     let server = server();
-    for suite in known_suites() {
+    for suite in SUITES {
         let mut client = connect(client_of_suite(suite));
         let established = handshake(&mut client, &server, Cut::Nowhere, &[]).unwrap();
         let (DirectionKeys::Tls13 { secret, .. } | DirectionKeys::Tls12 { key: secret, .. }) =

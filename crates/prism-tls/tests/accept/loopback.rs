@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use prism_tls::accept::{Acceptor, Established, ServerConfig, Step};
+use prism_tls::accept::ServerConfig;
 
-use crate::support::{Served, version_of};
+use crate::support::{Acceptor, Established, Served, Step, version_of};
 
 /// Longest silence of a client of a test.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -66,11 +66,10 @@ fn serve(mut stream: TcpStream, config: &ServerConfig) {
     stream.set_read_timeout(Some(SILENCE)).unwrap();
     if let Some(established) = accept(&mut stream, config) {
         let about = format!(
-            "version={:?} suite={} resumed={} name={} alpn={}\n",
+            "version={:?} suite={} resumed={} alpn={}\n",
             version_of(&established),
             established.cipher_suite,
             established.resumed,
-            established.server_name.as_deref().unwrap_or("-"),
             String::from_utf8_lossy(established.alpn.as_deref().unwrap_or(b"-")),
         );
         let _ = answer(&mut stream, Served::new(established), &about);
@@ -78,7 +77,7 @@ fn serve(mut stream: TcpStream, config: &ServerConfig) {
 }
 
 fn accept(stream: &mut TcpStream, config: &ServerConfig) -> Option<Established> {
-    let mut acceptor = Acceptor::new(config).unwrap();
+    let mut acceptor = Acceptor::new(config);
     let mut buffer = [0; 4_096];
     loop {
         let bytes = stream.read(&mut buffer).ok().filter(|&bytes| bytes > 0)?;
@@ -98,8 +97,8 @@ fn accept(stream: &mut TcpStream, config: &ServerConfig) -> Option<Established> 
                 stream.write_all(&failure.output).ok()?;
                 return None;
             }
-            Step::NotTls(not_tls) => {
-                assert!(not_tls.http);
+            Step::NotTls { is_http } => {
+                assert!(is_http);
                 let answer =
                     "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
                 stream.write_all(answer.as_bytes()).ok()?;

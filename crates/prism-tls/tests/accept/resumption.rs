@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prism_tls::Version;
-use prism_tls::accept::{Established, ServerConfig, Settings};
+use prism_tls::accept::{ServerConfig, Settings};
 use rustls::ClientConfig;
 
 use crate::support::*;

@@ -8,16 +8,16 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use prism_tls::accept::{
-    AcceptError, Acceptor, CertificateFiles, Certificates, DefaultTimeProvider, Established,
-    Failure, ServerConfig, Settings, Step, Tickets, TimeProvider,
+    CertificateFiles, Certificates, DefaultTimeProvider, ServerConfig, Settings, Tickets,
+    TimeProvider,
 };
-use prism_tls::{Event, Secret, Session, Version};
+use prism_tls::{Event, Handshake, HandshakeError, Secret, Session, SessionKeys, Version};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SignatureAlgorithm};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore};
 
 /// The host that every certificate of [`FIXTURE`] is for.
 pub const HOST: &str = "s3.example.test";
@@ -190,6 +190,92 @@ pub fn server_with(settings: &Settings, secret: u8, clock: Arc<dyn TimeProvider>
     ServerConfig::new(settings, FIXTURE.certificates(), Some(tickets), clock).unwrap()
 }
 
+/// IANA's names of all suites.
+pub const SUITES: [&str; 9] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+];
+
+/// A handshake that waits for the client.
+#[derive(Debug)]
+pub struct Acceptor(Handshake);
+
+/// The outcome of the client's bytes.
+#[derive(Debug)]
+pub enum Step {
+    Wait { acceptor: Acceptor, output: Vec<u8> },
+    Established(Established),
+    Failed(Failure),
+    NotTls { is_http: bool },
+}
+
+/// An established session, and the last bytes to the client.
+#[derive(Debug)]
+pub struct Established {
+    pub output: Vec<u8>,
+    pub keys: SessionKeys,
+    pub unread: Vec<u8>,
+    pub alpn: Option<Vec<u8>>,
+    pub cipher_suite: String,
+    pub resumed: bool,
+}
+
+#[derive(Debug)]
+pub struct Failure {
+    pub output: Vec<u8>,
+    pub error: HandshakeError,
+}
+
+impl Acceptor {
+    pub fn new(config: &ServerConfig) -> Self {
+        Self(config.handshake().unwrap())
+    }
+
+    pub fn receive(self, input: &[u8]) -> Step {
+        let Self(mut handshake) = self;
+        let mut output = Vec::new();
+        match handshake.receive(input, &mut output) {
+            Ok(false) => Step::Wait {
+                acceptor: Self(handshake),
+                output,
+            },
+            Ok(true) => Step::Established(Established::new(handshake, output)),
+            Err(HandshakeError::NotTls) => {
+                assert!(output.is_empty());
+                let is_http = handshake.is_http();
+                Step::NotTls { is_http }
+            }
+            Err(error) => Step::Failed(Failure { output, error }),
+        }
+    }
+}
+
+impl Established {
+    fn new(handshake: Handshake, output: Vec<u8>) -> Self {
+        let state = handshake.state();
+        let suite = state.negotiated_cipher_suite().unwrap().suite();
+        let cipher_suite = suite.as_str().unwrap().replace("TLS13", "TLS");
+        let alpn = state.alpn_protocol().map(<[u8]>::to_vec);
+        let resumed = state.handshake_kind() == Some(HandshakeKind::Resumed);
+        let (keys, unread) = handshake.finish().unwrap();
+        Self {
+            output,
+            keys,
+            unread,
+            alpn,
+            cipher_suite,
+            resumed,
+        }
+    }
+}
+
 /// The way in which the client's bytes are cut.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
@@ -231,7 +317,7 @@ pub fn handshake(
     cut: Cut,
     behind: &[u8],
 ) -> Result<Established, Failure> {
-    let mut acceptor = Acceptor::new(server).unwrap();
+    let mut acceptor = Acceptor::new(server);
     for _ in 0..8 {
         let mut wire = drain(client);
         if !client.is_handshaking() {
@@ -253,7 +339,7 @@ pub fn handshake(
                     return Ok(established);
                 }
                 Step::Failed(failure) => return Err(failure),
-                Step::NotTls(not_tls) => panic!("{not_tls:?}"),
+                Step::NotTls { .. } => panic!("no TLS"),
             }
         }
     }
@@ -353,10 +439,10 @@ pub enum Fault {
     Local,
 }
 
-pub fn fault(error: &AcceptError) -> Fault {
+pub fn fault(error: &HandshakeError) -> Fault {
     match error {
-        AcceptError::Incompatible(_) | AcceptError::Refused(_) => Fault::Mismatch,
-        AcceptError::Local(_) | AcceptError::NoSecrets => Fault::Local,
+        HandshakeError::Incompatible(_) | HandshakeError::Refused(_) => Fault::Mismatch,
+        HandshakeError::Local(_) | HandshakeError::NoSecrets => Fault::Local,
         _ => Fault::Peer,
     }
 }

@@ -1,7 +1,6 @@
 //! One sequence, whose steps follow from the seed.
 
 use fastrand::Rng;
-use prism_tls::accept::Established;
 use prism_tls::{Event, Session, Version};
 
 use crate::host::Host;
@@ -123,7 +122,7 @@ impl<'a> Run<'a> {
         seed: u64,
         flaw: Flaw,
     ) -> Self {
-        let Established { keys, unread, .. } = server.handshake(peer);
+        let (keys, unread) = server.handshake(peer);
         assert_eq!(
             keys.write.version() == Version::Tls12,
             suite.contains("_WITH_")

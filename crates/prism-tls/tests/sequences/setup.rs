@@ -3,11 +3,11 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use prism_tls::Secret;
 use prism_tls::accept::{
-    Acceptor, CertificateFiles, Certificates, DefaultTimeProvider, Established, ServerConfig,
-    Settings, Step, Tickets, TimeProvider,
+    CertificateFiles, Certificates, DefaultTimeProvider, ServerConfig, Settings, Tickets,
+    TimeProvider,
 };
+use prism_tls::{Secret, SessionKeys};
 use rustls::pki_types::CertificateDer;
 
 use crate::peer::{Act, Peer};
@@ -62,25 +62,18 @@ impl Server {
     }
 
     /// Brings `peer` to an established session. The peer has then got all bytes of the handshake.
-    pub(crate) fn handshake(&self, peer: &mut dyn Peer) -> Established {
-        let mut acceptor = Acceptor::new(&self.config).unwrap();
+    /// Also returns the records that it has sent since.
+    pub(crate) fn handshake(&self, peer: &mut dyn Peer) -> (SessionKeys, Vec<u8>) {
+        let mut handshake = self.config.handshake().unwrap();
         let mut wire = peer.act(Act::Receive(&[])).wire;
         for _ in 0..8 {
-            match acceptor.receive(&wire) {
-                Step::Wait {
-                    acceptor: next,
-                    output,
-                } => {
-                    acceptor = next;
-                    wire = peer.act(Act::Receive(&output)).wire;
-                }
-                Step::Established(mut established) => {
-                    let reply = peer.act(Act::Receive(&established.output));
-                    established.unread.extend(reply.wire);
-                    return established;
-                }
-                Step::Failed(failure) => panic!("{:?}", failure.error),
-                Step::NotTls(not_tls) => panic!("{not_tls:?}"),
+            let mut output = Vec::new();
+            let is_over = handshake.receive(&wire, &mut output).unwrap();
+            wire = peer.act(Act::Receive(&output)).wire;
+            if is_over {
+                let (keys, mut unread) = handshake.finish().unwrap();
+                unread.extend(wire);
+                return (keys, unread);
             }
         }
         panic!("no end of the handshake");

@@ -2,55 +2,54 @@
 
 use rustls::AlertDescription;
 
-use crate::capture::CaptureError;
-
 /// A handshake failed. The error never holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum AcceptError {
-    /// the client broke the protocol
-    #[error("the client broke the protocol: {0}")]
+pub enum HandshakeError {
+    /// the client's first byte begins no record of a handshake
+    #[error("the client does not speak TLS")]
+    NotTls,
+    /// the peer broke the protocol
+    #[error("the peer broke the protocol: {0}")]
     Protocol(rustls::Error),
-    /// client and server have nothing in common
-    #[error("client and server have nothing in common: {0}")]
+    /// the two ends have nothing in common
+    #[error("the two ends have nothing in common: {0}")]
     Incompatible(rustls::Error),
-    /// the client ended the handshake with an alert, as it does when it does
-    /// not trust the certificate
-    #[error("the client refused the handshake: {0:?}")]
+    /// the peer ended the handshake with an alert, as it does when it does not trust the
+    /// certificate
+    #[error("the peer refused the handshake: {0:?}")]
     Refused(AlertDescription),
-    /// the client closed the session before it was established
-    #[error("the client closed during the handshake")]
+    /// the peer closed the session or the connection before the end
+    #[error("the peer closed the connection within the handshake")]
     Closed,
     /// a record header that no record has
-    #[error("the client sent no TLS record")]
+    #[error("the peer sent no TLS record")]
     BadRecord,
     /// more input than any handshake has
-    #[error(
-        "the client sent more than {} bytes of handshake",
-        super::MAX_HANDSHAKE_BYTES
-    )]
-    TooLong,
+    #[error("the peer sent more than {0} bytes of handshake")]
+    TooLong(usize),
     /// the handshake failed on this side
     #[error("the handshake failed here: {0}")]
     Local(rustls::Error),
-    /// rustls ended the handshake without the secrets of the session
+    /// rustls ended the handshake without the secrets of the session, or with those of a suite
+    /// that Prism does not know
     #[error("the handshake left no usable secrets")]
     NoSecrets,
 }
 
-impl AcceptError {
+impl HandshakeError {
     /// The alert to send if rustls sent none. It is in the clear, so it may be sent before the
     /// first answer only.
     pub(super) fn plain_alert(&self) -> &'static [u8] {
         match self {
             // decode_error (50) and internal_error (80).
-            Self::Protocol(_) | Self::BadRecord | Self::TooLong => &[21, 3, 3, 0, 2, 2, 50],
+            Self::Protocol(_) | Self::BadRecord | Self::TooLong(_) => &[21, 3, 3, 0, 2, 2, 50],
             Self::Local(_) | Self::NoSecrets => &[21, 3, 3, 0, 2, 2, 80],
-            Self::Incompatible(_) | Self::Refused(_) | Self::Closed => &[],
+            Self::NotTls | Self::Incompatible(_) | Self::Refused(_) | Self::Closed => &[],
         }
     }
 }
 
-impl From<rustls::Error> for AcceptError {
+impl From<rustls::Error> for HandshakeError {
     fn from(error: rustls::Error) -> Self {
         use rustls::Error;
         match error {
@@ -63,15 +62,6 @@ impl From<rustls::Error> for AcceptError {
             | Error::PeerMisbehaved(_)
             | Error::PeerSentOversizedRecord => Self::Protocol(error),
             _ => Self::Local(error),
-        }
-    }
-}
-
-impl From<CaptureError> for AcceptError {
-    fn from(error: CaptureError) -> Self {
-        match error {
-            CaptureError::Extraction(error) => Self::Local(error),
-            CaptureError::NoSecrets => Self::NoSecrets,
         }
     }
 }
