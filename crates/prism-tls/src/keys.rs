@@ -94,17 +94,14 @@ impl fmt::Debug for Secret {
 
 /// The keys make no session. The fault is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum KeysError {
-    /// A secret's length does not fit its suite.
     #[error("a secret's length does not fit the suite")]
     SecretLength,
-    /// The two directions are of different versions.
     #[error("the two directions are of different TLS versions")]
     MixedVersions,
-    /// The library refused to derive a key.
     #[error("a key could not be derived")]
     Derivation,
-    /// A sequence number is at its end.
     #[error("a sequence number is at its end")]
     Exhausted,
 }

@@ -71,7 +71,6 @@ pub use handshake::{Handshake, HandshakeError};
 pub use keys::{DirectionKeys, KeysError, Secret, SessionKeys};
 pub use prism_proto::tls::{KernelKeys, Suite, Version};
 pub use session::{
-    Event, HEADER_BYTES, KernelError, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, MAX_SAVED_BYTES,
-    NonceWitness, OpenError, Opened, RestoreError, SaveError, SealError, Session, Surroundings,
-    Unwitnessed,
+    Event, HEADER_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, MAX_SAVED_BYTES, NonceWitness,
+    OpenError, Opened, RestoreError, SaveError, SealError, Session, Surroundings, Unwitnessed,
 };

@@ -20,7 +20,6 @@ mod schedule;
 mod witness;
 mod write;
 
-pub use kernel::KernelError;
 pub use open_error::OpenError;
 pub use read::{Event, Opened};
 pub use record::{HEADER_BYTES, MAX_PLAINTEXT_BYTES, MAX_RECORD_BYTES, Surroundings};

@@ -12,7 +12,7 @@ use rustls::sign::CertifiedKey;
 use super::files::{CertificateError, CertificateFiles, Stamp, stamp};
 
 /// Most certificates of a server; each is read on every reload.
-pub(super) const MAX_CERTIFICATES: usize = 1_024;
+const MAX_CERTIFICATES: usize = 1_024;
 
 /// The certificates of a server, from files that may be replaced while it runs. A handshake
 /// takes the certificates that are in force when it chooses one.
@@ -112,7 +112,8 @@ impl Table {
         provider: &CryptoProvider,
     ) -> Result<Self, CertificateError> {
         if !(1..=MAX_CERTIFICATES).contains(&files.len()) {
-            return Err(CertificateError::Count);
+            let fault = format!("give 1 to {MAX_CERTIFICATES} certificates");
+            return Err(CertificateError::Unusable(fault));
         }
         let mut table = Self {
             by_name: HashMap::new(),
@@ -121,9 +122,10 @@ impl Table {
         for files in files {
             let loaded = files.load(provider)?;
             if loaded.names.is_empty() && !table.all.is_empty() {
-                return Err(CertificateError::Nameless {
-                    path: files.certificate.clone(),
-                });
+                let path = files.certificate.display();
+                return Err(CertificateError::Unusable(format!(
+                    "{path} has no host name, and another is the default; give `names`"
+                )));
             }
             let key = Arc::new(loaded.key);
             for name in loaded.names {

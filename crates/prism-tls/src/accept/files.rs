@@ -30,14 +30,11 @@ pub struct CertificateFiles {
     pub names: Vec<String>,
 }
 
-/// A certificate cannot be served. The configuration is at fault. The message never quotes a
-/// key.
+/// A certificate cannot be served. The configuration is at fault. The message names the file, and
+/// never quotes a key.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// no certificate, or too many
-    #[error("give 1 to {} certificates", super::certificates::MAX_CERTIFICATES)]
-    Count,
-    /// a file cannot be read
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// Which file.
@@ -45,61 +42,9 @@ pub enum CertificateError {
         /// The kernel's error.
         source: std::io::Error,
     },
-    /// everybody can read or change a key
-    #[error("{}: the key is open to others (mode {mode:03o}); run `chmod o= {}`", path.display(), path.display())]
-    Exposed {
-        /// Which file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// a file's content has the wrong form
-    #[error("{}: {fault}", path.display())]
-    Form {
-        /// Which file.
-        path: PathBuf,
-        /// The fault.
-        fault: &'static str,
-    },
-    /// the key belongs to another certificate
-    #[error("{} is not the key of {}", key.display(), certificate.display())]
-    Mismatch {
-        /// The key's file.
-        key: PathBuf,
-        /// The certificate's file.
-        certificate: PathBuf,
-    },
-    /// a name that no host can have
-    #[error(
-        "{name:?} is not a host name; use letters, digits, '-' and '.', or '*.' and such a name"
-    )]
-    BadName {
-        /// As written.
-        name: String,
-    },
-    /// a name that the certificate is not for
-    #[error("{} is not for the name {name:?}; it is for {}", path.display(), list(covered))]
-    NotCovered {
-        /// The certificate's file.
-        path: PathBuf,
-        /// As written.
-        name: String,
-        /// The names in the certificate.
-        covered: Vec<String>,
-    },
-    /// a certificate that would never be served
-    #[error("{} has no host name, and another is the default; give `names`", path.display())]
-    Nameless {
-        /// The certificate's file.
-        path: PathBuf,
-    },
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() {
-        return "none".into();
-    }
-    names.join(", ")
+    /// A file's mode or content, or the configuration, has this fault.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// A certificate that can be served, with its names in lower case.
@@ -126,10 +71,11 @@ impl CertificateFiles {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
                 Ok(Loaded { key, names })
             }
-            Err(_) => Err(CertificateError::Mismatch {
-                key: self.key.clone(),
-                certificate: self.certificate.clone(),
-            }),
+            Err(_) => {
+                let (key, certificate) = (self.key.display(), self.certificate.display());
+                let fault = format!("{key} is not the key of {certificate}");
+                Err(CertificateError::Unusable(fault))
+            }
         }
     }
 
@@ -152,10 +98,10 @@ impl CertificateFiles {
         let metadata = std::fs::metadata(&self.key).map_err(|e| unreadable(&self.key, e))?;
         let mode = metadata.permissions().mode() & 0o777;
         if mode & OTHERS != 0 {
-            return Err(CertificateError::Exposed {
-                path: self.key.clone(),
-                mode,
-            });
+            let path = self.key.display();
+            let fault =
+                format!("the key is open to others (mode {mode:03o}); run `chmod o= {path}`");
+            return Err(form(&self.key, &fault));
         }
         let pem = read(&self.key)?;
         // The library's message is left out: it may quote the file.
@@ -186,14 +132,16 @@ impl CertificateFiles {
             .iter()
             .map(|name| host_name(name))
             .collect::<Result<_, _>>()?;
-        match names.iter().find(|n| !covers(&certificate, &inside, n)) {
-            None => Ok(names),
-            Some(name) => Err(CertificateError::NotCovered {
-                path: self.certificate.clone(),
-                name: name.clone(),
-                covered: inside,
-            }),
-        }
+        let Some(name) = names.iter().find(|n| !covers(&certificate, &inside, n)) else {
+            return Ok(names);
+        };
+        let covered = match inside.is_empty() {
+            true => "none".into(),
+            false => inside.join(", "),
+        };
+        let path = self.certificate.display();
+        let fault = format!("{path} is not for the name {name:?}; it is for {covered}");
+        Err(CertificateError::Unusable(fault))
     }
 }
 
@@ -213,15 +161,14 @@ fn host_name(name: &str) -> Result<String, CertificateError> {
     let host = lower.strip_prefix("*.").unwrap_or(&lower);
     match DnsName::try_from(host) {
         Ok(_) => Ok(lower),
-        Err(_) => Err(CertificateError::BadName { name: name.into() }),
+        Err(_) => Err(CertificateError::Unusable(format!(
+            "{name:?} is not a host name; use letters, digits, '-' and '.', or '*.' and such a name"
+        ))),
     }
 }
 
-fn form(path: &Path, fault: &'static str) -> CertificateError {
-    CertificateError::Form {
-        path: path.to_owned(),
-        fault,
-    }
+fn form(path: &Path, fault: &str) -> CertificateError {
+    CertificateError::Unusable(format!("{}: {fault}", path.display()))
 }
 
 fn unreadable(path: &Path, source: std::io::Error) -> CertificateError {

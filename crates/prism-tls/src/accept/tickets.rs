@@ -8,7 +8,7 @@
 //! `ticket_key` has the form of a ticket. rustls decides what it holds.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use rustls::server::ProducesTickets;
@@ -30,14 +30,12 @@ const SECRET_BYTES: usize = 32;
 
 /// There are no tickets. The configuration is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum TicketsError {
-    /// no secret, or too many
     #[error("give 1 to {MAX_TICKET_SECRETS} ticket secrets")]
     SecretCount,
-    /// a secret of the wrong length
     #[error("a ticket secret is not {SECRET_BYTES} bytes long")]
     SecretLength,
-    /// the period is too short or too long
     #[error("a rotation of {0} s is out of range; use {MIN_ROTATION_S} to {MAX_ROTATION_S}")]
     Rotation(u32),
 }
@@ -46,7 +44,7 @@ pub enum TicketsError {
 pub struct Tickets {
     rotation_s: u32,
     clock: Arc<dyn TimeProvider>,
-    state: RwLock<State>,
+    state: Mutex<State>,
 }
 
 struct State {
@@ -81,7 +79,7 @@ impl Tickets {
         Ok(Self {
             rotation_s,
             clock,
-            state: RwLock::new(State { roots, ring }),
+            state: Mutex::new(State { roots, ring }),
         })
     }
 
@@ -93,19 +91,17 @@ impl Tickets {
         let roots = roots(secrets)?;
         let period = period(&*self.clock, self.rotation_s);
         let ring = Arc::new(Ring::new(&roots, period, self.rotation_s));
-        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State { roots, ring };
+        *self.state() = State { roots, ring };
         Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ring(&self) -> Arc<Ring> {
         let period = period(&*self.clock, self.rotation_s);
-        {
-            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-            if state.ring.period == period {
-                return state.ring.clone();
-            }
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if state.ring.period != period {
             state.ring = Arc::new(Ring::new(&state.roots, period, self.rotation_s));
         }

@@ -4,30 +4,24 @@ use rustls::AlertDescription;
 
 /// A handshake failed. The error never holds a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum HandshakeError {
-    /// the client's first byte begins no record of a handshake
     #[error("the client does not speak TLS")]
     NotTls,
-    /// the peer broke the protocol
     #[error("the peer broke the protocol: {0}")]
     Protocol(rustls::Error),
-    /// the two ends have nothing in common
     #[error("the two ends have nothing in common: {0}")]
     Incompatible(rustls::Error),
     /// the peer ended the handshake with an alert, as it does when it does not trust the
     /// certificate
     #[error("the peer refused the handshake: {0:?}")]
     Refused(AlertDescription),
-    /// the peer closed the session or the connection before the end
     #[error("the peer closed the connection within the handshake")]
     Closed,
-    /// a record header that no record has
     #[error("the peer sent no TLS record")]
     BadRecord,
-    /// more input than any handshake has
     #[error("the peer sent more than {0} bytes of handshake")]
     TooLong(usize),
-    /// the handshake failed on this side
     #[error("the handshake failed here: {0}")]
     Local(rustls::Error),
     /// rustls ended the handshake without the secrets of the session, or with those of a suite

@@ -18,7 +18,8 @@ pub(super) struct Half {
     pub(super) secret: Secret,
     key: LessSafeKey,
     pub(super) iv: Zeroizing<[u8; 12]>,
-    sequence: u64,
+    /// That of the next record. It advances before the record is sealed or opened.
+    pub(super) sequence: u64,
 }
 
 impl Half {
@@ -58,15 +59,6 @@ impl Half {
         let sequence = 0;
         *self = Self::new(self.suite, DirectionKeys::Tls13 { secret, sequence })?;
         Ok(())
-    }
-
-    pub(super) fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// Continues after the kernel's last record.
-    pub(super) fn set_sequence(&mut self, sequence: u64) {
-        self.sequence = sequence;
     }
 
     /// Seals a record at the start of `record`, where its plaintext of `len` bytes is in

@@ -14,29 +14,11 @@ use super::half::Half;
 use super::record::{FATAL, Framing, WARNING};
 use super::schedule;
 use super::witness::NonceWitness;
-use super::write::WriteState;
+use super::write::{SealError, WriteState};
 use crate::keys::KeysError;
 
-/// The write side could not change hands. The session is as it was, unless keys could not be
-/// derived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KernelError {
-    /// Caller: the write side is closed, or already where it should go.
-    #[error("the write side cannot change hands now")]
-    State,
-    /// Caller: a KeyUpdate has to be sent first.
-    #[error("a KeyUpdate has to be sent first")]
-    ControlFirst,
-    /// Kernel: its sequence number is behind the one that it was given.
-    #[error("the kernel's sequence number goes backwards")]
-    Sequence,
-    /// The library refused to derive a key.
-    #[error("{0}")]
-    Keys(#[from] KeysError),
-}
-
 fn kernel_keys(half: &Half) -> Result<KernelKeys, KeysError> {
-    let (framing, sequence) = (half.framing, half.sequence());
+    let (framing, sequence) = (half.framing, half.sequence);
     let (key, nonce) = match framing {
         Framing::Tls13 => {
             let traffic = schedule::traffic_key(half.suite, &half.secret)?;
@@ -63,14 +45,12 @@ impl<W: NonceWitness> Session<W> {
     /// must be in the socket before the kernel's first record.
     ///
     /// # Errors
-    /// [`KernelError::ControlFirst`] while [`Session::wants_control`], else
-    /// [`KernelError::State`].
-    pub fn write_to_kernel(&mut self) -> Result<KernelKeys, KernelError> {
-        if self.writer.state != WriteState::Open {
-            return Err(KernelError::State);
-        }
+    /// [`SealError::ControlFirst`] while [`Session::wants_control`]; [`SealError::Closed`],
+    /// [`SealError::InKernel`].
+    pub fn write_to_kernel(&mut self) -> Result<KernelKeys, SealError> {
+        self.writer.check_open()?;
         if self.wants_control() {
-            return Err(KernelError::ControlFirst);
+            return Err(SealError::ControlFirst);
         }
         let keys = kernel_keys(&self.writer.half)?;
         self.writer.state = WriteState::InKernel;
@@ -81,19 +61,22 @@ impl<W: NonceWitness> Session<W> {
     /// record. The kernel must seal nothing any more.
     ///
     /// # Errors
-    /// [`KernelError::State`], [`KernelError::Sequence`].
-    pub fn write_from_kernel(&mut self, sequence: u64) -> Result<(), KernelError> {
-        if self.writer.state != WriteState::InKernel {
-            return Err(KernelError::State);
-        }
+    /// [`SealError::NotInKernel`], [`SealError::Sequence`].
+    pub fn write_from_kernel(&mut self, sequence: u64) -> Result<(), SealError> {
+        self.check_in_kernel()?;
         let half = &mut self.writer.half;
-        if sequence < half.sequence() || sequence == u64::MAX {
-            return Err(KernelError::Sequence);
+        if sequence < half.sequence || sequence == u64::MAX {
+            return Err(SealError::Sequence);
         }
-        half.set_sequence(sequence);
+        half.sequence = sequence;
         self.writer.state = WriteState::Open;
         self.writer.rekey_in_time();
         Ok(())
+    }
+
+    fn check_in_kernel(&self) -> Result<(), SealError> {
+        let is_in_kernel = self.write_in_kernel();
+        is_in_kernel.then_some(()).ok_or(SealError::NotInKernel)
     }
 
     /// Whether the kernel has the write side.
@@ -107,14 +90,12 @@ impl<W: NonceWitness> Session<W> {
     /// the kernel's next record. A KeyUpdate that is due stays due.
     ///
     /// # Errors
-    /// [`KernelError::State`]; [`KernelError::Sequence`] if the session has another sequence
+    /// As [`Session::write_to_kernel`]; [`SealError::Sequence`] if the session has another sequence
     /// number, because one of the two was used meanwhile.
-    pub fn write_still_in_kernel(&mut self, sequence: u64) -> Result<(), KernelError> {
-        if self.writer.state != WriteState::Open {
-            return Err(KernelError::State);
-        }
-        if sequence != self.writer.half.sequence() {
-            return Err(KernelError::Sequence);
+    pub fn write_still_in_kernel(&mut self, sequence: u64) -> Result<(), SealError> {
+        self.writer.check_open()?;
+        if sequence != self.writer.half.sequence {
+            return Err(SealError::Sequence);
         }
         self.writer.state = WriteState::InKernel;
         Ok(())
@@ -124,19 +105,19 @@ impl<W: NonceWitness> Session<W> {
     /// record of type 21.
     ///
     /// # Errors
-    /// [`KernelError::State`] if the kernel does not write.
-    pub fn close_notify_by_kernel(&mut self) -> Result<[u8; 2], KernelError> {
+    /// [`SealError::NotInKernel`] if the kernel does not write.
+    pub fn close_notify_by_kernel(&mut self) -> Result<[u8; 2], SealError> {
         self.last_by_kernel(WARNING, AlertDescription::CloseNotify)
     }
 
     /// As [`Session::close_notify_by_kernel`], with a fatal alert.
     ///
     /// # Errors
-    /// [`KernelError::State`] if the kernel does not write.
+    /// [`SealError::NotInKernel`] if the kernel does not write.
     pub fn fatal_alert_by_kernel(
         &mut self,
         description: AlertDescription,
-    ) -> Result<[u8; 2], KernelError> {
+    ) -> Result<[u8; 2], SealError> {
         self.last_by_kernel(FATAL, description)
     }
 
@@ -144,10 +125,8 @@ impl<W: NonceWitness> Session<W> {
         &mut self,
         level: u8,
         description: AlertDescription,
-    ) -> Result<[u8; 2], KernelError> {
-        if self.writer.state != WriteState::InKernel {
-            return Err(KernelError::State);
-        }
+    ) -> Result<[u8; 2], SealError> {
+        self.check_in_kernel()?;
         self.writer.state = WriteState::Closed;
         Ok([level, u8::from(description)])
     }

@@ -97,24 +97,24 @@ fn a_direction_changes_hands_in_order_only() {
     let (mut server, _) = tls13();
     assert_eq!(
         server.write_from_kernel(100).unwrap_err(),
-        KernelError::State
+        SealError::NotInKernel
     );
     plan_update(&mut server);
     assert_eq!(
         server.write_to_kernel().unwrap_err(),
-        KernelError::ControlFirst
+        SealError::ControlFirst
     );
     server.seal_control(&mut Vec::new()).unwrap();
     server.seal(b"x", &mut Vec::new()).unwrap();
     server.write_to_kernel().unwrap();
-    assert_eq!(server.write_to_kernel().unwrap_err(), KernelError::State);
+    assert_eq!(server.write_to_kernel().unwrap_err(), SealError::InKernel);
     assert_eq!(
         server.write_from_kernel(0).unwrap_err(),
-        KernelError::Sequence
+        SealError::Sequence
     );
     assert_eq!(
         server.write_from_kernel(u64::MAX).unwrap_err(),
-        KernelError::Sequence
+        SealError::Sequence
     );
     server.write_from_kernel(1 << 24).unwrap();
     assert!(server.wants_control(), "the kernel has worn the key out");
@@ -131,7 +131,7 @@ fn a_session_that_did_not_move_goes_on_beside_its_kernel() {
         let elsewhere = kernel.sequence + 1;
         assert_eq!(
             server.write_still_in_kernel(elsewhere),
-            Err(KernelError::Sequence)
+            Err(SealError::Sequence)
         );
         server.write_still_in_kernel(kernel.sequence).unwrap();
         assert!(server.write_in_kernel());
@@ -146,7 +146,7 @@ fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
     let (mut server, _) = tls13();
     server.write_to_kernel().unwrap();
     plan_update(&mut server);
-    let sequence = server.writer.half.sequence();
+    let sequence = server.writer.half.sequence;
     server.write_from_kernel(sequence).unwrap();
     server = Session::restore(&server.save().unwrap()).unwrap();
     server.write_still_in_kernel(sequence).unwrap();
@@ -157,13 +157,13 @@ fn a_key_update_that_is_due_stays_so_beside_the_kernel() {
 fn alerts_go_through_the_kernel_and_close_the_session() {
     for (version, suite) in all() {
         let (mut server, mut client) = pair(version, suite);
-        assert_eq!(server.close_notify_by_kernel(), Err(KernelError::State));
+        assert_eq!(server.close_notify_by_kernel(), Err(SealError::NotInKernel));
         let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());
         let alert = server.close_notify_by_kernel().unwrap();
         let out = kernel.seal(kind::ALERT, &alert);
         assert_eq!(open_all(&mut client, out).1, [Event::CloseNotify]);
         assert!(server.write_closed() && !server.write_in_kernel());
-        assert_eq!(server.close_notify_by_kernel(), Err(KernelError::State));
+        assert_eq!(server.close_notify_by_kernel(), Err(SealError::NotInKernel));
 
         let (mut server, mut client) = pair(version, suite);
         let mut kernel = KernelTls::new(server.write_to_kernel().unwrap());

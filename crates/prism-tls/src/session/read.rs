@@ -105,7 +105,7 @@ impl Reader {
 
     /// Decrypts `record`. Returns its content type and the place of its content.
     fn decrypt(&mut self, record: &mut [u8]) -> Result<(u8, Range<usize>), OpenError> {
-        if self.half.sequence() == u64::MAX {
+        if self.half.sequence == u64::MAX {
             return Err(OpenError::Exhausted);
         }
         let opened = self.half.open(record);
@@ -219,7 +219,7 @@ impl<W: NonceWitness> Session<W> {
     /// Asks a peer that has used up its key for another one, once for each key.
     fn ask_for_key_in_time(&mut self) {
         let limit = records_per_key(self.suite());
-        if self.version() == Version::Tls13 && self.reader.half.sequence() == limit {
+        if self.version() == Version::Tls13 && self.reader.half.sequence == limit {
             self.writer.pending = self.writer.pending.with_request();
         }
     }

@@ -77,7 +77,7 @@ impl<W: NonceWitness> Session<W> {
             WriteState::Closed => true,
             WriteState::InKernel => return Err(SaveError::InKernel),
         };
-        if [reader.half.sequence(), writer.half.sequence()].contains(&u64::MAX) {
+        if [reader.half.sequence, writer.half.sequence].contains(&u64::MAX) {
             return Err(SaveError::Failed);
         }
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_SAVED_BYTES));
@@ -152,7 +152,7 @@ impl Session {
 }
 
 fn put_direction(half: &Half, out: &mut Vec<u8>) {
-    out.put(&half.sequence().to_be_bytes());
+    out.put(&half.sequence.to_be_bytes());
     out.put(half.secret.as_bytes());
     if half.framing.version() == Version::Tls12 {
         out.put(&*half.iv);

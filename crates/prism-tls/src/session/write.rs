@@ -42,8 +42,8 @@ pub(super) struct Writer {
     pub(super) pending: PendingUpdates,
 }
 
-/// No record was made. The output is as it was, except after [`SealError::Library`], which
-/// makes the session unusable.
+/// No record was made, or the write side did not change hands. Output and session are as they
+/// were, except after [`SealError::Library`], which makes the session unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// Caller: this side has closed the session, or the peer has aborted it.
@@ -52,6 +52,12 @@ pub enum SealError {
     /// Caller: the kernel writes this session's records.
     #[error("the kernel writes this session")]
     InKernel,
+    /// Caller: the kernel does not write this session's records.
+    #[error("the kernel does not write this session")]
+    NotInKernel,
+    /// Kernel: its sequence number is not that of the session, or is behind it.
+    #[error("the kernel's sequence number does not fit the session's")]
+    Sequence,
     /// Caller: the output of [`Session::seal_control`] must be sent first.
     #[error("a KeyUpdate has to be sent first")]
     ControlFirst,
@@ -89,7 +95,7 @@ impl Writer {
         writer
     }
 
-    fn check_open(&self) -> Result<(), SealError> {
+    pub(super) fn check_open(&self) -> Result<(), SealError> {
         match self.state {
             WriteState::Open => Ok(()),
             WriteState::InKernel => Err(SealError::InKernel),
@@ -99,7 +105,7 @@ impl Writer {
 
     /// Records of data that the current key is still good for.
     pub(super) fn records_left(&self) -> u64 {
-        records_per_key(self.half.suite).saturating_sub(self.half.sequence())
+        records_per_key(self.half.suite).saturating_sub(self.half.sequence)
     }
 
     /// Plans a KeyUpdate if the key is used up.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use prism_tls::accept::{CertificateError, CertificateFiles, Certificates, ServerConfig, Settings};
+use prism_tls::accept::{CertificateFiles, Certificates, ServerConfig, Settings};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -117,10 +117,8 @@ fn a_reload_changes_the_next_handshake_and_a_bad_one_changes_nothing() {
     write_private(&files.key, &key);
     assert!(certificates.changed());
     let error = certificates.reload().unwrap_err();
-    assert!(
-        matches!(error, CertificateError::Mismatch { .. }),
-        "{error}"
-    );
+    let error = error.to_string();
+    assert!(error.contains("site.key is not the key of"), "{error}");
     assert!(!certificates.changed(), "a fault is reported once");
     assert!(site.shows(&server, "s3.test", &old));
 
