@@ -166,11 +166,6 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// Resolves when connections that wait for a request have to end.
-    pub(crate) async fn told_to_stop(&self) {
-        self.ordered_until(|| self.is_ending()).await;
-    }
-
     /// Resolves when an order has made `stops` true.
     pub(crate) async fn ordered_until(&self, stops: impl Fn() -> bool) {
         loop {

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
 use prism_proto::relay::{HAND_OVER, Preamble};
-use prism_proto::wire::DecodeError;
 use prism_service::{Fault, MAX_SKIP_BYTES, Request, RequestBody, Service, send};
 
 use crate::gateway::Gateway;
@@ -21,7 +20,7 @@ impl<S: Service> Gateway<S> {
             // An idle stream must not delay the end of the node.
             let begun = tokio::select! {
                 filled = io.fill(), if io.is_clean() => filled,
-                () = self.told_to_stop(), if io.is_clean() => return io.close().await,
+                () = self.ordered_until(|| self.is_ending()), if io.is_clean() => return io.close().await,
                 else => Ok(1),
             };
             if !matches!(begun, Ok(1..)) {
@@ -39,7 +38,7 @@ impl<S: Service> Gateway<S> {
     }
 
     async fn serve_relayed(&self, io: &mut RelayStream, peer: &str) -> io::Result<bool> {
-        let (preamble, len) = match read_preamble(io).await? {
+        let (preamble, len) = match read_next(io, Preamble::decode).await? {
             Some(Ok(read)) => read,
             // The start of the next request is unknown.
             Some(Err(error)) => {
@@ -61,18 +60,16 @@ impl<S: Service> Gateway<S> {
             headers: prism_http::Limits::MAX_HEADERS,
             ..*self.service.limits()
         };
-        let (head, len) = loop {
-            match RequestHead::parse(io.buffered(), &limits) {
-                Ok(Some(read)) => break read,
-                Ok(None) if io.fill().await? == 0 => return Ok(false),
-                Ok(None) => {}
-                Err(error) => {
-                    self.shared.counters.malformed.add_one();
-                    let error = self.service.error_for(Fault::Head(error));
-                    self.answer_malformed(io, &error).await?;
-                    return Ok(false);
-                }
+        let parse = |bytes: &[u8]| RequestHead::parse(bytes, &limits);
+        let (mut head, len) = match read_next(io, parse).await? {
+            Some(Ok(read)) => read,
+            Some(Err(error)) => {
+                self.shared.counters.malformed.add_one();
+                let error = self.service.error_for(Fault::Head(error));
+                self.answer_malformed(io, &error).await?;
+                return Ok(false);
             }
+            None => return Ok(false),
         };
         io.consume(len);
         self.shared.counters.served_relayed.add_one();
@@ -81,7 +78,6 @@ impl<S: Service> Gateway<S> {
             let exchange = head.exchange(&date);
             return self.service.serve_node(io, &head, peer, &exchange).await;
         }
-        let mut head = head;
         let verified = Some(preamble.verified.clone());
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::relayed(head, &preamble, meaning),
@@ -133,12 +129,13 @@ impl<S: Service> Gateway<S> {
     }
 }
 
-/// The next preamble with its length, or its error; `None` at the end of the stream.
-async fn read_preamble(
+/// The next part of a request with its length, or its error; `None` at the end of the stream.
+async fn read_next<T, E>(
     io: &mut RelayStream,
-) -> io::Result<Option<Result<(Preamble, usize), DecodeError>>> {
+    parse: impl Fn(&[u8]) -> Result<Option<T>, E>,
+) -> io::Result<Option<Result<T, E>>> {
     loop {
-        match Preamble::decode(io.buffered()).transpose() {
+        match parse(io.buffered()).transpose() {
             None if io.fill().await? == 0 => return Ok(None),
             None => {}
             read => return Ok(read),

@@ -15,7 +15,7 @@ use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::buffers::Input;
 use crate::claims::Claimed;
@@ -68,7 +68,7 @@ pub(crate) struct ConnectionState {
     pub(crate) behaviour: Option<Behaviour>,
     /// When dropped, it ends the task that asks the switch to let packets pass. From then on the
     /// connection's own commands decide.
-    pub(crate) settling: Option<oneshot::Sender<()>>,
+    pub(crate) settling: Option<JoinSet<()>>,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,

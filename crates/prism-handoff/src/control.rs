@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::counters::{Count, Counters};
-use crate::lease::{self, Holder, Taking};
+use crate::lease::{Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
 /// relayed without another try.
@@ -61,7 +61,7 @@ impl SwitchAddress {
 /// One worker's client of the switch.
 pub(crate) struct Control {
     /// This worker, whose run its commands and its lease name.
-    holder: Holder,
+    pub(crate) holder: Holder,
     /// The socket itself. An answer is often there before the reactor knows, and `try_recv` of a
     /// tokio socket would not look.
     direct: std::net::UdpSocket,
@@ -245,11 +245,6 @@ impl Control {
                 }
             }
         }
-    }
-
-    /// Holds a lease until dropped.
-    pub(crate) async fn keep_lease(&self) {
-        lease::keep(&self.holder, &self.counters, &self.taking).await;
     }
 
     /// Queries the clock until dropped, and so finds out when a silent switch answers again.

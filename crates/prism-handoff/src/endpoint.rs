@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use crate::lease;
 use crate::peers::{PeerError, Peers};
 use crate::relay_stream::RelayStream;
 use crate::supervise::keep;
@@ -136,13 +137,15 @@ impl Shared {
     /// Starts the tasks of the worker.
     fn spawn(self: &Rc<Self>, clients: Vec<ClientListener>) {
         if let Some(control) = self.control.clone() {
-            let (clock, lease) = (control.clone(), control.clone());
+            let (clock, leased) = (control.clone(), control.clone());
             let (claims, claimer) = (self.claims.clone(), control.clone());
             keep("commands to the switch", async move || control.run().await);
             keep("the switch's clock", async move || {
                 clock.refresh_clock().await
             });
-            keep("the lease", async move || lease.keep_lease().await);
+            keep("the lease", async move || {
+                lease::keep(&leased.holder, &leased.counters, &leased.taking).await;
+            });
             keep("claims", async move || claims.run(&claimer).await);
         }
         if let Some(closed_sockets) = self.closed_sockets.clone() {

@@ -21,7 +21,7 @@ use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
 use crate::trace::{Part, Record, Step};
 
-use driver::{Driver, Gone};
+use driver::Driver;
 
 /// The longest wait for the client's acknowledgements, and the interval of looks. A client that
 /// stalls for longer moves with its queues full.
@@ -64,10 +64,8 @@ impl Handle {
             let export = pin!(self.try_export(&mut connection, peer, context));
             metered(Costs::is_sample(), export).await
         };
-        let (count, exported) = match exported {
-            Ok(Gone::Moved) => (&counters.exports_moved, Exported::Moved),
-            Ok(Gone::Lost) => (&counters.exports_lost, Exported::Lost),
-            Ok(Gone::Unknown) => (&counters.exports_unknown, Exported::Unknown),
+        let exported = match exported {
+            Ok(gone) => gone,
             Err(reason) => {
                 let of_reason = match reason {
                     Kept::SwitchSilent => &counters.kept_switch_silent,
@@ -78,9 +76,14 @@ impl Handle {
                     Kept::MovedTooOften => &counters.kept_moved_too_often,
                 };
                 of_reason.add_one();
-                let kept = Exported::Kept { connection, reason };
-                (&counters.exports_kept, kept)
+                Exported::Kept { connection, reason }
             }
+        };
+        let count = match exported {
+            Exported::Moved => &counters.exports_moved,
+            Exported::Kept { .. } => &counters.exports_kept,
+            Exported::Lost => &counters.exports_lost,
+            Exported::Unknown => &counters.exports_unknown,
         };
         count.add_one();
         if let (Exported::Moved, Some(spent)) = (&exported, spent) {
@@ -89,13 +92,14 @@ impl Handle {
         exported
     }
 
-    /// [`Self::export`], with the reason as the error if the connection stays.
+    /// [`Self::export`], but the error is the reason if the connection stays. The result is never
+    /// [`Exported::Kept`].
     async fn try_export(
         &self,
         connection: &mut Connection,
         peer: &str,
         context: &[u8],
-    ) -> Result<Gone, Kept> {
+    ) -> Result<Exported, Kept> {
         let mut record = record(connection);
         let control = reachable_switch(&self.shared)?;
         if self.is_leaving(peer) {
@@ -133,7 +137,7 @@ impl Handle {
 /// Gives the connection another socket on this host, by a hand-off that no peer is offered. It
 /// takes two phases, because a frozen socket would be thawed. The intended result is a refusal as
 /// the reason to stay: the socket is new. With any other reason it is the old one.
-pub(crate) async fn renew(connection: &mut Connection) -> Result<Gone, Kept> {
+pub(crate) async fn renew(connection: &mut Connection) -> Result<Exported, Kept> {
     let shared = connection.state.shared.clone();
     reachable_switch(&shared)?;
     drain(connection, 0).await?;
@@ -147,7 +151,7 @@ async fn hand_over(
     channel: Option<Rc<Channel>>,
     context: &[u8],
     record: Record,
-) -> Result<Gone, Kept> {
+) -> Result<Exported, Kept> {
     let control = shared.control.as_ref().ok_or(Kept::SwitchSilent)?;
     connection.state.end_claim();
     let epoch = first_epoch(&connection.state, control)?;

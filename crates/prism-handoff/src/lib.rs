@@ -16,7 +16,7 @@
 //! use std::sync::Arc;
 //!
 //! use prism_handoff::pki::{self, Identity};
-//! use prism_handoff::{Endpoint, EndpointConfig, Exported, Incoming, Kept, Process};
+//! use prism_handoff::{Endpoint, EndpointConfig, Exported, Incoming, Kept, Peer, Process};
 //!
 //! # fn free_port() -> std::io::Result<u16> {
 //! #     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
@@ -24,8 +24,8 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let dir = tempfile::tempdir()?;
 //! pki::init(dir.path(), &["left".into(), "right".into()])?;
-//! let nodes = ["left=127.0.0.1".parse(), "right=127.0.0.2".parse()];
-//! let nodes = nodes.map(|node| node.expect("NAME=ADDRESS"));
+//! let peer = |name: &str, host| Peer { name: name.into(), address: [127, 0, 0, host].into() };
+//! let nodes = [peer("left", 1), peer("right", 2)];
 //! let service = (Ipv4Addr::LOCALHOST, free_port()?).into();
 //! let identity = Identity::of_node(dir.path(), "left")?;
 //! let mut config = EndpointConfig::new("left", &nodes, service, identity).expect("a node");

@@ -149,13 +149,9 @@ fn write_new(path: &Path, pem: &str, mode: u32) -> Result<(), PkiError> {
 /// # Errors
 /// When the name is not a DNS label.
 pub fn node_name(name: &str) -> Result<ServerName<'static>, PkiError> {
-    let label = !name.is_empty()
-        && name.len() <= 63
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        && !name.starts_with('-')
-        && !name.ends_with('-');
     match ServerName::try_from(name.to_owned()) {
-        Ok(parsed @ ServerName::DnsName(_)) if label => Ok(parsed),
+        // A name with a point has several labels.
+        Ok(parsed @ ServerName::DnsName(_)) if !name.contains(['.', '_']) => Ok(parsed),
         _ => Err(PkiError::Name(name.to_owned())),
     }
 }

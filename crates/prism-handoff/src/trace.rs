@@ -11,34 +11,31 @@ use crate::supervise::locked;
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
 pub const MAX_RECORDS: usize = 1 << 17;
 
-/// Steps of a hand-off in their order, the source's and then the target's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Source: the hand-off begins.
+/// Steps of a hand-off in their order, by the part of the node that takes them.
+#[derive(Clone, Copy)]
+pub(crate) enum Step {
+    // The source.
     Start,
-    /// Source: the switch blocks the flow.
+    /// The switch blocks the flow, or the socket is frozen.
     Blocked,
-    /// Source: the TCP state is saved.
     Saved,
-    /// Source: the message is encoded.
     Encoded,
-    /// Source: the message is written to the channel.
+    /// The message is written to the channel.
     Sent,
-    /// Source: the old socket is closed.
+    /// The old socket is closed or kept frozen.
     Closed,
-    /// Source: the target's verdict has arrived.
     Verdict,
-    /// Target: the message is read and decoded.
+    // The target.
+    /// The message is read and decoded.
     Received,
-    /// Target: the socket is restored.
     Restored,
-    /// Target: the switch has redirected the flow.
+    /// The switch has redirected the flow.
     Owned,
-    /// Target: the socket is live and with the application.
+    /// The socket is live and with the application.
     Live,
-    /// Transit: the message is read and decoded.
+    // A node that passes the connection on.
     TransitReceived,
-    /// Transit: the application has named the node that the connection goes to.
+    /// The application has named the node that the connection goes to.
     TransitDecided,
 }
 
@@ -84,8 +81,9 @@ pub struct Record {
     pub client_port: u16,
     /// The part of this end.
     pub part: Part,
-    /// The time (`CLOCK_MONOTONIC`) of each step of the part, in the order of [`Step`]; 0 for a
-    /// step that did not happen.
+    /// The time (`CLOCK_MONOTONIC`) of each step of the part; 0 for a step that did not happen. A
+    /// source starts, blocks, saves, encodes, sends, closes, and has the verdict. A target has
+    /// received, restored, the flow, and the live socket. A transit has received and decided.
     pub at_ns: [u64; STEPS],
 }
 

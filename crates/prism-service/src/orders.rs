@@ -26,15 +26,8 @@ pub struct Order {
 }
 
 /// The present order, and the way to change it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Orders(watch::Sender<Order>);
-
-impl Default for Orders {
-    /// The orders of a node that serves.
-    fn default() -> Self {
-        Self(watch::Sender::new(Order::default()))
-    }
-}
 
 impl Orders {
     /// The present order.

@@ -93,21 +93,6 @@ pub struct Peer {
     pub address: IpAddr,
 }
 
-impl std::str::FromStr for Peer {
-    type Err = String;
-
-    /// Reads `NAME=ADDRESS`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fault = || format!("{text:?} is not NAME=ADDRESS");
-        let (name, address) = text.split_once('=').ok_or_else(fault)?;
-        let address = address.parse().map_err(|_| fault())?;
-        Ok(Self {
-            name: name.into(),
-            address,
-        })
-    }
-}
-
 /// The service over TLS.
 #[derive(Clone, Debug)]
 pub struct TlsService {

@@ -16,9 +16,10 @@ use prism_proto::export::{
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::tcp::Paused;
-use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use zeroize::Zeroize;
 
+use super::Exported;
 use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
 use crate::connection::Connection;
@@ -28,13 +29,6 @@ use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
 use crate::trace::{Record, Step};
-
-/// How a connection has left this node.
-pub(crate) enum Gone {
-    Moved,
-    Lost,
-    Unknown,
-}
 
 pub(super) struct Driver<'s> {
     pub(super) shared: &'s Rc<Shared>,
@@ -52,9 +46,9 @@ pub(super) struct Driver<'s> {
 
 impl Driver<'_> {
     /// Runs the hand-off to its end. The error is the reason why the connection stays.
-    pub(super) async fn run(mut self, epoch: u64) -> Result<Gone, Kept> {
+    pub(super) async fn run(mut self, epoch: u64) -> Result<Exported, Kept> {
         let Some(stream) = self.connection.stream.take() else {
-            return Ok(Gone::Lost);
+            return Ok(Exported::Lost);
         };
         let state = &mut self.connection.state;
         state.settling = None;
@@ -274,7 +268,7 @@ impl Driver<'_> {
         }
     }
 
-    fn finish(mut self, socket: Socket, outcome: Outcome) -> Result<Gone, Kept> {
+    fn finish(mut self, socket: Socket, outcome: Outcome) -> Result<Exported, Kept> {
         let ended = match outcome {
             Outcome::Kept {
                 epoch,
@@ -285,15 +279,15 @@ impl Driver<'_> {
                 self.stay(socket, reason)
             }
             Outcome::Untouched { reason } => self.stay(socket, reason),
-            Outcome::Moved => self.leave(socket, Gone::Moved),
-            Outcome::Lost => self.leave(socket, Gone::Lost),
-            Outcome::Unknown => self.leave(socket, Gone::Unknown),
+            Outcome::Moved => self.leave(socket, Exported::Moved),
+            Outcome::Lost => self.leave(socket, Exported::Lost),
+            Outcome::Unknown => self.leave(socket, Exported::Unknown),
         };
         self.shared.process.trace.push(self.record);
         ended
     }
 
-    fn leave(&self, socket: Socket, gone: Gone) -> Result<Gone, Kept> {
+    fn leave(&self, socket: Socket, gone: Exported) -> Result<Exported, Kept> {
         match socket {
             // Closing it can wait. At the service's address it cannot, because the socket would be
             // deaf to the client's next connection.
@@ -313,25 +307,19 @@ impl Driver<'_> {
         state.confirmed |= settled;
         if !settled {
             let here = self.shared.owner(state.local);
-            let (settling, over) = oneshot::channel();
+            let mut settling = JoinSet::new();
+            settling.spawn_local(settle(self.control.clone(), state.flow, here, epoch));
             state.settling = Some(settling);
-            let settle = settle(self.control.clone(), state.flow, here, epoch);
-            tokio::task::spawn_local(async move {
-                tokio::select! {
-                    () = settle => {}
-                    _ = over => {}
-                }
-            });
         }
     }
 
     /// Makes the socket of a connection that stays live again.
-    fn stay(&mut self, socket: Socket, reason: Kept) -> Result<Gone, Kept> {
+    fn stay(&mut self, socket: Socket, reason: Kept) -> Result<Exported, Kept> {
         if let Err(error) = self.restore_session(&socket) {
             tracing::error!(%error,
                 "a TLS session does not go on after a failed hand-off; its connection is lost");
             end_silently(socket);
-            return Ok(Gone::Lost);
+            return Ok(Exported::Lost);
         }
         let state = &mut self.connection.state;
         self.connection.stream = match socket {
@@ -342,7 +330,7 @@ impl Driver<'_> {
         };
         if self.connection.stream.is_none() {
             self.shared.on_closed(state);
-            return Ok(Gone::Lost);
+            return Ok(Exported::Lost);
         }
         self.shared.claim(state);
         state.count(true);
