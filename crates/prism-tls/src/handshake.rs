@@ -7,8 +7,6 @@
 
 mod error;
 
-use std::fmt;
-
 use rustls::{CommonState, Connection};
 
 use crate::capture::Capture;
@@ -25,6 +23,7 @@ const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 const HANDSHAKE: u8 = 22;
 
 /// A handshake under way.
+#[derive(Debug)]
 pub struct Handshake {
     connection: Connection,
     capture: Capture,
@@ -35,15 +34,6 @@ pub struct Handshake {
     max_bytes: usize,
     /// Whether bytes were sent; then an alert may have to be sealed.
     answered: bool,
-}
-
-impl fmt::Debug for Handshake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handshake")
-            .field("pending_bytes", &self.pending.len())
-            .field("taken_bytes", &self.taken_bytes)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Handshake {

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::SignatureScheme;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
@@ -19,7 +17,6 @@ const MAX_CERTIFICATES: usize = 1_024;
 #[derive(Debug)]
 pub struct Certificates {
     files: Vec<CertificateFiles>,
-    provider: CryptoProvider,
     table: RwLock<Arc<Table>>,
     /// The files as the last attempt to load them found them.
     seen: Mutex<Vec<Option<Stamp>>>,
@@ -33,12 +30,10 @@ impl Certificates {
     /// # Errors
     /// If a file cannot be read, or has a fault.
     pub fn load(files: Vec<CertificateFiles>) -> Result<Self, CertificateError> {
-        let provider = default_provider();
         let seen = stamps(&files);
-        let table = Table::load(&files, &provider)?;
+        let table = Table::load(&files)?;
         Ok(Self {
             files,
-            provider,
             table: RwLock::new(Arc::new(table)),
             seen: Mutex::new(seen),
         })
@@ -52,7 +47,7 @@ impl Certificates {
         // A change while the files are read must count as one.
         let seen = stamps(&self.files);
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
-        let table = Arc::new(Table::load(&self.files, &self.provider)?);
+        let table = Arc::new(Table::load(&self.files)?);
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         Ok(())
     }
@@ -107,10 +102,7 @@ struct Table {
 }
 
 impl Table {
-    fn load(
-        files: &[CertificateFiles],
-        provider: &CryptoProvider,
-    ) -> Result<Self, CertificateError> {
+    fn load(files: &[CertificateFiles]) -> Result<Self, CertificateError> {
         if !(1..=MAX_CERTIFICATES).contains(&files.len()) {
             let fault = format!("give 1 to {MAX_CERTIFICATES} certificates");
             return Err(CertificateError::Unusable(fault));
@@ -120,15 +112,15 @@ impl Table {
             all: Vec::with_capacity(files.len()),
         };
         for files in files {
-            let loaded = files.load(provider)?;
-            if loaded.names.is_empty() && !table.all.is_empty() {
+            let (key, names) = files.load()?;
+            if names.is_empty() && !table.all.is_empty() {
                 let path = files.certificate.display();
                 return Err(CertificateError::Unusable(format!(
                     "{path} has no host name, and another is the default; give `names`"
                 )));
             }
-            let key = Arc::new(loaded.key);
-            for name in loaded.names {
+            let key = Arc::new(key);
+            for name in names {
                 table.by_name.entry(name).or_default().push(key.clone());
             }
             table.all.push(key);

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
@@ -47,30 +47,19 @@ pub enum CertificateError {
     Unusable(String),
 }
 
-/// A certificate that can be served, with its names in lower case.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    pub(super) key: CertifiedKey,
-    pub(super) names: Vec<String>,
-}
-
 impl CertificateFiles {
-    pub(super) fn load(&self, provider: &CryptoProvider) -> Result<Loaded, CertificateError> {
+    /// A certificate that can be served, with its names in lower case.
+    pub(super) fn load(&self) -> Result<(CertifiedKey, Vec<String>), CertificateError> {
         let chain = self.read_chain()?;
         let key = self.read_key()?;
-        let signer = provider.key_provider.load_private_key(key).map_err(|_| {
-            form(
-                &self.key,
-                "is no ECDSA, RSA or Ed25519 key that can be used",
-            )
-        })?;
+        let signer = default_provider().key_provider.load_private_key(key);
+        let unusable = "is no ECDSA, RSA or Ed25519 key that can be used";
+        let signer = signer.map_err(|_| form(&self.key, unusable))?;
         let key = CertifiedKey::new(chain, signer);
         let names = self.names(&key)?;
         match key.keys_match() {
             // Some keys cannot tell their public half.
-            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-                Ok(Loaded { key, names })
-            }
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok((key, names)),
             Err(_) => {
                 let (key, certificate) = (self.key.display(), self.certificate.display());
                 let fault = format!("{key} is not the key of {certificate}");
@@ -112,14 +101,12 @@ impl CertificateFiles {
     /// The names to serve: those of the configuration, if the certificate is for them, or
     /// else those in the certificate.
     fn names(&self, key: &CertifiedKey) -> Result<Vec<String>, CertificateError> {
-        let unusable = || {
-            form(
-                &self.certificate,
-                "is no X.509 certificate that can be used",
-            )
-        };
-        let der = key.end_entity_cert().map_err(|_| unusable())?;
-        let certificate = EndEntityCert::try_from(der).map_err(|_| unusable())?;
+        let (path, unusable) = (
+            &self.certificate,
+            "is no X.509 certificate that can be used",
+        );
+        let der = key.end_entity_cert().map_err(|_| form(path, unusable))?;
+        let certificate = EndEntityCert::try_from(der).map_err(|_| form(path, unusable))?;
         let inside: Vec<String> = certificate
             .valid_dns_names()
             .map(str::to_ascii_lowercase)
@@ -127,11 +114,8 @@ impl CertificateFiles {
         if self.names.is_empty() {
             return Ok(inside);
         }
-        let names: Vec<String> = self
-            .names
-            .iter()
-            .map(|name| host_name(name))
-            .collect::<Result<_, _>>()?;
+        let names: Result<Vec<_>, _> = self.names.iter().map(|name| host_name(name)).collect();
+        let names = names?;
         let Some(name) = names.iter().find(|n| !covers(&certificate, &inside, n)) else {
             return Ok(names);
         };
@@ -139,7 +123,7 @@ impl CertificateFiles {
             true => "none".into(),
             false => inside.join(", "),
         };
-        let path = self.certificate.display();
+        let path = path.display();
         let fault = format!("{path} is not for the name {name:?}; it is for {covered}");
         Err(CertificateError::Unusable(fault))
     }

@@ -48,7 +48,7 @@ pub struct Tickets {
 }
 
 struct State {
-    roots: Arc<[Prk]>,
+    roots: Vec<Prk>,
     ring: Arc<Ring>,
 }
 
@@ -74,12 +74,11 @@ impl Tickets {
         if !(MIN_ROTATION_S..=MAX_ROTATION_S).contains(&rotation_s) {
             return Err(TicketsError::Rotation(rotation_s));
         }
-        let roots = roots(secrets)?;
-        let ring = Arc::new(Ring::new(&roots, period(&*clock, rotation_s), rotation_s));
+        let state = State::new(secrets, period(&*clock, rotation_s), rotation_s)?;
         Ok(Self {
             rotation_s,
             clock,
-            state: Mutex::new(State { roots, ring }),
+            state: Mutex::new(state),
         })
     }
 
@@ -88,10 +87,8 @@ impl Tickets {
     /// # Errors
     /// If their number or length is wrong. The old ones then stay in force.
     pub fn replace_secrets(&self, secrets: &[Secret]) -> Result<(), TicketsError> {
-        let roots = roots(secrets)?;
         let period = period(&*self.clock, self.rotation_s);
-        let ring = Arc::new(Ring::new(&roots, period, self.rotation_s));
-        *self.state() = State { roots, ring };
+        *self.state() = State::new(secrets, period, self.rotation_s)?;
         Ok(())
     }
 
@@ -144,15 +141,19 @@ fn period(clock: &dyn TimeProvider, rotation_s: u32) -> u64 {
     now_s / u64::from(rotation_s.max(1))
 }
 
-fn roots(secrets: &[Secret]) -> Result<Arc<[Prk]>, TicketsError> {
-    if !(1..=MAX_TICKET_SECRETS).contains(&secrets.len()) {
-        return Err(TicketsError::SecretCount);
+impl State {
+    fn new(secrets: &[Secret], period: u64, rotation_s: u32) -> Result<Self, TicketsError> {
+        if !(1..=MAX_TICKET_SECRETS).contains(&secrets.len()) {
+            return Err(TicketsError::SecretCount);
+        }
+        if secrets.iter().any(|s| s.as_bytes().len() != SECRET_BYTES) {
+            return Err(TicketsError::SecretLength);
+        }
+        let salt = Salt::new(HKDF_SHA256, b"prism session tickets 1");
+        let roots: Vec<_> = secrets.iter().map(|s| salt.extract(s.as_bytes())).collect();
+        let ring = Arc::new(Ring::new(&roots, period, rotation_s));
+        Ok(Self { roots, ring })
     }
-    if secrets.iter().any(|s| s.as_bytes().len() != SECRET_BYTES) {
-        return Err(TicketsError::SecretLength);
-    }
-    let salt = Salt::new(HKDF_SHA256, b"prism session tickets 1");
-    Ok(secrets.iter().map(|s| salt.extract(s.as_bytes())).collect())
 }
 
 impl Ring {

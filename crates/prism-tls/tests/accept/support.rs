@@ -205,7 +205,7 @@ pub const SUITES: [&str; 9] = [
 
 /// A handshake that waits for the client.
 #[derive(Debug)]
-pub struct Acceptor(Handshake);
+pub struct Acceptor(Box<Handshake>);
 
 /// The outcome of the client's bytes.
 #[derive(Debug)]
@@ -235,7 +235,7 @@ pub struct Failure {
 
 impl Acceptor {
     pub fn new(config: &ServerConfig) -> Self {
-        Self(config.handshake().unwrap())
+        Self(Box::new(config.handshake().unwrap()))
     }
 
     pub fn receive(self, input: &[u8]) -> Step {
@@ -246,7 +246,7 @@ impl Acceptor {
                 acceptor: Self(handshake),
                 output,
             },
-            Ok(true) => Step::Established(Established::new(handshake, output)),
+            Ok(true) => Step::Established(Established::new(*handshake, output)),
             Err(HandshakeError::NotTls) => {
                 assert!(output.is_empty());
                 let is_http = handshake.is_http();
