@@ -25,7 +25,7 @@ pub struct Neighbour {
 
 /// The data that the threads of a node share to serve connections.
 pub struct Shared {
-    config: Arc<Config>,
+    pub(crate) config: Arc<Config>,
     pub(crate) name: String,
     pub(crate) is_frontend: bool,
     pub(crate) is_backend: bool,
@@ -81,10 +81,6 @@ impl Shared {
     /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
     pub fn relay_ns(&self) -> f64 {
         self.threshold.relay_ns()
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
     }
 
     /// Whether plain HTTP is redirected to HTTPS.

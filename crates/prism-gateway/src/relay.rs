@@ -35,11 +35,7 @@ impl<S: Service> Gateway<S> {
         self.shared.counters.relayed.add_one();
         let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
         let answer = match answer {
-            Head::Plain(plain) => {
-                return self
-                    .send_plain(client, peer, upstream, request, plain)
-                    .await;
-            }
+            Head::Plain(plain) => return self.send_plain(client, peer, upstream, plain).await,
             Head::Parsed(answer) => answer,
         };
         let framing = answer.framing(request.head.method())?;
@@ -78,21 +74,13 @@ impl<S: Service> Gateway<S> {
         client: &mut Connection,
         peer: &str,
         mut upstream: RelayStream,
-        request: &PeerRequest<'_>,
         answer: PlainAnswer,
     ) -> Result<Answered, RelayError> {
-        let PlainAnswer {
-            status,
-            head_bytes,
-            body_bytes,
-        } = answer;
-        let is_refusal = status == HAND_OVER;
+        let (head_bytes, body_bytes) = (answer.head_bytes, answer.body_bytes);
         let answer_bytes = usize::try_from(body_bytes).ok();
         let answer_bytes = answer_bytes.and_then(|bytes| bytes.checked_add(head_bytes));
         let whole = answer_bytes.and_then(|bytes| upstream.buffered().get(..bytes));
-        if is_refusal {
-            upstream.consume(head_bytes);
-        } else if let Some(whole) = whole {
+        if let Some(whole) = whole {
             let sent = client.write_all(whole).await;
             sent.map_err(RelayError::Connection)?;
             upstream.consume(whole.len());
@@ -107,9 +95,6 @@ impl<S: Service> Gateway<S> {
         }
         if upstream.is_clean() {
             self.peers.keep(peer, upstream);
-        }
-        if is_refusal {
-            return Err(request.refused());
         }
         Ok(Answered {
             keep_alive: true,

@@ -159,8 +159,8 @@ impl Peers {
         request: &PeerRequest<'_>,
     ) -> Result<(RelayStream, bool), RelayError> {
         let head = encode_head(request);
-        let (stream, used) = self.handle(peer)?.relay(peer).await?;
-        let mut upstream = self.in_time(stream);
+        let (mut upstream, used) = self.handle(peer)?.relay(peer).await?;
+        upstream.set_io_timeout(self.stall_timeout);
         let checks = used && (has_body(request.head) || !request.is_repeatable);
         let sent = match checks && is_closed(&mut upstream).await {
             true => Err(io::ErrorKind::NotConnected.into()),
@@ -197,7 +197,9 @@ impl Peers {
     /// # Errors
     /// The peer is out of reach.
     pub async fn fresh(&self, peer: &str) -> Result<RelayStream, RelayError> {
-        Ok(self.in_time(self.handle(peer)?.fresh_relay(peer).await?))
+        let mut stream = self.handle(peer)?.fresh_relay(peer).await?;
+        stream.set_io_timeout(self.stall_timeout);
+        Ok(stream)
     }
 
     /// Keeps a stream that is between two requests for the next one.
@@ -210,11 +212,6 @@ impl Peers {
     fn handle(&self, peer: &str) -> Result<&Handle, PeerError> {
         let handle = self.handle.as_ref();
         handle.ok_or_else(|| PeerError::Unknown(peer.to_owned()))
-    }
-
-    fn in_time(&self, mut stream: RelayStream) -> RelayStream {
-        stream.set_io_timeout(self.stall_timeout);
-        stream
     }
 }
 

@@ -8,6 +8,7 @@ use prism_http::{
     BodyError, BodyFraming, BodyReader, Exchange, Method, PlainAnswer, RequestHead,
     ResponseFraming, ResponseHead, Version, Written,
 };
+use prism_proto::relay::HAND_OVER;
 use prism_service::{Io as _, RelayError, RequestBody, read_answer, read_any_answer};
 
 /// Body bytes on their way in one direction.
@@ -108,8 +109,8 @@ pub(crate) async fn read_plain(upstream: &mut RelayStream) -> Result<Head, Relay
         return Err(RelayError::NotRead);
     }
     match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::ANSWER) {
-        Some(plain) => Ok(Head::Plain(plain)),
-        None => read_answer(upstream).await.map(Head::Parsed),
+        Some(plain) if plain.status != HAND_OVER => Ok(Head::Plain(plain)),
+        _ => read_answer(upstream).await.map(Head::Parsed),
     }
 }
 
