@@ -21,6 +21,7 @@ use crate::buffers::Input;
 use crate::claims::Claimed;
 use crate::endpoint::Shared;
 use crate::newcomers::Newcomer;
+use crate::reading::from_socket;
 use crate::records::{Records, not_sealed, seal_file};
 use crate::stream::Stream;
 use crate::wait_timer::WaitTimer;
@@ -379,10 +380,7 @@ impl ConnectionState {
     /// and those that will be.
     pub(crate) fn go_live(&mut self, restored: Restored) -> Result<Stream, ResumeError> {
         let live = restored.go_live()?;
-        match &mut self.tls {
-            Some(records) => records.received(&live.input),
-            None => self.input.append(&live.input),
-        }
+        from_socket(&mut self.tls, &mut self.input).append(&live.input);
         self.output.splice(..0, live.output);
         Ok(live.fd.into())
     }

@@ -13,11 +13,11 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId};
-use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering, SteeringCounters};
+use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::counters::{Count, Counters};
+use crate::counters::Counters;
 use crate::lease::{Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
@@ -80,7 +80,6 @@ pub(crate) struct Control {
     fell_silent: Notify,
     answers_again: Notify,
     pub(crate) counters: Arc<Counters>,
-    counted: Cell<SteeringCounters>,
 }
 
 enum Waiting {
@@ -126,7 +125,6 @@ impl Control {
             fell_silent: Notify::new(),
             answers_again: Notify::new(),
             counters,
-            counted: Cell::default(),
         }))
     }
 
@@ -160,16 +158,12 @@ impl Control {
 
     /// Adds the new counts to the process's counters.
     fn count(&self) {
-        let now = self.steering.borrow().counters;
-        let before = self.counted.replace(now);
+        let new = std::mem::take(&mut self.steering.borrow_mut().counters);
         let counters = &self.counters;
-        let add = |count: &Count, of: fn(&SteeringCounters) -> u64| {
-            count.add(of(&now) - of(&before));
-        };
-        add(&counters.control_commands, |c| c.commands);
-        add(&counters.control_retransmissions, |c| c.retransmissions);
-        add(&counters.control_unanswered, |c| c.unanswered);
-        add(&counters.control_refused, |c| c.refused_datagrams);
+        counters.control_commands.add(new.commands);
+        counters.control_retransmissions.add(new.retransmissions);
+        counters.control_unanswered.add(new.unanswered);
+        counters.control_refused.add(new.refused_datagrams);
     }
 
     /// Sends a command and waits for its end. If too many are under way, it waits for others to end

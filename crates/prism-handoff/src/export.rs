@@ -200,7 +200,10 @@ async fn drain(connection: &Connection, left_bytes: usize) -> Result<(), Kept> {
 
 /// Whether the bytes that the connection holds are within the limits of a hand-off.
 fn fits(state: &ConnectionState) -> bool {
-    let sealed_bytes = state.tls.as_ref().map_or(0, |tls| tls.sealed_bytes());
+    let sealed_bytes = state
+        .tls
+        .as_ref()
+        .map_or(0, |tls| tls.sealed.unread().len());
     state.input.unread().len() <= MAX_INPUT_BYTES
         && state.output.len() <= MAX_QUEUE_BYTES
         && sealed_bytes <= MAX_INPUT_BYTES

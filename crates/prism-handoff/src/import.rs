@@ -32,7 +32,7 @@ impl Arrived {
     /// Begins the import. It is over on return if the switch answers at once.
     pub(crate) async fn import(self) {
         let shared = self.channel.shared.clone();
-        let refusal = match shared.phase.get() {
+        let refusal = match *shared.phase.borrow() {
             Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
             Phase::Open => Some(Refusal::Busy),
             Phase::Leaving | Phase::Deaf => Some(Refusal::Unwilling),

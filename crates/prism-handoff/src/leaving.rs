@@ -111,17 +111,17 @@ impl Handle {
     pub(crate) fn is_leaving(&self, peer: &str) -> bool {
         self.shared.process.is_leaving(peer)
     }
+
     fn enter(&self, phase: Phase) {
-        let shared = &self.shared;
-        shared.phase.set(shared.phase.get().max(phase));
-        shared.phase_changed.notify_waiters();
+        let enter = |present: &mut Phase| *present = phase.max(*present);
+        self.shared.phase.send_modify(enter);
     }
 }
 
 impl Channel {
     /// Tells a peer that has just connected whether this node is leaving.
     pub(crate) fn greet(self: &Rc<Self>) {
-        if self.shared.phase.get() >= Phase::Leaving {
+        if *self.shared.phase.borrow() >= Phase::Leaving {
             let channel = self.clone();
             tokio::task::spawn_local(async move { tell(&channel).await });
         }

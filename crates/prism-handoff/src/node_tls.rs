@@ -1,5 +1,5 @@
-//! TLS handshakes, and mutual TLS between two nodes. At the end of its handshake a session moves from
-//! rustls to the record layer that clients' sessions have (docs/design/tls.md).
+//! TLS handshakes, and mutual TLS between two nodes. At the end of its handshake a session moves
+//! from rustls to the record layer that clients' sessions have (docs/design/tls.md).
 
 use std::io;
 use std::sync::Arc;

@@ -164,12 +164,6 @@ pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
 }
 
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Identity(..)")
-    }
-}
-
 impl Identity {
     /// Reads the authority's certificate and a node's certificate and key.
     ///

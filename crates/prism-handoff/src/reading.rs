@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
 
-use crate::buffers::{self, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES, read_once};
+use crate::buffers::{self, Input, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES, read_once};
 use crate::connection::{Connection, ConnectionState, watched};
 use crate::newcomers::told_to_leave;
-use crate::records::Found;
+use crate::records::{Found, Records};
 use crate::stream::Stream;
 
 /// The largest size of a read. The size doubles while reads fill it.
@@ -18,10 +18,7 @@ impl ConnectionState {
     /// Reads once. Also returns whether the socket is empty now.
     fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
         let room = self.read_bytes.max(MIN_READ_BYTES);
-        let bytes = match &mut self.tls {
-            Some(records) => records.sealed_mut(),
-            None => self.input.bytes_mut(),
-        };
+        let bytes = from_socket(&mut self.tls, &mut self.input).bytes_mut();
         self.shared.spare.lend(bytes);
         bytes.reserve(room);
         let (n, is_empty) = read_once(socket, bytes)?;
@@ -32,10 +29,7 @@ impl ConnectionState {
 
     /// Gives back an empty buffer of at most `most` bytes.
     fn give_back(&mut self, most: usize) {
-        let bytes = match &mut self.tls {
-            Some(records) => records.sealed_mut(),
-            None => self.input.bytes_mut(),
-        };
+        let bytes = from_socket(&mut self.tls, &mut self.input).bytes_mut();
         if bytes.is_empty() && bytes.capacity() <= most {
             self.shared.spare.take_back(bytes);
         }
@@ -58,6 +52,14 @@ impl ConnectionState {
         let found = records.open(input, enough, &mut self.output)?;
         records.seal_control(&mut self.output)?;
         Ok(found)
+    }
+}
+
+/// The buffer for the socket's bytes.
+pub(crate) fn from_socket<'s>(tls: &'s mut Option<Records>, input: &'s mut Input) -> &'s mut Input {
+    match tls {
+        Some(records) => &mut records.sealed,
+        None => input,
     }
 }
 

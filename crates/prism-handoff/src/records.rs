@@ -17,7 +17,8 @@ use crate::kernel_tx::{self, KernelTx, RECORDS_FOR_MESSAGE};
 #[derive(Debug)]
 pub(crate) struct Records {
     pub(crate) session: Session,
-    sealed: Input,
+    /// The bytes of the socket that were not opened.
+    pub(crate) sealed: Input,
     kernel: Kernel,
     /// The alert that ends the session and that the kernel is to send.
     pub(crate) alert: Option<[u8; 2]>,
@@ -52,16 +53,6 @@ impl Records {
             kernel: Kernel::Idle,
             alert: None,
         }
-    }
-
-    /// The number of bytes that were read and not opened.
-    pub(crate) fn sealed_bytes(&self) -> usize {
-        self.sealed.unread().len()
-    }
-
-    /// The buffer for the socket's bytes.
-    pub(crate) fn sealed_mut(&mut self) -> &mut Vec<u8> {
-        self.sealed.bytes_mut()
     }
 
     /// Opens records, in order, until `input` holds `enough` bytes. `InvalidData` if the client
@@ -130,7 +121,7 @@ impl Records {
             let sequence = kernel_tx::sequence(fd)?;
             (self.session.write_from_kernel(sequence)).map_err(io::Error::other)?;
         }
-        let sealed = std::mem::take(self.sealed_mut());
+        let sealed = std::mem::take(self.sealed.bytes_mut());
         let session = self.session.save().map_err(io::Error::other)?;
         let kernel = match self.kernel {
             Kernel::Seals(kernel) => Some(kernel),
@@ -151,11 +142,6 @@ impl Records {
     /// Restores a saved session, on this host or another.
     pub(crate) fn restore(state: TlsState) -> Result<Self, RestoreError> {
         Ok(Self::new(Session::restore(&state.session)?, state.sealed))
-    }
-
-    /// Appends the bytes that the kernel had received when the connection was saved.
-    pub(crate) fn received(&mut self, bytes: &[u8]) {
-        self.sealed.append(bytes);
     }
 }
 

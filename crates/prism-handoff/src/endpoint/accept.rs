@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::shared::{Incoming, Shared};
+use super::shared::{Incoming, Phase, Shared};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::dial::tune;
@@ -74,11 +74,11 @@ async fn next_client(
 
 impl Shared {
     pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
-        let mut is_deaf = false;
+        let (mut phase, mut is_deaf) = (self.phase.subscribe(), false);
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = self.deaf(), if !is_deaf => {
+                _ = phase.wait_for(|phase| *phase >= Phase::Deaf), if !is_deaf => {
                     is_deaf = true;
                     continue;
                 }

@@ -77,8 +77,7 @@ pub(crate) struct Shared {
     /// The MSS clamp of the last import.
     usual_mss_bytes: Cell<u16>,
     pub(super) stopping: Notify,
-    pub(crate) phase: Cell<Phase>,
-    pub(crate) phase_changed: Notify,
+    pub(crate) phase: watch::Sender<Phase>,
     /// The number of open listeners for clients.
     pub(crate) listeners: watch::Sender<usize>,
 }
@@ -113,8 +112,7 @@ impl Shared {
             spare: Rc::default(),
             usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
-            phase: Cell::default(),
-            phase_changed: Notify::new(),
+            phase: watch::Sender::default(),
             listeners: watch::Sender::default(),
         }))
     }
@@ -243,17 +241,6 @@ impl Shared {
         if self.config.listen && self.control.is_some() && !is_settled {
             let here = self.owner(state.local);
             state.claimed = Some(self.claims.add(state.flow, here, state.epoch));
-        }
-    }
-
-    /// Waits until no more clients are to be accepted.
-    pub(super) async fn deaf(&self) {
-        loop {
-            let changed = self.phase_changed.notified();
-            if self.phase.get() >= Phase::Deaf {
-                return;
-            }
-            changed.await;
         }
     }
 

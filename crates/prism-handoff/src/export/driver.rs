@@ -358,11 +358,7 @@ fn verdict_of(frame: &Frame) -> Verdict {
     match frame {
         Frame::Accepted { .. } => Verdict::Accepted,
         Frame::Refused { reason, .. } => Verdict::Refused(*reason),
-        Frame::Unknown { .. }
-        | Frame::HandOff(_)
-        | Frame::Ask { .. }
-        | Frame::Leaving { .. }
-        | Frame::Heard { .. } => Verdict::Unknown,
+        _ => Verdict::Unknown,
     }
 }
 
