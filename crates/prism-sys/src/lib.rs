@@ -1,4 +1,4 @@
-//! The system calls of Prism. The product has unsafe code in this crate and in `prism-hash` only.
+//! The system calls of Prism. Only this crate and `prism-hash` have unsafe code.
 //!
 //! Every function takes and gives owned or borrowed descriptors and typed values, and every
 //! operation has its own error. Nothing here keeps state between calls, waits, or logs.
@@ -10,6 +10,7 @@ mod sockopt;
 
 pub mod clock;
 pub mod diag;
+pub mod lab;
 pub mod listen;
 pub mod process;
 pub mod sendfile;

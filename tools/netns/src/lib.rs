@@ -11,7 +11,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use prism_sys::lab::leave_network_namespace;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 mod tun;
 
@@ -52,9 +53,7 @@ impl NetNs {
     /// `PermissionDenied` without `CAP_SYS_ADMIN`.
     pub fn anonymous() -> io::Result<Self> {
         in_thread(|| {
-            // SAFETY: only this thread, which ends with the closure, leaves its namespace. It
-            // shares its descriptors with the process as before.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(named_call("unshare"))?;
+            leave_network_namespace().map_err(named_call("unshare"))?;
             Self::current()
         })?
     }

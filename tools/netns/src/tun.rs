@@ -4,8 +4,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+
+use prism_sys::lab::make_tun;
 
 use crate::named_call;
 
@@ -32,7 +34,7 @@ impl Tun {
     /// `InvalidInput` unless `prefix` has 1 to 10 lower case letters; the kernel's error without
     /// `CAP_NET_ADMIN` or without the driver.
     pub fn create(prefix: &str) -> io::Result<Self> {
-        let mut request = request(prefix).ok_or_else(|| {
+        let mut name = pattern(prefix).ok_or_else(|| {
             let fault = format!("{prefix:?} cannot begin the name of an interface");
             io::Error::new(io::ErrorKind::InvalidInput, fault)
         })?;
@@ -42,14 +44,8 @@ impl Tun {
             .custom_flags(libc::O_NONBLOCK)
             .open(CLONE_DEVICE)
             .map_err(named_call("opening /dev/net/tun"))?;
-        // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, and
-        // keeps no pointer.
-        let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-        if result < 0 {
-            return Err(named_call("TUNSETIFF")(io::Error::last_os_error()));
-        }
-        let name = request.ifr_name.iter().map(|byte| *byte as u8);
-        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        make_tun(&queue, &mut name).map_err(named_call("TUNSETIFF"))?;
+        let name: Vec<u8> = name.into_iter().take_while(|byte| *byte != 0).collect();
         Ok(Self {
             queue,
             name: String::from_utf8_lossy(&name).into_owned(),
@@ -79,25 +75,18 @@ impl AsFd for Tun {
     }
 }
 
-/// The request for a device whose name begins with `prefix`.
-fn request(prefix: &str) -> Option<libc::ifreq> {
+/// The pattern of a name that begins with `prefix`.
+fn pattern(prefix: &str) -> Option<[u8; libc::IFNAMSIZ]> {
     let is_word = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_lowercase());
     // One byte is the zero at the end.
     if !is_word || prefix.len() + MAX_DIGITS >= libc::IFNAMSIZ {
         return None;
     }
     let mut name = [0; libc::IFNAMSIZ];
-    let bytes = prefix.bytes().chain(NUMBER.bytes());
-    for (place, byte) in name.iter_mut().zip(bytes) {
-        *place = byte as libc::c_char;
+    for (place, byte) in name.iter_mut().zip(prefix.bytes().chain(NUMBER.bytes())) {
+        *place = byte;
     }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
-    Some(libc::ifreq {
-        ifr_name: name,
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_flags: libc::c_short::try_from(flags).ok()?,
-        },
-    })
+    Some(name)
 }
 
 #[cfg(test)]
@@ -107,8 +96,8 @@ mod tests {
     #[test]
     fn only_short_words_begin_a_name() {
         for wrong in ["", "a b", "A", "tun%d", "a/b", "eleven-long", "elevenlongx"] {
-            assert!(request(wrong).is_none(), "{wrong:?}");
+            assert!(pattern(wrong).is_none(), "{wrong:?}");
         }
-        assert!(request("delay").is_some() && request("tenletters").is_some());
+        assert!(pattern("delay").is_some() && pattern("tenletters").is_some());
     }
 }
