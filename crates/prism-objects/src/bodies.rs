@@ -182,11 +182,8 @@ impl Pipe {
             created_ms: meta.created_ms,
             conditions,
         };
-        let commit = Commit {
-            writer: self.writer,
-            meta,
-            condition: store_condition(&uncommitted.conditions),
-        };
+        let condition = store_condition(&uncommitted.conditions);
+        let commit = self.writer.ready(meta, condition).in_s3()?;
         Ok((commit, uncommitted))
     }
 }
@@ -263,7 +260,7 @@ impl Bodies {
             piece.read(io, body).await?;
         }
         let pipe = self.finish_writing(writing).await?;
-        if self.is_small(&pipe, &piece) {
+        if pipe.writer.goes_with_others(piece.len as u64) {
             let (commit, uncommitted) = pipe.finish(&self.shared.hashing, &mut piece)?;
             let committed = self.shared.commit(&self.node, commit).await;
             return Ok(uncommitted.stored(committed)?);
@@ -277,13 +274,6 @@ impl Bodies {
         let (stored, piece) = joined(committing).await?;
         self.pieces.recycle(piece);
         Ok(stored)
-    }
-
-    /// Whether the store keeps the body in memory until its commit.
-    fn is_small(&self, pipe: &Pipe, piece: &Piece) -> bool {
-        let len = pipe.writer.written() + piece.len as u64;
-        let store = self.node.store.as_ref();
-        store.is_some_and(|store| store.fits_in_tree(len)) && pipe.writer.goes_with_others()
     }
 
     /// Starts to write a piece, after the write under way has ended.

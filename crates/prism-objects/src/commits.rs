@@ -97,7 +97,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_store::{Config, ObjectMeta};
+    use prism_store::{Bucket, Config, ObjectMeta, Stamp};
 
     use super::*;
 
@@ -109,7 +109,8 @@ mod tests {
             ..Config::default()
         };
         let store = Store::open(dir.path(), config).unwrap();
-        store.buckets().create("bucket", 0).unwrap();
+        let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
+        store.buckets().accept_record("bucket", &bucket).unwrap();
         let commits = Commits::default();
         for round in 0..3 {
             let mut answers = Vec::new();
@@ -120,12 +121,7 @@ mod tests {
                 let condition = (n % 2 == 1).then(|| -> prism_store::Condition {
                     Box::new(|current: Option<&ObjectMeta>| current.is_none())
                 });
-                let meta = ObjectMeta::default();
-                let commit = Commit {
-                    writer,
-                    meta,
-                    condition,
-                };
+                let commit = writer.ready(ObjectMeta::default(), condition).unwrap();
                 let (answer, answered) = oneshot::channel();
                 assert_eq!(commits.add((commit, answer)), n == 0);
                 answers.push(answered);

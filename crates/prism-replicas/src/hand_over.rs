@@ -48,7 +48,7 @@ pub(crate) async fn hand_over(
         Some(Body::Inline(data)) => io.write_more(&data).await?,
         Some(Body::File(file)) => send_checked(io, &file, 0, file.len()).await?,
         Some(Body::Parts(parts)) => {
-            for segment in parts.segments(0, parts.len()) {
+            for segment in parts.segments(0, u64::MAX) {
                 let file = parts.open(segment.index).map_err(io::Error::other)?;
                 let end = segment.offset + segment.len;
                 send_checked(io, &file, segment.offset, end).await?;

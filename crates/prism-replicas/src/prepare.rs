@@ -58,7 +58,7 @@ impl Replicator {
         left: &mut u64,
     ) -> io::Result<Result<(), Error>> {
         let prepare: Prepare = read_header(io, left).await?;
-        if prepare.body_len().unwrap_or(0) != *left {
+        if prepare.body_len() != *left {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut changes = prepare.changes.iter();

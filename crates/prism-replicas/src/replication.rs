@@ -312,7 +312,7 @@ impl Replicas for Replication {
         bytes: Bytes,
     ) -> Receiver<Result<(), Unprepared>> {
         let (answer, answered) = sync_channel(1);
-        let len = prepare.body_len().unwrap_or(0);
+        let len = prepare.body_len();
         match encode_header(&prepare) {
             Ok(header) => drop(self.submit(Job::Prepare {
                 others: others.to_vec(),

@@ -22,7 +22,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{error::OpenError, log_tag::LogTag};
+use crate::{config::Durability, error::OpenError, log_tag::LogTag};
 use journal::{Log, Tail};
 pub(crate) use versions::tables;
 
@@ -35,23 +35,14 @@ pub(crate) struct TreeFault {
     pub(crate) what: String,
 }
 
-/// The treatment of a log that is damaged before its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Damage {
-    /// The store is not opened.
-    Refuse,
-    /// Everything behind the damage is cut off: a store that does not flush its writes lost
-    /// them with the power.
-    Cut,
-}
-
 /// Checks the log and the versions before the tree is opened, because the tree would cut the log
 /// at the first unreadable byte. Only the very end may be unreadable: a write that the loss of
-/// power interrupted. Returns the number of bytes cut off there.
+/// power interrupted. A store that does not flush its writes lost more of them, so everything
+/// behind the damage is cut off. Returns the number of bytes cut off.
 pub(crate) fn before_opening(
     db: &Path,
     tag: Option<LogTag>,
-    damage: Damage,
+    durability: Durability,
 ) -> Result<u64, OpenError> {
     for keyspace in keyspaces(db).map_err(OpenError::io("read the keyspaces"))? {
         let found = versions::current(&keyspace);
@@ -64,12 +55,11 @@ pub(crate) fn before_opening(
     for path in journals {
         let fail = |e| OpenError::io(format!("read {}", path.display()))(e);
         let inspected = Log::open(&path, tag).and_then(|mut log| log.inspect());
+        let is_last = last.as_ref() == Some(&path);
         match inspected.map_err(fail)? {
             Tail::Clean => {}
-            Tail::Torn { at } if last.as_ref() == Some(&path) => {
-                return cut(&path, at).map_err(fail);
-            }
-            Tail::Damaged { at } if last.as_ref() == Some(&path) && damage == Damage::Cut => {
+            Tail::Torn { at } if is_last => return cut(&path, at).map_err(fail),
+            Tail::Damaged { at } if is_last && durability == Durability::None => {
                 return cut(&path, at).map_err(fail);
             }
             Tail::Torn { at } | Tail::Damaged { at } => {

@@ -26,40 +26,6 @@ impl Store {
 }
 
 impl Buckets<'_> {
-    /// Creates a bucket. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyExists`], [`Error::TooManyBuckets`], [`Error::NoSpace`].
-    pub fn create(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
-        self.store.inner.files.check_room(0)?;
-        self.alter(bucket, |known, stamp| {
-            Bucket::create(known, stamp, created_ms)
-        })
-    }
-
-    /// Replaces the record of a bucket by the one that `alter` makes of it and of a new
-    /// stamp. `alter` runs again if another change comes between. Blocks on disk.
-    ///
-    /// # Errors
-    /// The refusal of `alter`, and as for [`Buckets::change_record`].
-    pub fn alter(
-        &self,
-        bucket: &str,
-        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
-    ) -> Result<(), Error> {
-        loop {
-            let known = self.record(bucket)?;
-            let before = known.as_ref().map(|known| known.stamp);
-            let committer = &self.store.inner.committer;
-            let stamp = committer.stamp(committer.epoch(), before);
-            let next = alter(known.as_ref(), stamp)?;
-            match self.change_record(bucket, before, &next) {
-                Err(Error::BucketChanged) => {}
-                changed => return changed,
-            }
-        }
-    }
-
     /// Checks that this store has no object that keeps a bucket from its deletion. The
     /// bucket takes no more writes by then. `counts` says which keys matter here. May block
     /// on disk.

@@ -77,8 +77,10 @@ impl OpenError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
+}
 
-    pub(crate) fn from_store(error: Error) -> Self {
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
         Self::Metadata(Box::new(error))
     }
 }

@@ -62,12 +62,11 @@ impl Store {
             VersionPosition::AfterVersion(key, _) => Some(key.to_owned()),
             VersionPosition::Key(_) => None,
         };
-        loop {
+        'skip: loop {
             let found = merged(
                 under(all_objects.clone(), |begin| view.objects(begin), objects).map(of_object),
                 under(all_versions.clone(), |begin| view.versions(begin), versions).map(of_version),
             );
-            let mut skip = None;
             for found in found {
                 let ((key, at), record) = found?;
                 let is_latest = at.is_none() || within.as_ref() != Some(&key);
@@ -75,15 +74,14 @@ impl Store {
                 match visit(entry(key, at, record, is_latest)) {
                     Step::Entry => {}
                     Step::Behind(prefix) => {
-                        skip = Some(prefix);
-                        break;
+                        (objects, versions) = behind_all(bucket, &prefix);
+                        within = None;
+                        continue 'skip;
                     }
-                    Step::End => return Ok(()),
+                    Step::End => break,
                 }
             }
-            let Some(skip) = skip else { return Ok(()) };
-            (objects, versions) = behind_all(bucket, &skip);
-            within = None;
+            return Ok(());
         }
     }
 }

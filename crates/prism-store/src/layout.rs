@@ -90,9 +90,7 @@ impl Layout {
             root: root.to_owned(),
             _lock: lock(root)?,
         };
-        if !check_format(root)? {
-            write_format(root)?;
-        }
+        layout.check_format()?;
         layout.create_shards()?;
         Ok(layout)
     }
@@ -105,10 +103,6 @@ impl Layout {
     /// The directory in which a new tree is made.
     pub(crate) fn db_new(&self) -> PathBuf {
         self.root.join("db.new")
-    }
-
-    pub(crate) fn log_tag(&self) -> PathBuf {
-        self.root.join("LOGTAG")
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -125,6 +119,44 @@ impl Layout {
 
     pub(crate) fn file(&self, id: FileId) -> PathBuf {
         self.shard(id.shard()).join(id.to_string())
+    }
+
+    /// Checks that the directory has the format that this release writes, or gives it that.
+    fn check_format(&self) -> Result<(), OpenError> {
+        let Some(text) = self.read("FORMAT")? else {
+            return self.write("FORMAT", &format!("{FORMAT_PREFIX}{FORMAT_VERSION}"));
+        };
+        let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
+        match version.and_then(|version| version.parse().ok()) {
+            Some(FORMAT_VERSION) => Ok(()),
+            Some(found) => Err(OpenError::OtherFormat {
+                found,
+                supported: FORMAT_VERSION,
+            }),
+            None => Err(OpenError::NotAStore(self.root.clone())),
+        }
+    }
+
+    /// The contents of a file of the directory, if it exists. Blocks on disk.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<String>, OpenError> {
+        match fs::read_to_string(self.root.join(name)) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(OpenError::io(format!("read {name}"))(e)),
+        }
+    }
+
+    /// Replaces a file of the directory by one with this line, durably. Blocks on disk.
+    pub(crate) fn write(&self, name: &str, line: &str) -> Result<(), OpenError> {
+        let write = || {
+            let new = self.root.join(name).with_extension("new");
+            let mut file = File::create(&new)?;
+            writeln!(file, "{line}")?;
+            file.sync_all()?;
+            fs::rename(&new, self.root.join(name))?;
+            sync_dir(&self.root)
+        };
+        write().map_err(OpenError::io(format!("write {name}")))
     }
 
     /// Also makes the directories of a killed opening durable.
@@ -193,36 +225,6 @@ fn lock(root: &Path) -> Result<File, OpenError> {
         Err(TryLockError::WouldBlock) => Err(OpenError::Locked(root.to_owned())),
         Err(TryLockError::Error(e)) => Err(fail(e)),
     }
-}
-
-/// Whether the directory has the format that this release writes; `false` if it has none.
-fn check_format(root: &Path) -> Result<bool, OpenError> {
-    let text = match fs::read_to_string(root.join("FORMAT")) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(OpenError::io("read FORMAT")(e)),
-    };
-    let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
-    match version.and_then(|version| version.parse().ok()) {
-        Some(FORMAT_VERSION) => Ok(true),
-        Some(found) => Err(OpenError::OtherFormat {
-            found,
-            supported: FORMAT_VERSION,
-        }),
-        _ => Err(OpenError::NotAStore(root.to_owned())),
-    }
-}
-
-fn write_format(root: &Path) -> Result<(), OpenError> {
-    let write = || {
-        let new = root.join("FORMAT.new");
-        let mut file = File::create(&new)?;
-        writeln!(file, "{FORMAT_PREFIX}{FORMAT_VERSION}")?;
-        file.sync_all()?;
-        fs::rename(&new, root.join("FORMAT"))?;
-        sync_dir(root)
-    };
-    write().map_err(OpenError::io("write FORMAT"))
 }
 
 #[cfg(test)]

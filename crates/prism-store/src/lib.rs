@@ -15,13 +15,15 @@
 //! the other replicas: see [`Replicas`].
 //!
 //! ```
-//! use prism_store::{Body, Config, ObjectMeta, Store};
+//! use prism_store::{Body, Bucket, Config, Error, ObjectMeta, Stamp, Store};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let store = Store::open(dir, Config { reserve_bytes: 0, ..Config::default() })?;
-//! store.buckets().create("photos", 1_700_000_000_000)?;
+//! let stamp = Stamp { epoch: 1, time_us: 1_700_000_000_000_000, origin: 0 };
+//! let bucket = Bucket::create(None, stamp, 1_700_000_000_000).map_err(Error::from)?;
+//! store.buckets().change_record("photos", None, &bucket)?;
 //! let mut writer = store.begin_put("photos", "cat.jpg", None)?;
 //! writer.write(b"not really")?;
 //! writer.commit(ObjectMeta { etag: "none".into(), ..ObjectMeta::default() })?;
@@ -71,7 +73,6 @@ mod replica;
 mod scan;
 mod scrub;
 mod store;
-mod together;
 mod types;
 mod uploads;
 mod usage;
@@ -95,7 +96,7 @@ pub use object::{Body, Derived, Object, Parts, Segment};
 pub use prism_replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
 };
-pub use put::PutWriter;
+pub use put::{Commit, PutWriter};
 pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
 pub use repair::DamagedBlock;
 pub use replica::{
@@ -105,7 +106,6 @@ pub use replica::{
 };
 pub use scrub::{Integrity, ScrubReport};
 pub use store::Store;
-pub use together::Commit;
 pub use types::{
     BUCKET_NAME_MAX, BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo, CONFIG_MAX, Committed, Entry,
     KEY_MAX, OBJECT_LEN_MAX, ObjectInfo, ObjectMeta, PARTS_MAX, Part, PartVersion, Position,

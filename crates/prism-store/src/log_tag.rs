@@ -6,19 +6,11 @@
 //! creation was interrupted lacks the file. Then everything that looks like a batch counts as one:
 //! the store rather refuses to start than cuts its log too early.
 
-use std::{
-    fmt,
-    fs::{self, File},
-    io::{self, Write},
-};
+use std::fmt;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::{
-    blocks::crc32c,
-    error::OpenError,
-    layout::{Layout, sync_dir},
-};
+use crate::{blocks::crc32c, error::OpenError, layout::Layout};
 
 /// A number drawn at random.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +24,8 @@ impl fmt::Debug for LogTag {
 }
 
 impl LogTag {
+    /// Its file in the store's directory.
+    pub(crate) const FILE: &'static str = "LOGTAG";
     pub(crate) const LEN: usize = 16;
     /// The key of the record that a batch begins with.
     pub(crate) const KEY: &'static str = "sealed";
@@ -52,26 +46,17 @@ impl LogTag {
 
     /// The tag of a store that has one. Blocks on disk.
     pub(crate) fn read(layout: &Layout) -> Result<Option<Self>, OpenError> {
-        match fs::read_to_string(layout.log_tag()) {
-            Ok(text) => Self::parse(&text).map(Some).ok_or_else(|| {
+        let tag = layout.read(Self::FILE)?.map(|text| {
+            Self::parse(&text).ok_or_else(|| {
                 OpenError::Metadata("LOGTAG is damaged; remove it and start again".into())
-            }),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(OpenError::io("read LOGTAG")(e)),
-        }
+            })
+        });
+        tag.transpose()
     }
 
     /// Blocks on disk.
     pub(crate) fn write(self, layout: &Layout) -> Result<(), OpenError> {
-        let write = || {
-            let new = layout.log_tag().with_extension("new");
-            let mut file = File::create(&new)?;
-            writeln!(file, "{}", self.text())?;
-            file.sync_all()?;
-            fs::rename(&new, layout.log_tag())?;
-            sync_dir(layout.root())
-        };
-        write().map_err(OpenError::io("write LOGTAG"))
+        layout.write(Self::FILE, &self.text())
     }
 
     fn text(self) -> String {
@@ -96,6 +81,8 @@ impl LogTag {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -107,13 +94,14 @@ mod tests {
         tag.write(&layout).unwrap();
         assert_eq!(LogTag::read(&layout).unwrap(), Some(tag));
         assert_ne!(LogTag::new().unwrap(), tag);
-        let good = fs::read(layout.log_tag()).unwrap();
+        let file = layout.root().join(LogTag::FILE);
+        let good = fs::read(&file).unwrap();
         for (at, bit) in (0..good.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
             let mut bad = good.clone();
             if let Some(byte) = bad.get_mut(at) {
                 *byte ^= 1 << bit;
             }
-            fs::write(layout.log_tag(), bad).unwrap();
+            fs::write(&file, bad).unwrap();
             assert!(LogTag::read(&layout).is_err(), "byte {at}, bit {bit}");
         }
     }

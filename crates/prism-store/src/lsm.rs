@@ -17,8 +17,8 @@ use fjall::{
 
 pub(crate) use crate::batch::Batch;
 use crate::{
-    audit::{self, Damage, TreeFault},
-    config::{Config, Durability},
+    audit::{self, TreeFault},
+    config::Config,
     error::{Error, OpenError},
     layout::{FileId, Layout, SHARDS, sync_dir},
     log_tag::LogTag,
@@ -94,12 +94,8 @@ impl Lsm {
             }
             create(layout, config)?;
         }
-        let damage = match config.durability {
-            Durability::Fsync => Damage::Refuse,
-            Durability::None => Damage::Cut,
-        };
         let known = LogTag::read(layout)?;
-        let log_bytes_cut = audit::before_opening(&layout.db(), known, damage)?;
+        let log_bytes_cut = audit::before_opening(&layout.db(), known, config.durability)?;
         let log_tag = match known {
             Some(tag) => tag,
             None => LogTag::new()?,
@@ -110,7 +106,7 @@ impl Lsm {
         };
         if known.is_none() {
             // Before the tag is written: all batches without it precede it.
-            lsm.seal_log().map_err(OpenError::from_store)?;
+            lsm.seal_log()?;
             log_tag.write(layout)?;
         }
         Ok(lsm)
@@ -165,7 +161,7 @@ impl Lsm {
         if generation > FileId::GENERATION_MAX {
             return Err(OpenError::GenerationsExhausted);
         }
-        let mut batch = self.batch();
+        let mut batch = Batch::default();
         batch.insert(&self.system, GENERATION_KEY, generation.to_be_bytes());
         if self.identity()?.is_none() {
             batch.insert(&self.system, IDENTITY_KEY, new_identity().to_be_bytes());
@@ -186,7 +182,7 @@ impl Lsm {
 
     /// Records the number of replicas, durably. Blocks.
     pub(crate) fn record_replicas(&self, replicas: u32) -> Result<(), OpenError> {
-        let mut batch = self.batch();
+        let mut batch = Batch::default();
         batch.insert(&self.system, REPLICAS_KEY, replicas.to_be_bytes());
         Ok(self.commit(batch, PersistMode::SyncAll)?)
     }
@@ -219,14 +215,14 @@ impl Lsm {
 
     /// Becomes durable with the next durable write.
     pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
-        let mut batch = self.batch();
+        let mut batch = Batch::default();
         batch.insert(&self.system, SCRUBBED_KEY, began_ms.to_be_bytes());
         Ok(self.commit(batch, PersistMode::Buffer)?)
     }
 
     /// Appends an empty batch to the log: damage at its very end looks like an interrupted write.
     pub(crate) fn seal_log(&self) -> Result<(), Error> {
-        Ok(self.commit(self.batch(), PersistMode::SyncAll)?)
+        Ok(self.commit(Batch::default(), PersistMode::SyncAll)?)
     }
 
     /// Waits until the tree's background work has caught up, at most [`STALL_LIMIT`]. The tree
@@ -257,10 +253,6 @@ impl Lsm {
         })
     }
 
-    pub(crate) fn batch(&self) -> Batch {
-        Batch::default()
-    }
-
     /// Reports the faults of the log and of its tag, and returns its length in bytes. Blocks on
     /// disk.
     pub(crate) fn audit_logs(
@@ -270,7 +262,7 @@ impl Lsm {
     ) -> io::Result<u64> {
         if !matches!(LogTag::read(layout), Ok(Some(tag)) if tag == self.log_tag) {
             found(TreeFault {
-                path: layout.log_tag(),
+                path: layout.root().join(LogTag::FILE),
                 offset: None,
                 what: "not the tag of this log".into(),
             });

@@ -12,8 +12,8 @@ use crate::{
     commit::{CompleteOp, Condition, Op},
     error::Error,
     keys::{behind_key, checked_key, escaped_prefix, object_key, split_upload_key, upload_key},
+    merge::under,
     put::{PutWriter, Target, committed},
-    record::{Payload, Record},
     store::Store,
     types::{Committed, ObjectMeta, PARTS_MAX, Part, PartVersion, Upload, UploadId, UploadName},
     uploads::UploadRecord,
@@ -113,7 +113,12 @@ impl Uploads<'_> {
                 return Ok((parts, true));
             }
             let (number, record) = found?;
-            parts.push(part(number, record)?);
+            parts.push(Part {
+                number,
+                len: record.len,
+                version: PartVersion(record.file()?),
+                meta: record.meta,
+            });
         }
         Ok((parts, false))
     }
@@ -132,22 +137,15 @@ impl Uploads<'_> {
         max: usize,
     ) -> Result<(Vec<Upload>, bool), Error> {
         self.store.buckets().get(bucket)?;
-        let all = escaped_prefix(bucket, prefix);
         let begin = match after {
-            None => Bound::Included(all.clone()),
+            None => Bound::Unbounded,
             Some((key, None)) => Bound::Included(behind_key(bucket, key)),
             Some((key, Some(id))) => Bound::Excluded(upload_key(&object_key(bucket, key), id)),
         };
-        let begin = match &begin {
-            Bound::Included(at) | Bound::Excluded(at) if *at < all => Bound::Included(all.clone()),
-            _ => begin,
-        };
+        let (view, all) = (self.store.view(), escaped_prefix(bucket, prefix));
         let mut uploads = Vec::new();
-        for found in self.store.view().uploads(begin) {
+        for found in under(all, |begin| view.uploads(begin), begin) {
             let (tree_key, record) = found?;
-            if !tree_key.starts_with(&all) {
-                break;
-            }
             if uploads.len() == max {
                 return Ok((uploads, true));
             }
@@ -231,18 +229,6 @@ impl Uploads<'_> {
         let id = name.id;
         self.store.submit(Op::Abort { object_key, id })?;
         Ok(())
-    }
-}
-
-fn part(number: u16, record: Record) -> Result<Part, Error> {
-    match record.payload {
-        Payload::File { id } => Ok(Part {
-            number,
-            len: record.len,
-            meta: record.meta,
-            version: PartVersion(id),
-        }),
-        _ => Err(Error::corrupt("part without a file")),
     }
 }
 

@@ -73,7 +73,6 @@ pub enum Body {
 pub struct Parts {
     pin: Pin,
     manifest: Manifest,
-    len: u64,
 }
 
 /// Bytes of one part's file.
@@ -89,20 +88,7 @@ pub struct Segment {
 
 impl Parts {
     pub(crate) fn new(pin: Pin, manifest: Manifest) -> Self {
-        let len = manifest.parts.iter().map(|part| part.len).sum();
-        Self { pin, manifest, len }
-    }
-
-    /// Length of the whole object in bytes.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether the object has no bytes: an upload may consist of an empty part.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+        Self { pin, manifest }
     }
 
     /// Number of parts.
@@ -211,7 +197,6 @@ impl fmt::Debug for Parts {
         f.debug_struct("Parts")
             .field("id", &self.pin.id)
             .field("count", &self.count())
-            .field("len", &self.len)
             .finish_non_exhaustive()
     }
 }

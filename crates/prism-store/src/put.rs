@@ -48,8 +48,10 @@ pub(crate) enum Target {
     Part(UploadId, u16),
     /// A change of another primary.
     Prepare(Prepare),
-    /// A piece of a copy, which the caller refers to.
-    Piece,
+    /// A piece of a copy, which the caller refers to. It may go to a file although it is short.
+    Piece {
+        in_file: bool,
+    },
 }
 
 enum Sink {
@@ -102,39 +104,6 @@ impl Store {
 }
 
 impl PutWriter {
-    /// Begins to write a change of another primary. The caller has checked the names.
-    pub(crate) fn begin_prepare(store: &Arc<Inner>, prepare: Prepare) -> Result<Self, Error> {
-        let (len, change) = (prepare.body_len(), prepare.changes.first());
-        let object_key = change.map(|change| change.scope.object_key());
-        let is_part = change.is_some_and(|change| change.scope.upload.is_some());
-        let (target, object_key) = (Target::Prepare(prepare), object_key.unwrap_or_default());
-        let mut writer = Self::new(store, target, object_key, Some(len.unwrap_or(0)))?;
-        if len.is_some() {
-            writer.spill_early(is_part)?;
-        }
-        Ok(writer)
-    }
-
-    /// Begins a piece of a copy, which the caller commits.
-    pub(crate) fn begin_piece(
-        store: &Arc<Inner>,
-        object_key: Vec<u8>,
-        len: u64,
-        in_file: bool,
-    ) -> Result<Self, Error> {
-        let mut writer = Self::new(store, Target::Piece, object_key, Some(len))?;
-        writer.spill_early(in_file)?;
-        Ok(writer)
-    }
-
-    /// Makes the file of bytes that are to lie in one, or that are too long for the tree.
-    fn spill_early(&mut self, in_file: bool) -> Result<(), Error> {
-        match in_file || self.left() > self.store.config.inline_max as u64 {
-            true => self.spill(),
-            false => Ok(()),
-        }
-    }
-
     /// The announced bytes that are still to come.
     pub(crate) fn left(&self) -> u64 {
         self.expected.unwrap_or(0).saturating_sub(self.written)
@@ -152,7 +121,7 @@ impl PutWriter {
         Ok((id, bytes))
     }
 
-    /// The caller has checked the bucket or the upload.
+    /// The caller has checked the names, and the bucket or the upload.
     pub(crate) fn new(
         store: &Arc<Inner>,
         target: Target,
@@ -166,21 +135,28 @@ impl PutWriter {
         if matches!(target, Target::Object | Target::Part(..)) {
             store.check_copies(&object_key)?;
         }
-        let replaces_object = match &target {
-            Target::Object | Target::Piece => true,
-            Target::Prepare(prepare) => prepare.is_of_object(),
-            Target::Part(..) => false,
+        let is_long = announced > store.config.inline_max as u64;
+        let (is_part, in_file) = match &target {
+            // The caller may not block, so the first bytes that need a file make it.
+            Target::Object => (false, false),
+            Target::Part(..) => (true, true),
+            Target::Prepare(prepare) => {
+                let is_part = prepare
+                    .body()
+                    .is_some_and(|(scope, _)| scope.upload.is_some());
+                (is_part, is_part || is_long)
+            }
+            Target::Piece { in_file } => (false, *in_file || is_long),
         };
-        let replaces = match replaces_object {
-            true => store.replaceable(&object_key)?,
-            false => 0,
+        let replaces = match is_part {
+            false => store.replaceable(&object_key)?,
+            true => 0,
         };
         store.files.usage.check(Change {
             taken: announced,
             given: replaces,
         })?;
         store.files.check_room(announced)?;
-        let is_part = matches!(target, Target::Part(..));
         let mut writer = Self {
             store: Arc::clone(store),
             target,
@@ -191,7 +167,7 @@ impl PutWriter {
             next_room_check: ROOM_CHECK_INTERVAL,
             sink: Sink::Memory(Vec::new()),
         };
-        if is_part {
+        if in_file {
             writer.spill()?;
         }
         Ok(writer)
@@ -248,23 +224,33 @@ impl PutWriter {
         self.ready(meta, None)?.commit()
     }
 
-    /// Whether [`Store::commit_all`](crate::Store::commit_all) commits it together with others:
-    /// its bytes are in memory, and the store has no other replicas.
+    /// Whether [`Store::commit_all`] commits it together with others after `more` bytes: they
+    /// stay in memory, and the store has no other replicas.
     #[must_use]
-    pub fn goes_with_others(&self) -> bool {
-        matches!(self.sink, Sink::Memory(_)) && self.store.replicas.get().is_none()
+    pub fn goes_with_others(&self, more: u64) -> bool {
+        let fits = self.written.saturating_add(more) <= self.store.config.inline_max as u64;
+        fits && matches!(self.sink, Sink::Memory(_)) && self.store.replicas.get().is_none()
     }
 
-    pub(crate) fn finish_prepare(self) -> Result<Outcome, Error> {
+    /// Prepares the change of another primary as durably as configured. It takes effect when
+    /// that says that it is committed. Blocks on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk; [`Error::Busy`] and [`Error::NoSuchBucket`];
+    /// [`Error::Refused`] by the rules of replication.
+    pub fn prepare(self) -> Result<(), Error> {
         self.check_complete()?;
         let Target::Prepare(prepare) = self.target else {
             return Err(Error::WritesDisabled);
         };
-        let has_body = prepare.body_len().is_some();
+        let has_body = prepare.body().is_some();
         let id = self.store.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
         let op = Op::Prepare(prepare, has_body.then_some((bytes, id)));
-        commit_op(&self.store, op, id, file.as_ref())
+        match commit_op(&self.store, op, id, file.as_ref())?.refusal {
+            None => Ok(()),
+            Some(refusal) => Err(Error::Refused(refusal)),
+        }
     }
 
     fn check_complete(&self) -> Result<(), Error> {
@@ -277,11 +263,11 @@ impl PutWriter {
         }
     }
 
-    pub(crate) fn ready(
-        self,
-        meta: ObjectMeta,
-        condition: Option<Condition>,
-    ) -> Result<Ready, Error> {
+    /// The object, to be committed if the condition holds at that moment.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::MetaTooLarge`].
+    pub fn ready(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Commit, Error> {
         self.check_complete()?;
         let id = self.store.files.new_id()?;
         let object_key = self.object_key;
@@ -290,7 +276,8 @@ impl PutWriter {
             (Target::Object, _) => None,
             (Target::Part(upload, number), PutBytes::File(_)) => Some((upload, number)),
             // A part has a file from the start; the other two do not come here.
-            (Target::Part(..), PutBytes::Inline(_)) | (Target::Prepare(_) | Target::Piece, _) => {
+            (Target::Part(..), PutBytes::Inline(_))
+            | (Target::Prepare(_) | Target::Piece { .. }, _) => {
                 return Err(Error::WritesDisabled);
             }
         };
@@ -305,7 +292,7 @@ impl PutWriter {
             bytes,
             condition,
         });
-        Ok(Ready {
+        Ok(Commit {
             store: self.store,
             op,
             id,
@@ -375,19 +362,45 @@ impl PutWriter {
     }
 }
 
-/// An object that is complete, to be committed.
-pub(crate) struct Ready {
+/// An object, or a part, that is complete.
+#[must_use = "an object that is not committed is discarded"]
+pub struct Commit {
     store: Arc<Inner>,
-    pub(crate) op: Op,
+    op: Op,
     id: FileId,
     file: Option<File>,
-    pub(crate) len: u64,
+    len: u64,
 }
 
-impl Ready {
-    pub(crate) fn commit(self) -> Result<Committed, Error> {
+impl Commit {
+    /// Commits it as [`PutWriter::commit`] does, if the condition holds. Blocks on disk.
+    ///
+    /// # Errors
+    /// As for [`PutWriter::commit`]; [`Error::ConditionFailed`].
+    pub fn commit(self) -> Result<Committed, Error> {
         let outcome = commit_op(&self.store, self.op, self.id, self.file.as_ref())?;
         Ok(committed(&outcome, self.len))
+    }
+}
+
+impl Store {
+    /// Commits objects as [`Commit::commit`] does, with one flush of the disk if all of them
+    /// [go with others](PutWriter::goes_with_others). The results come in their order. Blocks
+    /// on disk.
+    pub fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, Error>> {
+        let store = &self.inner;
+        if store.replicas.get().is_some() || commits.iter().any(|commit| commit.file.is_some()) {
+            return commits.into_iter().map(Commit::commit).collect();
+        }
+        if let Err(error) = store.files.check_room(0) {
+            return commits.iter().map(|_| Err(error.clone())).collect();
+        }
+        let commits = commits.into_iter().map(|commit| (commit.op, commit.len));
+        let (ops, lens): (Vec<_>, Vec<_>) = commits.unzip();
+        let results = store.submit_all(ops).into_iter().zip(lens);
+        results
+            .map(|(result, len)| Ok(committed(&store.finish(result)?, len)))
+            .collect()
     }
 }
 

@@ -11,9 +11,9 @@ use crate::{
     types::{BucketInfo, ObjectMeta, Place, VersionId, Versioning, place},
 };
 
-/// The version of files' records, and of objects' records without a stamp.
+/// The version of files' records.
 const VERSION: u8 = 1;
-/// The version of objects' records with a stamp.
+/// The version of objects' records that name no version.
 const STAMPED: u8 = 2;
 /// The version of objects' records that name a version.
 const VERSIONED: u8 = 3;
@@ -101,6 +101,19 @@ impl Record {
         }
     }
 
+    /// A delete marker.
+    pub(crate) fn marker(stamp: Stamp, version: Option<VersionId>, created_ms: u64) -> Self {
+        let meta = ObjectMeta {
+            created_ms,
+            ..ObjectMeta::default()
+        };
+        Self {
+            stamp,
+            version,
+            ..Self::new(Payload::Marker, 0, meta)
+        }
+    }
+
     /// The bytes that its removal gives back at once. Files of parts are collected later.
     pub(crate) fn given_back(&self) -> u64 {
         match self.payload {
@@ -145,18 +158,15 @@ impl Record {
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let version = reader.u8()?;
         let kind = reader.u8()?;
-        let stamp = match version {
-            VERSION => Stamp::NONE,
-            STAMPED | VERSIONED => reader.stamp()?,
-            _ => return None,
-        };
+        let stamp = reader.stamp()?;
         let version = match version {
+            STAMPED => None,
             VERSIONED => Some(match reader.u8()? {
                 NAMED_NULL => VersionId::Null,
                 NAMED_BY_STAMP => VersionId::Of(reader.stamp()?),
                 _ => return None,
             }),
-            _ => None,
+            _ => return None,
         };
         let id = FileId::from_bytes(reader.array()?);
         let len = reader.u64()?;
@@ -175,6 +185,14 @@ impl Record {
             len,
             meta: reader.meta()?,
         })
+    }
+
+    /// The file of a part.
+    pub(crate) fn file(&self) -> Result<FileId, Error> {
+        match self.payload {
+            Payload::File { id } => Ok(id),
+            _ => Err(Error::corrupt("part without a file")),
+        }
     }
 
     pub(crate) fn id(&self) -> VersionId {
@@ -313,17 +331,6 @@ mod tests {
             record.payload = Payload::Marker;
             assert_eq!(Record::decode(&record.encode().unwrap()).unwrap(), record);
         }
-    }
-
-    #[test]
-    fn a_record_from_before_there_were_stamps_has_none() {
-        let bytes = record().encode().unwrap();
-        let old = [&[VERSION, bytes[1]], &bytes[2 + Stamp::LEN..]].concat();
-        let wanted = Record {
-            stamp: Stamp::NONE,
-            ..record()
-        };
-        assert_eq!(Record::decode(&old).unwrap(), wanted);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::{fs, io, path::Path};
 
 use crate::{
-    error::{Error, OpenError},
+    error::OpenError,
     files::Files,
     keys::split_object_key,
     layout::{FileId, SHARDS},
@@ -56,7 +56,7 @@ pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenEr
     find_dangling(&view, files, &mut report)?;
     let mut used = report.bytes;
     if files.usage.is_limited() {
-        used += view.inline_bytes().map_err(metadata)?;
+        used += view.inline_bytes()?;
     }
     files.usage.apply(Change {
         taken: used,
@@ -91,7 +91,7 @@ fn collect_orphans(
             report.foreign += 1;
             continue;
         };
-        if view.has_file(id).map_err(metadata)? {
+        if view.has_file(id)? {
             report.files += 1;
             continue;
         }
@@ -108,7 +108,7 @@ fn find_dangling(
     report: &mut RecoveryReport,
 ) -> Result<(), OpenError> {
     for file in view.files_after(None) {
-        let (id, record) = file.map_err(metadata)?;
+        let (id, record) = file?;
         report.bytes += record.len;
         let path = files.layout().file(id);
         if fs::metadata(&path).is_ok_and(|found| found.len() == record.len) {
@@ -124,8 +124,4 @@ fn find_dangling(
         }
     }
     Ok(())
-}
-
-fn metadata(error: Error) -> OpenError {
-    OpenError::Metadata(Box::new(error))
 }

@@ -4,7 +4,8 @@ use std::ops::Bound;
 
 use crate::{
     error::Error,
-    keys::{object_key, split_object_key},
+    keys::{behind, object_key, split_object_key},
+    merge::under,
     record::Record,
     store::Store,
     types::{Entry, KEY_MAX, Position, Step},
@@ -36,49 +37,29 @@ impl Store {
             return Err(Error::InvalidName("prefix or start_after too long"));
         }
         let all = object_key(bucket, prefix);
-        let mut bound = match begin {
+        let mut begin = match begin {
             Position::After(key) if !key.is_empty() => Bound::Excluded(object_key(bucket, key)),
             Position::Behind(prefix) if !prefix.is_empty() => {
                 Bound::Included(behind(bucket, prefix))
             }
-            _ => Bound::Included(all.clone()),
+            _ => Bound::Unbounded,
         };
         let view = self.view();
-        loop {
-            if matches!(&bound, Bound::Included(at) | Bound::Excluded(at) if *at < all) {
-                bound = Bound::Included(all.clone());
-            }
-            let mut skip = None;
-            for found in view.objects(bound) {
+        'skip: loop {
+            for found in under(all.clone(), |begin| view.objects(begin), begin) {
                 let (object_key, record) = found?;
-                if !object_key.starts_with(&all) {
-                    break;
-                }
                 match visit(entry(&object_key, record)?) {
                     Step::Entry => {}
                     Step::Behind(prefix) => {
-                        skip = Some(behind(bucket, &prefix));
-                        break;
+                        begin = Bound::Included(behind(bucket, &prefix));
+                        continue 'skip;
                     }
                     Step::End => break,
                 }
             }
-            match skip {
-                Some(next) => bound = Bound::Included(next),
-                None => return Ok(()),
-            }
+            return Ok(());
         }
     }
-}
-
-/// The least tree key greater than those of all keys that begin with `prefix`.
-/// Its last byte is one of UTF-8, or of a bucket's name: never the greatest.
-pub(crate) fn behind(bucket: &str, prefix: &str) -> Vec<u8> {
-    let mut out = object_key(bucket, prefix);
-    if let Some(last) = out.last_mut() {
-        *last = last.saturating_add(1);
-    }
-    out
 }
 
 fn entry(object_key: &[u8], record: Record) -> Result<Entry, Error> {

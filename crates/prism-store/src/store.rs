@@ -64,8 +64,8 @@ impl Store {
             recovery,
             identity,
         };
-        inner.load().map_err(OpenError::from_store)?;
-        inner.collect_all().map_err(OpenError::from_store)?;
+        inner.load()?;
+        inner.collect_all()?;
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -108,12 +108,6 @@ impl Store {
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.inner.committer.batches()
-    }
-
-    /// Whether an object of this length is kept in the tree, without a file of its own.
-    #[must_use]
-    pub fn fits_in_tree(&self, len: u64) -> bool {
-        len <= self.inner.config.inline_max as u64
     }
 
     pub(crate) fn view(&self) -> View<'_> {

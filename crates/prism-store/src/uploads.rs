@@ -8,8 +8,9 @@ use crate::{
 };
 use prism_replica::Stamp;
 
+/// The version of manifests.
 const VERSION: u8 = 1;
-/// The version of uploads' records with a stamp.
+/// The version of uploads' records.
 const STAMPED: u8 = 2;
 
 /// A value of the tree `uploads`: the metadata of the future object.
@@ -56,13 +57,13 @@ impl UploadRecord {
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
         decode(value, "upload record", |reader| {
-            let stamp = match reader.u8()? {
-                VERSION => Stamp::NONE,
-                STAMPED => reader.stamp()?,
-                _ => return None,
-            };
-            let meta = reader.meta()?;
-            Some(Self { stamp, meta })
+            if reader.u8()? != STAMPED {
+                return None;
+            }
+            Some(Self {
+                stamp: reader.stamp()?,
+                meta: reader.meta()?,
+            })
         })
     }
 }

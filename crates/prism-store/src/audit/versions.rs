@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fs,
-    io::{self, ErrorKind::NotFound, Read},
+    io::{self, Cursor, ErrorKind::NotFound, Read},
     path::{Path, PathBuf},
 };
 
@@ -19,12 +19,15 @@ const READ_LEN: usize = 256 * 1024;
 /// Longest version that is read: 4 million files.
 const VERSION_MAX: u64 = 256 << 20;
 
-/// The number of a keyspace's present version, or its damage. `None` if there is no version yet.
-pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFault>> {
+/// Files of a tree, with their checksums.
+type Files = Vec<(PathBuf, u128)>;
+
+/// The files of a keyspace's present version, or its damage. None if there is no version yet.
+pub(super) fn current(keyspace: &Path) -> io::Result<Result<Files, TreeFault>> {
     for _ in 0..LOOKS {
         let pointer = keyspace.join("current");
         let Some(bytes) = present(fs::read(&pointer), NotFound)? else {
-            return Ok(Ok(None));
+            break;
         };
         let Some((number, checksum)) = parse_pointer(&bytes) else {
             return Ok(Err(fault(pointer, "is unreadable")));
@@ -36,14 +39,17 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Option<u64>, TreeFau
             None => None,
         };
         match version {
-            Some(version) if xxh3_128(&version) == checksum => return Ok(Ok(Some(number))),
+            Some(version) if xxh3_128(&version) == checksum => {
+                let files = listed(keyspace, &version);
+                return Ok(files.ok_or_else(|| fault(path, "cannot be read")));
+            }
             // A newer version may have come meanwhile.
             _ if present(fs::read(&pointer), NotFound)? != Some(bytes) => {}
             Some(_) => return Ok(Err(fault(path, "differs from its checksum"))),
             None => return Ok(Err(fault(path, "missing"))),
         }
     }
-    Ok(Ok(None))
+    Ok(Ok(Files::new()))
 }
 
 fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
@@ -62,32 +68,24 @@ pub(crate) fn tables(
 ) -> io::Result<()> {
     let mut done = HashSet::new();
     'again: for _ in 0..LOOKS {
-        let number = match current(keyspace)? {
-            Ok(Some(number)) => number,
-            Ok(None) => break,
+        let files = match current(keyspace)? {
+            Ok(files) => files,
             Err(fault) => {
                 found(fault);
                 break;
             }
         };
-        let version = keyspace.join(format!("v{number}"));
-        let Some(files) = listed(keyspace, &version) else {
-            if current(keyspace)?.is_ok_and(|now| now != Some(number)) {
-                continue;
-            }
-            found(fault(version, "cannot be read"));
-            break;
-        };
         for (path, checksum) in files {
             if done.contains(&path) {
                 continue;
             }
+            let is_named = |files: Files| files.iter().any(|(named, _)| *named == path);
             match present(hash(&path, pace), NotFound)? {
                 Some(None) => return Ok(()),
                 Some(Some(sum)) if sum == checksum => {}
                 Some(Some(_)) => found(fault(path.clone(), "differs from its checksum")),
                 // Compaction has replaced it, or it is lost.
-                None if current(keyspace)?.is_ok_and(|now| now == Some(number)) => {
+                None if current(keyspace)?.is_ok_and(is_named) => {
                     found(fault(path.clone(), "missing"));
                 }
                 None => continue 'again,
@@ -99,32 +97,31 @@ pub(crate) fn tables(
     Ok(())
 }
 
-/// The files that a version names, with their checksums.
-fn listed(keyspace: &Path, version: &Path) -> Option<Vec<(PathBuf, u128)>> {
-    let archive = sfa::Reader::new(version).ok()?;
+/// The files that a version names.
+fn listed(keyspace: &Path, version: &[u8]) -> Option<Files> {
+    let archive = sfa::Reader::from_reader(&mut Cursor::new(version)).ok()?;
     let section = |name: &[u8]| {
         let entry = archive.toc().section(name)?;
-        let mut bytes = Vec::new();
-        let reader = entry.buf_reader(version).ok()?;
-        reader.take(VERSION_MAX).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
+        let start = usize::try_from(entry.pos()).ok()?;
+        let section = version.get(start..)?;
+        section
+            .get(..usize::try_from(entry.len()).ok()?)
+            .map(Reader)
     };
-    let mut files = Vec::new();
-    let tables = section(b"tables")?;
-    let mut rest = Reader(&tables);
-    for _ in 0..rest.u8()? {
-        for _ in 0..rest.u8()? {
-            for _ in 0..u32::from_le_bytes(rest.array()?) {
-                let (id, checksum) = file(&mut rest)?;
-                rest.array::<8>()?;
+    let mut files = Files::new();
+    let mut tables = section(b"tables")?;
+    for _ in 0..tables.u8()? {
+        for _ in 0..tables.u8()? {
+            for _ in 0..u32::from_le_bytes(tables.array()?) {
+                let (id, checksum) = file(&mut tables)?;
+                tables.array::<8>()?;
                 files.push((keyspace.join("tables").join(id.to_string()), checksum));
             }
         }
     }
-    let blobs = section(b"blob_files")?;
-    let mut rest = Reader(&blobs);
-    for _ in 0..u32::from_le_bytes(rest.array()?) {
-        let (id, checksum) = file(&mut rest)?;
+    let mut blobs = section(b"blob_files")?;
+    for _ in 0..u32::from_le_bytes(blobs.array()?) {
+        let (id, checksum) = file(&mut blobs)?;
         files.push((keyspace.join("blobs").join(id.to_string()), checksum));
     }
     Some(files)

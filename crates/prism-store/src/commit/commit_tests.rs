@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-use prism_replica::Stamp;
+use prism_replica::{Bucket, Stamp};
 
 use super::*;
 use crate::{
@@ -50,7 +50,8 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
+    store.buckets().accept_record("b", &bucket).unwrap();
     let inner = &store.inner;
     let given = || {
         let (stamp, versioning) = (inner.committer.stamp(1, None), Versioning::Never);

@@ -31,7 +31,7 @@ pub(crate) use op::{
 };
 pub(crate) use stage::{check, effective_versioning, open_bucket, present};
 pub(crate) use take_in::own_versions;
-pub(crate) use taken::{TakeInOp, Taken, TakenVersion};
+pub(crate) use taken::{Fetched, TakeInOp, Taken};
 pub(crate) use versions::version_of;
 
 use crate::{
@@ -92,7 +92,7 @@ impl Inner {
     /// One result per operation, in order.
     fn commit(&self, ops: Vec<Queued>) -> Vec<OpResult> {
         let mut shards = BTreeSet::new();
-        let mut batch = self.lsm.batch();
+        let mut batch = Batch::default();
         let view = self.lsm.view();
         let mut results: Vec<OpResult> = ops
             .into_iter()

@@ -273,19 +273,6 @@ impl Op {
         }
     }
 
-    /// Whether other replicas make this change as well.
-    pub(crate) fn is_replicated(&self) -> bool {
-        matches!(
-            self,
-            Self::Put(_)
-                | Self::Delete(_)
-                | Self::Change { .. }
-                | Self::CreateUpload { .. }
-                | Self::Complete(_)
-                | Self::Abort { .. }
-        )
-    }
-
     fn keys(&self) -> Keys<'_> {
         match self {
             Self::Put(put) => Keys::one(&put.object_key, put.part),
@@ -306,8 +293,9 @@ impl Op {
             },
             Self::Discard(discard) => Keys::of_scopes(discard.scopes.iter()),
             Self::TakeIn(op) => match &op.taken {
-                Taken::Parts(..) | Taken::Versions(_) => Keys::Alone,
-                _ => Keys::of_scope(&op.scope),
+                Taken::Scope(fetched) if fetched.manifest.is_none() => Keys::of_scope(&op.scope),
+                Taken::Upload(_) => Keys::of_scope(&op.scope),
+                Taken::Scope(_) | Taken::Versions(_) => Keys::Alone,
             },
             Self::SetBucket { .. }
             | Self::ForgetBucket { .. }

@@ -167,19 +167,14 @@ fn receipt(
 
 /// The scopes on which a change builds: an upload, and parts with these stamps.
 fn implied(change: &ScopedChange) -> Vec<(Scope, Option<Stamp>)> {
-    let of_upload = |id, number| Scope {
-        upload: Some((id, number)),
-        ..change.scope.clone()
-    };
+    let of_upload = |id, part| change.scope.clone().with_upload(id, part);
     match (change.change.what(), change.scope.upload) {
         (Change::Write { .. }, Some((id, _))) => vec![(of_upload(id, None), None)],
         (Change::Complete { upload, parts, .. }, _) => {
             let parts = parts.iter();
-            let parts =
-                parts.map(|(number, stamp)| (of_upload(*upload, Some(*number)), Some(*stamp)));
-            std::iter::once((of_upload(*upload, None), None))
-                .chain(parts)
-                .collect()
+            let parts = parts.map(|(n, stamp)| (of_upload(*upload, Some(*n)), Some(*stamp)));
+            let upload = (of_upload(*upload, None), None);
+            std::iter::once(upload).chain(parts).collect()
         }
         _ => Vec::new(),
     }

@@ -163,12 +163,9 @@ pub(super) fn manifest_of<T>(
         let record = view.part(upload, *number)?;
         let record = record.filter(|record| is_seen(record, seen));
         let record = record.ok_or(Error::PartChanged)?;
-        let Payload::File { id: file } = record.payload else {
-            return Err(Error::corrupt("part without a file"));
-        };
         parts.push(ManifestPart {
             number: *number,
-            file,
+            file: record.file()?,
             len: record.len,
             headers: record.meta.headers,
         });

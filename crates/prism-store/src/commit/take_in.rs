@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{
-    DiscardOp, Freed, TakeInOp, Taken, TakenVersion,
+    DiscardOp, Fetched, Freed, TakeInOp, Taken,
     op::Mark,
     prepare::current,
     stage::{Stage, existing},
@@ -17,8 +17,8 @@ use crate::{
     keys::{part_key, upload_key, version_key},
     layout::FileId,
     record::{Payload, Record},
-    replica::Scope,
-    types::{BucketInfo, Place, VersionId, Versioning},
+    replica::{Scope, VersionSummary},
+    types::{BucketInfo, Place, VersionId, Versioning, place},
     uploads::UploadRecord,
     view::{View, holds},
 };
@@ -48,13 +48,13 @@ impl Stage<'_> {
         // A part without its upload would never be found again.
         let is_wanted = is_wanted && has_place_for(self.view, &scope)?;
         match op.taken {
-            taken if !is_wanted => self.free_files(&taken),
+            taken if !is_wanted => self.free_files(taken.files()),
             Taken::Upload(upload) => self.replace_upload(&scope, &upload)?,
             Taken::Versions(versions) => {
                 self.replace_versions(&scope.object_key(), versions)?;
                 self.note_last(&scope.object_key(), stamp);
             }
-            taken => self.replace_scope(&scope, taken, since.is_none())?,
+            Taken::Scope(fetched) => self.replace_scope(&scope, fetched, since.is_none())?,
         }
         self.outcome.found = usize::from(is_wanted);
         match since {
@@ -63,8 +63,8 @@ impl Stage<'_> {
         }
     }
 
-    fn free_files(&mut self, taken: &Taken) {
-        let unused = taken.files().into_iter().map(Freed::File);
+    fn free_files(&mut self, unused: impl IntoIterator<Item = FileId>) {
+        let unused = unused.into_iter().map(Freed::File);
         self.outcome.freed.extend(unused);
     }
 
@@ -72,23 +72,20 @@ impl Stage<'_> {
     fn replace_versions(
         &mut self,
         object_key: &[u8],
-        versions: Vec<TakenVersion>,
+        versions: Vec<(VersionSummary, Option<Fetched>)>,
     ) -> Result<(), Error> {
         let own = own_versions(self.view, object_key)?;
-        let stays = |place: &Place, own: &Record| {
-            let found = versions.binary_search_by(|v| v.place.cmp(place));
-            let wanted = found.ok().and_then(|at| versions.get(at));
-            wanted.is_some_and(|wanted| wanted.is(own))
+        let stays = |at: &Place, own: &Record| {
+            let found = versions.binary_search_by_key(at, |(wanted, _)| place(wanted.at));
+            let wanted = found.ok().and_then(|index| versions.get(index));
+            wanted.is_some_and(|(wanted, _)| wanted.is(own))
         };
-        let (staying, lost): (BTreeMap<_, _>, BTreeMap<_, _>) = own
-            .into_iter()
-            .partition(|(place, (own, _))| stays(place, own));
+        let (staying, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            own.into_iter().partition(|(at, (own, _))| stays(at, own));
         let fetched = versions.iter();
-        let fetched = fetched.filter(|version| !staying.contains_key(&version.place));
-        let len = fetched
-            .filter_map(|version| version.taken.as_ref())
-            .map(Taken::len)
-            .sum();
+        let fetched = fetched.filter(|(version, _)| !staying.contains_key(&place(version.at)));
+        let fetched = fetched.filter_map(|(_, fetched)| fetched.as_ref());
+        let len = fetched.map(|fetched| fetched.record.len).sum();
         let given = lost.values().map(|(own, _)| own.given_back()).sum();
         self.admit(len, given)?;
         // These come first: the last write of a key counts.
@@ -98,17 +95,18 @@ impl Stage<'_> {
             self.remove_version(object_key, &place, false);
             self.lose(Some(own));
         }
-        for (index, version) in versions.into_iter().enumerate() {
-            let at = version_key(object_key, &version.place);
-            let record = match (staying.get(&version.place), version.taken) {
-                (Some((own, is_current)), taken) => {
-                    taken.iter().for_each(|taken| self.free_files(taken));
+        for (index, (version, fetched)) in versions.into_iter().enumerate() {
+            let place = place(version.at);
+            let at = version_key(object_key, &place);
+            let record = match (staying.get(&place), fetched) {
+                (Some((own, is_current)), fetched) => {
+                    self.free_files(fetched.iter().flat_map(Fetched::files));
                     if !is_current {
                         self.batch.remove(&self.lsm.versions, at.as_slice());
                     }
                     own.clone()
                 }
-                (None, Some(taken)) => self.insert_taken(taken)?,
+                (None, Some(fetched)) => self.insert_fetched(fetched)?,
                 // The version was here when the replicas were compared, and is gone now.
                 (None, None) => return Err(Error::Unsettled),
             };
@@ -119,33 +117,22 @@ impl Stage<'_> {
             }
             self.batch.insert(&self.lsm.versions, at, value);
             if record.id() == VersionId::Null {
-                let place = version.place;
                 self.batch.insert(&self.lsm.nulls, object_key, place);
             }
         }
         Ok(())
     }
 
-    fn insert_taken(&mut self, taken: Taken) -> Result<Record, Error> {
-        match taken {
-            Taken::Whole(record, id, bytes) => {
-                self.insert_bytes(id, bytes);
-                Ok(record)
-            }
-            Taken::Parts(record, id, manifest, files) => {
-                for (file, described) in files {
-                    self.insert_bytes(file, described);
-                }
-                let manifest = manifest.encode()?;
-                self.batch
-                    .insert(&self.lsm.manifests, id.to_bytes(), manifest);
-                Ok(record)
-            }
-            Taken::Marker(record) => Ok(record),
-            Taken::Upload(_) | Taken::Versions(_) => {
-                Err(Error::corrupt("an upload in place of an object"))
-            }
+    fn insert_fetched(&mut self, fetched: Fetched) -> Result<Record, Error> {
+        for (id, bytes) in fetched.bytes {
+            self.insert_bytes(id, bytes);
         }
+        if let Some((id, manifest)) = fetched.manifest {
+            let manifests = &self.lsm.manifests;
+            self.batch
+                .insert(manifests, id.to_bytes(), manifest.encode()?);
+        }
+        Ok(fetched.record)
     }
 
     fn replace_upload(&mut self, scope: &Scope, upload: &UploadRecord) -> Result<(), Error> {
@@ -161,14 +148,14 @@ impl Stage<'_> {
     fn replace_scope(
         &mut self,
         scope: &Scope,
-        taken: Taken,
+        fetched: Fetched,
         is_damaged: bool,
     ) -> Result<(), Error> {
         let object_key = scope.object_key();
         let lost = current(self.view, scope)?;
         let given = lost.as_ref().map_or(0, Record::given_back);
-        self.admit(taken.len(), given)?;
-        let record = self.insert_taken(taken)?.encode()?;
+        self.admit(fetched.record.len, given)?;
+        let record = self.insert_fetched(fetched)?.encode()?;
         match lost.as_ref().map(|lost| lost.payload) {
             // The list of its parts may be unreadable.
             Some(Payload::Parts { id }) if is_damaged => {

@@ -5,8 +5,7 @@ use prism_replica::Stamp;
 use crate::{
     layout::FileId,
     record::{PutBytes, Record},
-    replica::Scope,
-    types::{Place, VersionId},
+    replica::{Scope, VersionSummary},
     uploads::{Manifest, UploadRecord},
 };
 
@@ -22,53 +21,40 @@ pub(crate) struct TakeInOp {
     pub(crate) taken: Taken,
 }
 
-/// The contents of a copy. Its files have their names.
+/// The contents of a copy.
 pub(crate) enum Taken {
     /// An object, or a part.
-    Whole(Record, FileId, PutBytes),
-    /// An object of several files.
-    Parts(Record, FileId, Manifest, Vec<(FileId, PutBytes)>),
+    Scope(Fetched),
     Upload(UploadRecord),
-    /// A delete marker.
-    Marker(Record),
-    /// All versions of a key, the newest first.
-    Versions(Vec<TakenVersion>),
+    /// All versions of a key, the newest first. The store has those that were not fetched.
+    Versions(Vec<(VersionSummary, Option<Fetched>)>),
 }
 
-pub(crate) struct TakenVersion {
-    pub(crate) place: Place,
-    pub(crate) version: Option<VersionId>,
-    /// The stamp of the version itself.
-    pub(crate) stamp: Stamp,
-    /// The copy; none if the store has the version.
-    pub(crate) taken: Option<Taken>,
-}
-
-impl TakenVersion {
-    /// Whether this record is of the same state of the version.
-    pub(crate) fn is(&self, record: &Record) -> bool {
-        record.stamp == self.stamp && record.version == self.version
-    }
+/// The copy of an object, a part or a version. Its files have their names.
+pub(crate) struct Fetched {
+    pub(crate) record: Record,
+    /// The bytes, or those of each part; none of a delete marker.
+    pub(crate) bytes: Vec<(FileId, PutBytes)>,
+    /// The parts, by the id in the record.
+    pub(crate) manifest: Option<(FileId, Manifest)>,
 }
 
 impl Taken {
-    /// The length of an object or a part, in bytes.
-    pub(super) fn len(&self) -> u64 {
-        match self {
-            Self::Whole(record, ..) | Self::Parts(record, ..) => record.len,
-            Self::Upload(_) | Self::Marker(_) | Self::Versions(_) => 0,
-        }
-    }
-
     pub(super) fn files(&self) -> Vec<FileId> {
         match self {
-            Self::Whole(_, id, PutBytes::File(_)) => vec![*id],
-            Self::Parts(_, _, _, files) => files.iter().map(|(id, _)| *id).collect(),
+            Self::Scope(fetched) => fetched.files().collect(),
+            Self::Upload(_) => Vec::new(),
             Self::Versions(versions) => {
-                let taken = versions.iter().filter_map(|version| version.taken.as_ref());
-                taken.flat_map(Self::files).collect()
+                let fetched = versions.iter().filter_map(|(_, fetched)| fetched.as_ref());
+                fetched.flat_map(Fetched::files).collect()
             }
-            Self::Whole(..) | Self::Upload(_) | Self::Marker(_) => Vec::new(),
         }
+    }
+}
+
+impl Fetched {
+    pub(super) fn files(&self) -> impl Iterator<Item = FileId> {
+        let files = self.bytes.iter();
+        files.filter_map(|(id, bytes)| matches!(bytes, PutBytes::File(_)).then_some(*id))
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     keys::{bucket_of, version_key},
     record::{Payload, Record},
-    types::{ObjectMeta, Place, Removed, VersionId, Versioning, place},
+    types::{Place, Removed, VersionId, Versioning, place},
     view::View,
 };
 
@@ -58,17 +58,9 @@ impl Stage<'_> {
             self.remember_deletion(object_key, how.stamp);
             return Ok(None);
         };
-        let marker = Record {
-            stamp: next.stamp,
-            version: Some(version),
-            payload: Payload::Marker,
-            len: 0,
-            meta: ObjectMeta {
-                // From the stamp, so that all replicas have the same.
-                created_ms: next.stamp.time_us / 1000,
-                ..ObjectMeta::default()
-            },
-        };
+        // The time is that of the stamp, so that all replicas have the same.
+        let created_ms = next.stamp.time_us / 1000;
+        let marker = Record::marker(next.stamp, Some(version), created_ms);
         self.insert_version(object_key, &marker)?;
         Ok(Some(Removed {
             version,

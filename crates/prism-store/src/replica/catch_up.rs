@@ -1,7 +1,7 @@
 //! Pages of what a store has, for another replica to compare, and the deletions that the
 //! comparison leads to.
 
-use std::{collections::HashMap, iter, ops::Bound};
+use std::{collections::HashSet, iter, ops::Bound};
 
 use prism_replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::Scope;
 use crate::{
     commit::{DiscardOp, Op, When},
     error::Error,
-    keys::{bucket_prefix, escaped_prefix, split_object_key, split_upload_key, upload_key},
+    keys::{bucket_prefix, escaped_prefix, split_upload_key, upload_key},
     merge::{merged, under},
     store::Store,
     types::{VERSIONS_MAX, check_bucket},
@@ -19,8 +19,6 @@ use crate::{
 
 /// Most scopes of one page: below 8 MiB as JSON with the longest keys.
 const PAGE_MAX: usize = 1000;
-/// Scopes of a deleted bucket that are removed in one commit.
-const PURGED_AT_ONCE: usize = 100;
 /// Most keys or uploads looked at for one page.
 const SEEN_MAX: usize = 20_000;
 
@@ -81,7 +79,7 @@ impl CatchUp<'_> {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
         let life = self.life(request.bucket)?;
-        let page = self.page_up_to(request, None, PAGE_MAX, wanted)?;
+        let page = self.page_up_to(request, None, wanted)?;
         match self.life(request.bucket)? == life {
             true => Ok(ScopePage { life, ..page }),
             false => Err(Error::Unsettled),
@@ -108,7 +106,7 @@ impl CatchUp<'_> {
             return Err(Error::Unsettled);
         }
         let mut missing = Missing::default();
-        let theirs: HashMap<&Scope, Stamp> = page.items.iter().map(|(s, t)| (s, *t)).collect();
+        let theirs: HashSet<&Scope> = page.items.iter().map(|(scope, _)| scope).collect();
         let view = self.store.view();
         for (scope, stamp) in &page.items {
             if missed(since, holds(&view, scope)?, Some(*stamp)) == Missed::Take {
@@ -120,11 +118,10 @@ impl CatchUp<'_> {
         loop {
             let after = begin.as_ref();
             let next = PageRequest { after, ..request };
-            let mine = self.page_up_to(next, page.end.as_ref(), PAGE_MAX, &wanted)?;
+            let mine = self.page_up_to(next, page.end.as_ref(), &wanted)?;
             for (scope, stamp) in mine.items {
-                if !theirs.contains_key(&scope)
-                    && missed(since, Some(stamp), None) == Missed::Remove
-                {
+                let is_gone = missed(since, Some(stamp), None) == Missed::Remove;
+                if is_gone && !theirs.contains(&scope) {
                     missing.remove.push(scope);
                 }
             }
@@ -141,7 +138,7 @@ impl CatchUp<'_> {
     /// # Errors
     /// [`Error::OtherEpoch`] if this store is not in the epoch `since` any more.
     pub fn remove_missing(&self, scopes: Vec<Scope>, since: u64) -> Result<(), Error> {
-        self.discard(scopes, Some(since), When::In(since))
+        self.discard(scopes, Some(since), false, When::In(since))
     }
 
     /// The scopes that this store has, or has open changes of, and does not own. May block
@@ -154,17 +151,27 @@ impl CatchUp<'_> {
         request: PageRequest<'_>,
         has_place: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
-        let mut page = self.page(request, |key| !has_place(key))?;
+        let page = self.page(request, |key| !has_place(key))?;
+        Ok(self.with_open(request, page, |key| !has_place(key)))
+    }
+
+    /// The page without parts, which go with their uploads. The first page of objects gets the
+    /// scopes of open changes, too.
+    fn with_open(
+        &self,
+        request: PageRequest<'_>,
+        mut page: ScopePage,
+        wanted: impl Fn(&str) -> bool,
+    ) -> ScopePage {
         page.items.retain(|(scope, _)| scope.part().is_none());
         if request.after.is_none() && !request.uploads {
             let index = &self.store.inner.committer.index;
-            let open = index.select(|entry| {
-                entry.scope.bucket == request.bucket && !has_place(&entry.scope.key)
-            });
+            let open = index
+                .select(|entry| entry.scope.bucket == request.bucket && wanted(&entry.scope.key));
             let open = open.into_iter().map(|(scope, open)| (scope, open.stamp));
             page.items.extend(open);
         }
-        Ok(page)
+        page
     }
 
     /// Removes the scopes that this store does not own as of `epoch`. Blocks on disk.
@@ -172,7 +179,7 @@ impl CatchUp<'_> {
     /// # Errors
     /// [`Error::OtherEpoch`] if this store is in another epoch.
     pub fn remove_without_place(&self, scopes: Vec<Scope>, epoch: u64) -> Result<(), Error> {
-        self.discard(scopes, None, When::In(epoch))
+        self.discard(scopes, None, false, When::In(epoch))
     }
 
     /// Whether there is an object, or a version, of a key that is wanted.
@@ -181,96 +188,79 @@ impl CatchUp<'_> {
         bucket: &str,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<bool, Error> {
-        let mut after = None;
-        loop {
-            let request = PageRequest {
-                bucket,
-                uploads: false,
-                after: after.as_ref(),
-            };
-            let page = self.page_up_to(request, None, 1, &wanted)?;
-            match page.end {
-                _ if !page.items.is_empty() => return Ok(true),
-                Some(end) => after = Some(end),
-                None => return Ok(false),
+        let view = self.store.view();
+        let request = PageRequest {
+            bucket,
+            uploads: false,
+            after: None,
+        };
+        for found in objects(&view, request) {
+            if wanted(&found?.0.key) {
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 
     /// See [`Buckets::purge`](crate::Buckets::purge).
     pub(crate) fn purge_bucket(&self, bucket: &str) -> Result<(), Error> {
         for uploads in [true, false] {
+            let request = PageRequest {
+                bucket,
+                uploads,
+                after: None,
+            };
             loop {
                 if self.store.view().bucket(bucket)?.is_some() {
                     return Err(Error::AlreadyExists);
                 }
-                let request = PageRequest {
-                    bucket,
-                    uploads,
-                    after: None,
-                };
-                let page = self.page_up_to(request, None, PAGE_MAX, |_| true)?;
-                let mut scopes: Vec<Scope> = page.items.into_iter().map(|(s, _)| s).collect();
-                scopes.retain(|scope| scope.part().is_none());
-                let index = &self.store.inner.committer.index;
-                let open = index.select(|entry| entry.scope.bucket == bucket);
-                scopes.extend(open.into_iter().map(|(scope, _)| scope));
-                if scopes.is_empty() {
+                let page = self.page_up_to(request, None, |_| true)?;
+                let page = self.with_open(request, page, |_| true);
+                if page.items.is_empty() {
                     break;
                 }
-                // Few at a time: each may have many versions.
-                for some in scopes.chunks(PURGED_AT_ONCE) {
-                    let op = Op::Discard(DiscardOp {
-                        scopes: some.to_vec(),
-                        since: None,
-                        of_gone: true,
-                    });
-                    self.store.submit(op)?;
-                }
+                let scopes = page.items.into_iter().map(|(scope, _)| scope).collect();
+                self.discard(scopes, None, true, When::Always)?;
             }
         }
         Ok(())
     }
 
     /// Removes scopes, in commits of a bounded number of versions.
-    fn discard(&self, scopes: Vec<Scope>, since: Option<u64>, when: When) -> Result<(), Error> {
-        let submit = |scopes: Vec<Scope>| match scopes.is_empty() {
-            true => Ok(()),
-            false => {
-                let op = Op::Discard(DiscardOp {
-                    scopes,
-                    since,
-                    of_gone: false,
-                });
-                self.store.submit_when(op, when).map(drop)
-            }
-        };
+    fn discard(
+        &self,
+        scopes: Vec<Scope>,
+        since: Option<u64>,
+        of_gone: bool,
+        when: When,
+    ) -> Result<(), Error> {
         let (mut now, mut weight) = (Vec::new(), 0);
-        for scope in scopes {
-            let object_key = scope.object_key();
-            let versions = match scope.upload {
-                None => self
-                    .store
-                    .view()
-                    .count_versions(&object_key, VERSIONS_MAX)?,
-                Some(_) => 0,
-            };
-            weight += 1 + versions;
+        let mut left = scopes.into_iter().peekable();
+        while let Some(scope) = left.next() {
+            if scope.upload.is_none() {
+                let view = self.store.view();
+                weight += view.count_versions(&scope.object_key(), VERSIONS_MAX)?;
+            }
+            weight += 1;
             now.push(scope);
-            if weight >= VERSIONS_MAX {
-                submit(std::mem::take(&mut now))?;
+            if weight >= VERSIONS_MAX || left.peek().is_none() {
+                let op = Op::Discard(DiscardOp {
+                    scopes: std::mem::take(&mut now),
+                    since,
+                    of_gone,
+                });
+                self.store.submit_when(op, when)?;
                 weight = 0;
             }
         }
-        submit(now)
+        Ok(())
     }
 
-    /// A page of at most `max` scopes, none of them behind `end`.
+    /// A page of scopes, none of them behind `end`.
     fn page_up_to(
         &self,
         request: PageRequest<'_>,
         end: Option<&Scope>,
-        max: usize,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<ScopePage, Error> {
         check_bucket(request.bucket)?;
@@ -289,7 +279,7 @@ impl CatchUp<'_> {
             if wanted(&scope.key) {
                 page.items.push((scope.clone(), stamp));
             }
-            if page.items.len() >= max || seen >= SEEN_MAX {
+            if page.items.len() >= PAGE_MAX || seen >= SEEN_MAX {
                 page.end = Some(scope);
                 break;
             }
@@ -322,9 +312,7 @@ fn objects<'v>(
     });
     keys.map(move |found| {
         let (tree_key, stamp) = found?;
-        let split = split_object_key(&tree_key);
-        let (_, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
-        Ok((Scope::object(request.bucket, key), stamp))
+        Ok((Scope::of_object_key(&tree_key)?, stamp))
     })
 }
 
@@ -346,11 +334,7 @@ fn uploads<'v>(
         let upload = found.and_then(|(tree_key, record)| {
             let split = split_upload_key(&tree_key);
             let (key, id) = split.ok_or_else(|| Error::corrupt("upload key"))?;
-            let upload = Some((id, None));
-            let scope = Scope {
-                upload,
-                ..Scope::object(request.bucket, &key)
-            };
+            let scope = Scope::object(request.bucket, &key).with_upload(id, None);
             Ok((scope, id, record.stamp))
         });
         let (scope, id, stamp) = match upload {
@@ -364,14 +348,8 @@ fn uploads<'v>(
         let parts = wanted(&scope.key).then(|| view.parts(id, part.unwrap_or(0)));
         let parts = parts.into_iter().flatten().map(move |found| {
             let (number, record) = found?;
-            let upload = Some((id, Some(number)));
-            Ok((
-                Scope {
-                    upload,
-                    ..scope.clone()
-                },
-                record.stamp,
-            ))
+            let scope = scope.clone().with_upload(id, Some(number));
+            Ok((scope, record.stamp))
         });
         Box::new(own.into_iter().chain(parts))
     })

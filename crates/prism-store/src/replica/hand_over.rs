@@ -182,9 +182,7 @@ impl CatchUp<'_> {
         let Some(record) = view.part(id, number)? else {
             return Ok(None);
         };
-        let Payload::File { id: file } = record.payload else {
-            return Err(Error::corrupt("part without a file"));
-        };
+        let file = record.file()?;
         // A missing file means that the part was replaced: the other store will ask again.
         let opened = CheckedFile::open(&self.store.inner, file, || view.file(file))?;
         let handed = Handed::new(record.stamp, record.meta, Some(record.len));

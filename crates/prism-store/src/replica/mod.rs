@@ -28,7 +28,7 @@ pub use take_in::TakeIn;
 
 use crate::{
     error::Error,
-    keys::{object_key, part_key, upload_key},
+    keys::{object_key, part_key, split_object_key, upload_key},
     types::{ObjectMeta, UploadId, VersionId, Versioning},
 };
 
@@ -52,6 +52,19 @@ impl Scope {
             key: key.to_owned(),
             upload: None,
         }
+    }
+
+    /// The scope of an object by its key in the trees.
+    pub(crate) fn of_object_key(object_key: &[u8]) -> Result<Self, Error> {
+        let split = split_object_key(object_key);
+        let (bucket, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
+        Ok(Self::object(bucket, key))
+    }
+
+    /// The scope of an upload to the same key, or of a part of one.
+    pub(crate) fn with_upload(self, id: UploadId, part: Option<u16>) -> Self {
+        let upload = Some((id, part));
+        Self { upload, ..self }
     }
 
     /// The upload and the number of a part. An upload that is removed takes its parts along.
@@ -186,20 +199,19 @@ pub struct Prepare {
 }
 
 impl Prepare {
-    /// Whether the bytes that follow replace those of an object.
-    pub(crate) fn is_of_object(&self) -> bool {
-        let one = self.changes.first().filter(|_| self.changes.len() == 1);
-        one.is_some_and(|change| change.scope.upload.is_none())
+    /// The number of bytes that follow.
+    #[must_use]
+    pub fn body_len(&self) -> u64 {
+        self.body().map_or(0, |(_, len)| len)
     }
 
-    /// The number of bytes that follow, if any do.
-    #[must_use]
-    pub fn body_len(&self) -> Option<u64> {
+    /// The scope and the length of the bytes that follow, if any do.
+    pub(crate) fn body(&self) -> Option<(&Scope, u64)> {
         let [one] = self.changes.as_slice() else {
             return None;
         };
         match one.change.what() {
-            Change::Write { len, .. } => Some(*len),
+            Change::Write { len, .. } => Some((&one.scope, *len)),
             _ => None,
         }
     }

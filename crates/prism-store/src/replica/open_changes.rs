@@ -9,7 +9,7 @@ use super::{Decided, Prepare, Scope};
 use crate::{
     commit::{Op, When},
     error::Error,
-    put::PutWriter,
+    put::{PutWriter, Target},
     store::Store,
     types::{check_bucket, check_key},
     view::holds,
@@ -40,7 +40,14 @@ impl OpenChanges<'_> {
             check_bucket(&change.scope.bucket)?;
             check_key(&change.scope.key)?;
         }
-        PutWriter::begin_prepare(&self.store.inner, prepare)
+        let object_key = prepare.changes.first().map(|c| c.scope.object_key());
+        let len = prepare.body_len();
+        PutWriter::new(
+            &self.store.inner,
+            Target::Prepare(prepare),
+            object_key.unwrap_or_default(),
+            Some(len),
+        )
     }
 
     /// The standing of a change whose primary is this node. May block on disk.
@@ -184,20 +191,5 @@ fn standing_of(stamp: Stamp, committed: bool) -> Standing {
         true => Standing::Holds(stamp),
         // No change has this stamp.
         false => Standing::Holds(Stamp::NONE),
-    }
-}
-
-impl PutWriter {
-    /// Prepares the change as durably as configured. It takes effect when its primary says
-    /// that it is committed. Blocks on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk; [`Error::Busy`] and [`Error::NoSuchBucket`];
-    /// [`Error::Refused`] by the rules of replication.
-    pub fn prepare(self) -> Result<(), Error> {
-        match self.finish_prepare()?.refusal {
-            None => Ok(()),
-            Some(refusal) => Err(Error::Refused(refusal)),
-        }
     }
 }

@@ -21,15 +21,16 @@ impl Inner {
     /// Commits on all replicas, or here if there are no others. Names the file, and removes it
     /// unless the operation may still take effect. Blocks.
     pub(crate) fn submit(&self, op: Op, file: Unnamed<'_>) -> OpResult {
-        match self.replicas.get() {
-            Some(replicas) if op.is_replicated() => {
-                let scopes = scopes(&op)?;
-                let epoch = replicas.epoch();
-                let others = others(replicas, &scopes)?;
-                self.submit_everywhere(replicas, epoch, &others, &scopes, op, file)
-            }
-            _ => self.submit_here(op, When::Always, file),
+        let Some(replicas) = self.replicas.get() else {
+            return self.submit_here(op, When::Always, file);
+        };
+        let scopes = scopes(&op)?;
+        if scopes.is_empty() {
+            return self.submit_here(op, When::Always, file);
         }
+        let epoch = replicas.epoch();
+        let others = others(replicas, &scopes)?;
+        self.submit_everywhere(replicas, epoch, &others, &scopes, op, file)
     }
 
     /// The other replicas of a key.
@@ -163,20 +164,18 @@ fn others(replicas: &Arc<dyn Replicas>, scopes: &[Scope]) -> Result<Vec<String>,
     }
 }
 
-fn scope_of(object_key: &[u8]) -> Result<Scope, Error> {
-    let (bucket, key) = split_object_key(object_key).ok_or_else(|| Error::corrupt("object key"))?;
-    Ok(Scope::object(bucket, key))
-}
-
-/// The scopes that a change locks. A deletion changes all of them, other changes the first.
+/// The scopes that a change locks, none if only this store makes it. A deletion changes all of
+/// them, other changes the first.
 fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
     let (object_key, upload) = match op {
         Op::Delete(delete) => {
-            return delete
-                .deletions
-                .iter()
-                .map(|(key, _)| scope_of(key))
-                .collect();
+            let keys = delete.deletions.iter();
+            return keys.map(|(key, _)| Scope::of_object_key(key)).collect();
+        }
+        Op::Complete(complete) => {
+            let object = Scope::of_object_key(&complete.object_key)?;
+            let upload = object.clone().with_upload(complete.upload, None);
+            return Ok(vec![object, upload]);
         }
         Op::Put(put) => (
             &put.object_key,
@@ -186,16 +185,8 @@ fn scopes(op: &Op) -> Result<Vec<Scope>, Error> {
         Op::CreateUpload { object_key, id, .. } | Op::Abort { object_key, id } => {
             (object_key, Some((*id, None)))
         }
-        Op::Complete(complete) => (&complete.object_key, Some((complete.upload, None))),
-        _ => return Err(Error::WritesDisabled),
+        _ => return Ok(Vec::new()),
     };
-    let object = scope_of(object_key)?;
-    let scope = Scope {
-        upload,
-        ..object.clone()
-    };
-    Ok(match op {
-        Op::Complete(_) => vec![object, scope],
-        _ => vec![scope],
-    })
+    let object = Scope::of_object_key(object_key)?;
+    Ok(vec![Scope { upload, ..object }])
 }

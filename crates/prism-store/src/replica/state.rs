@@ -9,7 +9,6 @@ use super::{Replicas, Scope};
 use crate::{
     commit::{Op, When},
     error::{Error, OpenError},
-    keys::split_object_key,
     store::Store,
 };
 
@@ -41,7 +40,7 @@ impl Store {
     /// # Errors
     /// [`OpenError::Replicas`] if the store has buckets and was filled with another number.
     pub fn expect_replicas(&self, replicas: u32) -> Result<(), OpenError> {
-        let buckets = self.buckets().list().map_err(OpenError::from_store)?;
+        let buckets = self.buckets().list()?;
         let recorded = self.inner.lsm.replicas()?;
         let is_filled = !buckets.is_empty();
         match recorded.or(is_filled.then_some(1)) {
@@ -103,10 +102,8 @@ impl Store {
         for deletion in self.view().deletions(after) {
             let (object_key, stamp) = deletion?;
             seen += 1;
-            let split = split_object_key(&object_key);
-            let (bucket, key) = split.ok_or_else(|| Error::corrupt("object key"))?;
             if Duration::from_micros(stamp.time_us) <= limit {
-                let scope = Scope::object(bucket, key);
+                let scope = Scope::of_object_key(&object_key)?;
                 found.push(Deletion { scope, stamp });
             }
             if seen == DELETIONS_PAGE {

@@ -7,13 +7,13 @@ use prism_replica::{Missed, Stamp, missed};
 
 use super::{CatchUp, Handed, Scope, VersionName, VersionSummary};
 use crate::{
-    commit::{Op, TakeInOp, Taken, TakenVersion, When, own_versions},
+    commit::{Fetched, Op, TakeInOp, Taken, When, own_versions},
     error::Error,
     inner::Inner,
     layout::FileId,
-    put::PutWriter,
+    put::{PutWriter, Target},
     record::{Payload, PutBytes, Record},
-    types::{ObjectMeta, VersionId, check_bucket, check_key, place},
+    types::{VersionId, check_bucket, check_key, place},
     uploads::{Manifest, ManifestPart, UploadRecord},
     view::holds,
 };
@@ -45,20 +45,25 @@ impl CatchUp<'_> {
             since,
             life: handed.life,
             stamp: handed.stamp,
+            upload: None,
             versions: Vec::new(),
             missing: Vec::new(),
             receiving: None,
-            taken: HashMap::new(),
+            fetched: HashMap::new(),
             named: Vec::new(),
         };
-        match (handed.versions.take(), since) {
-            (None, _) => {
-                // Parts are files, whatever their length.
-                let in_file = take_in.scope.upload.is_some();
-                take_in.begin_copy(handed.stamp, None, handed, in_file)?;
+        let (stamp, upload) = (handed.stamp, take_in.scope.upload);
+        match (handed.versions.take(), since, upload) {
+            (Some(versions), Some(since), None) => take_in.list(versions, since)?,
+            (None, _, Some((_, None))) if handed.len.is_none() => {
+                let meta = handed.meta;
+                take_in.upload = Some(UploadRecord { stamp, meta });
             }
-            (Some(versions), Some(since)) => take_in.list(versions, since)?,
-            (Some(_), None) => return Err(Error::corrupt("versions in place of one object")),
+            // Parts are files, whatever their length.
+            (None, _, None | Some((_, Some(_)))) if handed.len.is_some() => {
+                take_in.begin_copy(stamp, None, handed, upload.is_some())?;
+            }
+            _ => return Err(Error::corrupt("a copy of something else than its scope")),
         }
         Ok(take_in)
     }
@@ -75,6 +80,8 @@ pub struct TakeIn {
     since: Option<u64>,
     life: Stamp,
     stamp: Stamp,
+    /// The copy of an upload, which has no bytes.
+    upload: Option<UploadRecord>,
     /// All versions of the key; none for the copy of a scope.
     versions: Vec<VersionSummary>,
     /// The versions to fetch.
@@ -82,7 +89,7 @@ pub struct TakeIn {
     /// The copy, or the version, whose bytes come now.
     receiving: Option<Receiving>,
     /// Complete copies: versions by their places, the copy of a scope by its stamp.
-    taken: HashMap<Stamp, Taken>,
+    fetched: HashMap<Stamp, Fetched>,
     /// Object files that have a name, to which no record refers yet.
     named: Vec<FileId>,
 }
@@ -149,21 +156,22 @@ impl TakeIn {
     /// when this began.
     pub fn finish(mut self) -> Result<bool, Error> {
         self.end_copy()?;
-        let taken = match self.since.filter(|_| !self.versions.is_empty()) {
-            None => self.taken.remove(&self.stamp),
-            Some(_) => Some(Taken::Versions(
-                std::mem::take(&mut self.versions)
-                    .into_iter()
-                    .map(|version| version.taken(self.taken.remove(&version.at)))
-                    .collect(),
-            )),
+        let taken = if let Some(upload) = self.upload.take() {
+            Taken::Upload(upload)
+        } else if self.versions.is_empty() {
+            let fetched = self.fetched.remove(&self.stamp);
+            Taken::Scope(fetched.ok_or(Error::WritesDisabled)?)
+        } else {
+            let fetched = &mut self.fetched;
+            let versions = self.versions.drain(..);
+            Taken::Versions(versions.map(|v| (v, fetched.remove(&v.at))).collect())
         };
         let op = Op::TakeIn(TakeInOp {
             since: self.since,
             life: self.life,
             scope: self.scope.clone(),
             stamp: self.stamp,
-            taken: taken.ok_or(Error::WritesDisabled)?,
+            taken,
         });
         let when = self.since.map_or(When::Always, When::In);
         let result = self.store.submit_when(op, None, when);
@@ -189,11 +197,11 @@ impl TakeIn {
             let own = own_versions(&view, &self.object_key)?;
             for version in &versions {
                 let own = own.get(&place(version.at));
-                if own.is_some_and(|(own, _)| version.taken(None).is(own)) {
+                if own.is_some_and(|(own, _)| version.is(own)) {
                     continue;
                 }
                 match version.marker() {
-                    Some(marker) => drop(self.taken.insert(version.at, marker)),
+                    Some(marker) => drop(self.fetched.insert(version.at, marker)),
                     None => self.missing.push(*version),
                 }
             }
@@ -248,8 +256,8 @@ impl TakeIn {
     fn end_copy(&mut self) -> Result<(), Error> {
         self.end_pieces()?;
         if let Some(receiving) = self.receiving.take() {
-            self.taken
-                .insert(receiving.at, receiving.into_taken(&self.store)?);
+            self.fetched
+                .insert(receiving.at, receiving.into_fetched(&self.store)?);
         }
         Ok(())
     }
@@ -271,17 +279,14 @@ impl Receiving {
             None => self.handed.len.filter(|_| self.done.is_empty()),
         };
         let Some(len) = next else { return Ok(()) };
-        let object_key = object_key.to_vec();
-        self.writer = Some(PutWriter::begin_piece(
-            store,
-            object_key,
-            len,
-            self.in_file,
-        )?);
+        let in_file = self.in_file;
+        let target = Target::Piece { in_file };
+        let writer = PutWriter::new(store, target, object_key.to_vec(), Some(len))?;
+        self.writer = Some(writer);
         Ok(())
     }
 
-    fn into_taken(mut self, store: &Inner) -> Result<Taken, Error> {
+    fn into_fetched(self, store: &Inner) -> Result<Fetched, Error> {
         if let Some(writer) = &self.writer {
             let (written, left) = (writer.written(), writer.left());
             return Err(Error::LengthMismatch {
@@ -289,33 +294,39 @@ impl Receiving {
                 written,
             });
         }
-        let (stamp, meta, version) = (self.handed.stamp, self.handed.meta, self.version);
-        let Some(len) = self.handed.len else {
-            return Ok(Taken::Upload(UploadRecord { stamp, meta }));
+        let (payload, manifest) = match self.handed.pieces {
+            None => {
+                let (id, bytes) = self.done.first().ok_or(Error::WritesDisabled)?;
+                (bytes.payload(*id), None)
+            }
+            Some((upload, pieces)) => {
+                let parts = pieces.into_iter().zip(&self.done);
+                let parts = parts.map(|(piece, (file, _))| ManifestPart {
+                    number: piece.number,
+                    file: *file,
+                    len: piece.len,
+                    headers: piece.headers,
+                });
+                let parts = parts.collect();
+                let id = store.files.new_id()?;
+                (
+                    Payload::Parts { id },
+                    Some((id, Manifest { upload, parts })),
+                )
+            }
         };
-        let record = |payload| Record {
-            stamp,
-            version,
+        let record = Record {
+            stamp: self.handed.stamp,
+            version: self.version,
             payload,
-            len,
-            meta,
+            len: self.handed.len.unwrap_or(0),
+            meta: self.handed.meta,
         };
-        let Some((upload, pieces)) = self.handed.pieces else {
-            let (id, bytes) = self.done.pop().ok_or(Error::WritesDisabled)?;
-            return Ok(Taken::Whole(record(bytes.payload(id)), id, bytes));
-        };
-        let parts = pieces.into_iter().zip(&self.done);
-        let parts = parts.map(|(piece, (file, _))| ManifestPart {
-            number: piece.number,
-            file: *file,
-            len: piece.len,
-            headers: piece.headers,
-        });
-        let parts = parts.collect();
-        let id = store.files.new_id()?;
-        let manifest = Manifest { upload, parts };
-        let record = record(Payload::Parts { id });
-        Ok(Taken::Parts(record, id, manifest, self.done))
+        Ok(Fetched {
+            record,
+            bytes: self.done,
+            manifest,
+        })
     }
 }
 
@@ -328,27 +339,18 @@ impl VersionSummary {
         }
     }
 
-    /// The delete marker that this describes.
-    fn marker(&self) -> Option<Taken> {
-        let created_ms = self.marker_ms?;
-        Some(Taken::Marker(Record {
-            stamp: self.stamp,
-            version: self.id(),
-            payload: Payload::Marker,
-            len: 0,
-            meta: ObjectMeta {
-                created_ms,
-                ..ObjectMeta::default()
-            },
-        }))
+    /// Whether this record is of the same state of the version.
+    pub(crate) fn is(&self, record: &Record) -> bool {
+        record.stamp == self.stamp && record.version == self.id()
     }
 
-    fn taken(&self, taken: Option<Taken>) -> TakenVersion {
-        TakenVersion {
-            place: place(self.at),
-            version: self.id(),
-            stamp: self.stamp,
-            taken,
-        }
+    /// The delete marker that this describes.
+    fn marker(&self) -> Option<Fetched> {
+        let record = Record::marker(self.stamp, self.id(), self.marker_ms?);
+        Some(Fetched {
+            record,
+            bytes: Vec::new(),
+            manifest: None,
+        })
     }
 }

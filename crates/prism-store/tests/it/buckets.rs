@@ -97,7 +97,7 @@ fn nothing_of_an_earlier_life_is_there_in_the_next_one() {
 fn only_keys_that_count_keep_their_bucket() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     for key in ["left-1", "left-2"] {
         put(&store, "b", key, b"deleted elsewhere").unwrap();
     }
@@ -117,7 +117,7 @@ fn only_keys_that_count_keep_their_bucket() {
 fn uploads_go_after_their_bucket_in_few_commits() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     for n in 0..UPLOADS {
         store
             .uploads()

@@ -47,7 +47,7 @@ fn full_disk() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), limits).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     let mut stored = 0;
     let error = loop {
         match put(&store, "b", &format!("k{stored}"), &bytes(stored, 1 << 20)) {
@@ -87,7 +87,7 @@ fn full_disk() {
 fn exhausted_disk() {
     let dir = tmpfs("24m");
     let store = Store::open(dir.path(), config()).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     let mut stored = Vec::new();
     let (mut refused, mut disabled) = (0, false);
     for k in 0..4000_u64 {

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use crate::common::{self, bytes, read};
+use crate::common::{self, StoreExt, bytes, read};
 use prism_store::{Config, Store};
 
 /// An empty store with small buffers and the bucket `b`.
@@ -17,7 +17,7 @@ fn with_bucket() -> (tempfile::TempDir, Store) {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     (dir, store)
 }
 

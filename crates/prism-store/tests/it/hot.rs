@@ -42,7 +42,7 @@ fn changes_are_seen(repeated: usize) {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     let answered: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -97,7 +97,7 @@ fn changes_are_seen(repeated: usize) {
 /// A store with one object that has a file, read often enough to be cached.
 fn with_kept_file(dir: &Path, config: Config) -> (Store, PathBuf) {
     let store = Store::open(dir, config).unwrap();
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     put(&store, "b", "k", &bytes(1, 300_000)).unwrap();
     for _ in 0..2 {
         assert_eq!(

@@ -31,7 +31,7 @@ fn process() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
 
     let chunk = bytes(1, 256 * 1024);
     let len = 512 * MIB;

@@ -9,8 +9,8 @@ use std::{
 
 use crate::common::{StoreExt, bytes, meta, object_files, put, read};
 use prism_store::{
-    Body, Bucket, Commit, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts,
-    Position, Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    Body, Bucket, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position,
+    Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
 };
 
 const PART: usize = 100_000;
@@ -26,7 +26,7 @@ fn open(dir: &Path) -> Store {
 fn with_bucket() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     (dir, store)
 }
 
@@ -136,7 +136,7 @@ fn any_range_lies_where_its_bytes_are() {
     let (_dir, store) = with_bucket();
     let whole = make(&store, "k");
     let parts = opened(store.get("b", "k").unwrap().unwrap());
-    assert_eq!((parts.count(), parts.len()), (3, whole.len() as u64));
+    assert_eq!(parts.count(), 3);
     let part = PART as u64;
     assert_eq!(parts.range_of(1), Some(part..2 * part + 1));
     assert_eq!(parts.range_of(3), None);
@@ -262,7 +262,7 @@ fn parts_of_one_upload_from_many_threads_share_flushes() {
 #[test]
 fn uploads_are_listed_by_key_and_age_from_anywhere() {
     let (_dir, store) = with_bucket();
-    store.buckets().create("c", 1).unwrap();
+    store.create_bucket("c", 1).unwrap();
     store.uploads().create("c", "other", meta(b"")).unwrap();
     let create = |key: &str, ms| {
         let created = ObjectMeta {
@@ -330,12 +330,8 @@ fn of_many_who_create_a_key_under_condition_exactly_one_does() {
                     writer.write(&bytes(n, 30_000)).unwrap();
                     all_here.wait();
                     let absent = Box::new(|current: Option<&ObjectMeta>| current.is_none());
-                    let commit = Commit {
-                        writer,
-                        meta: meta(&bytes(n, 30_000)),
-                        condition: Some(absent),
-                    };
-                    match commit.commit() {
+                    let commit = writer.ready(meta(&bytes(n, 30_000)), Some(absent));
+                    match commit.unwrap().commit() {
                         Ok(_) => 1,
                         Err(Error::ConditionFailed { exists: true }) => 0,
                         Err(error) => panic!("{error}"),
@@ -401,7 +397,7 @@ fn a_bucket_that_is_being_deleted_takes_nothing_in_and_goes_only_when_it_is_empt
     store.configure_bucket("b", "cors", "x").unwrap();
     store.delete_bucket("b").unwrap();
     assert!(!store.buckets().has("b"));
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     assert_eq!(store.buckets().document("b", "cors").unwrap(), None);
     assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
 }

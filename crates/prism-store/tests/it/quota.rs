@@ -23,7 +23,7 @@ fn store(dir: &std::path::Path) -> Store {
 fn writes_beyond_the_quota_are_refused_and_deletes_give_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = self::store(dir.path());
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     put(&store, "b", "large", &bytes(1, 1_000_000)).unwrap();
     put(&store, "b", "small", &bytes(2, 10_000)).unwrap();
     assert_eq!(store.bytes_used(), 1_010_000);
@@ -52,7 +52,7 @@ fn writes_beyond_the_quota_are_refused_and_deletes_give_it_back() {
 fn parts_count_until_their_object_or_upload_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     let (bucket, key) = ("b", "k");
     let begin = || {
         let id = store
@@ -92,7 +92,7 @@ fn parts_count_until_their_object_or_upload_is_gone() {
 fn many_at_once_do_not_exceed_it_together() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     let stored: usize = thread::scope(|scope| {
         let threads: Vec<_> = (0..8_u64)
             .map(|t| {

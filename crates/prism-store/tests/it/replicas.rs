@@ -15,8 +15,8 @@ use std::{
 use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, request};
 use prism_cluster::Placement;
 use prism_store::{
-    Bucket, Bytes, Change, Commit, Config, Decided, Durability, Error, ObjectMeta, OpenError,
-    Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
+    Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
+    Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
     UploadName,
 };
 
@@ -289,12 +289,8 @@ fn writers_of_one_key_come_one_after_the_other_and_conditions_see_that() {
                 let mut writer = store.begin_put("b", "k", None).unwrap();
                 writer.write(&[n]).unwrap();
                 let is_absent = Box::new(|meta: Option<&ObjectMeta>| meta.is_none());
-                let commit = Commit {
-                    writer,
-                    meta: meta(&[n]),
-                    condition: Some(is_absent),
-                };
-                match commit.commit() {
+                let commit = writer.ready(meta(&[n]), Some(is_absent));
+                match commit.unwrap().commit() {
                     Ok(_) => won.set(n).unwrap(),
                     Err(Error::ConditionFailed { exists: true }) => {}
                     Err(error) => panic!("{error}"),
@@ -323,7 +319,7 @@ fn the_number_of_replicas_of_a_store_that_is_in_use_is_not_changed() {
     let store = Store::open(dir.path(), config).unwrap();
     store.expect_replicas(3).unwrap();
     store.expect_replicas(2).unwrap();
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     store.expect_replicas(2).unwrap();
     let refused = store.expect_replicas(3).unwrap_err();
     assert!(matches!(

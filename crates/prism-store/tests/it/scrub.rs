@@ -32,7 +32,7 @@ fn config() -> Config {
 /// A store with every kind of object and file.
 fn filled(dir: &Path) -> Contents {
     let store = Store::open(dir, config()).unwrap();
-    store.buckets().create(BUCKET, 1).unwrap();
+    store.create_bucket(BUCKET, 1).unwrap();
     let mut contents = Contents::new();
     let mut keep = |key: String, data: Vec<u8>| {
         put(&store, BUCKET, &key, &data).unwrap();
@@ -94,7 +94,7 @@ fn read(object: &Object) -> Option<Vec<u8>> {
         }
         Body::Parts(parts) => {
             let mut rest = data.as_mut_slice();
-            for segment in parts.segments(0, parts.len()) {
+            for segment in parts.segments(0, u64::MAX) {
                 let file = parts.open(segment.index).ok()?;
                 file.check_all(segment.offset, segment.len).ok()?;
                 let (part, behind) = rest.split_at_mut(segment.len as usize);

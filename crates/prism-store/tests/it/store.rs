@@ -28,7 +28,7 @@ fn open(dir: &Path) -> Store {
 fn with_bucket() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     (dir, store)
 }
 
@@ -84,10 +84,10 @@ fn objects_of_every_size_come_back_as_they_were_and_survive_reopening() {
 fn buckets_are_created_once_listed_by_name_and_deleted_when_empty() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("zebra", 26).unwrap();
-    store.buckets().create("ant", 1).unwrap();
+    store.create_bucket("zebra", 26).unwrap();
+    store.create_bucket("ant", 1).unwrap();
     assert!(matches!(
-        store.buckets().create("ant", 2),
+        store.create_bucket("ant", 2),
         Err(Error::AlreadyExists)
     ));
     let listed = store.buckets().list().unwrap();
@@ -140,11 +140,11 @@ fn names_out_of_bounds_are_refused() {
         Err(Error::InvalidName(_))
     ));
     assert!(matches!(
-        store.buckets().create("", 0),
+        store.create_bucket("", 0),
         Err(Error::InvalidName(_))
     ));
     assert!(matches!(
-        store.buckets().create(&"b".repeat(64), 0),
+        store.create_bucket(&"b".repeat(64), 0),
         Err(Error::InvalidName(_))
     ));
     assert!(matches!(
@@ -258,7 +258,7 @@ fn an_object_without_announced_length_is_cut_off_at_the_limit() {
         ..config()
     };
     let store = Store::open(dir.path(), limits).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     let announced = store.begin_put("b", "k", Some(50_001));
     assert!(matches!(announced, Err(Error::TooLarge)));
     let mut writer = store.begin_put("b", "k", None).unwrap();
@@ -275,14 +275,14 @@ fn a_put_into_a_bucket_deleted_meanwhile_fails_and_leaves_nothing() {
     store.delete_bucket("b").unwrap();
     assert!(matches!(writer.commit(meta(b"")), Err(Error::NoSuchBucket)));
     assert_eq!(object_files(dir.path()).len(), 0);
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     assert!(store.get("b", "k").unwrap().is_none());
 }
 
 #[test]
 fn a_listing_is_ordered_bounded_and_continues_where_it_ended() {
     let (_dir, store) = with_bucket();
-    store.buckets().create("b2", 0).unwrap();
+    store.create_bucket("b2", 0).unwrap();
     put(&store, "b2", "a/0", b"other bucket").unwrap();
     for key in ["a/1", "a/2", "a/3", "a", "a0", "b/1", "ä"] {
         put(&store, "b", key, key.as_bytes()).unwrap();
@@ -414,7 +414,7 @@ fn a_creation_interrupted_at_any_step_is_resumed() {
     fs::remove_dir_all(dir.path().join("db.new/keyspaces")).unwrap();
     fs::remove_dir(dir.path().join("files/3f")).unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn a_store_may_lie_several_new_directories_deep() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("a/b/c");
     drop(open(&dir));
-    open(&dir).buckets().create("b", 0).unwrap();
+    open(&dir).create_bucket("b", 0).unwrap();
 }
 
 #[test]
@@ -439,10 +439,7 @@ fn the_reserve_is_kept_free_and_what_is_there_can_be_read_and_deleted() {
         store.begin_put("b", "k2", None),
         Err(Error::NoSpace)
     ));
-    assert!(matches!(
-        store.buckets().create("c", 0),
-        Err(Error::NoSpace)
-    ));
+    assert!(matches!(store.create_bucket("c", 0), Err(Error::NoSpace)));
     assert_eq!(
         read(store.get("b", "k").unwrap().unwrap()),
         bytes(1, 100 * KIB)
@@ -458,7 +455,7 @@ fn concurrent_commits_share_flushes() {
     // The build directory is more often on a disk than /tmp.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let store = Arc::new(open(dir.path()));
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     let (alone, begun) = (50, Instant::now());
     for i in 0..alone {
         put(&store, "b", &i.to_string(), &bytes(0, 100)).unwrap();
@@ -532,7 +529,7 @@ fn without_fsync_a_clean_close_still_keeps_everything() {
         ..config()
     };
     let store = Store::open(dir.path(), fast.clone()).unwrap();
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     for i in 0..500 {
         put(&store, "b", &format!("k{i}"), &bytes(i, 5000)).unwrap();
     }

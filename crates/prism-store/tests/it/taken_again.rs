@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::common::{bytes, copy, meta, put, read, read_body};
+use crate::common::{StoreExt, bytes, copy, meta, put, read, read_body};
 use prism_store::{Config, Durability, Place, Scope, ScrubFault, Store, UploadId, UploadName};
 
 /// Settings with small buffers, so that small objects and manifests get files of their own.
@@ -30,7 +30,7 @@ fn name(key: &str, id: UploadId) -> UploadName<'_> {
 /// Small objects, objects of many parts, and an unfinished upload of the key of one of these.
 fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
     let store = open(dir);
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     let mut contents = BTreeMap::new();
     for k in 0..120 {
         let (key, data) = (format!("small/{k}"), bytes(k, 3_000));

@@ -8,7 +8,7 @@ use std::{
 use prism_store::{Config, OpenError, Store};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::common::{bytes, copy, put, read};
+use crate::common::{StoreExt, bytes, copy, put, read};
 
 /// A batch of the log, as anyone who knows the tree's library can make it.
 fn forged(sequence: u64) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
         ..Config::default()
     };
     let store = Store::open(dir.path(), config.clone()).unwrap();
-    store.buckets().create("b", 0).unwrap();
+    store.create_bucket("b", 0).unwrap();
     put(&store, "b", "answered", &bytes(1, 3000)).unwrap();
     let before = fs::read(log(dir.path())).unwrap();
     let end = before.iter().rposition(|byte| *byte != 0).unwrap() + 1;

@@ -25,7 +25,7 @@ fn open(dir: &std::path::Path) -> Store {
 fn versioned() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     store.set_versioning("b", Versioning::Enabled).unwrap();
     (dir, store)
 }
@@ -54,7 +54,7 @@ fn get(store: &Store, key: &str, version: Option<VersionId>) -> Option<Vec<u8>> 
 fn a_bucket_that_never_kept_versions_has_the_null_version_of_each_object() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    store.buckets().create("b", 1).unwrap();
+    store.create_bucket("b", 1).unwrap();
     assert_eq!(put(&store, "b", "k", b"one").unwrap().version, None);
     assert_eq!(
         store.buckets().get("b").unwrap().versioning,
@@ -342,7 +342,7 @@ fn random_changes_leave_what_they_should_also_when_opened_anew() {
     for seed in 0..RUNS {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(open(dir.path()));
-        store.buckets().create("b", 1).unwrap();
+        store.create_bucket("b", 1).unwrap();
         let (mut wanted, mut versioning) = (BTreeMap::new(), Versioning::Never);
         let mut rng = fastrand::Rng::with_seed(seed);
         for n in 0..CHANGES {

@@ -14,7 +14,7 @@ use prism_store::{
 };
 
 use super::{open, take_in, two};
-use crate::common::{agreed, bytes, meta, object_files, put, read};
+use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read};
 
 fn prepared(store: &Store, epoch: u64, time_us: u64, change: Change) -> (Scope, Pending) {
     let scope = Scope::object("b", "k");
@@ -153,7 +153,7 @@ fn a_change_is_not_committed_in_another_epoch_than_it_was_begun_in() {
     for key in ["with others", "alone"] {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(open(dir.path(), "a"));
-        store.buckets().create("b", 1).unwrap();
+        store.create_bucket("b", 1).unwrap();
         store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));
         let late = put(&store, "b", key, &bytes(1, 50_000));
         assert!(matches!(late, Err(Error::OtherEpoch)), "{late:?}");

@@ -7,6 +7,7 @@ use std::{
     fs,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use prism_store::{
@@ -28,6 +29,14 @@ pub(crate) trait StoreExt {
     ) -> Result<Vec<Entry>, Error>;
     /// Compares all bytes of an object with their checksums, and returns their number.
     fn verify(&self, bucket: &str, key: &str) -> Result<Option<u64>, Error>;
+    /// Creates a bucket, as the registry does.
+    fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error>;
+    /// Replaces the record of a bucket by the one that `alter` makes of it and of a new stamp.
+    fn alter_bucket(
+        &self,
+        bucket: &str,
+        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
+    ) -> Result<(), Error>;
     /// Deletes an empty bucket, as the registry does.
     fn delete_bucket(&self, bucket: &str) -> Result<(), Error>;
     /// Gives a bucket a document.
@@ -79,11 +88,40 @@ impl StoreExt for Store {
         Ok(Some(object.len))
     }
 
+    fn create_bucket(&self, bucket: &str, created_ms: u64) -> Result<(), Error> {
+        self.alter_bucket(bucket, |known, stamp| {
+            Bucket::create(known, stamp, created_ms)
+        })
+    }
+
+    fn alter_bucket(
+        &self,
+        bucket: &str,
+        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
+    ) -> Result<(), Error> {
+        loop {
+            let known = self.buckets().record(bucket)?;
+            let before = known.as_ref().map(|known| known.stamp);
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let above = before.map_or(0, |before| before.time_us + 1);
+            let stamp = Stamp {
+                epoch: self.epoch(),
+                time_us: above.max(now.as_micros().try_into().unwrap()),
+                origin: self.identity(),
+            };
+            let next = alter(known.as_ref(), stamp)?;
+            match self.buckets().change_record(bucket, before, &next) {
+                Err(Error::BucketChanged) => {}
+                changed => return changed,
+            }
+        }
+    }
+
     fn delete_bucket(&self, bucket: &str) -> Result<(), Error> {
         let buckets = self.buckets();
-        buckets.alter(bucket, Bucket::begin_deletion)?;
+        self.alter_bucket(bucket, Bucket::begin_deletion)?;
         let empty = buckets.check_deletable(bucket, |_| true);
-        buckets.alter(bucket, |known, stamp| {
+        self.alter_bucket(bucket, |known, stamp| {
             let known = known.ok_or(BucketRefusal::Missing)?;
             Ok(known.end_deletion(stamp, empty.is_ok()))
         })?;
@@ -92,7 +130,7 @@ impl StoreExt for Store {
     }
 
     fn configure_bucket(&self, bucket: &str, name: &str, text: &str) -> Result<(), Error> {
-        self.buckets().alter(bucket, |known, stamp| {
+        self.alter_bucket(bucket, |known, stamp| {
             Bucket::change(known, stamp, |next| {
                 next.documents.insert(name.into(), text.into());
             })
@@ -100,7 +138,7 @@ impl StoreExt for Store {
     }
 
     fn set_versioning(&self, bucket: &str, versioning: Versioning) -> Result<(), Error> {
-        self.buckets().alter(bucket, |known, stamp| {
+        self.alter_bucket(bucket, |known, stamp| {
             Bucket::change(known, stamp, |next| next.versions = versioning.enabled())
         })
     }
@@ -172,7 +210,7 @@ pub(crate) fn read_body(body: &Body) -> Vec<u8> {
         Body::Inline(bytes) => bytes.clone(),
         Body::Parts(parts) => {
             let mut data = Vec::new();
-            for segment in parts.segments(0, parts.len()) {
+            for segment in parts.segments(0, u64::MAX) {
                 let mut part = vec![0; usize::try_from(segment.len).unwrap()];
                 let file = parts.open(segment.index).unwrap();
                 file.check_all(segment.offset, segment.offset + segment.len)

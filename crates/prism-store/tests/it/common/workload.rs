@@ -251,7 +251,7 @@ pub(crate) fn write_until_killed() {
     // Connects before it opens the store, so that kills hit the opening too.
     let report = UnixStream::connect(socket).unwrap();
     let store = Store::open(dir, config()).unwrap();
-    match store.buckets().create(BUCKET, 0) {
+    match store.create_bucket(BUCKET, 0) {
         Ok(()) | Err(Error::AlreadyExists) => {}
         Err(e) => panic!("{e}"),
     }

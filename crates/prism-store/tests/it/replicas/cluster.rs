@@ -145,7 +145,7 @@ impl Replicas for Ways {
                 Bytes::None => Vec::new(),
                 Bytes::Inline(data) => data,
                 Bytes::File(file) => {
-                    let mut data = vec![0; prepare.body_len().unwrap().try_into().unwrap()];
+                    let mut data = vec![0; prepare.body_len().try_into().unwrap()];
                     file.read_exact_at(&mut data, 0).unwrap();
                     data
                 }
