@@ -6,7 +6,6 @@ use prism_replica::{Bucket, BucketRefusal, Phase, Stamp};
 use crate::{
     commit::{Op, SetBy},
     error::Error,
-    keys::bucket_prefix,
     store::Store,
     types::{BUCKETS_MAX, BucketInfo, CONFIG_MAX, check_bucket},
 };
@@ -15,14 +14,6 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Buckets<'a> {
     pub(crate) store: &'a Store,
-}
-
-impl Store {
-    /// The buckets.
-    #[must_use]
-    pub fn buckets(&self) -> Buckets<'_> {
-        Buckets { store: self }
-    }
 }
 
 impl Buckets<'_> {
@@ -168,8 +159,8 @@ impl Buckets<'_> {
     pub fn document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
         check_bucket(bucket)?;
         let view = self.store.view();
-        view.bucket(bucket)?.ok_or(Error::NoSuchBucket)?;
-        view.config(&[&bucket_prefix(bucket), name.as_bytes()].concat())
+        view.existing_bucket(bucket)?;
+        view.document(bucket, name)
     }
 
     /// Looks a bucket up. May block on disk.
@@ -178,7 +169,7 @@ impl Buckets<'_> {
     /// [`Error::NoSuchBucket`].
     pub fn get(&self, bucket: &str) -> Result<BucketInfo, Error> {
         check_bucket(bucket)?;
-        self.store.view().bucket(bucket)?.ok_or(Error::NoSuchBucket)
+        self.store.view().existing_bucket(bucket)
     }
 
     /// All buckets, by name, at most [`BUCKETS_MAX`]. May block on disk.

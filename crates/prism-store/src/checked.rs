@@ -37,11 +37,12 @@ struct Unproven {
 }
 
 impl CheckedFile {
-    /// Opens a file; `None` if it is missing. `record` gives the checksums where they are
-    /// needed.
+    /// Opens a file of `recorded` bytes; `None` if it is missing. `record` gives the checksums
+    /// where they are needed.
     pub(crate) fn open(
         store: &Arc<Inner>,
         id: FileId,
+        recorded: u64,
         record: impl FnOnce() -> Result<Option<FileRecord>, Error>,
     ) -> Result<Option<Self>, Error> {
         let file = match store.files.open_file(id) {
@@ -51,6 +52,9 @@ impl CheckedFile {
         };
         let data = file.metadata()?;
         let (len, changed) = (data.len(), (data.ctime(), data.ctime_nsec()));
+        if len != recorded {
+            return Err(wrong_length(len, recorded));
+        }
         let unproven = match store.known.good_until(id, changed, 0..len) == len {
             true => None,
             false => {
@@ -172,7 +176,7 @@ impl CheckedFile {
     }
 }
 
-pub(crate) fn wrong_length(found: u64, recorded: u64) -> Error {
+fn wrong_length(found: u64, recorded: u64) -> Error {
     Error::corrupt(format!("file of {found} bytes instead of {recorded}"))
 }
 

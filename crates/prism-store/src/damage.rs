@@ -65,26 +65,26 @@ pub(crate) struct Corruption {
 impl Corruption {
     /// Counts a read that met damage in the tree.
     pub(crate) fn note_object(&self, object_key: &[u8], error: &Error) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let fault = ScrubFault {
-            place: object_place(object_key, (None, None), 0),
-            what: error.to_string(),
-        };
-        tracing::error!(%fault, "read of a damaged object");
-        self.tell(&fault);
+        self.note_at(object_place(object_key, (None, None), 0), error);
     }
 
     /// Counts a read that met a damaged block.
     pub(crate) fn note(&self, view: &View<'_>, id: FileId, offset: u64, error: &Error) {
+        match view.file(id) {
+            Ok(Some(record)) => {
+                self.note_at(place_of(view, id, &record.object_key, offset), error);
+            }
+            _ => {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(file = %id, %error, "read of a damaged file");
+            }
+        }
+    }
+
+    fn note_at(&self, place: Place, error: &Error) {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let Ok(Some(record)) = view.file(id) else {
-            tracing::error!(file = %id, %error, "read of a damaged file");
-            return;
-        };
-        let fault = ScrubFault {
-            place: place_of(view, id, &record.object_key, offset),
-            what: error.to_string(),
-        };
+        let what = error.to_string();
+        let fault = ScrubFault { place, what };
         tracing::error!(%fault, "read of a damaged object");
         self.tell(&fault);
     }

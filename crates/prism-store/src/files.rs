@@ -9,7 +9,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags},
+    rand::{GetRandomFlags, getrandom},
+};
 
 use crate::{
     config::{Config, Durability},
@@ -130,6 +133,13 @@ impl Files {
 /// on file systems in memory.
 pub(crate) fn forget_cached(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+}
+
+/// Unguessable bytes, at most 256.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(bytes)
 }
 
 fn unnamed(dir: &Path) -> io::Result<File> {

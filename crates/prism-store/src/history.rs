@@ -13,9 +13,7 @@ use crate::{
     merge::{merged, under},
     record::{Payload, Record},
     store::Store,
-    types::{
-        Place, Position, Step, VersionEntry, VersionId, Versioning, check_bucket, check_key, place,
-    },
+    types::{Place, Position, Step, VersionEntry, VersionId, Versioning, check_bucket, check_key},
     view::View,
 };
 
@@ -34,7 +32,7 @@ impl Store {
         check_bucket(bucket)?;
         check_key(key)?;
         let view = self.view();
-        let info = view.bucket(bucket)?.ok_or(Error::NoSuchBucket)?;
+        let info = view.existing_bucket(bucket)?;
         let object_key = object_key(bucket, key);
         if info.versioning == Versioning::Never || view.object(&object_key)?.is_some() {
             return Ok(None);
@@ -116,10 +114,7 @@ fn behind_all(bucket: &str, prefix: &str) -> Bounds {
 /// The bounds behind one version of a key. It may be gone by now, and an older one current.
 fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bounds, Error> {
     let current = view.object(object_key)?;
-    let at = match id {
-        VersionId::Of(stamp) => Some(place(stamp)),
-        VersionId::Null => view.null_place(object_key)?,
-    };
+    let at = view.place_of(object_key, id)?;
     let is_older = |record: &Record| at.is_some_and(|at| record.place() > at);
     let objects = match current {
         Some(record) if is_older(&record) => Bound::Included(object_key.to_vec()),

@@ -48,6 +48,11 @@ pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
     out
 }
 
+/// The key of a bucket's document.
+pub(crate) fn document_key(bucket: &str, name: &str) -> Vec<u8> {
+    [&bucket_prefix(bucket), name.as_bytes()].concat()
+}
+
 /// The key of an object in the tree `objects`, which sorts by the key's bytes within a bucket. The
 /// caller has checked the lengths of both.
 pub(crate) fn object_key(bucket: &str, key: &str) -> Vec<u8> {

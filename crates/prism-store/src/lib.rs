@@ -36,7 +36,10 @@
 //! # Blocking
 //!
 //! All types are synchronous and safe to share between threads. Each function says whether it
-//! may wait for the disk. Call those on the blocking pool of an asynchronous runtime.
+//! may wait for the disk. Call those on the blocking pool of an asynchronous runtime. They fail
+//! where the disk does, or where the tree cannot be read or written: [`Error::Io`],
+//! [`Error::Metadata`], [`Error::Corrupt`], [`Error::WritesDisabled`]. The sections on errors
+//! name the others.
 
 mod audit;
 mod batch;
@@ -97,7 +100,7 @@ pub use prism_replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
 };
 pub use put::{Commit, PutWriter};
-pub use recovery::{DANGLING_REPORTED_MAX, RecoveryReport};
+pub use recovery::RecoveryReport;
 pub use repair::DamagedBlock;
 pub use replica::{
     Bytes, CatchUp, Change, Decided, Deletion, Handed, Keeps, Missing, OpenChanges, PageRequest,

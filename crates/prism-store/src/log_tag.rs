@@ -8,9 +8,7 @@
 
 use std::fmt;
 
-use rustix::rand::{GetRandomFlags, getrandom};
-
-use crate::{blocks::crc32c, error::OpenError, layout::Layout};
+use crate::{blocks::crc32c, error::OpenError, files::random, layout::Layout};
 
 /// A number drawn at random.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,11 +31,7 @@ impl LogTag {
     /// # Errors
     /// The kernel has no random numbers.
     pub(crate) fn new() -> Result<Self, OpenError> {
-        let mut bytes = [0; Self::LEN];
-        // Up to 256 bytes come whole.
-        getrandom(&mut bytes, GetRandomFlags::empty())
-            .map_err(|error| OpenError::io("draw a log tag")(error.into()))?;
-        Ok(Self(bytes))
+        random().map(Self).map_err(OpenError::io("draw a log tag"))
     }
 
     pub(crate) fn bytes(self) -> [u8; Self::LEN] {

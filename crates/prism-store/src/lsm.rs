@@ -154,25 +154,21 @@ impl Lsm {
         bytes.map_err(|_| OpenError::Metadata(format!("record {key:?} is damaged").into()))
     }
 
-    /// Starts a new generation of file ids, durably. Blocks.
-    pub(crate) fn next_generation(&self) -> Result<u64, OpenError> {
+    /// Starts a new generation of file ids, durably. Returns it, and a number that differs from
+    /// that of every other store. Blocks.
+    pub(crate) fn next_generation(&self) -> Result<(u64, u64), OpenError> {
         let last = self.system_value(GENERATION_KEY)?.map(u64::from_be_bytes);
         let generation = last.unwrap_or(0) + 1;
         if generation > FileId::GENERATION_MAX {
             return Err(OpenError::GenerationsExhausted);
         }
         let mut batch = Batch::default();
+        let identity = self.system_value(IDENTITY_KEY)?;
+        let identity = identity.map_or_else(new_identity, u64::from_be_bytes);
         batch.insert(&self.system, GENERATION_KEY, generation.to_be_bytes());
-        if self.identity()?.is_none() {
-            batch.insert(&self.system, IDENTITY_KEY, new_identity().to_be_bytes());
-        }
+        batch.insert(&self.system, IDENTITY_KEY, identity.to_be_bytes());
         self.commit(batch, PersistMode::SyncAll)?;
-        Ok(generation)
-    }
-
-    /// A number that differs from that of every other store.
-    pub(crate) fn identity(&self) -> Result<Option<u64>, OpenError> {
-        Ok(self.system_value(IDENTITY_KEY)?.map(u64::from_be_bytes))
+        Ok((generation, identity))
     }
 
     /// The number of replicas of each key that this store was filled with, if it is recorded.

@@ -11,6 +11,7 @@ use prism_replica::Stamp;
 use crate::{
     commit::{CompleteOp, Condition, Op},
     error::Error,
+    files::random,
     keys::{behind_key, checked_key, escaped_prefix, object_key, split_upload_key, upload_key},
     merge::under,
     put::{PutWriter, Target, committed},
@@ -28,14 +29,6 @@ pub struct Uploads<'a> {
 /// The key and the id of an upload.
 type Idle = (String, UploadId);
 
-impl Store {
-    /// The uploads in parts that have not ended.
-    #[must_use]
-    pub fn uploads(&self) -> Uploads<'_> {
-        Uploads { store: self }
-    }
-}
-
 impl Uploads<'_> {
     /// Begins an upload of an object that gets the metadata `meta`. Blocks on disk.
     ///
@@ -45,7 +38,7 @@ impl Uploads<'_> {
     pub fn create(&self, bucket: &str, key: &str, meta: ObjectMeta) -> Result<UploadId, Error> {
         let object_key = checked_key(bucket, key)?;
         self.store.inner.files.check_room(0)?;
-        let id = UploadId::new(meta.created_ms, random()?);
+        let id = UploadId::new(meta.created_ms, u64::from_be_bytes(random()?));
         let stamp = Stamp::NONE;
         self.store.submit(Op::CreateUpload {
             object_key,
@@ -61,11 +54,7 @@ impl Uploads<'_> {
     /// [`Error::NoSuchUpload`].
     pub fn get(&self, name: UploadName<'_>) -> Result<Upload, Error> {
         let object_key = checked_key(name.bucket, name.key)?;
-        let found = self
-            .store
-            .view()
-            .upload(&upload_key(&object_key, name.id))?;
-        let record = found.ok_or(Error::NoSuchUpload)?;
+        let record = self.store.view().existing_upload(&object_key, name.id)?;
         Ok(Upload {
             key: name.key.to_owned(),
             id: name.id,
@@ -105,8 +94,7 @@ impl Uploads<'_> {
         max: usize,
     ) -> Result<(Vec<Part>, bool), Error> {
         let view = self.store.view();
-        let upload_key = upload_key(&object_key(name.bucket, name.key), name.id);
-        view.upload(&upload_key)?.ok_or(Error::NoSuchUpload)?;
+        view.existing_upload(&object_key(name.bucket, name.key), name.id)?;
         let mut parts = Vec::new();
         for found in view.parts(name.id, after) {
             if parts.len() == max {
@@ -230,12 +218,4 @@ impl Uploads<'_> {
         self.store.submit(Op::Abort { object_key, id })?;
         Ok(())
     }
-}
-
-/// An unguessable number.
-fn random() -> Result<u64, Error> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(std::io::Error::from)?;
-    Ok(u64::from_be_bytes(bytes))
 }

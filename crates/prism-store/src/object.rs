@@ -11,7 +11,7 @@ use std::{
 use prism_replica::Stamp;
 
 use crate::{
-    checked::{CheckedFile, wrong_length},
+    checked::CheckedFile,
     error::Error,
     inner::Inner,
     layout::FileId,
@@ -147,12 +147,8 @@ impl Parts {
         let part = part.ok_or(Error::InvalidName("no such part"))?;
         let store = &self.pin.store;
         let record = || store.lsm.view().file(part.file);
-        let file = CheckedFile::open(store, part.file, record)?;
-        let file = file.ok_or_else(|| Error::corrupt("file of a part missing"))?;
-        match file.len() == part.len {
-            true => Ok(file),
-            false => Err(wrong_length(file.len(), part.len)),
-        }
+        let file = CheckedFile::open(store, part.file, part.len, record)?;
+        file.ok_or_else(|| Error::corrupt("file of a part missing"))
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {

@@ -15,7 +15,6 @@ use crate::{
     replica::Prepare,
     store::Store,
     types::{Committed, ObjectMeta, UploadId},
-    usage::Change,
     write_behind::WriteBehind,
 };
 
@@ -152,10 +151,7 @@ impl PutWriter {
             false => store.replaceable(&object_key)?,
             true => 0,
         };
-        store.files.usage.check(Change {
-            taken: announced,
-            given: replaces,
-        })?;
+        store.files.usage.check(announced, replaces)?;
         store.files.check_room(announced)?;
         let mut writer = Self {
             store: Arc::clone(store),
@@ -314,11 +310,9 @@ impl PutWriter {
             return Err(Error::TooLarge);
         }
         if written >= self.next_room_check {
-            self.store.files.usage.check(Change {
-                taken: written,
-                given: self.replaces,
-            })?;
-            self.store.files.check_room(more)?;
+            let files = &self.store.files;
+            files.usage.check(written, self.replaces)?;
+            files.check_room(more)?;
             self.next_room_check = written + ROOM_CHECK_INTERVAL;
         }
         Ok(written)

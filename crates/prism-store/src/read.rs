@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     blocks,
-    checked::{CheckedFile, wrong_length},
+    checked::CheckedFile,
     commit::version_of,
     error::Error,
     hot::Worth,
@@ -79,7 +79,10 @@ impl Store {
                 Payload::Inline { id, crc } => {
                     Some(inline_body(&view, &record, id, crc).inspect_err(note)?)
                 }
-                Payload::File { id } => self.open_body(&view, &record, id)?,
+                Payload::File { id } => {
+                    let opened = CheckedFile::open(&self.inner, id, record.len, || view.file(id));
+                    opened?.map(Body::File)
+                }
                 Payload::Parts { id } => {
                     let parts = self.open_parts(bucket, key, version, id);
                     parts.inspect_err(note)?.map(Body::Parts)
@@ -140,24 +143,10 @@ impl Store {
             };
         }
         let found = view.object(&object_key)?;
-        if found.is_none() && view.bucket(bucket)?.is_none() {
-            return Err(Error::NoSuchBucket);
+        if found.is_none() {
+            view.existing_bucket(bucket)?;
         }
         Ok(found)
-    }
-
-    /// `None` if there is no such file.
-    fn open_body(
-        &self,
-        view: &View<'_>,
-        record: &Record,
-        id: FileId,
-    ) -> Result<Option<Body>, Error> {
-        match CheckedFile::open(&self.inner, id, || view.file(id))? {
-            Some(file) if file.len() == record.len => Ok(Some(Body::File(file))),
-            Some(file) => Err(wrong_length(file.len(), record.len)),
-            None => Ok(None),
-        }
     }
 
     /// `None` if the object was replaced.

@@ -17,11 +17,8 @@ use crate::{
     view::View,
 };
 
-/// Most dangling references named in a report.
-pub const DANGLING_REPORTED_MAX: usize = 100;
-
 /// The report of what was found when a store was opened.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
     /// Files of objects.
     pub files: u64,
@@ -36,10 +33,8 @@ pub struct RecoveryReport {
     /// Entries under `files` that no store made; they were left alone.
     pub foreign: u64,
     /// Objects whose file is missing or of the wrong length. Reads of them fail until they are
-    /// written again, repaired or deleted.
+    /// written again, repaired or deleted. The log has their keys.
     pub dangling: u64,
-    /// Bucket and key of the first [`DANGLING_REPORTED_MAX`] of them.
-    pub dangling_objects: Vec<(String, String)>,
 }
 
 /// Costs a scan of the directories and, for each file, two look-ups and a `stat`.
@@ -117,11 +112,6 @@ fn find_dangling(
         report.dangling += 1;
         let (bucket, key) = split_object_key(&record.object_key).unwrap_or_default();
         tracing::error!(bucket, key, file = %id, "object file missing or of the wrong length");
-        if report.dangling_objects.len() < DANGLING_REPORTED_MAX {
-            report
-                .dangling_objects
-                .push((bucket.to_owned(), key.to_owned()));
-        }
     }
     Ok(())
 }

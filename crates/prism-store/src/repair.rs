@@ -42,9 +42,6 @@ struct Found {
 impl Integrity<'_> {
     /// All damaged blocks of the file of a place. None if the object is another by now or lies
     /// in the tree. Reads the whole file. Blocks on disk.
-    ///
-    /// # Errors
-    /// Where the tree cannot be read.
     pub fn damaged_blocks(&self, place: &Place) -> Result<Vec<DamagedBlock>, Error> {
         let Some(Found {
             record,
@@ -76,9 +73,6 @@ impl Integrity<'_> {
     /// damage. Blocks on disk.
     ///
     /// [`CatchUp::begin_take_in`]: crate::CatchUp::begin_take_in
-    ///
-    /// # Errors
-    /// Where the tree cannot be read.
     pub fn damaged_scope(&self, place: &Place) -> Result<Option<Scope>, Error> {
         let Place::Object {
             bucket,

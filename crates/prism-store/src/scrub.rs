@@ -50,14 +50,6 @@ pub struct Integrity<'a> {
     pub(crate) store: &'a Store,
 }
 
-impl Store {
-    /// The search for damage, and its repair.
-    #[must_use]
-    pub fn integrity(&self) -> Integrity<'_> {
-        Integrity { store: self }
-    }
-}
-
 impl Integrity<'_> {
     /// Searches everything for damage. `pace` gets the number of bytes read after each piece.
     /// It may wait, and ends the scrub by returning `false`. Reads and writes go on meanwhile.
@@ -92,9 +84,6 @@ impl Integrity<'_> {
     }
 
     /// Records a complete scrub. May block on disk.
-    ///
-    /// # Errors
-    /// Where the tree takes no writes.
     pub fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
         self.store.inner.lsm.note_scrub(began_ms)
     }

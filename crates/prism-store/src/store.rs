@@ -14,6 +14,7 @@ use std::{
 };
 
 use crate::{
+    buckets::Buckets,
     commit::{Committer, Op, Outcome, When},
     config::{Config, Durability},
     damage::Corruption,
@@ -24,8 +25,11 @@ use crate::{
     known::Known,
     layout::Layout,
     lsm::Lsm,
+    multipart::Uploads,
     pins::Pins,
     recovery::{RecoveryReport, recover},
+    replica::{CatchUp, OpenChanges},
+    scrub::Integrity,
     view::View,
 };
 
@@ -44,8 +48,7 @@ impl Store {
         config.check()?;
         let layout = Layout::open(dir.as_ref())?;
         let lsm = Lsm::open(&layout, &config)?;
-        let generation = lsm.next_generation()?;
-        let identity = lsm.identity()?.unwrap_or_default();
+        let (generation, identity) = lsm.next_generation()?;
         let files = Files::open(layout, generation, &config)?;
         let recovery = recover(&lsm, &files)?;
         let origin = prism_replica::origin(&config.node, generation);
@@ -108,6 +111,36 @@ impl Store {
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.inner.committer.batches()
+    }
+
+    /// The buckets.
+    #[must_use]
+    pub fn buckets(&self) -> Buckets<'_> {
+        Buckets { store: self }
+    }
+
+    /// The uploads in parts that have not ended.
+    #[must_use]
+    pub fn uploads(&self) -> Uploads<'_> {
+        Uploads { store: self }
+    }
+
+    /// The exchange of copies with other replicas.
+    #[must_use]
+    pub fn catch_up(&self) -> CatchUp<'_> {
+        CatchUp { store: self }
+    }
+
+    /// The prepared changes of other primaries.
+    #[must_use]
+    pub fn open_changes(&self) -> OpenChanges<'_> {
+        OpenChanges { store: self }
+    }
+
+    /// The search for damage, and its repair.
+    #[must_use]
+    pub fn integrity(&self) -> Integrity<'_> {
+        Integrity { store: self }
     }
 
     pub(crate) fn view(&self) -> View<'_> {

@@ -37,13 +37,13 @@ impl Usage {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// [`Error::NoSpace`] if the change grows the store beyond the quota.
-    pub(crate) fn check(&self, change: Change) -> Result<(), Error> {
+    /// [`Error::NoSpace`] if a change grows the store beyond the quota.
+    pub(crate) fn check(&self, taken: u64, given: u64) -> Result<(), Error> {
         let Some(quota) = self.quota else {
             return Ok(());
         };
-        let after = self.used().saturating_sub(change.given);
-        match change.taken > change.given && after.saturating_add(change.taken) > quota {
+        let after = self.used().saturating_sub(given);
+        match taken > given && after.saturating_add(taken) > quota {
             true => Err(Error::NoSpace),
             false => Ok(()),
         }
@@ -75,19 +75,19 @@ mod tests {
     #[test]
     fn what_grows_beyond_the_quota_is_refused_and_what_shrinks_is_not() {
         let usage = Usage::new(Some(100));
-        assert!(usage.check(change(100, 0)).is_ok());
-        assert!(usage.check(change(101, 0)).is_err());
+        assert!(usage.check(100, 0).is_ok());
+        assert!(usage.check(101, 0).is_err());
         usage.apply(change(100, 0));
-        assert!(usage.check(change(1, 0)).is_err());
-        assert!(usage.check(change(0, 0)).is_ok());
-        assert!(usage.check(change(50, 60)).is_ok());
-        assert!(usage.check(change(60, 50)).is_err());
+        assert!(usage.check(1, 0).is_err());
+        assert!(usage.check(0, 0).is_ok());
+        assert!(usage.check(50, 60).is_ok());
+        assert!(usage.check(60, 50).is_err());
         usage.revert(change(100, 0));
         assert_eq!(usage.used(), 0);
         // A store that was given a smaller quota than it holds.
         usage.apply(change(200, 0));
-        assert!(usage.check(change(99, 100)).is_ok());
-        assert!(usage.check(change(1, 0)).is_err());
-        assert!(Usage::new(None).check(change(u64::MAX, 0)).is_ok());
+        assert!(usage.check(99, 100).is_ok());
+        assert!(usage.check(1, 0).is_err());
+        assert!(Usage::new(None).check(u64::MAX, 0).is_ok());
     }
 }

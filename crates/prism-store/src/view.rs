@@ -9,15 +9,15 @@ use prism_replica::{Phase, Stamp};
 use crate::{
     error::Error,
     keys::{
-        bucket_prefix, escaped_prefix, part_key, part_number, split_object_key, split_upload_key,
-        upload_key, versions_of,
+        bucket_prefix, document_key, escaped_prefix, part_key, part_number, split_object_key,
+        split_upload_key, upload_key, version_key, versions_of,
     },
     layout::FileId,
     lsm::Lsm,
     pending::PendingRecord,
     record::{FileRecord, Payload, Record, bucket_info},
     replica::Scope,
-    types::{BucketInfo, Place, UploadId},
+    types::{BucketInfo, Place, UploadId, VersionId, place},
     uploads::{Garbage, Manifest, UploadRecord},
 };
 
@@ -62,6 +62,10 @@ impl View<'_> {
     pub(crate) fn bucket(&self, name: &str) -> Result<Option<BucketInfo>, Error> {
         let known = self.bucket_record(name)?;
         Ok(known.filter(|bucket| bucket.which.phase != Phase::Gone))
+    }
+
+    pub(crate) fn existing_bucket(&self, name: &str) -> Result<BucketInfo, Error> {
+        self.bucket(name)?.ok_or(Error::NoSuchBucket)
     }
 
     /// The record of a name, also of a bucket that is gone.
@@ -138,8 +142,9 @@ impl View<'_> {
     }
 
     /// A version that is not current.
-    pub(crate) fn version(&self, version_key: &[u8]) -> Result<Option<Record>, Error> {
-        self.get(&self.lsm.versions, version_key, Record::decode)
+    pub(crate) fn version(&self, object_key: &[u8], at: &Place) -> Result<Option<Record>, Error> {
+        let key = version_key(object_key, at);
+        self.get(&self.lsm.versions, key, Record::decode)
     }
 
     /// The place of the null version of a key, unless it is current.
@@ -147,6 +152,18 @@ impl View<'_> {
         self.get(&self.lsm.nulls, object_key, |value| {
             Place::try_from(value).map_err(|_| Error::corrupt("place of a null version"))
         })
+    }
+
+    /// The place of a version of a key, unless it is the null version and current.
+    pub(crate) fn place_of(
+        &self,
+        object_key: &[u8],
+        id: VersionId,
+    ) -> Result<Option<Place>, Error> {
+        match id {
+            VersionId::Of(stamp) => Ok(Some(place(stamp))),
+            VersionId::Null => self.null_place(object_key),
+        }
     }
 
     /// The versions of an object that are not current, with their places, the newest first.
@@ -171,8 +188,22 @@ impl View<'_> {
         self.entries(&self.lsm.objects, begin, Record::decode)
     }
 
-    pub(crate) fn upload(&self, upload_key: &[u8]) -> Result<Option<UploadRecord>, Error> {
-        self.get(&self.lsm.uploads, upload_key, UploadRecord::decode)
+    pub(crate) fn upload(
+        &self,
+        object_key: &[u8],
+        id: UploadId,
+    ) -> Result<Option<UploadRecord>, Error> {
+        let key = upload_key(object_key, id);
+        self.get(&self.lsm.uploads, key, UploadRecord::decode)
+    }
+
+    /// An upload that has not ended.
+    pub(crate) fn existing_upload(
+        &self,
+        object_key: &[u8],
+        id: UploadId,
+    ) -> Result<UploadRecord, Error> {
+        self.upload(object_key, id)?.ok_or(Error::NoSuchUpload)
     }
 
     pub(crate) fn uploads(
@@ -242,14 +273,9 @@ impl View<'_> {
         found.map(|found| found.map(|(key, stamp)| (key.to_vec(), stamp)))
     }
 
-    pub(crate) fn config(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn document(&self, bucket: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let key = document_key(bucket, name);
         self.get(&self.lsm.configs, key, |value| Ok(value.to_vec()))
-    }
-
-    /// Keys of a bucket's documents, of which there are a handful.
-    pub(crate) fn config_keys(&self, prefix: &[u8]) -> Result<Vec<UserKey>, Error> {
-        let found = self.snapshot.prefix(&self.lsm.configs, prefix);
-        found.map(|guard| Ok(guard.key()?)).collect()
     }
 
     pub(crate) fn inline(&self, id: FileId) -> Result<Option<Vec<u8>>, Error> {
@@ -334,7 +360,7 @@ pub(crate) fn holds(view: &View<'_>, scope: &Scope) -> Result<Option<Stamp>, Err
             }
         }
         Some((id, None)) => {
-            let upload = view.upload(&upload_key(&scope.object_key(), id))?;
+            let upload = view.upload(&scope.object_key(), id)?;
             Ok(upload.map(|upload| upload.stamp))
         }
         Some((id, Some(number))) => Ok(view.part(id, number)?.map(|part| part.stamp)),

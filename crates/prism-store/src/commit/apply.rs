@@ -73,8 +73,15 @@ impl Stage<'_> {
             (Change::Write { meta, len }, Some(payload)) => {
                 record.record(payload, meta.clone(), *len)
             }
-            (Change::Complete { meta, .. }, _) => {
-                let (id, len) = self.apply_parts(record, object_key)?;
+            (
+                Change::Complete {
+                    upload,
+                    meta,
+                    parts,
+                },
+                _,
+            ) => {
+                let (id, len) = self.apply_parts(object_key, *upload, parts)?;
                 record.record(Payload::Parts { id }, meta.clone(), len)
             }
             (Change::Remove, _) => return self.hide(object_key, how, base).map(drop),
@@ -106,20 +113,13 @@ impl Stage<'_> {
     /// length of the object in bytes.
     fn apply_parts(
         &mut self,
-        record: &PendingRecord,
         object_key: &[u8],
+        upload: UploadId,
+        parts: &[(u16, Stamp)],
     ) -> Result<(FileId, u64), Error> {
-        let Change::Complete {
-            upload,
-            parts: wanted,
-            ..
-        } = record.change.what()
-        else {
-            return Err(Error::corrupt("prepared change"));
-        };
         let is_seen = |part: &Record, stamp: &Stamp| part.stamp == *stamp;
         let manifest =
-            manifest_of(self.view, *upload, wanted, is_seen).map_err(|error| match error {
+            manifest_of(self.view, upload, parts, is_seen).map_err(|error| match error {
                 Error::PartChanged => Error::corrupt("part of a prepared object missing"),
                 error => error,
             })?;

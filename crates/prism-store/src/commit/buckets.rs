@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    keys::bucket_prefix,
+    keys::document_key,
     record::bucket_value,
     types::{BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo},
     view::View,
@@ -45,12 +45,12 @@ impl Stage<'_> {
             TakeBucket::TakeWhenEmpty if self.has_any(&name)? => return Err(Error::Busy),
             TakeBucket::TakeWhenEmpty | TakeBucket::Take => {}
         }
-        let prefix = bucket_prefix(&name);
-        for key in self.view.config_keys(&prefix)? {
+        for document in self.view.documents(&name)?.keys() {
+            let key = document_key(&name, document);
             self.batch.remove(&self.lsm.configs, key);
         }
         for (document, text) in &record.documents {
-            let key = [&prefix, document.as_bytes()].concat();
+            let key = document_key(&name, document);
             self.batch.insert(&self.lsm.configs, key, text.as_bytes());
         }
         let (buckets, value) = (&self.lsm.buckets, bucket_value(record));

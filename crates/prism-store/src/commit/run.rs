@@ -5,7 +5,7 @@ use prism_replica::Stamp;
 
 use super::{
     op::{CompleteOp, Given, Op, OpResult, Outcome, PutOp},
-    stage::{Stage, check, existing, manifest_of, open_bucket},
+    stage::{Stage, check, manifest_of, open_bucket},
     succession::{Base, How},
 };
 use crate::{
@@ -60,7 +60,7 @@ impl Stage<'_> {
                 version,
                 change,
             } => {
-                let bucket = existing(self.view, bucket_of(&object_key))?;
+                let bucket = self.view.existing_bucket(bucket_of(&object_key))?;
                 let how = How::of_bucket(self.view, &bucket, given, &object_key)?;
                 self.change_meta(how, &object_key, version, change)
             }
@@ -86,7 +86,8 @@ impl Stage<'_> {
             Op::TakeIn(take_in) => self.take_in(take_in),
             Op::Discard(discard) => self.discard(&discard),
             Op::Abort { object_key, id } => {
-                let key = self.present_upload(&object_key, id)?;
+                self.view.existing_upload(&object_key, id)?;
+                let key = upload_key(&object_key, id);
                 self.batch.remove(&self.lsm.uploads, key);
                 self.discard_parts(id);
                 Ok(())
@@ -116,7 +117,7 @@ impl Stage<'_> {
         number: u16,
         given: Option<Given>,
     ) -> Result<(), Error> {
-        self.present_upload(&part.object_key, upload)?;
+        self.view.existing_upload(&part.object_key, upload)?;
         let replaced = self.view.part(upload, number)?;
         let current = replaced.as_ref().map(|record| record.stamp);
         part.record.stamp = self.stamp(given.map(|given| given.stamp), current);
@@ -130,7 +131,7 @@ impl Stage<'_> {
 
     fn complete(&mut self, complete: CompleteOp, given: Option<Given>) -> Result<(), Error> {
         let object_key = complete.object_key.as_slice();
-        self.present_upload(object_key, complete.upload)?;
+        self.view.existing_upload(object_key, complete.upload)?;
         let bucket = open_bucket(self.view, bucket_of(object_key))?;
         let current = self.view.object(object_key)?;
         check(complete.condition.as_ref(), current.as_ref())?;
@@ -148,15 +149,6 @@ impl Stage<'_> {
         self.end_upload(object_key, complete.id, &manifest)?;
         self.outcome.len = len;
         Ok(())
-    }
-
-    /// The key of an upload in its tree; [`Error::NoSuchUpload`] if there is none.
-    fn present_upload(&self, object_key: &[u8], id: UploadId) -> Result<Vec<u8>, Error> {
-        let key = upload_key(object_key, id);
-        match self.view.upload(&key)? {
-            Some(_) => Ok(key),
-            None => Err(Error::NoSuchUpload),
-        }
     }
 
     fn forget(&mut self, deletions: Vec<(Vec<u8>, Stamp)>) -> Result<(), Error> {

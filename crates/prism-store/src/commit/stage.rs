@@ -12,7 +12,6 @@ use crate::{
     record::{Payload, PutBytes, Record},
     types::{BucketInfo, UploadId, Versioning},
     uploads::{Garbage, Manifest, ManifestPart},
-    usage::Change,
     view::View,
 };
 
@@ -62,8 +61,7 @@ impl Stage<'_> {
 
     /// Counts `len` bytes, if the quota allows them in place of `given` bytes, which `lose` counts.
     pub(super) fn admit(&mut self, len: u64, given: u64) -> Result<(), Error> {
-        let taken = len;
-        self.store.files.usage.check(Change { taken, given })?;
+        self.store.files.usage.check(len, given)?;
         self.outcome.bytes.taken += len;
         Ok(())
     }
@@ -119,15 +117,11 @@ pub(crate) fn effective_versioning(
 
 /// The bucket, if it exists and takes writes.
 pub(crate) fn open_bucket(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
-    let info = existing(view, bucket)?;
+    let info = view.existing_bucket(bucket)?;
     match info.which.phase {
         Phase::Live => Ok(info),
         Phase::Deleting | Phase::Gone => Err(Error::Busy),
     }
-}
-
-pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Error> {
-    view.bucket(bucket)?.ok_or(Error::NoSuchBucket)
 }
 
 /// The object.
@@ -137,7 +131,10 @@ pub(super) fn existing(view: &View<'_>, bucket: &str) -> Result<BucketInfo, Erro
 pub(crate) fn present(view: &View<'_>, object_key: &[u8]) -> Result<Record, Error> {
     match view.object(object_key)? {
         Some(record) => Ok(record),
-        None => existing(view, bucket_of(object_key)).and(Err(Error::NoSuchObject)),
+        None => {
+            view.existing_bucket(bucket_of(object_key))?;
+            Err(Error::NoSuchObject)
+        }
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Base {
 impl Base {
     pub(super) fn of_key(view: &View<'_>, object_key: &[u8]) -> Result<Self, Error> {
         let null = view.null_place(object_key)?.map(|place| {
-            let record = view.version(&version_key(object_key, &place))?;
+            let record = view.version(object_key, &place)?;
             Ok::<_, Error>((place, record))
         });
         Ok(Self {

@@ -6,19 +6,14 @@ use std::collections::BTreeMap;
 
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
-use super::{
-    DiscardOp, Fetched, Freed, TakeInOp, Taken,
-    op::Mark,
-    prepare::current,
-    stage::{Stage, existing},
-};
+use super::{DiscardOp, Fetched, Freed, TakeInOp, Taken, op::Mark, prepare::current, stage::Stage};
 use crate::{
     error::Error,
     keys::{part_key, upload_key, version_key},
     layout::FileId,
     record::{Payload, Record},
     replica::{Scope, VersionSummary},
-    types::{BucketInfo, Place, VersionId, Versioning, place},
+    types::{Place, VersionId, Versioning, place},
     uploads::UploadRecord,
     view::{View, holds},
 };
@@ -37,16 +32,23 @@ impl Stage<'_> {
 
     pub(super) fn take_in(&mut self, op: TakeInOp) -> Result<(), Error> {
         let (since, scope, stamp) = (op.since, op.scope, op.stamp);
-        let versioning = of_life(self.view, &scope.bucket, op.life)?.versioning;
+        let bucket = self.view.existing_bucket(&scope.bucket)?;
+        if bucket.which.life != op.life {
+            return Err(Error::NoSuchBucket);
+        }
         let own = holds(self.view, &scope)?;
         let is_wanted = match since {
             Some(since) => missed(since, own, Some(stamp)) == Missed::Take,
             // Other versions have files of the same key.
-            None if scope.upload.is_none() && versioning != Versioning::Never => false,
+            None if scope.upload.is_none() && bucket.versioning != Versioning::Never => false,
             None => own == Some(stamp),
         };
         // A part without its upload would never be found again.
-        let is_wanted = is_wanted && has_place_for(self.view, &scope)?;
+        let is_wanted = is_wanted
+            && match scope.upload {
+                Some((id, Some(_))) => self.view.upload(&scope.object_key(), id)?.is_some(),
+                _ => true,
+            };
         match op.taken {
             taken if !is_wanted => self.free_files(taken.files()),
             Taken::Upload(upload) => self.replace_upload(&scope, &upload)?,
@@ -247,26 +249,6 @@ impl Stage<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Whether a part's upload exists. Other scopes need nothing.
-fn has_place_for(view: &View<'_>, scope: &Scope) -> Result<bool, Error> {
-    match scope.upload {
-        Some((id, Some(_))) => {
-            let key = upload_key(&scope.object_key(), id);
-            Ok(view.upload(&key)?.is_some())
-        }
-        _ => Ok(true),
-    }
-}
-
-/// The bucket, if it is in this life.
-fn of_life(view: &View<'_>, bucket: &str, life: Stamp) -> Result<BucketInfo, Error> {
-    let info = existing(view, bucket)?;
-    match info.which.life == life {
-        true => Ok(info),
-        false => Err(Error::NoSuchBucket),
     }
 }
 

@@ -5,20 +5,20 @@ use prism_replica::Stamp;
 
 use super::{
     op::{Change, DeleteOp, Given},
-    stage::{Stage, check, existing, present},
+    stage::{Stage, check, present},
     succession::{Base, How},
 };
 use crate::{
     error::Error,
     keys::{bucket_of, version_key},
     record::{Payload, Record},
-    types::{Place, Removed, VersionId, Versioning, place},
+    types::{Place, Removed, VersionId, Versioning},
     view::View,
 };
 
 impl Stage<'_> {
     pub(super) fn delete(&mut self, delete: &DeleteOp, given: Option<Given>) -> Result<(), Error> {
-        let bucket = existing(self.view, &delete.bucket)?;
+        let bucket = self.view.existing_bucket(&delete.bucket)?;
         for (object_key, version) in &delete.deletions {
             let how = How::of_bucket(self.view, &bucket, given, object_key)?;
             let removed = match version {
@@ -194,16 +194,13 @@ pub(crate) fn version_of(
     if let Some(record) = view.object(object_key)?.filter(|record| record.id() == id) {
         return Ok((record, None));
     }
-    let at = match id {
-        VersionId::Of(stamp) => Some(place(stamp)),
-        VersionId::Null => view.null_place(object_key)?,
-    };
+    let at = view.place_of(object_key, id)?;
     if let Some(place) = at
-        && let Some(record) = view.version(&version_key(object_key, &place))?
+        && let Some(record) = view.version(object_key, &place)?
         && record.id() == id
     {
         return Ok((record, at));
     }
-    existing(view, bucket_of(object_key))?;
+    view.existing_bucket(bucket_of(object_key))?;
     Err(Error::NoSuchVersion)
 }

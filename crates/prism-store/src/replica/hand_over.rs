@@ -8,7 +8,6 @@ use crate::{
     checked::CheckedFile,
     commit::own_versions,
     error::Error,
-    keys::{upload_key, version_key},
     object::{Body, Object},
     record::{Payload, Record},
     types::{ObjectMeta, UploadId, VersionId, check_bucket, check_key, place, stamp_at},
@@ -130,8 +129,7 @@ impl CatchUp<'_> {
             (None, None) => self.find_object(scope)?,
             (None, Some(at)) => self.find_version(scope, at)?,
             (Some((id, None)), _) => {
-                let key = upload_key(&scope.object_key(), id);
-                let upload = self.store.view().upload(&key)?;
+                let upload = self.store.view().upload(&scope.object_key(), id)?;
                 upload.map(|record| (Handed::new(record.stamp, record.meta, None), None))
             }
             (Some((id, Some(number))), _) => self.find_part(id, number)?,
@@ -166,7 +164,7 @@ impl CatchUp<'_> {
         let current = view.object(&object_key)?;
         let record = match current.filter(|record| record.place() == place(at)) {
             Some(record) => Some(record),
-            None => view.version(&version_key(&object_key, &place(at)))?,
+            None => view.version(&object_key, &place(at))?,
         };
         let Some(id) = record.map(|record| record.id()) else {
             return Ok(None);
@@ -184,7 +182,7 @@ impl CatchUp<'_> {
         };
         let file = record.file()?;
         // A missing file means that the part was replaced: the other store will ask again.
-        let opened = CheckedFile::open(&self.store.inner, file, || view.file(file))?;
+        let opened = CheckedFile::open(&self.store.inner, file, record.len, || view.file(file))?;
         let handed = Handed::new(record.stamp, record.meta, Some(record.len));
         Ok(opened.map(|file| (handed, Some(Body::File(file)))))
     }

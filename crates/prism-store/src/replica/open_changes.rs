@@ -21,14 +21,6 @@ pub struct OpenChanges<'a> {
     pub(crate) store: &'a Store,
 }
 
-impl Store {
-    /// The prepared changes of other primaries.
-    #[must_use]
-    pub fn open_changes(&self) -> OpenChanges<'_> {
-        OpenChanges { store: self }
-    }
-}
-
 impl OpenChanges<'_> {
     /// Begins to prepare a change of another primary. Write its bytes, and then
     /// [prepare](PutWriter::prepare) it. May block on disk.
@@ -51,9 +43,6 @@ impl OpenChanges<'_> {
     }
 
     /// The standing of a change whose primary is this node. May block on disk.
-    ///
-    /// # Errors
-    /// Where the tree cannot be read.
     pub fn standing(&self, scope: &Scope, stamp: Stamp) -> Result<Standing, Error> {
         // Before the view is taken: the view has every change that is no longer under way.
         let locks = &self.store.inner.committer.locks;
@@ -113,9 +102,6 @@ impl OpenChanges<'_> {
 
     /// Ends prepared changes by their standings, as a node in epoch `said` knows them. If
     /// that is an earlier epoch than this store's, it has no effect. Blocks on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn settle(&self, items: Vec<(Scope, Stamp, Standing)>, said: u64) -> Result<(), Error> {
         match self.settle_when(items, When::Until(said)) {
             Err(Error::OtherEpoch) => Ok(()),
@@ -138,9 +124,6 @@ impl OpenChanges<'_> {
     }
 
     /// Ends prepared changes as their primary has decided. Blocks on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn decided(&self, decided: Decided) -> Result<(), Error> {
         let standing = standing_of(decided.stamp, decided.committed);
         let items = decided.scopes.into_iter();

@@ -12,10 +12,9 @@ use crate::{
         open_bucket, present, version_of,
     },
     error::Error,
-    keys::upload_key,
     layout::FileId,
     record::{Payload, PutBytes, Record},
-    types::{Removed, UploadId, VERSIONS_MAX, VersionId, Versioning},
+    types::{Removed, VERSIONS_MAX, VersionId, Versioning},
     view::{View, holds},
 };
 
@@ -51,7 +50,7 @@ pub(super) fn plan(
     file: Unnamed<'_>,
 ) -> Result<Plan, Failure> {
     let scope = scopes.first().ok_or(Error::WritesDisabled)?;
-    let bucket = view.bucket(&scope.bucket)?.ok_or(Error::NoSuchBucket)?;
+    let bucket = view.existing_bucket(&scope.bucket)?;
     let planner = Planner {
         view,
         versioning: bucket.versioning,
@@ -113,7 +112,7 @@ impl Planner<'_> {
         let (meta, len) = (put.record.meta.clone(), put.record.len);
         let write = Change::Write { meta, len };
         if let Some((id, _)) = put.part {
-            self.check_upload(scope, id)?;
+            self.view.existing_upload(&scope.object_key(), id)?;
             return self.of_scope(scope, write);
         }
         open_bucket(self.view, &scope.bucket)?;
@@ -121,14 +120,9 @@ impl Planner<'_> {
         self.of_new_version(scope, write)
     }
 
-    fn check_upload(&self, scope: &Scope, id: UploadId) -> Result<(), Error> {
-        let upload = self.view.upload(&upload_key(&scope.object_key(), id))?;
-        upload.map(drop).ok_or(Error::NoSuchUpload)
-    }
-
     fn complete(&self, scope: &Scope, complete: &CompleteOp) -> Result<ScopedChange, Error> {
         let view = self.view;
-        self.check_upload(scope, complete.upload)?;
+        view.existing_upload(&complete.object_key, complete.upload)?;
         open_bucket(view, &scope.bucket)?;
         check(complete.condition.as_ref(), self.object(scope)?.as_ref())?;
         let mut parts = Vec::with_capacity(complete.parts.len());

@@ -63,9 +63,6 @@ impl Store {
     /// earlier epoch is prepared or committed. Every change that was under way has ended when
     /// this returns. In the store's present epoch only the state is written, if it differs.
     /// Blocks on disk.
-    ///
-    /// # Errors
-    /// Where the tree takes no writes.
     pub fn adopt(&self, epoch: u64, state: Option<Vec<u8>>) -> Result<(), Error> {
         let is_new = match epoch.cmp(&self.epoch()) {
             Ordering::Greater => true,
@@ -79,9 +76,6 @@ impl Store {
     }
 
     /// The cluster's state that was saved last, if any was. May block on disk.
-    ///
-    /// # Errors
-    /// Where the tree cannot be read.
     pub fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
         self.inner.lsm.saved_state()
     }
@@ -89,9 +83,6 @@ impl Store {
     /// Deletions behind the object key `after` that are old enough at `now_ms` to be
     /// forgotten, in order of keys; and where to continue, if there are more. Their primary
     /// first makes sure that all replicas have applied them. May block on disk.
-    ///
-    /// # Errors
-    /// Where the tree cannot be read.
     pub fn old_deletions(
         &self,
         after: &[u8],
@@ -114,9 +105,6 @@ impl Store {
     }
 
     /// Forgets deletions, except those whose key has changed since. Blocks on disk.
-    ///
-    /// # Errors
-    /// Errors of the disk.
     pub fn forget_deletions(&self, deletions: &[Deletion]) -> Result<(), Error> {
         let items = deletions
             .iter()
