@@ -218,7 +218,7 @@ fn agree(
     let mut changed = store.buckets().change_record(bucket, before, next);
     if let Err(Error::Busy) = changed {
         // The remains of the deleted bucket of that name go first.
-        let purged = store.buckets().purge(bucket);
+        let purged = store.catch_up().purge(bucket);
         changed = purged.and_then(|()| store.buckets().change_record(bucket, before, next));
     }
     match changed {

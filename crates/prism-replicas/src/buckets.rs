@@ -294,7 +294,7 @@ fn purge_all(store: &Store) -> Result<(), S3Error> {
         if which.phase != Phase::Gone {
             continue;
         }
-        match store.buckets().purge(&name) {
+        match store.catch_up().purge(&name) {
             // The bucket was made again, after its remains had gone.
             Err(prism_store::Error::AlreadyExists) => {}
             purged => purged.in_s3()?,

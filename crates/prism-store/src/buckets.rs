@@ -80,7 +80,7 @@ impl Buckets<'_> {
             // no change of it is accepted.
             self.set(bucket, &known.buried(known.stamp), SetBy::Over)?;
         }
-        match self.purge(bucket) {
+        match self.store.catch_up().purge(bucket) {
             Ok(()) | Err(Error::AlreadyExists) => {}
             Err(error) => return Err(error),
         }
@@ -93,15 +93,6 @@ impl Buckets<'_> {
         let name = bucket.to_owned();
         self.store.submit(Op::ForgetBucket { name, stamp })?;
         Ok(())
-    }
-
-    /// Deletes all that is left under the name of a bucket that is gone, in batches. Blocks
-    /// on disk.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyExists`] if there is a bucket of this name; errors of the disk.
-    pub fn purge(&self, bucket: &str) -> Result<(), Error> {
-        self.store.catch_up().purge_bucket(bucket)
     }
 
     fn set(&self, bucket: &str, record: &Bucket, by: SetBy) -> Result<(), Error> {

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::error::OpenError;
+/// Objects of at most this many bytes are kept in the tree, larger ones in files of their own.
+/// Far larger values would make the tree's write buffers and its compaction the bottleneck.
+/// Objects that are stored already stay where they are if this changes.
+pub const INLINE_MAX: usize = 16 * 1024;
 
-/// Upper bound of [`Config::inline_max`], in bytes: larger values would make
-/// the tree's write buffers and its compaction the bottleneck.
-pub const INLINE_MAX_LIMIT: usize = 64 * 1024;
-
-/// Upper bound of [`Config::max_object_len`], in bytes: 5 GiB, the largest
+/// Longest object that is written at once, in bytes: 5 GiB, the largest
 /// object S3 takes in one PUT. It bounds the checksums of one object to
 /// 5,120 blocks, 20 KiB.
 pub const OBJECT_LEN_LIMIT: u64 = 5 * 1024 * 1024 * 1024;
@@ -28,14 +27,6 @@ pub enum Durability {
 /// Settings of a store. With [`Config::default`] a node stays below 128 MiB of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Objects of at most this many bytes are kept in the tree, larger ones in
-    /// files of their own. Default 16 KiB. May change between runs; objects
-    /// already stored stay where they are.
-    pub inline_max: usize,
-    /// Bytes of the tree's cached blocks. Default 16 MiB.
-    pub block_cache_bytes: u64,
-    /// Bytes of recently read small objects that stay in memory. Default 8 MiB; 0 for none.
-    pub hot_bytes: u64,
     /// Files of recently read objects that stay open, each for a file descriptor. Default 512; 0
     /// for none.
     pub hot_files: usize,
@@ -47,7 +38,7 @@ pub struct Config {
     pub write_buffer_bytes: u64,
     /// How durable an answered write is. Default [`Durability::Fsync`].
     pub durability: Durability,
-    /// Longest object accepted, in bytes. Default [`OBJECT_LEN_LIMIT`].
+    /// Longest object accepted, in bytes. Default, and at most, [`OBJECT_LEN_LIMIT`].
     pub max_object_len: u64,
     /// Bytes of the file system that new objects must leave free. The tree needs them for its
     /// log (up to 128 MiB) and for compaction, and takes no more writes where it finds none.
@@ -68,9 +59,6 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            inline_max: 16 * 1024,
-            block_cache_bytes: 16 * 1024 * 1024,
-            hot_bytes: 8 * 1024 * 1024,
             hot_files: 512,
             write_buffer_bytes: 8 * 1024 * 1024,
             durability: Durability::Fsync,
@@ -80,20 +68,5 @@ impl Default for Config {
             recheck: Duration::from_secs(60),
             node: String::new(),
         }
-    }
-}
-
-impl Config {
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
-        if self.inline_max > INLINE_MAX_LIMIT {
-            return Err(OpenError::Config("inline_max is above 64 KiB"));
-        }
-        if self.write_buffer_bytes < 64 * 1024 {
-            return Err(OpenError::Config("write_buffer_bytes is below 64 KiB"));
-        }
-        if self.max_object_len > OBJECT_LEN_LIMIT {
-            return Err(OpenError::Config("max_object_len is above 5 GiB"));
-        }
-        Ok(())
     }
 }

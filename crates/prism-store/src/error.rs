@@ -6,9 +6,6 @@ use std::{io, path::PathBuf, sync::Arc};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// A setting is out of range.
-    #[error("configuration: {0}")]
-    Config(&'static str),
     /// Another process, or another `Store` of this one, has it open.
     #[error("{0} is in use by another process")]
     Locked(PathBuf),

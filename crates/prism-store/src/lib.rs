@@ -88,7 +88,7 @@ pub use change::DeleteResult;
 pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::Condition;
-pub use config::{Config, Durability, INLINE_MAX_LIMIT, OBJECT_LEN_LIMIT};
+pub use config::{Config, Durability, INLINE_MAX, OBJECT_LEN_LIMIT};
 pub use damage::{Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
 pub use group::Group;

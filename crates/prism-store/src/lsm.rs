@@ -28,6 +28,8 @@ use crate::{
 const MIB: u64 = 1024 * 1024;
 /// Twice the least that the tree allows. It bounds the time of recovery, too.
 const JOURNAL_MAX: u64 = 128 * MIB;
+/// Bytes of cached blocks.
+const BLOCK_CACHE: u64 = 16 * MIB;
 /// Open files of the tree.
 const DESCRIPTORS_MAX: usize = 256;
 const WORKERS: usize = 2;
@@ -114,7 +116,7 @@ impl Lsm {
 
     fn open_at(path: &Path, config: &Config, log_tag: LogTag) -> Result<Self, OpenError> {
         let db = Database::builder(path)
-            .cache_size(config.block_cache_bytes)
+            .cache_size(BLOCK_CACHE)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .max_journaling_size(JOURNAL_MAX)

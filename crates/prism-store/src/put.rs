@@ -6,7 +6,7 @@ use std::{fs::File, io::Write, sync::Arc};
 use crate::{
     blocks::BlockCrcs,
     commit::{Condition, Op, Outcome, PutOp},
-    config::Durability,
+    config::{Durability, INLINE_MAX},
     error::Error,
     inner::Inner,
     keys::checked_key,
@@ -25,7 +25,7 @@ const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
 /// or a part of one, by [`Uploads::begin_part`](crate::Uploads::begin_part).
 ///
 /// Dropped without a commit, or killed with its process, it leaves no trace. It has at most
-/// `inline_max` bytes of the object in memory, and 4 bytes for each MiB of it.
+/// [`INLINE_MAX`] bytes of the object in memory, and 4 bytes for each MiB of it.
 #[must_use = "an object that is not committed is discarded"]
 pub struct PutWriter {
     store: Arc<Inner>,
@@ -134,7 +134,7 @@ impl PutWriter {
         if matches!(target, Target::Object | Target::Part(..)) {
             store.check_copies(&object_key)?;
         }
-        let is_long = announced > store.config.inline_max as u64;
+        let is_long = announced > INLINE_MAX as u64;
         let (is_part, in_file) = match &target {
             // The caller may not block, so the first bytes that need a file make it.
             Target::Object => (false, false),
@@ -169,14 +169,14 @@ impl PutWriter {
         Ok(writer)
     }
 
-    /// Appends `data`. Blocks on disk once the object exceeds `inline_max`.
+    /// Appends `data`. Blocks on disk once the object exceeds [`INLINE_MAX`].
     /// After an error the object can only be dropped.
     pub fn write(&mut self, data: &[u8]) -> Result<(), Error> {
         let written = self.check_len(data.len() as u64)?;
-        let appended = self.append(data);
+        let appended = self.append(data, written);
         self.noted(appended)?;
         self.written = written;
-        self.write_behind()
+        Ok(())
     }
 
     /// Bytes written so far.
@@ -198,16 +198,6 @@ impl PutWriter {
         self.noted(waited)
     }
 
-    /// Sends the written bytes to the disk.
-    fn write_behind(&mut self) -> Result<(), Error> {
-        let written = self.written;
-        let sent = match (&mut self.sink, self.store.config.durability) {
-            (Sink::File { file, behind, .. }, Durability::Fsync) => behind.advance(file, written),
-            _ => Ok(()),
-        };
-        self.noted(sent)
-    }
-
     /// Makes the object visible under its key, or adds the part to its upload, as durably as
     /// configured. Replaces the object or part that is there. Blocks on disk.
     ///
@@ -224,7 +214,7 @@ impl PutWriter {
     /// stay in memory, and the store has no other replicas.
     #[must_use]
     pub fn goes_with_others(&self, more: u64) -> bool {
-        let fits = self.written.saturating_add(more) <= self.store.config.inline_max as u64;
+        let fits = self.written.saturating_add(more) <= INLINE_MAX as u64;
         fits && matches!(self.sink, Sink::Memory(_)) && self.store.replicas.get().is_none()
     }
 
@@ -268,14 +258,10 @@ impl PutWriter {
         let id = self.store.files.new_id()?;
         let object_key = self.object_key;
         let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
-        let part = match (self.target, &bytes) {
-            (Target::Object, _) => None,
-            (Target::Part(upload, number), PutBytes::File(_)) => Some((upload, number)),
-            // A part has a file from the start; the other two do not come here.
-            (Target::Part(..), PutBytes::Inline(_))
-            | (Target::Prepare(_) | Target::Piece { .. }, _) => {
-                return Err(Error::WritesDisabled);
-            }
+        let part = match self.target {
+            Target::Object => None,
+            Target::Part(upload, number) => Some((upload, number)),
+            Target::Prepare(_) | Target::Piece { .. } => return Err(Error::WritesDisabled),
         };
         let record = Record::new(bytes.payload(id), self.written, meta);
         // Fails for too much metadata before the file has a name.
@@ -318,19 +304,23 @@ impl PutWriter {
         Ok(written)
     }
 
-    fn append(&mut self, data: &[u8]) -> Result<(), Error> {
+    /// Appends `data`, which ends at `written`, and sends it to the disk if it has to be there.
+    fn append(&mut self, data: &[u8], written: u64) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &mut self.sink {
-            if bytes.len() + data.len() <= self.store.config.inline_max {
+            if bytes.len() + data.len() <= INLINE_MAX {
                 bytes.extend_from_slice(data);
                 return Ok(());
             }
             self.spill()?;
         }
         match &mut self.sink {
-            Sink::File { file, crcs, .. } => {
+            Sink::File { file, crcs, behind } => {
                 file.write_all(data)?;
                 crcs.update(data);
-                Ok(())
+                match self.store.config.durability {
+                    Durability::Fsync => Ok(behind.advance(file, written)?),
+                    Durability::None => Ok(()),
+                }
             }
             Sink::Failed(error) => Err(error.clone()),
             Sink::Memory(_) => Err(Error::WritesDisabled),

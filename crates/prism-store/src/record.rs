@@ -25,14 +25,13 @@ const KIND_MARKER: u8 = 3;
 const NAMED_NULL: u8 = 0;
 const NAMED_BY_STAMP: u8 = 1;
 
-/// The versioning in a bucket's record.
-const NEVER: u8 = 0;
-const ENABLED: u8 = 1;
-const SUSPENDED: u8 = 2;
-/// The phase in a bucket's record.
-const LIVE: u8 = 0;
-const DELETING: u8 = 1;
-const GONE: u8 = 2;
+/// Versioning and phases, each at the index by which a bucket's record names it.
+const VERSIONING: [Versioning; 3] = [
+    Versioning::Never,
+    Versioning::Enabled,
+    Versioning::Suspended,
+];
+const PHASES: [Phase; 3] = [Phase::Live, Phase::Deleting, Phase::Gone];
 
 /// The place of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,19 +245,16 @@ impl FileRecord {
 /// (24) and phase (1). Documents have a tree of their own.
 pub(crate) fn bucket_value(record: &Bucket) -> Vec<u8> {
     let mut value = record.created_ms.to_be_bytes().to_vec();
-    value.push(match record.versions {
-        None => NEVER,
-        Some(true) => ENABLED,
-        Some(false) => SUSPENDED,
-    });
+    value.push(index(&VERSIONING, |v| v.enabled() == record.versions));
     value.extend(record.stamp.to_bytes());
     value.extend(record.life.to_bytes());
-    value.push(match record.phase {
-        Phase::Live => LIVE,
-        Phase::Deleting => DELETING,
-        Phase::Gone => GONE,
-    });
+    value.push(index(&PHASES, |phase| *phase == record.phase));
     value
+}
+
+fn index<T>(table: &[T], is_it: impl Fn(&T) -> bool) -> u8 {
+    let index = table.iter().position(is_it).map(u8::try_from);
+    index.and_then(Result::ok).unwrap_or(u8::MAX)
 }
 
 /// Reads [`bucket_value`].
@@ -268,21 +264,11 @@ pub(crate) fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error
         Some(BucketInfo {
             name: name.to_owned(),
             created_ms: reader.u64()?,
-            versioning: match reader.u8()? {
-                NEVER => Versioning::Never,
-                ENABLED => Versioning::Enabled,
-                SUSPENDED => Versioning::Suspended,
-                _ => return None,
-            },
+            versioning: *VERSIONING.get(usize::from(reader.u8()?))?,
             which: BucketStamp {
                 stamp: reader.stamp()?,
                 life: reader.stamp()?,
-                phase: match reader.u8()? {
-                    LIVE => Phase::Live,
-                    DELETING => Phase::Deleting,
-                    GONE => Phase::Gone,
-                    _ => return None,
-                },
+                phase: *PHASES.get(usize::from(reader.u8()?))?,
             },
         })
     })

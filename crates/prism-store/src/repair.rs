@@ -14,7 +14,7 @@ use crate::{
     keys::object_key,
     layout::FileId,
     object::Body,
-    record::{FileRecord, Payload, Record},
+    record::{FileRecord, Payload},
     replica::Scope,
     scrub::Integrity,
     view::View,
@@ -177,13 +177,10 @@ impl Integrity<'_> {
         let view = self.store.view();
         let file = match (upload, part) {
             (None, part) => file_of(&view, &object_key(bucket, key), *part)?,
-            (Some(upload), Some(number)) => match view.part(*upload, *number)? {
-                Some(Record {
-                    payload: Payload::File { id },
-                    ..
-                }) => Some((id, 0)),
-                _ => None,
-            },
+            (Some(upload), Some(number)) => {
+                let record = view.part(*upload, *number)?;
+                record.and_then(|record| Some((record.file().ok()?, 0)))
+            }
             (Some(_), None) => None,
         };
         let Some((id, start)) = file else {

@@ -16,7 +16,7 @@ use std::{
 use crate::{
     buckets::Buckets,
     commit::{Committer, Op, Outcome, When},
-    config::{Config, Durability},
+    config::{Config, Durability, OBJECT_LEN_LIMIT},
     damage::Corruption,
     error::{Error, OpenError},
     files::Files,
@@ -33,6 +33,9 @@ use crate::{
     view::View,
 };
 
+/// Bytes of recently read small objects that stay in memory.
+const HOT_BYTES: u64 = 8 * 1024 * 1024;
+
 /// Buckets and objects in one directory, open in one process at a time.
 ///
 /// Share it as `Arc<Store>`. The directory is unlocked when the store and every
@@ -44,8 +47,8 @@ pub struct Store {
 impl Store {
     /// Opens the store in `dir`, or creates it, and cleans up after a crash. Blocks on disk, for
     /// a time proportional to the number of object files.
-    pub fn open(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
-        config.check()?;
+    pub fn open(dir: impl AsRef<Path>, mut config: Config) -> Result<Self, OpenError> {
+        config.max_object_len = config.max_object_len.min(OBJECT_LEN_LIMIT);
         let layout = Layout::open(dir.as_ref())?;
         let lsm = Lsm::open(&layout, &config)?;
         let (generation, identity) = lsm.next_generation()?;
@@ -57,7 +60,7 @@ impl Store {
             committer,
             lsm,
             replicas: OnceLock::new(),
-            hot: Hot::new(config.hot_bytes, config.hot_files),
+            hot: Hot::new(HOT_BYTES, config.hot_files),
             pins: Pins::default(),
             known: Known::new(config.recheck),
             corruption: Corruption::default(),

@@ -305,6 +305,16 @@ pub struct Removed {
     pub is_marker: bool,
 }
 
+impl Removed {
+    /// The deletion of a version, also of one that there never was.
+    pub(crate) fn version(version: VersionId) -> Self {
+        Self {
+            version,
+            is_marker: false,
+        }
+    }
+}
+
 /// An object to delete, or one version of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToDelete<'a> {

@@ -14,6 +14,7 @@ use crate::{
     },
     layout::FileId,
     lsm::Lsm,
+    merge::under,
     pending::PendingRecord,
     record::{FileRecord, Payload, Record, bucket_info},
     replica::Scope,
@@ -248,8 +249,8 @@ impl View<'_> {
         all.map(|guard| Garbage::from_key(&guard.key()?)).collect()
     }
 
-    pub(crate) fn pending(&self, tree_key: &[u8]) -> Result<Option<PendingRecord>, Error> {
-        self.get(&self.lsm.pending, tree_key, PendingRecord::decode)
+    pub(crate) fn pending(&self, scope: &Scope) -> Result<Option<PendingRecord>, Error> {
+        self.get(&self.lsm.pending, scope.tree_key(), PendingRecord::decode)
     }
 
     pub(crate) fn all_pending(&self) -> impl Iterator<Item = Result<PendingRecord, Error>> {
@@ -327,11 +328,8 @@ impl View<'_> {
             return Ok(None);
         };
         let prefix = escaped_prefix(bucket, key);
-        for found in self.uploads(Bound::Included(prefix.clone())) {
-            let (upload_key, _) = found?;
-            let Some((_, upload)) =
-                split_upload_key(&upload_key).filter(|_| upload_key.starts_with(&prefix))
-            else {
+        for found in under(prefix, |begin| self.uploads(begin), Bound::Unbounded) {
+            let Some((_, upload)) = split_upload_key(&found?.0) else {
                 break;
             };
             for part in self.parts(upload, 0) {

@@ -13,7 +13,7 @@ use crate::{
     pending::PendingRecord,
     record::{Payload, Record},
     replica::Change,
-    types::{ObjectMeta, UploadId, VersionId, Versioning},
+    types::{UploadId, Versioning},
     uploads::UploadRecord,
     view::holds,
 };
@@ -88,25 +88,16 @@ impl Stage<'_> {
             (Change::RemoveVersion { version, .. }, _) => {
                 return self.remove_named(object_key, how, *version).map(drop);
             }
-            (Change::SetMeta(meta), _) => return self.apply_meta(object_key, how, None, meta),
+            (Change::SetMeta(meta), _) => {
+                return self.change_meta(how, object_key, None, |old| *old = meta.clone());
+            }
             (Change::SetMetaOf(version, meta), _) => {
-                return self.apply_meta(object_key, how, Some(*version), meta);
+                let version = Some(*version);
+                return self.change_meta(how, object_key, version, |old| *old = meta.clone());
             }
             _ => return Err(Error::corrupt("prepared change")),
         };
         self.make_current(object_key, value, how, base)
-    }
-
-    fn apply_meta(
-        &mut self,
-        object_key: &[u8],
-        how: How,
-        version: Option<VersionId>,
-        meta: &ObjectMeta,
-    ) -> Result<(), Error> {
-        let meta = meta.clone();
-        let change = Box::new(move |old: &mut ObjectMeta| *old = meta);
-        self.change_meta(how, object_key, version, change)
     }
 
     /// Makes a manifest of parts, and ends their upload. Returns the manifest's id and the

@@ -32,7 +32,7 @@ pub(crate) use op::{
 pub(crate) use stage::{check, effective_versioning, open_bucket, present};
 pub(crate) use take_in::own_versions;
 pub(crate) use taken::{Fetched, TakeInOp, Taken};
-pub(crate) use versions::version_of;
+pub(crate) use versions::{check_version, version_of};
 
 use crate::{
     config::Durability,
@@ -54,10 +54,8 @@ impl Inner {
         self.committer.buckets.begin(now_us().wrapping_mul(1 << 20));
         for record in self.lsm.view().all_pending() {
             let record = record?;
-            let (scope, pending) = (record.scope.clone(), record.pending());
-            self.committer
-                .index
-                .insert(scope.tree_key(), scope, pending);
+            let pending = record.pending();
+            self.committer.index.insert(record.scope, pending);
         }
         Ok(())
     }
@@ -125,12 +123,10 @@ impl Inner {
 
     fn mark(&self, mark: &Mark) {
         match mark {
-            Mark::Pending(tree_key, scope, pending) => {
-                self.committer
-                    .index
-                    .insert(tree_key.clone(), scope.clone(), *pending);
+            Mark::Pending(scope, pending) => {
+                self.committer.index.insert(scope.clone(), *pending);
             }
-            Mark::Over(tree_key) => self.committer.index.remove(tree_key),
+            Mark::Over(scope) => self.committer.index.remove(scope),
             Mark::Bucket(name, is_there) => self.committer.buckets.set(name, *is_there),
             Mark::Adopted(epoch) => {
                 self.committer.epoch.fetch_max(*epoch, Ordering::AcqRel);

@@ -93,8 +93,8 @@ pub(crate) struct DiscardOp {
 /// A change of the state in memory, made once the batch is on the disk.
 #[derive(Debug, Clone)]
 pub(crate) enum Mark {
-    Pending(Vec<u8>, Scope, Pending),
-    Over(Vec<u8>),
+    Pending(Scope, Pending),
+    Over(Scope),
     Adopted(u64),
     /// Whether a bucket of this name exists that is not being deleted.
     Bucket(String, bool),

@@ -54,8 +54,7 @@ impl Stage<'_> {
             let Receipt::Prepare { older } = receipt else {
                 continue;
             };
-            let tree_key = change.scope.tree_key();
-            if let Some((settlement, older)) = older.zip(self.view.pending(&tree_key)?) {
+            if let Some((settlement, older)) = older.zip(self.view.pending(&change.scope)?) {
                 self.end(older, settlement)?;
             }
             self.apply_implied(&change)?;
@@ -67,11 +66,10 @@ impl Stage<'_> {
                 change: change.change,
                 bytes: bytes.take().map(|(bytes, id)| self.store_bytes(bytes, id)),
             };
-            let value = record.encode()?;
-            self.batch
-                .insert(&self.lsm.pending, tree_key.as_slice(), value);
+            let (tree_key, value) = (record.scope.tree_key(), record.encode()?);
+            self.batch.insert(&self.lsm.pending, tree_key, value);
             let pending = record.pending();
-            let mark = Mark::Pending(tree_key, record.scope, pending);
+            let mark = Mark::Pending(record.scope, pending);
             self.outcome.marks.push(mark);
         }
         Ok(())
@@ -81,7 +79,7 @@ impl Stage<'_> {
     /// not ask.
     fn apply_implied(&mut self, change: &ScopedChange) -> Result<(), Error> {
         for (scope, stamp) in implied(change) {
-            let Some(record) = self.view.pending(&scope.tree_key())? else {
+            let Some(record) = self.view.pending(&scope)? else {
                 continue;
             };
             let is_begin = matches!(record.change, Change::Begin(_));
@@ -104,7 +102,7 @@ impl Stage<'_> {
 
     pub(super) fn settle(&mut self, items: Vec<(Scope, Stamp, Standing)>) -> Result<(), Error> {
         for (scope, stamp, standing) in items {
-            let record = self.view.pending(&scope.tree_key())?;
+            let record = self.view.pending(&scope)?;
             if let Some(record) = record.filter(|record| record.stamp == stamp) {
                 let settlement = settle(record.pending(), standing);
                 self.end(record, settlement)?;
@@ -129,8 +127,8 @@ impl Stage<'_> {
             }
         }
         let tree_key = record.scope.tree_key();
-        self.batch.remove(&self.lsm.pending, tree_key.as_slice());
-        self.outcome.marks.push(Mark::Over(tree_key));
+        self.batch.remove(&self.lsm.pending, tree_key);
+        self.outcome.marks.push(Mark::Over(record.scope));
         Ok(())
     }
 }
@@ -152,7 +150,7 @@ fn receipt(
         before: change.before,
         builds_on_before: change.change.builds_on_before(),
     };
-    let pending = view.pending(&scope.tree_key())?;
+    let pending = view.pending(scope)?;
     let pending = pending.map(|record| record.pending());
     let receipt = receive(&asked, epoch, holds(view, scope)?, pending);
     if let Receipt::Prepare { .. } = receipt {
@@ -183,7 +181,7 @@ fn implied(change: &ScopedChange) -> Vec<(Scope, Option<Stamp>)> {
 /// Whether a scope exists, or is prepared: its primary has it then.
 fn has(view: &View<'_>, scope: &Scope, stamp: Option<Stamp>) -> Result<bool, Error> {
     let is_it = |found| stamp.is_none_or(|stamp| stamp == found);
-    let pending = view.pending(&scope.tree_key())?;
+    let pending = view.pending(scope)?;
     Ok(holds(view, scope)?.is_some_and(is_it) || pending.is_some_and(|record| is_it(record.stamp)))
 }
 

@@ -202,7 +202,7 @@ impl Stage<'_> {
         since: u64,
         taken: Option<Stamp>,
     ) -> Result<(), Error> {
-        let open = self.view.pending(&scope.tree_key())?;
+        let open = self.view.pending(scope)?;
         match open.filter(|open| is_over(since, open.pending(), taken)) {
             Some(open) => self.end(open, Settlement::Drop),
             None => Ok(()),

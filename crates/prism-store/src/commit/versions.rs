@@ -4,7 +4,7 @@
 use prism_replica::Stamp;
 
 use super::{
-    op::{Change, DeleteOp, Given},
+    op::{Condition, DeleteOp, Given},
     stage::{Stage, check, present},
     succession::{Base, How},
 };
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     keys::{bucket_of, version_key},
     record::{Payload, Record},
-    types::{Place, Removed, VersionId, Versioning},
+    types::{ObjectMeta, Place, Removed, VersionId, Versioning},
     view::View,
 };
 
@@ -76,17 +76,8 @@ impl Stage<'_> {
         version: VersionId,
     ) -> Result<Removed, Error> {
         let condition = delete.condition.as_ref();
-        match version_of(self.view, object_key, version) {
-            Ok((record, _)) => check(condition, Some(&record))?,
-            // Such a version is answered as deleted.
-            Err(Error::NoSuchVersion) => {
-                check(condition, None)?;
-                return Ok(Removed {
-                    version,
-                    is_marker: false,
-                });
-            }
-            Err(error) => return Err(error),
+        if !check_version(self.view, object_key, version, condition)? {
+            return Ok(Removed::version(version));
         }
         self.remove_named(object_key, how, version)
     }
@@ -153,7 +144,7 @@ impl Stage<'_> {
         how: How,
         object_key: &[u8],
         version: Option<VersionId>,
-        change: Change,
+        change: impl FnOnce(&mut ObjectMeta),
     ) -> Result<(), Error> {
         let (mut record, at) = match version {
             None => (present(self.view, object_key)?, None),
@@ -180,6 +171,22 @@ impl Stage<'_> {
         self.outcome.version = record.version;
         Ok(())
     }
+}
+
+/// Checks the condition of a version's deletion. Says whether there is the version: one that is
+/// missing is answered as deleted.
+pub(crate) fn check_version(
+    view: &View<'_>,
+    object_key: &[u8],
+    id: VersionId,
+    condition: Option<&Condition>,
+) -> Result<bool, Error> {
+    let record = match version_of(view, object_key, id) {
+        Ok((record, _)) => Some(record),
+        Err(Error::NoSuchVersion) => None,
+        Err(error) => return Err(error),
+    };
+    check(condition, record.as_ref()).map(|()| record.is_some())
 }
 
 /// A version, and its place unless it is current.

@@ -158,8 +158,8 @@ impl CatchUp<'_> {
         page.items.retain(|(scope, _)| scope.part().is_none());
         if request.after.is_none() && !request.uploads {
             let index = &self.store.inner.committer.index;
-            let open = index
-                .select(|entry| entry.scope.bucket == request.bucket && wanted(&entry.scope.key));
+            let open =
+                index.select(|scope, _| scope.bucket == request.bucket && wanted(&scope.key));
             let open = open.into_iter().map(|(scope, open)| (scope, open.stamp));
             page.items.extend(open);
         }
@@ -194,8 +194,12 @@ impl CatchUp<'_> {
         Ok(false)
     }
 
-    /// See [`Buckets::purge`](crate::Buckets::purge).
-    pub(crate) fn purge_bucket(&self, bucket: &str) -> Result<(), Error> {
+    /// Deletes all that is left under the name of a bucket that is gone, in batches. Blocks
+    /// on disk.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`] if there is a bucket of this name.
+    pub fn purge(&self, bucket: &str) -> Result<(), Error> {
         for uploads in [true, false] {
             let request = PageRequest {
                 bucket,

@@ -3,7 +3,8 @@
 
 use std::{
     collections::HashMap,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock},
+    iter,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 
@@ -19,63 +20,57 @@ const LOCK_LIMIT: Duration = Duration::from_secs(15);
 const CALLERS_MAX: usize = 256;
 
 /// A prepared change, without its contents.
-#[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) scope: Scope,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Open {
     pub(crate) pending: Pending,
     /// When it was prepared, or the store opened.
     pub(crate) since: Instant,
 }
 
-/// A mirror of the tree `pending`: prepared changes by their key there.
+/// A mirror of the tree `pending`.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    entries: RwLock<HashMap<Vec<u8>, Entry>>,
+    open: RwLock<HashMap<Scope, Open>>,
 }
 
 impl Index {
-    pub(crate) fn get(&self, tree_key: &[u8]) -> Option<Entry> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        match entries.is_empty() {
-            true => None,
-            false => entries.get(tree_key).cloned(),
-        }
+    pub(crate) fn get(&self, scope: &Scope) -> Option<Pending> {
+        self.read().get(scope).map(|open| open.pending)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.is_empty()
+        self.read().is_empty()
     }
 
-    pub(crate) fn insert(&self, tree_key: Vec<u8>, scope: Scope, pending: Pending) {
+    pub(crate) fn insert(&self, scope: Scope, pending: Pending) {
         let since = Instant::now();
-        let entry = Entry {
-            scope,
-            pending,
-            since,
-        };
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.insert(tree_key, entry);
+        self.write().insert(scope, Open { pending, since });
     }
 
-    pub(crate) fn remove(&self, tree_key: &[u8]) {
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.remove(tree_key);
+    pub(crate) fn remove(&self, scope: &Scope) {
+        self.write().remove(scope);
     }
 
-    /// The entries that are `wanted`.
-    pub(crate) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<(Scope, Pending)> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let found = entries.values().filter(|entry| wanted(entry));
+    /// The changes that are `wanted`.
+    pub(crate) fn select(&self, wanted: impl Fn(&Scope, &Open) -> bool) -> Vec<(Scope, Pending)> {
+        let open = self.read();
+        let found = open.iter().filter(|(scope, open)| wanted(scope, open));
         found
-            .map(|entry| (entry.scope.clone(), entry.pending))
+            .map(|(scope, open)| (scope.clone(), open.pending))
             .collect()
     }
 
     /// Whether any change of a bucket is open.
     pub(crate) fn has_any_of(&self, bucket: &str) -> bool {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.values().any(|entry| entry.scope.bucket == bucket)
+        self.read().keys().any(|scope| scope.bucket == bucket)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Open>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Scope, Open>> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,15 +84,9 @@ pub(crate) struct Locks {
 
 #[derive(Debug, Default)]
 struct State {
-    locked: HashMap<Vec<u8>, Lock>,
+    /// The locked scopes, with the stamps of those changes that have one yet.
+    locked: HashMap<Scope, Option<Stamp>>,
     callers: usize,
-}
-
-#[derive(Debug)]
-struct Lock {
-    bucket: String,
-    /// The stamp of the change, once it has one.
-    stamp: Option<Stamp>,
 }
 
 /// Locked scopes, freed when dropped.
@@ -105,7 +94,7 @@ struct Lock {
 #[must_use]
 pub(crate) struct Locked<'a> {
     locks: &'a Locks,
-    keys: Vec<Vec<u8>>,
+    scopes: Vec<Scope>,
 }
 
 impl Locks {
@@ -114,7 +103,6 @@ impl Locks {
     /// # Errors
     /// [`Error::Stalled`].
     pub(crate) fn lock(&self, scopes: &[Scope]) -> Result<Locked<'_>, Error> {
-        let keys: Vec<_> = scopes.iter().map(Scope::tree_key).collect();
         let until = Instant::now() + LOCK_LIMIT;
         let mut state = self.locked();
         if state.callers >= CALLERS_MAX {
@@ -122,7 +110,7 @@ impl Locks {
         }
         state.callers += 1;
         // All at once, so that two changes never wait for each other.
-        while keys.iter().any(|key| state.locked.contains_key(key)) {
+        while scopes.iter().any(|scope| state.locked.contains_key(scope)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.callers -= 1;
@@ -131,25 +119,25 @@ impl Locks {
             let waited = self.free.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        for (key, scope) in keys.iter().zip(scopes) {
-            let bucket = scope.bucket.clone();
-            let stamp = None;
-            state.locked.insert(key.clone(), Lock { bucket, stamp });
-        }
-        Ok(Locked { locks: self, keys })
+        let scopes = scopes.to_vec();
+        state
+            .locked
+            .extend(scopes.iter().cloned().zip(iter::repeat(None)));
+        Ok(Locked {
+            locks: self,
+            scopes,
+        })
     }
 
     /// Whether the change with this stamp is under way.
-    pub(crate) fn is_under_way(&self, tree_key: &[u8], stamp: Stamp) -> bool {
-        let state = self.locked();
-        let lock = state.locked.get(tree_key);
-        lock.is_some_and(|lock| lock.stamp == Some(stamp))
+    pub(crate) fn is_under_way(&self, scope: &Scope, stamp: Stamp) -> bool {
+        self.locked().locked.get(scope) == Some(&Some(stamp))
     }
 
     /// Whether anything of a bucket is under way.
     pub(crate) fn is_busy(&self, bucket: &str) -> bool {
         let state = self.locked();
-        state.locked.values().any(|lock| lock.bucket == bucket)
+        state.locked.keys().any(|scope| scope.bucket == bucket)
     }
 
     fn locked(&self) -> MutexGuard<'_, State> {
@@ -161,9 +149,9 @@ impl Locked<'_> {
     /// Marks the change as under way.
     pub(crate) fn begin(&self, stamp: Stamp) {
         let mut state = self.locks.locked();
-        for key in &self.keys {
-            if let Some(lock) = state.locked.get_mut(key) {
-                lock.stamp = Some(stamp);
+        for scope in &self.scopes {
+            if let Some(change) = state.locked.get_mut(scope) {
+                *change = Some(stamp);
             }
         }
     }
@@ -171,7 +159,7 @@ impl Locked<'_> {
     /// Leaves the scopes locked until the process ends, because the change may or may not be on
     /// the disk.
     pub(crate) fn leak(mut self) {
-        self.keys.clear();
+        self.scopes.clear();
     }
 }
 
@@ -179,8 +167,8 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let mut state = self.locks.locked();
         state.callers -= 1;
-        for key in &self.keys {
-            state.locked.remove(key);
+        for scope in &self.scopes {
+            state.locked.remove(scope);
         }
         self.locks.free.notify_all();
     }
@@ -219,10 +207,10 @@ mod tests {
         let locks = Locks::default();
         let scope = Scope::object("b", "k");
         let locked = locks.lock(std::slice::from_ref(&scope)).unwrap();
-        assert!(!locks.is_under_way(&scope.tree_key(), Stamp::NONE));
+        assert!(!locks.is_under_way(&scope, Stamp::NONE));
         locked.begin(Stamp::NONE);
         locked.leak();
-        assert!(locks.is_under_way(&scope.tree_key(), Stamp::NONE));
+        assert!(locks.is_under_way(&scope, Stamp::NONE));
         assert!(locks.is_busy("b"));
     }
 }

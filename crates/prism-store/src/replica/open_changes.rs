@@ -46,7 +46,7 @@ impl OpenChanges<'_> {
     pub fn standing(&self, scope: &Scope, stamp: Stamp) -> Result<Standing, Error> {
         // Before the view is taken: the view has every change that is no longer under way.
         let locks = &self.store.inner.committer.locks;
-        let under_way = locks.is_under_way(&scope.tree_key(), stamp);
+        let under_way = locks.is_under_way(scope, stamp);
         let holds = holds(&self.store.view(), scope)?;
         Ok(match under_way && holds != Some(stamp) {
             true => Standing::UnderWay,
@@ -63,38 +63,37 @@ impl OpenChanges<'_> {
     /// Whether a change of this scope is open. Does not block.
     #[must_use]
     pub fn contains(&self, scope: &Scope) -> bool {
-        let index = &self.store.inner.committer.index;
-        index.get(&scope.tree_key()).is_some()
+        self.store.inner.committer.index.get(scope).is_some()
     }
 
     /// The open change of an object. Does not block.
     #[must_use]
     pub fn of_object(&self, bucket: &str, key: &str) -> Option<(Scope, Pending)> {
         let scope = Scope::object(bucket, key);
-        let entry = self.store.inner.committer.index.get(&scope.tree_key())?;
-        Some((scope, entry.pending))
+        let pending = self.store.inner.committer.index.get(&scope)?;
+        Some((scope, pending))
     }
 
     /// The open changes of a key, of its uploads and of their parts. Does not block.
     #[must_use]
     pub fn of_key(&self, bucket: &str, key: &str) -> Vec<(Scope, Pending)> {
         let index = &self.store.inner.committer.index;
-        index.select(|entry| entry.scope.key == key && entry.scope.bucket == bucket)
+        index.select(|scope, _| scope.key == key && scope.bucket == bucket)
     }
 
     /// The open changes that were begun before an epoch. Does not block.
     #[must_use]
     pub fn begun_before(&self, epoch: u64) -> Vec<(Scope, Pending)> {
         let index = &self.store.inner.committer.index;
-        index.select(|entry| entry.pending.epoch < epoch)
+        index.select(|_, open| open.pending.epoch < epoch)
     }
 
     /// The changes that have been open for at least `age`, of one bucket or of all. Does not
     /// block.
     #[must_use]
     pub fn older_than(&self, age: Duration, bucket: Option<&str>) -> Vec<(Scope, Stamp)> {
-        let found = self.store.inner.committer.index.select(|entry| {
-            bucket.is_none_or(|bucket| entry.scope.bucket == bucket) && entry.since.elapsed() >= age
+        let found = self.store.inner.committer.index.select(|scope, open| {
+            bucket.is_none_or(|bucket| scope.bucket == bucket) && open.since.elapsed() >= age
         });
         let found = found.into_iter();
         found.map(|(scope, open)| (scope, open.stamp)).collect()
@@ -112,8 +111,8 @@ impl OpenChanges<'_> {
     fn settle_when(&self, items: Vec<(Scope, Stamp, Standing)>, when: When) -> Result<(), Error> {
         let index = &self.store.inner.committer.index;
         let open = |(scope, stamp, standing): &(Scope, Stamp, Standing)| {
-            let entry = index.get(&scope.tree_key());
-            *standing != Standing::UnderWay && entry.is_some_and(|e| e.pending.stamp == *stamp)
+            let open = index.get(scope);
+            *standing != Standing::UnderWay && open.is_some_and(|open| open.stamp == *stamp)
         };
         let items: Vec<_> = items.into_iter().filter(open).collect();
         if items.is_empty() {
@@ -156,11 +155,10 @@ impl OpenChanges<'_> {
         if committer.epoch() != epoch {
             return Err(Error::OtherEpoch);
         }
-        let tree_key = scope.tree_key();
         // Before the view is taken: the view has every change that is no longer under way.
-        let under_way = committer.locks.is_under_way(&tree_key, open.stamp);
+        let under_way = committer.locks.is_under_way(scope, open.stamp);
         let view = self.store.view();
-        let pending = view.pending(&tree_key)?.map(|record| record.pending());
+        let pending = view.pending(scope)?.map(|record| record.pending());
         let has = has(open, holds(&view, scope)?, pending);
         match under_way && !has {
             true => Err(Error::Unsettled),

@@ -8,8 +8,8 @@ use prism_replica::Stamp;
 use super::{Bytes, Change, Keeps, Scope, ScopedChange};
 use crate::{
     commit::{
-        CompleteOp, Condition, DeleteOp, Failure, Op, Outcome, PutOp, check, effective_versioning,
-        open_bucket, present, version_of,
+        CompleteOp, Condition, Failure, Op, Outcome, PutOp, check, check_version,
+        effective_versioning, open_bucket, present, version_of,
     },
     error::Error,
     layout::FileId,
@@ -36,10 +36,12 @@ pub(super) struct Plan {
     pub(super) outcome: Outcome,
 }
 
-/// A bucket and its keys at the time of the plan.
+/// A scope at the time of the plan.
 struct Planner<'a> {
     view: &'a View<'a>,
     versioning: Versioning,
+    scope: &'a Scope,
+    object_key: Vec<u8>,
 }
 
 /// Plans an operation on `scopes`, of which the first is the changed one.
@@ -51,9 +53,11 @@ pub(super) fn plan(
 ) -> Result<Plan, Failure> {
     let scope = scopes.first().ok_or(Error::WritesDisabled)?;
     let bucket = view.existing_bucket(&scope.bucket)?;
-    let planner = Planner {
+    let planner = |scope| Planner {
         view,
         versioning: bucket.versioning,
+        scope,
+        object_key: Scope::object_key(scope),
     };
     let mut plan = Plan {
         changes: Vec::new(),
@@ -65,7 +69,7 @@ pub(super) fn plan(
     };
     let change = match &mut plan.op {
         Op::Put(put) => {
-            let change = planner.put(scope, put)?;
+            let change = planner(scope).put(put)?;
             plan.bytes = match &put.bytes {
                 PutBytes::Inline(bytes) => Bytes::Inline(bytes.clone()),
                 PutBytes::File(_) => copy_of(file)?,
@@ -73,7 +77,13 @@ pub(super) fn plan(
             change
         }
         Op::Delete(delete) => {
-            (plan.changes, plan.outcome.removed) = planner.delete(scopes, delete)?;
+            for (scope, (_, version)) in scopes.iter().zip(&delete.deletions) {
+                let change = planner(scope).deletion(*version, delete.condition.as_ref())?;
+                plan.changes.extend(change);
+                // The result if no deletion has an effect. Otherwise the commit answers all.
+                let removed = version.map(Removed::version);
+                plan.outcome.removed.push(removed);
+            }
             return Ok(plan);
         }
         Op::Change {
@@ -87,17 +97,17 @@ pub(super) fn plan(
             };
             std::mem::replace(edit, Box::new(|_| ()))(&mut record.meta);
             record.encode()?;
-            let change = planner.meta(scope, *version, &record)?;
+            let change = planner(scope).meta(*version, &record)?;
             *edit = Box::new(|meta| *meta = record.meta);
             change
         }
         Op::CreateUpload { record, .. } => {
             open_bucket(view, &scope.bucket)?;
-            planner.of_scope(scope, Change::Begin(record.meta.clone()))?
+            planner(scope).of_scope(Change::Begin(record.meta.clone()))?
         }
-        Op::Complete(complete) => planner.complete(scope, complete)?,
+        Op::Complete(complete) => planner(scope).complete(complete)?,
         Op::Abort { .. } => {
-            let change = planner.of_scope(scope, Change::Remove)?;
+            let change = planner(scope).of_scope(Change::Remove)?;
             change.before.ok_or(Error::NoSuchUpload)?;
             change
         }
@@ -108,100 +118,70 @@ pub(super) fn plan(
 }
 
 impl Planner<'_> {
-    fn put(&self, scope: &Scope, put: &PutOp) -> Result<ScopedChange, Error> {
+    fn put(&self, put: &PutOp) -> Result<ScopedChange, Error> {
         let (meta, len) = (put.record.meta.clone(), put.record.len);
         let write = Change::Write { meta, len };
         if let Some((id, _)) = put.part {
-            self.view.existing_upload(&scope.object_key(), id)?;
-            return self.of_scope(scope, write);
+            self.view.existing_upload(&self.object_key, id)?;
+            return self.of_scope(write);
         }
-        open_bucket(self.view, &scope.bucket)?;
-        check(put.condition.as_ref(), self.object(scope)?.as_ref())?;
-        self.of_new_version(scope, write)
+        open_bucket(self.view, &self.scope.bucket)?;
+        check(put.condition.as_ref(), self.object()?.as_ref())?;
+        self.of_new_version(write)
     }
 
-    fn complete(&self, scope: &Scope, complete: &CompleteOp) -> Result<ScopedChange, Error> {
-        let view = self.view;
-        view.existing_upload(&complete.object_key, complete.upload)?;
-        open_bucket(view, &scope.bucket)?;
-        check(complete.condition.as_ref(), self.object(scope)?.as_ref())?;
+    fn complete(&self, complete: &CompleteOp) -> Result<ScopedChange, Error> {
+        let (view, upload) = (self.view, complete.upload);
+        view.existing_upload(&self.object_key, upload)?;
+        open_bucket(view, &self.scope.bucket)?;
+        check(complete.condition.as_ref(), self.object()?.as_ref())?;
         let mut parts = Vec::with_capacity(complete.parts.len());
         for (number, seen) in &complete.parts {
-            let record = view.part(complete.upload, *number)?;
+            let record = view.part(upload, *number)?;
             let record = record.filter(|r| r.payload == Payload::File { id: *seen });
             parts.push((*number, record.ok_or(Error::PartChanged)?.stamp));
         }
-        let whole = Change::Complete {
-            upload: complete.upload,
+        self.of_new_version(Change::Complete {
+            upload,
             meta: complete.meta.clone(),
             parts,
-        };
-        self.of_new_version(scope, whole)
+        })
     }
 
-    fn meta(
-        &self,
-        scope: &Scope,
-        version: Option<VersionId>,
-        record: &Record,
-    ) -> Result<ScopedChange, Error> {
+    fn meta(&self, version: Option<VersionId>, record: &Record) -> Result<ScopedChange, Error> {
         if record.payload == Payload::Marker {
             return Err(Error::IsDeleteMarker);
         }
-        let (keeps, meta) = (self.keeps(scope)?, record.meta.clone());
+        let (keeps, meta) = (self.keeps()?, record.meta.clone());
         let change = match version.filter(|_| keeps.is_some()) {
             Some(version) => Change::SetMetaOf(version, meta),
             // Without versions, the null version is the object.
             None => Change::SetMeta(meta),
         };
-        self.of_object(scope, keeps, change)
+        self.of_object(keeps, change)
     }
 
-    /// The deletions that have an effect, and the result of each that has none. The commit
-    /// answers all.
-    fn delete(
-        &self,
-        scopes: &[Scope],
-        delete: &DeleteOp,
-    ) -> Result<(Vec<ScopedChange>, Vec<Option<Removed>>), Error> {
-        let (mut changes, mut removed) = (Vec::new(), Vec::new());
-        for (scope, (_, version)) in scopes.iter().zip(&delete.deletions) {
-            changes.extend(self.deletion(scope, *version, delete.condition.as_ref())?);
-            removed.push(version.map(|version| Removed {
-                version,
-                is_marker: false,
-            }));
-        }
-        Ok((changes, removed))
-    }
-
+    /// A deletion, if it has an effect.
     fn deletion(
         &self,
-        scope: &Scope,
         version: Option<VersionId>,
         condition: Option<&Condition>,
     ) -> Result<Option<ScopedChange>, Error> {
-        let (current, keeps) = (self.object(scope)?, self.keeps(scope)?);
+        let (current, keeps) = (self.object()?, self.keeps()?);
         let Some(id) = version else {
             check(condition, current.as_ref())?;
             if keeps.is_none() && current.is_none() {
                 return Ok(None);
             }
-            return self.of_new_version(scope, Change::Remove).map(Some);
+            return self.of_new_version(Change::Remove).map(Some);
         };
-        let object_key = scope.object_key();
-        match version_of(self.view, &object_key, id) {
-            Ok((record, _)) => check(condition, Some(&record))?,
-            Err(Error::NoSuchVersion) => {
-                check(condition, None)?;
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
+        if !check_version(self.view, &self.object_key, id, condition)? {
+            return Ok(None);
         }
         let change = match keeps {
             None => Change::Remove,
             Some(_) => {
-                let others = self.view.count_versions(&object_key, 2)?;
+                let others = self.view.count_versions(&self.object_key, 2)?;
                 let is_last = others + usize::from(current.is_some()) == 1;
                 Change::RemoveVersion {
                     version: id,
@@ -209,55 +189,48 @@ impl Planner<'_> {
                 }
             }
         };
-        self.of_object(scope, keeps, change).map(Some)
+        self.of_object(keeps, change).map(Some)
     }
 
     /// A change that adds a version where those are kept, if the key has room for it.
-    fn of_new_version(&self, scope: &Scope, change: Change) -> Result<ScopedChange, Error> {
-        let keeps = self.keeps(scope)?;
-        let count = || self.view.count_versions(&scope.object_key(), VERSIONS_MAX);
+    fn of_new_version(&self, change: Change) -> Result<ScopedChange, Error> {
+        let keeps = self.keeps()?;
+        let count = || self.view.count_versions(&self.object_key, VERSIONS_MAX);
         if keeps.is_some_and(|keeps| keeps.builds) && count()? >= VERSIONS_MAX {
             return Err(Error::TooManyVersions);
         }
-        self.of_object(scope, keeps, change)
+        self.of_object(keeps, change)
     }
 
     /// A change of an object, as one of a key with versions where those are kept.
-    fn of_object(
-        &self,
-        scope: &Scope,
-        keeps: Option<Keeps>,
-        change: Change,
-    ) -> Result<ScopedChange, Error> {
-        let change = match keeps {
+    fn of_object(&self, keeps: Option<Keeps>, change: Change) -> Result<ScopedChange, Error> {
+        self.of_scope(match keeps {
             None => change,
             Some(keeps) => Change::Kept(keeps, Box::new(change)),
-        };
-        self.of_scope(scope, change)
+        })
     }
 
-    fn of_scope(&self, scope: &Scope, change: Change) -> Result<ScopedChange, Error> {
+    fn of_scope(&self, change: Change) -> Result<ScopedChange, Error> {
         Ok(ScopedChange {
-            scope: scope.clone(),
-            before: holds(self.view, scope)?,
+            scope: self.scope.clone(),
+            before: holds(self.view, self.scope)?,
             change,
         })
     }
 
     /// How the change treats the versions of a key, if it has some.
-    fn keeps(&self, scope: &Scope) -> Result<Option<Keeps>, Error> {
-        let object_key = scope.object_key();
-        let versioning = effective_versioning(self.view, self.versioning, &object_key)?;
+    fn keeps(&self) -> Result<Option<Keeps>, Error> {
+        let versioning = effective_versioning(self.view, self.versioning, &self.object_key)?;
         if versioning == Versioning::Never {
             return Ok(None);
         }
-        let has_versions = self.view.change(&object_key)?.is_some();
-        let builds = has_versions || self.view.object(&object_key)?.is_some();
+        let has_versions = self.view.change(&self.object_key)?.is_some();
+        let builds = has_versions || self.object()?.is_some();
         Ok(Some(Keeps { versioning, builds }))
     }
 
-    fn object(&self, scope: &Scope) -> Result<Option<Record>, Error> {
-        self.view.object(&scope.object_key())
+    fn object(&self) -> Result<Option<Record>, Error> {
+        self.view.object(&self.object_key)
     }
 }
 

@@ -144,7 +144,7 @@ impl Inner {
     /// Checks that no earlier change of the scopes is open.
     fn check_settled(&self, scopes: &[Scope]) -> Result<(), Error> {
         let index = &self.committer.index;
-        match scopes.iter().any(|s| index.get(&s.tree_key()).is_some()) {
+        match scopes.iter().any(|scope| index.get(scope).is_some()) {
             true => Err(Error::Unsettled),
             false => Ok(()),
         }

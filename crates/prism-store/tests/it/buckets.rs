@@ -132,13 +132,13 @@ fn uploads_go_after_their_bucket_in_few_commits() {
     let gone = deleting.end_deletion(later(&deleting), true);
     store.buckets().accept_record("b", &gone).unwrap();
     let begun = Instant::now();
-    store.buckets().purge("b").unwrap();
+    store.catch_up().purge("b").unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20));
     let again = Bucket::create(Some(&gone), later(&gone), 2).unwrap();
     store.buckets().accept_record("b", &again).unwrap();
     assert_eq!(again.phase, Phase::Live);
     assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
-    let purged = store.buckets().purge("b");
+    let purged = store.catch_up().purge("b");
     assert!(matches!(purged, Err(Error::AlreadyExists)), "{purged:?}");
 }
 
@@ -152,7 +152,7 @@ fn what_is_left_of_a_bucket_is_removed_while_the_next_one_is_made_and_filled() {
         let purging = [(); 2].map(|()| {
             scope.spawn(|| {
                 while store.buckets().record("end").unwrap().is_none() {
-                    let _ = store.buckets().purge("b");
+                    let _ = store.catch_up().purge("b");
                 }
             })
         });

@@ -56,7 +56,7 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
     let end = before.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     // One of them has the number of the next batch.
     let object: Vec<u8> = (1..200).flat_map(forged).collect();
-    assert!(object.len() < config.inline_max);
+    assert!(object.len() < prism_store::INLINE_MAX);
     put(&store, "b", "last", &object).unwrap();
     // A copy of the open store is the state after a kill. The power loss takes the first page
     // of the last write.

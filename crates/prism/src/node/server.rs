@@ -147,7 +147,7 @@ pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<S
     }
     let limits = &config.limits;
     let settings = prism_store::Config {
-        max_object_len: limits.max_object_bytes.min(prism_store::OBJECT_LEN_LIMIT),
+        max_object_len: limits.max_object_bytes,
         durability: match node.durability {
             prism_config::Durability::Fsync => prism_store::Durability::Fsync,
             prism_config::Durability::None => prism_store::Durability::None,

@@ -102,7 +102,7 @@ fn known(mut cluster: Cluster) -> Vec<Option<Phase>> {
             .is_some_and(|known| known.phase == Phase::Gone)
         {
             eventually("uploads are gone", Duration::from_secs(1), || {
-                store.buckets().purge(NAME).is_ok()
+                store.catch_up().purge(NAME).is_ok()
             });
         }
         known.map(|known| known.phase)

@@ -126,7 +126,7 @@ impl StoreExt for Store {
             Ok(known.end_deletion(stamp, empty.is_ok()))
         })?;
         empty?;
-        buckets.purge(bucket)
+        self.catch_up().purge(bucket)
     }
 
     fn configure_bucket(&self, bucket: &str, name: &str, text: &str) -> Result<(), Error> {

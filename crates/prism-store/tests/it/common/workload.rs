@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prism_store::{Config, Error, ObjectMeta, Store, UploadName};
+use prism_store::{Config, Error, INLINE_MAX, ObjectMeta, Store, UploadName};
 
 use super::{StoreExt, bytes, object_files, put, read};
 
@@ -64,7 +64,7 @@ impl Model {
             for key in keys(thread) {
                 let found = self.judge_key(&store, &key, context);
                 files += match found {
-                    Some((_, len, 0)) => usize::from(len > config().inline_max),
+                    Some((_, len, 0)) => usize::from(len > INLINE_MAX),
                     Some((_, _, parts)) => parts,
                     None => 0,
                 };
