@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use crate::{
-    commit::{Committer, Freed, Op, OpResult, Outcome, When},
+    commit::{Committer, Op, OpResult, Outcome, When},
     config::Config,
     damage::Corruption,
     error::Error,
@@ -11,8 +11,7 @@ use crate::{
     hot::Hot,
     known::Known,
     lsm::Lsm,
-    object::Object,
-    pins::Pins,
+    object::{Object, Pins},
     recovery::RecoveryReport,
     replica::Replicas,
     uploads::Garbage,
@@ -61,11 +60,13 @@ impl Inner {
     /// Removes the files and the garbage that a commit left. Readers that have a file open go on
     /// reading it. Blocks on disk.
     pub(crate) fn release(&self, outcome: &Outcome) {
-        for freed in &outcome.freed {
-            match freed {
-                Freed::File(id) => self.files.remove(*id),
-                Freed::Garbage(Garbage::Manifest(id)) if !self.pins.doom(*id) => {}
-                Freed::Garbage(garbage) => self.collect(*garbage),
+        for id in &outcome.freed {
+            self.files.remove(*id);
+        }
+        for garbage in &outcome.garbage {
+            match garbage {
+                Garbage::Manifest(id) if !self.pins.doom(*id) => {}
+                garbage => self.collect(*garbage),
             }
         }
     }

@@ -54,7 +54,6 @@ mod damage;
 mod error;
 mod files;
 mod group;
-mod history;
 mod hot;
 mod inner;
 mod keys;
@@ -66,7 +65,6 @@ mod merge;
 mod multipart;
 mod object;
 mod pending;
-mod pins;
 mod put;
 mod read;
 mod record;
@@ -92,7 +90,6 @@ pub use config::{Config, Durability, INLINE_MAX, OBJECT_LEN_LIMIT};
 pub use damage::{Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
 pub use group::Group;
-pub use history::VersionPosition;
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
 pub use object::{Body, Derived, Object, Parts, Segment};
@@ -107,11 +104,11 @@ pub use replica::{
     Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, Unprepared, VersionName,
     VersionSummary,
 };
+pub use scan::VersionPosition;
 pub use scrub::{Integrity, ScrubReport};
 pub use store::Store;
 pub use types::{
     BUCKET_NAME_MAX, BUCKET_RECORDS_MAX, BUCKETS_MAX, BucketInfo, CONFIG_MAX, Committed, Entry,
     KEY_MAX, OBJECT_LEN_MAX, ObjectInfo, ObjectMeta, PARTS_MAX, Part, PartVersion, Position,
-    Removed, Step, ToDelete, Upload, UploadId, UploadName, VERSIONS_MAX, VersionEntry, VersionId,
-    Versioning,
+    Removed, Step, ToDelete, Upload, UploadId, UploadName, VERSIONS_MAX, VersionId, Versioning,
 };

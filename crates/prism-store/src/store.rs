@@ -1,7 +1,7 @@
 //! The store: how it is opened, and what its parts share.
 //!
 //! Reads of objects are in `read`, writes in `put`, deletions and changes of metadata in
-//! `change`, listings in `scan` and `history`. Buckets, uploads, replication and repair have
+//! `change`, listings in `scan`. Buckets, uploads, replication and repair have
 //! types of their own. `commit` makes all changes, on the state in `inner`.
 
 use std::{
@@ -26,7 +26,7 @@ use crate::{
     layout::Layout,
     lsm::Lsm,
     multipart::Uploads,
-    pins::Pins,
+    object::Pins,
     recovery::{RecoveryReport, recover},
     replica::{CatchUp, OpenChanges},
     scrub::Integrity,

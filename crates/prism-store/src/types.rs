@@ -83,19 +83,6 @@ pub struct BucketInfo {
     pub which: BucketStamp,
 }
 
-/// One line of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The key.
-    pub key: String,
-    /// Length in bytes.
-    pub len: u64,
-    /// As given at commit.
-    pub etag: String,
-    /// As given at commit, in milliseconds since the Unix epoch.
-    pub created_ms: u64,
-}
-
 /// An upload that has neither been completed nor aborted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
@@ -277,9 +264,9 @@ impl Versioning {
     }
 }
 
-/// A version in a listing.
+/// An object or a version in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionEntry {
+pub struct Entry {
     /// The key.
     pub key: String,
     /// The version's name.

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     error::Error,
-    keys::{part_key, upload_key},
     layout::FileId,
     pending::PendingRecord,
     record::{Payload, Record},
@@ -23,7 +22,7 @@ impl Stage<'_> {
         let object_key = record.scope.object_key();
         match record.scope.upload {
             None => self.apply_to_object(record, &object_key),
-            Some((id, None)) => self.apply_to_upload(record, upload_key(&object_key, id), id),
+            Some((id, None)) => self.apply_to_upload(record, &object_key, id),
             Some((id, Some(number))) => {
                 let (Change::Write { meta, len }, Some(payload)) =
                     (&record.change, record.payload())
@@ -31,10 +30,8 @@ impl Stage<'_> {
                     return Err(Error::corrupt("prepared part"));
                 };
                 self.lose(self.view.part(id, number)?);
-                let value = record.record(payload, meta.clone(), *len).encode()?;
-                let key = part_key(id, number);
-                self.batch.insert(&self.lsm.parts, key, value);
-                Ok(())
+                let part = record.record(payload, meta.clone(), *len);
+                self.insert_part(id, number, &part)
             }
         }
     }
@@ -116,30 +113,26 @@ impl Stage<'_> {
             })?;
         let len = manifest.parts.iter().map(|part| part.len).sum();
         let id = self.store.files.new_id()?;
-        self.end_upload(object_key, id, &manifest)?;
+        self.complete_upload(object_key, id, &manifest)?;
         Ok((id, len))
     }
 
     fn apply_to_upload(
         &mut self,
         record: &PendingRecord,
-        key: Vec<u8>,
+        object_key: &[u8],
         id: UploadId,
     ) -> Result<(), Error> {
         match &record.change {
             Change::Begin(meta) => {
-                let value = UploadRecord {
-                    stamp: record.stamp,
-                    meta: meta.clone(),
-                };
-                self.batch.insert(&self.lsm.uploads, key, value.encode()?);
+                let (stamp, meta) = (record.stamp, meta.clone());
+                self.insert_upload(object_key, id, &UploadRecord { stamp, meta })
             }
             Change::Remove => {
-                self.batch.remove(&self.lsm.uploads, key);
-                self.discard_parts(id);
+                self.remove_upload(object_key, id);
+                Ok(())
             }
-            _ => return Err(Error::corrupt("prepared upload")),
+            _ => Err(Error::corrupt("prepared upload")),
         }
-        Ok(())
     }
 }

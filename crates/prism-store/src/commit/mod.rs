@@ -8,7 +8,6 @@
 mod apply;
 mod buckets;
 mod committer;
-mod names;
 mod op;
 mod prepare;
 mod run;
@@ -26,8 +25,7 @@ use prism_replica::Phase;
 pub(crate) use committer::Committer;
 pub use op::Condition;
 pub(crate) use op::{
-    CompleteOp, DeleteOp, DiscardOp, Failure, Freed, Given, Op, OpResult, Outcome, PutOp, SetBy,
-    When,
+    CompleteOp, DeleteOp, DiscardOp, Failure, Given, Op, OpResult, Outcome, PutOp, SetBy, When,
 };
 pub(crate) use stage::{check, effective_versioning, open_bucket, present};
 pub(crate) use take_in::own_versions;
@@ -63,12 +61,8 @@ impl Inner {
     /// Commits `op` together with the others that wait, if it counts in the epoch of the
     /// commit. Blocks on disk.
     pub(crate) fn submit_when(&self, op: Op, given: Option<Given>, when: When) -> OpResult {
-        let queued = Queued { op, given, when };
-        let committed = self
-            .committer
-            .group
-            .submit(queued, how_many, |ops| self.commit(ops));
-        committed.unwrap_or_else(lost)
+        let results = self.submit_queued(vec![Queued { op, given, when }]);
+        results.into_iter().next().unwrap_or_else(lost)
     }
 
     /// Commits several operations that no other replica makes. Blocks on disk.
@@ -78,12 +72,16 @@ impl Inner {
             given: None,
             when: When::Always,
         });
-        let commit = |ops| self.commit(ops);
-        let committed = self
-            .committer
-            .group
-            .submit_all(queued.collect(), how_many, commit);
-        let results = committed.into_iter();
+        self.submit_queued(queued.collect())
+    }
+
+    fn submit_queued(&self, queued: Vec<Queued>) -> Vec<OpResult> {
+        let how_many = |queued: &mut dyn Iterator<Item = &Queued>| {
+            independent(&mut queued.map(|queued| &queued.op))
+        };
+        let group = &self.committer.group;
+        let results = group.submit_all(queued, how_many, |ops| self.commit(ops));
+        let results = results.into_iter();
         results.map(|result| result.unwrap_or_else(lost)).collect()
     }
 
@@ -158,11 +156,6 @@ impl Inner {
             in_doubt: true,
         })
     }
-}
-
-/// The number of operations at the head of the queue that share a batch.
-fn how_many(queued: &mut dyn Iterator<Item = &Queued>) -> usize {
-    independent(&mut queued.map(|queued| &queued.op))
 }
 
 /// The result of an operation whose leader panicked.

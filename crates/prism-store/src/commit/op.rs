@@ -145,18 +145,12 @@ pub(crate) struct Outcome {
     pub(crate) version: Option<VersionId>,
     /// The result of each deletion, in order; none for a key without versions.
     pub(crate) removed: Vec<Option<Removed>>,
-    /// Files and garbage that the caller removes.
-    pub(crate) freed: Vec<Freed>,
+    /// Files and garbage to which no record refers any more. The caller removes them.
+    pub(crate) freed: Vec<FileId>,
+    pub(crate) garbage: Vec<Garbage>,
     /// Why a change was not prepared; then nothing was changed.
     pub(crate) refusal: Option<Refusal>,
     pub(crate) marks: Vec<Mark>,
-}
-
-/// A file or garbage to which no record refers any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Freed {
-    File(FileId),
-    Garbage(Garbage),
 }
 
 #[derive(Debug, Clone)]
@@ -294,7 +288,7 @@ impl Op {
             Self::Discard(discard) => Keys::of_scopes(discard.scopes.iter()),
             Self::TakeIn(op) => match &op.taken {
                 Taken::Scope(fetched) if fetched.manifest.is_none() => Keys::of_scope(&op.scope),
-                Taken::Upload(_) => Keys::of_scope(&op.scope),
+                Taken::Upload(..) => Keys::of_scope(&op.scope),
                 Taken::Scope(_) | Taken::Versions(_) => Keys::Alone,
             },
             Self::SetBucket { .. }

@@ -3,7 +3,6 @@
 use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, Standing, receive, settle};
 
 use super::{
-    Freed,
     op::Mark,
     stage::{Stage, open_bucket},
 };
@@ -46,7 +45,7 @@ impl Stage<'_> {
         if self.outcome.refusal.is_some() || !receipts.iter().any(is_new) {
             // No record will refer to the file.
             if let Some((PutBytes::File(_), id)) = &bytes {
-                self.outcome.freed.push(Freed::File(*id));
+                self.outcome.freed.push(*id);
             }
             return Ok(());
         }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::Error,
     inner::Inner,
-    keys::{bucket_of, part_key, upload_key},
+    keys::{bucket_of, part_key},
     layout::FileId,
     lsm::Batch,
     record::{Payload, Record},
@@ -71,9 +71,7 @@ impl Stage<'_> {
             } => {
                 open_bucket(self.view, bucket_of(&object_key))?;
                 record.stamp = self.stamp(given.map(|given| given.stamp), None);
-                let (key, value) = (upload_key(&object_key, id), record.encode()?);
-                self.batch.insert(&self.lsm.uploads, key, value);
-                Ok(())
+                self.insert_upload(&object_key, id, &record)
             }
             Op::Complete(complete) => self.complete(complete, given),
             Op::Prepare(prepare, bytes) => self.prepare(prepare, bytes),
@@ -87,9 +85,7 @@ impl Stage<'_> {
             Op::Discard(discard) => self.discard(&discard),
             Op::Abort { object_key, id } => {
                 self.view.existing_upload(&object_key, id)?;
-                let key = upload_key(&object_key, id);
-                self.batch.remove(&self.lsm.uploads, key);
-                self.discard_parts(id);
+                self.remove_upload(&object_key, id);
                 Ok(())
             }
             Op::Collect(garbage) => self.collect(garbage),
@@ -124,8 +120,7 @@ impl Stage<'_> {
         self.outcome.stamp = part.record.stamp;
         self.lose(replaced);
         self.insert_bytes(part.id, part.bytes);
-        let (key, value) = (part_key(upload, number), part.record.encode()?);
-        self.batch.insert(&self.lsm.parts, key, value);
+        self.insert_part(upload, number, &part.record)?;
         self.admit(part.record.len, self.outcome.bytes.given)
     }
 
@@ -146,7 +141,7 @@ impl Stage<'_> {
         let payload = Payload::Parts { id: complete.id };
         let record = Record::new(payload, len, complete.meta);
         self.make_current(object_key, record, how, base)?;
-        self.end_upload(object_key, complete.id, &manifest)?;
+        self.complete_upload(object_key, complete.id, &manifest)?;
         self.outcome.len = len;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use prism_replica::{Phase, Stamp};
 
-use super::op::{Condition, Freed, Outcome};
+use super::op::{Condition, Outcome};
 use crate::{
     error::Error,
     inner::Inner,
@@ -11,7 +11,7 @@ use crate::{
     lsm::{Batch, Lsm},
     record::{Payload, PutBytes, Record},
     types::{BucketInfo, UploadId, Versioning},
-    uploads::{Garbage, Manifest, ManifestPart},
+    uploads::{Garbage, Manifest, ManifestPart, UploadRecord},
     view::View,
 };
 
@@ -32,15 +32,43 @@ impl Stage<'_> {
         given.unwrap_or_else(|| committer.stamp(committer.epoch(), current))
     }
 
-    /// Turns the parts that are left of an upload into garbage.
-    pub(super) fn discard_parts(&mut self, id: UploadId) {
-        let garbage = Garbage::Upload(id);
+    /// Leaves garbage, which the caller collects after the commit.
+    fn leave(&mut self, garbage: Garbage) {
         self.batch.insert(&self.lsm.garbage, garbage.key(), []);
-        self.outcome.freed.push(Freed::Garbage(garbage));
+        self.outcome.garbage.push(garbage);
     }
 
-    /// Stores the manifest of a completed upload. Parts that are not in it become garbage.
-    pub(super) fn end_upload(
+    pub(super) fn insert_upload(
+        &mut self,
+        object_key: &[u8],
+        id: UploadId,
+        record: &UploadRecord,
+    ) -> Result<(), Error> {
+        let (key, value) = (upload_key(object_key, id), record.encode()?);
+        self.batch.insert(&self.lsm.uploads, key, value);
+        Ok(())
+    }
+
+    /// Ends an upload. The parts that are left of it become garbage.
+    pub(super) fn remove_upload(&mut self, object_key: &[u8], id: UploadId) {
+        let key = upload_key(object_key, id);
+        self.batch.remove(&self.lsm.uploads, key);
+        self.leave(Garbage::Upload(id));
+    }
+
+    pub(super) fn insert_part(
+        &mut self,
+        upload: UploadId,
+        number: u16,
+        record: &Record,
+    ) -> Result<(), Error> {
+        let (key, value) = (part_key(upload, number), record.encode()?);
+        self.batch.insert(&self.lsm.parts, key, value);
+        Ok(())
+    }
+
+    /// Ends an upload that is complete, and stores its manifest.
+    pub(super) fn complete_upload(
         &mut self,
         object_key: &[u8],
         id: FileId,
@@ -49,13 +77,11 @@ impl Stage<'_> {
         let encoded = manifest.encode()?;
         self.batch
             .insert(&self.lsm.manifests, id.to_bytes(), encoded);
-        let upload = upload_key(object_key, manifest.upload);
-        self.batch.remove(&self.lsm.uploads, upload);
         for part in &manifest.parts {
             let key = part_key(manifest.upload, part.number);
             self.batch.remove(&self.lsm.parts, key);
         }
-        self.discard_parts(manifest.upload);
+        self.remove_upload(object_key, manifest.upload);
         Ok(())
     }
 
@@ -83,11 +109,7 @@ impl Stage<'_> {
                     self.batch.remove(&self.lsm.inline, id.to_bytes());
                 }
                 Payload::File { id } => self.lose_file(id, len),
-                Payload::Parts { id } => {
-                    let garbage = Garbage::Manifest(id);
-                    self.batch.insert(&self.lsm.garbage, garbage.key(), []);
-                    self.outcome.freed.push(Freed::Garbage(garbage));
-                }
+                Payload::Parts { id } => self.leave(Garbage::Manifest(id)),
                 Payload::Marker => {}
             }
         }
@@ -96,7 +118,7 @@ impl Stage<'_> {
     /// Removes the record of a file, and after the commit the file.
     pub(super) fn lose_file(&mut self, id: FileId, len: u64) {
         self.outcome.bytes.given += len;
-        self.outcome.freed.push(Freed::File(id));
+        self.outcome.freed.push(id);
         self.batch.remove(&self.lsm.files, id.to_bytes());
     }
 }

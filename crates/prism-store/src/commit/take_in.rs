@@ -6,15 +6,14 @@ use std::collections::BTreeMap;
 
 use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
 
-use super::{DiscardOp, Fetched, Freed, TakeInOp, Taken, op::Mark, prepare::current, stage::Stage};
+use super::{DiscardOp, Fetched, TakeInOp, Taken, op::Mark, prepare::current, stage::Stage};
 use crate::{
     error::Error,
-    keys::{part_key, upload_key, version_key},
+    keys::{part_key, version_key},
     layout::FileId,
     record::{Payload, Record},
     replica::{Scope, VersionSummary},
     types::{Place, VersionId, Versioning, place},
-    uploads::UploadRecord,
     view::{View, holds},
 };
 
@@ -50,8 +49,8 @@ impl Stage<'_> {
                 _ => true,
             };
         match op.taken {
-            taken if !is_wanted => self.free_files(taken.files()),
-            Taken::Upload(upload) => self.replace_upload(&scope, &upload)?,
+            taken if !is_wanted => self.outcome.freed.extend(taken.files()),
+            Taken::Upload(id, upload) => self.insert_upload(&scope.object_key(), id, &upload)?,
             Taken::Versions(versions) => {
                 self.replace_versions(&scope.object_key(), versions)?;
                 self.note_last(&scope.object_key(), stamp);
@@ -63,11 +62,6 @@ impl Stage<'_> {
             Some(since) => self.end_if_over(&scope, since, Some(stamp)),
             None => Ok(()),
         }
-    }
-
-    fn free_files(&mut self, unused: impl IntoIterator<Item = FileId>) {
-        let unused = unused.into_iter().map(Freed::File);
-        self.outcome.freed.extend(unused);
     }
 
     /// Replaces all versions of a key by those of another replica.
@@ -102,7 +96,8 @@ impl Stage<'_> {
             let at = version_key(object_key, &place);
             let record = match (staying.get(&place), fetched) {
                 (Some((own, is_current)), fetched) => {
-                    self.free_files(fetched.iter().flat_map(Fetched::files));
+                    let unused = fetched.iter().flat_map(Fetched::files);
+                    self.outcome.freed.extend(unused);
                     if !is_current {
                         self.batch.remove(&self.lsm.versions, at.as_slice());
                     }
@@ -137,15 +132,6 @@ impl Stage<'_> {
         Ok(fetched.record)
     }
 
-    fn replace_upload(&mut self, scope: &Scope, upload: &UploadRecord) -> Result<(), Error> {
-        let Some((id, _)) = scope.upload else {
-            return Err(Error::corrupt("upload without a name"));
-        };
-        let key = upload_key(&scope.object_key(), id);
-        self.batch.insert(&self.lsm.uploads, key, upload.encode()?);
-        Ok(())
-    }
-
     /// Replaces an object or a part. The present one `is_damaged`, or older.
     fn replace_scope(
         &mut self,
@@ -157,7 +143,7 @@ impl Stage<'_> {
         let lost = current(self.view, scope)?;
         let given = lost.as_ref().map_or(0, Record::given_back);
         self.admit(fetched.record.len, given)?;
-        let record = self.insert_fetched(fetched)?.encode()?;
+        let record = self.insert_fetched(fetched)?;
         match lost.as_ref().map(|lost| lost.payload) {
             // The list of its parts may be unreadable.
             Some(Payload::Parts { id }) if is_damaged => {
@@ -166,19 +152,17 @@ impl Stage<'_> {
             _ => self.lose(lost),
         }
         match scope.upload {
-            Some((id, Some(number))) => {
-                let key = part_key(id, number);
-                self.batch.insert(&self.lsm.parts, key, record);
-            }
+            Some((id, Some(number))) => self.insert_part(id, number, &record),
             _ => {
                 // The other replica has no versions of the key.
                 self.clear_versions(&object_key)?;
                 let deletions = &self.lsm.deletions;
                 self.batch.remove(deletions, object_key.as_slice());
-                self.batch.insert(&self.lsm.objects, object_key, record);
+                let (objects, value) = (&self.lsm.objects, record.encode()?);
+                self.batch.insert(objects, object_key, value);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Removes the parts of an object without the list of them: all files of its key that no
@@ -239,9 +223,7 @@ impl Stage<'_> {
                 self.batch.remove(&self.lsm.deletions, key);
             }
             Some((id, None)) => {
-                let key = upload_key(&scope.object_key(), id);
-                self.batch.remove(&self.lsm.uploads, key);
-                self.discard_parts(id);
+                self.remove_upload(&scope.object_key(), id);
             }
             Some((id, Some(number))) => {
                 self.lose(self.view.part(id, number)?);

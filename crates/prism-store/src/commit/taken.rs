@@ -6,6 +6,7 @@ use crate::{
     layout::FileId,
     record::{PutBytes, Record},
     replica::{Scope, VersionSummary},
+    types::UploadId,
     uploads::{Manifest, UploadRecord},
 };
 
@@ -25,7 +26,7 @@ pub(crate) struct TakeInOp {
 pub(crate) enum Taken {
     /// An object, or a part.
     Scope(Fetched),
-    Upload(UploadRecord),
+    Upload(UploadId, UploadRecord),
     /// All versions of a key, the newest first. The store has those that were not fetched.
     Versions(Vec<(VersionSummary, Option<Fetched>)>),
 }
@@ -43,7 +44,7 @@ impl Taken {
     pub(super) fn files(&self) -> Vec<FileId> {
         match self {
             Self::Scope(fetched) => fetched.files().collect(),
-            Self::Upload(_) => Vec::new(),
+            Self::Upload(..) => Vec::new(),
             Self::Versions(versions) => {
                 let fetched = versions.iter().filter_map(|(_, fetched)| fetched.as_ref());
                 fetched.flat_map(Fetched::files).collect()

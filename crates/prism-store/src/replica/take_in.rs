@@ -13,7 +13,7 @@ use crate::{
     layout::FileId,
     put::{PutWriter, Target},
     record::{Payload, PutBytes, Record},
-    types::{VersionId, check_bucket, check_key, place},
+    types::{UploadId, VersionId, check_bucket, check_key, place},
     uploads::{Manifest, ManifestPart, UploadRecord},
     view::holds,
 };
@@ -55,9 +55,9 @@ impl CatchUp<'_> {
         let (stamp, upload) = (handed.stamp, take_in.scope.upload);
         match (handed.versions.take(), since, upload) {
             (Some(versions), Some(since), None) => take_in.list(versions, since)?,
-            (None, _, Some((_, None))) if handed.len.is_none() => {
+            (None, _, Some((id, None))) if handed.len.is_none() => {
                 let meta = handed.meta;
-                take_in.upload = Some(UploadRecord { stamp, meta });
+                take_in.upload = Some((id, UploadRecord { stamp, meta }));
             }
             // Parts are files, whatever their length.
             (None, _, None | Some((_, Some(_)))) if handed.len.is_some() => {
@@ -81,7 +81,7 @@ pub struct TakeIn {
     life: Stamp,
     stamp: Stamp,
     /// The copy of an upload, which has no bytes.
-    upload: Option<UploadRecord>,
+    upload: Option<(UploadId, UploadRecord)>,
     /// All versions of the key; none for the copy of a scope.
     versions: Vec<VersionSummary>,
     /// The versions to fetch.
@@ -156,8 +156,8 @@ impl TakeIn {
     /// when this began.
     pub fn finish(mut self) -> Result<bool, Error> {
         self.end_copy()?;
-        let taken = if let Some(upload) = self.upload.take() {
-            Taken::Upload(upload)
+        let taken = if let Some((id, upload)) = self.upload.take() {
+            Taken::Upload(id, upload)
         } else if self.versions.is_empty() {
             let fetched = self.fetched.remove(&self.stamp);
             Taken::Scope(fetched.ok_or(Error::WritesDisabled)?)

@@ -5,9 +5,9 @@ mod open_changes;
 
 use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, read_body, request};
 use prism_store::{
-    Body, Change, Config, Decided, Durability, Error, Keeps, Missing, Position, Prepare, Refusal,
-    Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
-    VersionEntry, VersionPosition, Versioning,
+    Body, Change, Config, Decided, Durability, Entry, Error, Keeps, Missing, Position, Prepare,
+    Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -221,7 +221,7 @@ fn random_change_of_versions(store: &Store, rng: &mut fastrand::Rng) {
     }
     let mut all = Vec::new();
     let begin = VersionPosition::Key(Position::Start);
-    let visit = |entry: VersionEntry| {
+    let visit = |entry: Entry| {
         all.push(entry);
         Step::Entry
     };

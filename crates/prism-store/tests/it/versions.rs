@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::common::{StoreExt, bytes, meta, object_files, put, read};
 use prism_store::{
-    Config, Error, Position, Removed, Step, Store, ToDelete, UploadName, VersionEntry, VersionId,
+    Config, Entry, Error, Position, Removed, Step, Store, ToDelete, UploadName, VersionId,
     VersionPosition, Versioning,
 };
 
@@ -30,7 +30,7 @@ fn versioned() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-fn list(store: &Store) -> Vec<VersionEntry> {
+fn list(store: &Store) -> Vec<Entry> {
     let mut all = Vec::new();
     let begin = VersionPosition::Key(Position::Start);
     let visit = |entry| {
@@ -294,7 +294,7 @@ pub(crate) fn compare(store: &Store, wanted: &Wanted) {
         }
     }
     let found = list(store);
-    let short = |e: &VersionEntry| (e.key.clone(), e.id, e.is_latest, e.is_marker);
+    let short = |e: &Entry| (e.key.clone(), e.id, e.is_latest, e.is_marker);
     let listed: Vec<_> = found.iter().map(short).collect();
     assert_eq!(listed, entries);
     pages(store, &listed);
@@ -314,7 +314,7 @@ fn pages(store: &Store, listed: &[(String, VersionId, bool, bool)]) {
             Step::End
         };
         store.scan_versions("b", "", at, visit).unwrap();
-        let first: VersionEntry = first.unwrap();
+        let first: Entry = first.unwrap();
         assert_eq!(
             (&first.key, first.id, first.is_latest),
             (&wanted.0, wanted.1, wanted.2)
@@ -324,7 +324,7 @@ fn pages(store: &Store, listed: &[(String, VersionId, bool, bool)]) {
     for prefix in ["a\0", "a/", "a"] {
         let mut rest = Vec::new();
         let begin = VersionPosition::Key(Position::Behind(prefix));
-        let visit = |entry: VersionEntry| {
+        let visit = |entry: Entry| {
             rest.push((entry.key, entry.id));
             Step::Entry
         };

@@ -102,7 +102,7 @@ fn replicas_that_have_not_heard_that_versions_are_kept_keep_them_all_the_same() 
     for name in cluster.owners("k") {
         let mut found = Vec::new();
         let begin = VersionPosition::Key(prism_store::Position::Start);
-        let visit = |entry: prism_store::VersionEntry| {
+        let visit = |entry: prism_store::Entry| {
             found.insert(0, entry.id);
             Step::Entry
         };
