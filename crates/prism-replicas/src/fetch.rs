@@ -10,7 +10,7 @@ use std::time::Instant;
 use prism_handoff::RelayStream;
 use prism_http::ResponseFraming;
 use prism_s3::{Code, Principal, S3Error};
-use prism_store::{Change, Handed, Prepare, Scope, TakeIn};
+use prism_store::{Handed, Prepare, Scope, TakeIn};
 use tokio::task::JoinHandle;
 
 use crate::Replicator;
@@ -183,23 +183,10 @@ impl Replicator {
 pub(crate) fn built_on(prepare: &Prepare) -> Vec<Scope> {
     let mut scopes = Vec::new();
     for change in &prepare.changes {
-        let scope = &change.scope;
-        let with_upload = |upload| Scope {
-            upload: Some(upload),
-            ..scope.clone()
-        };
         if change.change.builds_on_before() {
-            scopes.push(scope.clone());
+            scopes.push(change.scope.clone());
         }
-        match (change.change.what(), scope.upload) {
-            (Change::Write { .. }, Some((id, _))) => scopes.push(with_upload((id, None))),
-            (Change::Complete { upload, parts, .. }, _) => {
-                scopes.push(with_upload((*upload, None)));
-                let parts = parts.iter();
-                scopes.extend(parts.map(|(number, _)| with_upload((*upload, Some(*number)))));
-            }
-            _ => {}
-        }
+        scopes.extend(change.built_on().into_iter().map(|(scope, _)| scope));
     }
     scopes
 }

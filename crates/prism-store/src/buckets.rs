@@ -16,6 +16,14 @@ pub struct Buckets<'a> {
     pub(crate) store: &'a Store,
 }
 
+impl Store {
+    /// The buckets.
+    #[must_use]
+    pub fn buckets(&self) -> Buckets<'_> {
+        Buckets { store: self }
+    }
+}
+
 impl Buckets<'_> {
     /// Checks that this store has no object that keeps a bucket from its deletion. The
     /// bucket takes no more writes by then. `counts` says which keys matter here. May block

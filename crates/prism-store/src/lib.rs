@@ -42,7 +42,6 @@
 //! name the others.
 
 mod audit;
-mod batch;
 mod blocks;
 mod buckets;
 mod change;

@@ -29,6 +29,14 @@ pub struct Uploads<'a> {
 /// The key and the id of an upload.
 type Idle = (String, UploadId);
 
+impl Store {
+    /// The uploads in parts that have not ended.
+    #[must_use]
+    pub fn uploads(&self) -> Uploads<'_> {
+        Uploads { store: self }
+    }
+}
+
 impl Uploads<'_> {
     /// Begins an upload of an object that gets the metadata `meta`. Blocks on disk.
     ///

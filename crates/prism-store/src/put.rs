@@ -233,10 +233,7 @@ impl PutWriter {
         let id = self.store.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
         let op = Op::Prepare(prepare, has_body.then_some((bytes, id)));
-        match commit_op(&self.store, op, id, file.as_ref())?.refusal {
-            None => Ok(()),
-            Some(refusal) => Err(Error::Refused(refusal)),
-        }
+        commit_op(&self.store, op, id, file.as_ref()).map(drop)
     }
 
     fn check_complete(&self) -> Result<(), Error> {

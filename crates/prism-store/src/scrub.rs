@@ -50,6 +50,14 @@ pub struct Integrity<'a> {
     pub(crate) store: &'a Store,
 }
 
+impl Store {
+    /// The search for damage, and its repair.
+    #[must_use]
+    pub fn integrity(&self) -> Integrity<'_> {
+        Integrity { store: self }
+    }
+}
+
 impl Integrity<'_> {
     /// Searches everything for damage. `pace` gets the number of bytes read after each piece.
     /// It may wait, and ends the scrub by returning `false`. Reads and writes go on meanwhile.

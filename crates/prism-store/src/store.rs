@@ -14,7 +14,6 @@ use std::{
 };
 
 use crate::{
-    buckets::Buckets,
     commit::{Committer, Op, Outcome, When},
     config::{Config, Durability, OBJECT_LEN_LIMIT},
     damage::Corruption,
@@ -25,11 +24,8 @@ use crate::{
     known::Known,
     layout::Layout,
     lsm::Lsm,
-    multipart::Uploads,
     object::Pins,
     recovery::{RecoveryReport, recover},
-    replica::{CatchUp, OpenChanges},
-    scrub::Integrity,
     view::View,
 };
 
@@ -114,36 +110,6 @@ impl Store {
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.inner.committer.batches()
-    }
-
-    /// The buckets.
-    #[must_use]
-    pub fn buckets(&self) -> Buckets<'_> {
-        Buckets { store: self }
-    }
-
-    /// The uploads in parts that have not ended.
-    #[must_use]
-    pub fn uploads(&self) -> Uploads<'_> {
-        Uploads { store: self }
-    }
-
-    /// The exchange of copies with other replicas.
-    #[must_use]
-    pub fn catch_up(&self) -> CatchUp<'_> {
-        CatchUp { store: self }
-    }
-
-    /// The prepared changes of other primaries.
-    #[must_use]
-    pub fn open_changes(&self) -> OpenChanges<'_> {
-        OpenChanges { store: self }
-    }
-
-    /// The search for damage, and its repair.
-    #[must_use]
-    pub fn integrity(&self) -> Integrity<'_> {
-        Integrity { store: self }
     }
 
     pub(crate) fn view(&self) -> View<'_> {

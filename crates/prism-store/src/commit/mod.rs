@@ -5,7 +5,6 @@
 //! `op` names the operations. `run` checks their conditions and collects their writes in a
 //! `stage`; the other modules are parts of it by concern.
 
-mod apply;
 mod buckets;
 mod committer;
 mod op;
@@ -14,7 +13,6 @@ mod run;
 mod stage;
 mod succession;
 mod take_in;
-mod taken;
 mod versions;
 
 use std::{collections::BTreeSet, sync::atomic::Ordering};
@@ -25,11 +23,11 @@ use prism_replica::Phase;
 pub(crate) use committer::Committer;
 pub use op::Condition;
 pub(crate) use op::{
-    CompleteOp, DeleteOp, DiscardOp, Failure, Given, Op, OpResult, Outcome, PutOp, SetBy, When,
+    CompleteOp, DeleteOp, DiscardOp, Failure, Fetched, Given, Op, OpResult, Outcome, PutOp, SetBy,
+    TakeInOp, Taken, When,
 };
 pub(crate) use stage::{check, effective_versioning, open_bucket, present};
 pub(crate) use take_in::own_versions;
-pub(crate) use taken::{Fetched, TakeInOp, Taken};
 pub(crate) use versions::{check_version, version_of};
 
 use crate::{

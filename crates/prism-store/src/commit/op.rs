@@ -2,16 +2,15 @@
 
 use std::{borrow::Cow, collections::HashSet};
 
-use prism_replica::{Bucket, Pending, Refusal, Stamp, Standing};
+use prism_replica::{Bucket, Pending, Stamp, Standing};
 
-use super::taken::{TakeInOp, Taken};
 use crate::{
     error::Error,
     layout::FileId,
     record::{PutBytes, Record},
-    replica::{Change as Prepared, Prepare, Scope},
+    replica::{Change as Prepared, Prepare, Scope, VersionSummary},
     types::{ObjectMeta, Removed, UploadId, VersionId, Versioning},
-    uploads::{Garbage, UploadRecord},
+    uploads::{Garbage, Manifest, UploadRecord},
     usage,
 };
 
@@ -90,6 +89,36 @@ pub(crate) struct DiscardOp {
     pub(crate) of_gone: bool,
 }
 
+/// A copy of a scope, as of an epoch.
+pub(crate) struct TakeInOp {
+    /// The epoch; none for a copy that replaces a damaged scope.
+    pub(crate) since: Option<u64>,
+    pub(crate) scope: Scope,
+    /// The life of the bucket at the source.
+    pub(crate) life: Stamp,
+    /// The stamp of the scope's last change.
+    pub(crate) stamp: Stamp,
+    pub(crate) taken: Taken,
+}
+
+/// The contents of a copy.
+pub(crate) enum Taken {
+    /// An object, or a part.
+    Scope(Fetched),
+    Upload(UploadId, UploadRecord),
+    /// All versions of a key, the newest first. The store has those that were not fetched.
+    Versions(Vec<(VersionSummary, Option<Fetched>)>),
+}
+
+/// The copy of an object, a part or a version. Its files have their names.
+pub(crate) struct Fetched {
+    pub(crate) record: Record,
+    /// The bytes, or those of each part; none of a delete marker.
+    pub(crate) bytes: Vec<(FileId, PutBytes)>,
+    /// The parts, by the id in the record.
+    pub(crate) manifest: Option<(FileId, Manifest)>,
+}
+
 /// A change of the state in memory, made once the batch is on the disk.
 #[derive(Debug, Clone)]
 pub(crate) enum Mark {
@@ -148,8 +177,6 @@ pub(crate) struct Outcome {
     /// Files and garbage to which no record refers any more. The caller removes them.
     pub(crate) freed: Vec<FileId>,
     pub(crate) garbage: Vec<Garbage>,
-    /// Why a change was not prepared; then nothing was changed.
-    pub(crate) refusal: Option<Refusal>,
     pub(crate) marks: Vec<Mark>,
 }
 
@@ -298,6 +325,26 @@ impl Op {
             | Self::Adopt(..)
             | Self::Collect(_) => Keys::Alone,
         }
+    }
+}
+
+impl Taken {
+    pub(super) fn files(&self) -> Vec<FileId> {
+        match self {
+            Self::Scope(fetched) => fetched.files().collect(),
+            Self::Upload(..) => Vec::new(),
+            Self::Versions(versions) => {
+                let fetched = versions.iter().filter_map(|(_, fetched)| fetched.as_ref());
+                fetched.flat_map(Fetched::files).collect()
+            }
+        }
+    }
+}
+
+impl Fetched {
+    pub(super) fn files(&self) -> impl Iterator<Item = FileId> {
+        let files = self.bytes.iter();
+        files.filter_map(|(id, bytes)| matches!(bytes, PutBytes::File(_)).then_some(*id))
     }
 }
 

@@ -4,7 +4,8 @@ use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, Standing, receiv
 
 use super::{
     op::Mark,
-    stage::{Stage, open_bucket},
+    stage::{Stage, manifest_of, open_bucket},
+    succession::{Base, How},
 };
 use crate::{
     error::Error,
@@ -12,7 +13,8 @@ use crate::{
     pending::{PendingRecord, StoredBytes},
     record::{Payload, PutBytes, Record},
     replica::{Change, Prepare, Scope, ScopedChange},
-    types::ObjectMeta,
+    types::{ObjectMeta, UploadId, Versioning},
+    uploads::UploadRecord,
     view::{View, holds},
 };
 
@@ -25,10 +27,6 @@ impl Stage<'_> {
         let mut receipts = Vec::with_capacity(prepare.changes.len());
         for change in &prepare.changes {
             let receipt = receipt(self.view, self.store.committer.epoch(), &prepare, change)?;
-            if let Receipt::Refuse(refusal) = receipt {
-                self.outcome.refusal = Some(refusal);
-                break;
-            }
             if let (Receipt::Prepare { .. }, Change::Write { len, .. }) =
                 (receipt, change.change.what())
             {
@@ -42,7 +40,7 @@ impl Stage<'_> {
             receipts.push(receipt);
         }
         let is_new = |receipt: &Receipt| matches!(receipt, Receipt::Prepare { .. });
-        if self.outcome.refusal.is_some() || !receipts.iter().any(is_new) {
+        if !receipts.iter().any(is_new) {
             // No record will refer to the file.
             if let Some((PutBytes::File(_), id)) = &bytes {
                 self.outcome.freed.push(*id);
@@ -77,7 +75,7 @@ impl Stage<'_> {
     /// Applies the changes that this one builds on. They were committed, or the primary would
     /// not ask.
     fn apply_implied(&mut self, change: &ScopedChange) -> Result<(), Error> {
-        for (scope, stamp) in implied(change) {
+        for (scope, stamp) in change.built_on() {
             let Some(record) = self.view.pending(&scope)? else {
                 continue;
             };
@@ -130,9 +128,131 @@ impl Stage<'_> {
         self.outcome.marks.push(Mark::Over(record.scope));
         Ok(())
     }
+
+    /// Applies a prepared change that was committed to the present state of its key.
+    fn apply(&mut self, record: &PendingRecord) -> Result<(), Error> {
+        let object_key = record.scope.object_key();
+        match record.scope.upload {
+            None => self.apply_to_object(record, &object_key),
+            Some((id, None)) => self.apply_to_upload(record, &object_key, id),
+            Some((id, Some(number))) => {
+                let (Change::Write { meta, len }, Some(payload)) =
+                    (&record.change, record.payload())
+                else {
+                    return Err(Error::corrupt("prepared part"));
+                };
+                self.lose(self.view.part(id, number)?);
+                let part = record.record(payload, meta.clone(), *len);
+                self.insert_part(id, number, &part)
+            }
+        }
+    }
+
+    /// Applies a change of an object, or of a key with versions, as its primary did.
+    fn apply_to_object(&mut self, record: &PendingRecord, object_key: &[u8]) -> Result<(), Error> {
+        let keeps = record.change.keeps();
+        let how = How {
+            versioning: keeps.map_or(Versioning::Never, |keeps| keeps.versioning),
+            stamp: Some(record.stamp),
+        };
+        let current = self.view.object(object_key)?;
+        if let (Change::SetMeta(_), None) = (&record.change, &current) {
+            return Err(Error::corrupt("nothing to be changed"));
+        }
+        let base = match (keeps, &record.change) {
+            (Some(keeps), _) if keeps.builds => {
+                if holds(self.view, &record.scope)? != record.before {
+                    return Err(Error::corrupt("a prepared change builds on something else"));
+                }
+                Base::of_key(self.view, object_key)?
+            }
+            (None, Change::SetMeta(_)) => {
+                self.clear_versions(object_key)?;
+                self.batch.remove(&self.lsm.deletions, object_key);
+                Base::default()
+            }
+            // The primary has nothing of the key, or no versions of it.
+            _ => {
+                self.lose(current);
+                self.clear_versions(object_key)?;
+                Base::default()
+            }
+        };
+        let value = match (record.change.what(), record.payload()) {
+            (Change::Write { meta, len }, Some(payload)) => {
+                record.record(payload, meta.clone(), *len)
+            }
+            (
+                Change::Complete {
+                    upload,
+                    meta,
+                    parts,
+                },
+                _,
+            ) => {
+                let (id, len) = self.apply_parts(object_key, *upload, parts)?;
+                record.record(Payload::Parts { id }, meta.clone(), len)
+            }
+            (Change::Remove, _) => return self.hide(object_key, how, base).map(drop),
+            (Change::RemoveVersion { version, .. }, _) => {
+                return self.remove_named(object_key, how, *version).map(drop);
+            }
+            (Change::SetMeta(meta), _) => {
+                return self.change_meta(how, object_key, None, |old| *old = meta.clone());
+            }
+            (Change::SetMetaOf(version, meta), _) => {
+                let version = Some(*version);
+                return self.change_meta(how, object_key, version, |old| *old = meta.clone());
+            }
+            _ => return Err(Error::corrupt("prepared change")),
+        };
+        self.make_current(object_key, value, how, base)
+    }
+
+    /// Makes a manifest of parts, and ends their upload. Returns the manifest's id and the
+    /// length of the object in bytes.
+    fn apply_parts(
+        &mut self,
+        object_key: &[u8],
+        upload: UploadId,
+        parts: &[(u16, Stamp)],
+    ) -> Result<(FileId, u64), Error> {
+        let is_seen = |part: &Record, stamp: &Stamp| part.stamp == *stamp;
+        let manifest =
+            manifest_of(self.view, upload, parts, is_seen).map_err(|error| match error {
+                Error::PartChanged => Error::corrupt("part of a prepared object missing"),
+                error => error,
+            })?;
+        let len = manifest.parts.iter().map(|part| part.len).sum();
+        let id = self.store.files.new_id()?;
+        self.complete_upload(object_key, id, &manifest)?;
+        Ok((id, len))
+    }
+
+    fn apply_to_upload(
+        &mut self,
+        record: &PendingRecord,
+        object_key: &[u8],
+        id: UploadId,
+    ) -> Result<(), Error> {
+        match &record.change {
+            Change::Begin(meta) => {
+                let (stamp, meta) = (record.stamp, meta.clone());
+                self.insert_upload(object_key, id, &UploadRecord { stamp, meta })
+            }
+            Change::Remove => {
+                self.remove_upload(object_key, id);
+                Ok(())
+            }
+            _ => Err(Error::corrupt("prepared upload")),
+        }
+    }
 }
 
-/// Decides whether a store in `epoch` prepares a change.
+/// Decides whether a store in `epoch` prepares a change, or knows it already.
+///
+/// # Errors
+/// [`Error::Refused`].
 fn receipt(
     view: &View<'_>,
     epoch: u64,
@@ -152,29 +272,17 @@ fn receipt(
     let pending = view.pending(scope)?;
     let pending = pending.map(|record| record.pending());
     let receipt = receive(&asked, epoch, holds(view, scope)?, pending);
+    if let Receipt::Refuse(refusal) = receipt {
+        return Err(Error::Refused(refusal));
+    }
     if let Receipt::Prepare { .. } = receipt {
-        for (scope, stamp) in implied(change) {
+        for (scope, stamp) in change.built_on() {
             if !has(view, &scope, stamp)? {
-                return Ok(Receipt::Refuse(Refusal::Lacking));
+                return Err(Error::Refused(Refusal::Lacking));
             }
         }
     }
     Ok(receipt)
-}
-
-/// The scopes on which a change builds: an upload, and parts with these stamps.
-fn implied(change: &ScopedChange) -> Vec<(Scope, Option<Stamp>)> {
-    let of_upload = |id, part| change.scope.clone().with_upload(id, part);
-    match (change.change.what(), change.scope.upload) {
-        (Change::Write { .. }, Some((id, _))) => vec![(of_upload(id, None), None)],
-        (Change::Complete { upload, parts, .. }, _) => {
-            let parts = parts.iter();
-            let parts = parts.map(|(n, stamp)| (of_upload(*upload, Some(*n)), Some(*stamp)));
-            let upload = (of_upload(*upload, None), None);
-            std::iter::once(upload).chain(parts).collect()
-        }
-        _ => Vec::new(),
-    }
 }
 
 /// Whether a scope exists, or is prepared: its primary has it then.

@@ -60,6 +60,14 @@ pub struct CatchUp<'a> {
     pub(crate) store: &'a Store,
 }
 
+impl Store {
+    /// The exchange of copies with other replicas.
+    #[must_use]
+    pub fn catch_up(&self) -> CatchUp<'_> {
+        CatchUp { store: self }
+    }
+}
+
 impl CatchUp<'_> {
     /// The scopes that this store has, of keys that are `wanted`. May block on disk.
     ///

@@ -185,6 +185,24 @@ pub struct ScopedChange {
     pub change: Change,
 }
 
+impl ScopedChange {
+    /// The upload and the parts on which a change builds, with the stamps of the parts.
+    #[must_use]
+    pub fn built_on(&self) -> Vec<(Scope, Option<Stamp>)> {
+        let of_upload = |id, part| self.scope.clone().with_upload(id, part);
+        match (self.change.what(), self.scope.upload) {
+            (Change::Write { .. }, Some((id, _))) => vec![(of_upload(id, None), None)],
+            (Change::Complete { upload, parts, .. }, _) => {
+                let parts = parts.iter();
+                let parts = parts.map(|(n, stamp)| (of_upload(*upload, Some(*n)), Some(*stamp)));
+                let upload = (of_upload(*upload, None), None);
+                std::iter::once(upload).chain(parts).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// Changes to prepare, all or none. Bytes follow a single [`Change::Write`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepare {

@@ -21,6 +21,14 @@ pub struct OpenChanges<'a> {
     pub(crate) store: &'a Store,
 }
 
+impl Store {
+    /// The prepared changes of other primaries.
+    #[must_use]
+    pub fn open_changes(&self) -> OpenChanges<'_> {
+        OpenChanges { store: self }
+    }
+}
+
 impl OpenChanges<'_> {
     /// Begins to prepare a change of another primary. Write its bytes, and then
     /// [prepare](PutWriter::prepare) it. May block on disk.
