@@ -126,7 +126,8 @@ impl Layout {
         let Some(text) = self.read("FORMAT")? else {
             return self.write("FORMAT", &format!("{FORMAT_PREFIX}{FORMAT_VERSION}"));
         };
-        let version = text.trim_end().strip_prefix(FORMAT_PREFIX);
+        let version = text.strip_suffix('\n');
+        let version = version.and_then(|line| line.strip_prefix(FORMAT_PREFIX));
         match version.and_then(|version| version.parse().ok()) {
             Some(FORMAT_VERSION) => Ok(()),
             Some(found) => Err(OpenError::OtherFormat {
@@ -260,7 +261,8 @@ mod tests {
             let error = Layout::open(dir.path()).unwrap_err();
             assert!(matches!(error, OpenError::OtherFormat { found, .. } if found == other));
         }
-        for none in ["", "prism-store format x\n"] {
+        let flipped = format!("{FORMAT_PREFIX}{FORMAT_VERSION}\u{b}");
+        for none in ["", "prism-store format x\n", &flipped] {
             fs::write(&format, none).unwrap();
             assert!(matches!(
                 Layout::open(dir.path()),
