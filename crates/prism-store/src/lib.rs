@@ -75,7 +75,6 @@ mod scrub;
 mod store;
 mod types;
 mod uploads;
-mod usage;
 mod view;
 mod write_behind;
 

@@ -287,7 +287,8 @@ impl Lsm {
     pub(crate) fn view(&self) -> View<'_> {
         let committed = self.committed.read();
         let committed = committed.unwrap_or_else(PoisonError::into_inner);
-        View::new(self, committed.clone())
+        let (lsm, snapshot) = (self, committed.clone());
+        View { lsm, snapshot }
     }
 }
 

@@ -9,11 +9,10 @@ use std::{fs, io, path::Path};
 
 use crate::{
     error::OpenError,
-    files::Files,
+    files::{Change, Files},
     keys::split_object_key,
     layout::{FileId, SHARDS},
     lsm::Lsm,
-    usage::Change,
     view::View,
 };
 

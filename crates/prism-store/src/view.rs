@@ -27,14 +27,8 @@ type Entry<T> = Result<(UserKey, T), Error>;
 
 /// The trees as of one moment. Every read may block on disk.
 pub(crate) struct View<'a> {
-    lsm: &'a Lsm,
-    snapshot: Snapshot,
-}
-
-impl<'a> View<'a> {
-    pub(crate) fn new(lsm: &'a Lsm, snapshot: Snapshot) -> Self {
-        Self { lsm, snapshot }
-    }
+    pub(crate) lsm: &'a Lsm,
+    pub(crate) snapshot: Snapshot,
 }
 
 impl View<'_> {

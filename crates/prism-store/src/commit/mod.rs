@@ -11,7 +11,6 @@ mod op;
 mod prepare;
 mod run;
 mod stage;
-mod succession;
 mod take_in;
 mod versions;
 

@@ -6,12 +6,12 @@ use prism_replica::{Bucket, Pending, Stamp, Standing};
 
 use crate::{
     error::Error,
+    files,
     layout::FileId,
     record::{PutBytes, Record},
     replica::{Change as Prepared, Prepare, Scope, VersionSummary},
     types::{ObjectMeta, Removed, UploadId, VersionId, Versioning},
     uploads::{Garbage, Manifest, UploadRecord},
-    usage,
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -169,7 +169,7 @@ pub(crate) struct Outcome {
     pub(crate) len: u64,
     pub(crate) stamp: Stamp,
     /// The change of the bytes of objects and parts.
-    pub(crate) bytes: usage::Change,
+    pub(crate) bytes: files::Change,
     /// The name of the new version; none without versions.
     pub(crate) version: Option<VersionId>,
     /// The result of each deletion, in order; none for a key without versions.

@@ -5,7 +5,7 @@ use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, Standing, receiv
 use super::{
     op::Mark,
     stage::{Stage, manifest_of, open_bucket},
-    succession::{Base, How},
+    versions::{Base, How},
 };
 use crate::{
     error::Error,

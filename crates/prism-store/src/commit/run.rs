@@ -6,7 +6,7 @@ use prism_replica::Stamp;
 use super::{
     op::{CompleteOp, Given, Op, OpResult, Outcome, PutOp},
     stage::{Stage, check, manifest_of, open_bucket},
-    succession::{Base, How},
+    versions::{Base, How},
 };
 use crate::{
     error::Error,
