@@ -21,10 +21,10 @@ impl Replicator {
     /// Repairs the object that `fault` is in, as far as other replicas have it. Objects that
     /// have no blocks of their own are replaced whole.
     pub(crate) async fn repair(&self, fault: &ScrubFault) {
-        let Place::Object { bucket, key, .. } = &fault.place else {
+        let Place::Object(place) = &fault.place else {
             return;
         };
-        let place = fault.place.clone();
+        let (bucket, key, place) = (&place.bucket, &place.key, place.clone());
         let found = self.node.on_store(move |_, store| {
             Ok(match store.integrity().damaged_scope(&place).in_s3()? {
                 Some(scope) => (Some(scope), Vec::new()),

@@ -362,8 +362,8 @@ fn others_of(view: &View, name: &str, bucket: &str, key: &str) -> Vec<String> {
 /// The file that a place is in, which is repaired as a whole.
 fn file_of(place: &Place) -> Place {
     let mut place = place.clone();
-    if let Place::Object { offset, .. } = &mut place {
-        *offset = 0;
+    if let Place::Object(at) = &mut place {
+        at.offset = 0;
     }
     place
 }

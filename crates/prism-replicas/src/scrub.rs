@@ -213,18 +213,12 @@ impl Scrubber {
 
 fn shown(fault: &ScrubFault) -> Value {
     let mut shown = match &fault.place {
-        Place::Object {
-            bucket,
-            key,
-            upload,
-            part,
-            offset,
-        } => json!({
-            "bucket": bucket,
-            "key": key,
-            "upload": upload.map(|id| id.to_string()),
-            "part": part,
-            "offset": offset,
+        Place::Object(at) => json!({
+            "bucket": at.bucket,
+            "key": at.key,
+            "upload": at.upload.map(|id| id.to_string()),
+            "part": at.part,
+            "offset": at.offset,
         }),
         Place::Store { path, offset } => json!({ "path": path, "offset": offset }),
     };

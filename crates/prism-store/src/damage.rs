@@ -27,18 +27,7 @@ pub struct ScrubFault {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In an object's bytes.
-    Object {
-        /// Its bucket.
-        bucket: String,
-        /// Its key.
-        key: String,
-        /// The unfinished upload of a part; none for an object.
-        upload: Option<UploadId>,
-        /// The number of the part, for an object or upload that has parts.
-        part: Option<u16>,
-        /// The block, as an offset within the object, or within the part.
-        offset: u64,
-    },
+    Object(ObjectPlace),
     /// In one of the store's own files.
     Store {
         /// The file.
@@ -46,6 +35,21 @@ pub enum Place {
         /// The first byte that may be wrong, where that is known.
         offset: Option<u64>,
     },
+}
+
+/// The place of a block of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectPlace {
+    /// Its bucket.
+    pub bucket: String,
+    /// Its key.
+    pub key: String,
+    /// The unfinished upload of a part; none for an object.
+    pub upload: Option<UploadId>,
+    /// The number of the part, for an object or upload that has parts.
+    pub part: Option<u16>,
+    /// The block, as an offset within the object, or within the part.
+    pub offset: u64,
 }
 
 /// Receives every fault of an object that a scrub or a read meets, to repair it. The call may
@@ -90,7 +94,7 @@ impl Corruption {
     }
 
     pub(crate) fn tell(&self, fault: &ScrubFault) {
-        if let (Place::Object { .. }, Some(repair)) = (&fault.place, self.repair.get()) {
+        if let (Place::Object(_), Some(repair)) = (&fault.place, self.repair.get()) {
             repair.damaged(fault);
         }
     }
@@ -99,13 +103,13 @@ impl Corruption {
 pub(crate) fn object_place(object_key: &[u8], part: PartOf, offset: u64) -> Place {
     let (upload, part) = part;
     let (bucket, key) = split_object_key(object_key).unwrap_or_default();
-    Place::Object {
+    Place::Object(ObjectPlace {
         bucket: bucket.to_owned(),
         key: key.to_owned(),
         upload,
         part,
         offset,
-    }
+    })
 }
 
 /// The place of a block of a file.
@@ -139,21 +143,15 @@ fn part_of(view: &View<'_>, id: FileId, object_key: &[u8]) -> Result<PartOf, Err
 impl fmt::Display for ScrubFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Object {
-                bucket,
-                key,
-                upload,
-                part,
-                offset,
-            } => {
-                write!(f, "{bucket}/{key}")?;
-                if let Some(upload) = upload {
+            Place::Object(at) => {
+                write!(f, "{}/{}", at.bucket, at.key)?;
+                if let Some(upload) = at.upload {
                     write!(f, " upload {upload}")?;
                 }
-                if let Some(part) = part {
+                if let Some(part) = at.part {
                     write!(f, " part {part}")?;
                 }
-                write!(f, " at {offset}: {}", self.what)
+                write!(f, " at {}: {}", at.offset, self.what)
             }
             Place::Store { path, offset } => {
                 write!(f, "{}", path.display())?;

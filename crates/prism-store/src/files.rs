@@ -1,5 +1,5 @@
 //! Object files: made without a name, named when complete, removed when no record refers to
-//! them.
+//! them. Their room: the quota, and the reserve of the file system.
 
 use std::{
     fs::{self, File},

@@ -194,15 +194,12 @@ pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, Place)> {
     Some((key, place))
 }
 
-/// The object key of the tree's key of a version; empty for any other key.
+/// The object key of the tree's key of a version; that of no object for any other key.
 pub(crate) fn object_key_of(version_key: &[u8]) -> Vec<u8> {
-    match split_escaped::<{ Stamp::LEN }>(version_key) {
-        Some((bucket, key, _)) => {
-            let len = u8::try_from(bucket.len()).unwrap_or(u8::MAX);
-            [&[len], bucket, key.as_bytes()].concat()
-        }
-        None => Vec::new(),
-    }
+    let split = split_escaped::<{ Stamp::LEN }>(version_key);
+    let (bucket, key, _) = split.unwrap_or_default();
+    let len = u8::try_from(bucket.len()).unwrap_or(u8::MAX);
+    [&[len], bucket, key.as_bytes()].concat()
 }
 
 #[cfg(test)]

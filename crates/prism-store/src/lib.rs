@@ -85,7 +85,7 @@ pub use checked::CheckedFile;
 pub use codec::META_MAX;
 pub use commit::Condition;
 pub use config::{Config, Durability, INLINE_MAX, OBJECT_LEN_LIMIT};
-pub use damage::{Place, Repair, ScrubFault};
+pub use damage::{ObjectPlace, Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
 pub use group::Group;
 pub use layout::FORMAT_VERSION;

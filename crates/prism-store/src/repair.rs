@@ -9,7 +9,7 @@ use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
 
 use crate::{
     blocks::{self, BLOCK_LEN, crc32c},
-    damage::Place,
+    damage::ObjectPlace,
     error::Error,
     keys::object_key,
     layout::FileId,
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedBlock {
     /// Its place, as a fault names it.
-    pub place: Place,
+    pub place: ObjectPlace,
     /// Its range of bytes in the whole object.
     pub bytes: Range<u64>,
 }
@@ -42,7 +42,7 @@ struct Found {
 impl Integrity<'_> {
     /// All damaged blocks of the file of a place. None if the object is another by now or lies
     /// in the tree. Reads the whole file. Blocks on disk.
-    pub fn damaged_blocks(&self, place: &Place) -> Result<Vec<DamagedBlock>, Error> {
+    pub fn damaged_blocks(&self, place: &ObjectPlace) -> Result<Vec<DamagedBlock>, Error> {
         let Some(Found {
             record,
             start,
@@ -57,10 +57,10 @@ impl Integrity<'_> {
             let end = record.len.min(at + BLOCK_LEN);
             let is_sound = |file| blocks::verify_block(file, at, end, *recorded).is_ok();
             if !file.as_ref().is_some_and(is_sound) {
-                let mut place = place.clone();
-                if let Place::Object { offset, .. } = &mut place {
-                    *offset = at;
-                }
+                let place = ObjectPlace {
+                    offset: at,
+                    ..place.clone()
+                };
                 let bytes = start + at..start + end;
                 damaged.push(DamagedBlock { place, bytes });
             }
@@ -73,18 +73,9 @@ impl Integrity<'_> {
     /// damage. Blocks on disk.
     ///
     /// [`CatchUp::begin_take_in`]: crate::CatchUp::begin_take_in
-    pub fn damaged_scope(&self, place: &Place) -> Result<Option<Scope>, Error> {
-        let Place::Object {
-            bucket,
-            key,
-            upload,
-            part,
-            ..
-        } = place
-        else {
-            return Ok(None);
-        };
-        let is_damaged = match (upload, part) {
+    pub fn damaged_scope(&self, place: &ObjectPlace) -> Result<Option<Scope>, Error> {
+        let (bucket, key) = (&place.bucket, &place.key);
+        let is_damaged = match (place.upload, place.part) {
             (None, _) => self.is_unreadable(bucket, key)?,
             (Some(_), None) => false,
             (Some(_), Some(_)) => match self.found(place) {
@@ -94,7 +85,7 @@ impl Integrity<'_> {
             },
         };
         Ok(is_damaged.then(|| Scope {
-            upload: upload.map(|id| (id, *part)),
+            upload: place.upload.map(|id| (id, place.part)),
             ..Scope::object(bucket, key)
         }))
     }
@@ -130,12 +121,9 @@ impl Integrity<'_> {
     /// # Errors
     /// [`Error::Corrupt`] if `data` differs from the checksum too,
     /// [`Error::NoSuchObject`] if the object is another by now.
-    pub fn write_block(&self, place: &Place, data: &[u8]) -> Result<(), Error> {
-        let Place::Object { offset, .. } = place else {
-            return Err(Error::NoSuchObject);
-        };
+    pub fn write_block(&self, place: &ObjectPlace, data: &[u8]) -> Result<(), Error> {
         let found = self.found(place)?.ok_or(Error::NoSuchObject)?;
-        let index = usize::try_from(offset / BLOCK_LEN).unwrap_or(usize::MAX);
+        let index = usize::try_from(place.offset / BLOCK_LEN).unwrap_or(usize::MAX);
         let recorded = found.record.crcs.get(index).ok_or(Error::NoSuchObject)?;
         if crc32c(data) != *recorded {
             return Err(Error::corrupt(
@@ -157,28 +145,18 @@ impl Integrity<'_> {
         }
         // In place: readers compare the block before they send it, and a crash leaves it
         // damaged as before.
-        file.write_all_at(data, *offset)?;
+        file.write_all_at(data, place.offset)?;
         file.sync_all()?;
         Ok(())
     }
 
     /// The file of a place. None if the object is another by now or lies in the tree.
-    fn found(&self, place: &Place) -> Result<Option<Found>, Error> {
-        let Place::Object {
-            bucket,
-            key,
-            upload,
-            part,
-            ..
-        } = place
-        else {
-            return Ok(None);
-        };
+    fn found(&self, place: &ObjectPlace) -> Result<Option<Found>, Error> {
         let view = self.store.view();
-        let file = match (upload, part) {
-            (None, part) => file_of(&view, &object_key(bucket, key), *part)?,
+        let file = match (place.upload, place.part) {
+            (None, part) => file_of(&view, &object_key(&place.bucket, &place.key), part)?,
             (Some(upload), Some(number)) => {
-                let record = view.part(*upload, *number)?;
+                let record = view.part(upload, number)?;
                 record.and_then(|record| Some((record.file().ok()?, 0)))
             }
             (Some(_), None) => None,

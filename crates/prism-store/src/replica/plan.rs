@@ -72,7 +72,11 @@ pub(super) fn plan(
             let change = planner(scope).put(put)?;
             plan.bytes = match &put.bytes {
                 PutBytes::Inline(bytes) => Bytes::Inline(bytes.clone()),
-                PutBytes::File(_) => copy_of(file)?,
+                // Another handle of the file, for the other replicas.
+                PutBytes::File(_) => {
+                    let (file, _) = file.ok_or(Error::WritesDisabled)?;
+                    Bytes::File(file.try_clone().map_err(Error::from)?)
+                }
             };
             change
         }
@@ -232,10 +236,4 @@ impl Planner<'_> {
     fn object(&self) -> Result<Option<Record>, Error> {
         self.view.object(&self.object_key)
     }
-}
-
-/// Another handle of the file, for the other replicas.
-fn copy_of(file: Unnamed<'_>) -> Result<Bytes, Error> {
-    let (file, _) = file.ok_or(Error::WritesDisabled)?;
-    Ok(Bytes::File(file.try_clone()?))
 }

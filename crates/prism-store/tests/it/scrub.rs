@@ -10,7 +10,8 @@ use std::{
 
 use crate::common::{StoreExt, bytes, copy, put};
 use prism_store::{
-    BLOCK_LEN, Body, Config, Object, ObjectMeta, Place, Repair, ScrubFault, Store, UploadName,
+    BLOCK_LEN, Body, Config, Object, ObjectMeta, ObjectPlace, Place, Repair, ScrubFault, Store,
+    UploadName,
 };
 
 const BUCKET: &str = "bucket";
@@ -325,13 +326,13 @@ fn a_changed_bit_of_an_open_store_is_found_and_never_read() {
             assert!(!found.is_empty(), "{context} was not found");
             if kind == "object" {
                 let place = &found[0].place;
-                let Place::Object {
+                let Place::Object(ObjectPlace {
                     bucket,
                     key,
                     upload,
                     part,
                     offset,
-                } = place
+                }) = place
                 else {
                     panic!("{context}: found as {place:?}");
                 };
@@ -372,7 +373,7 @@ fn lost_and_cut_files_are_found() {
     assert_eq!(found.len(), 3, "{found:?}");
     let of_objects = found
         .iter()
-        .filter(|fault| matches!(fault.place, Place::Object { .. }));
+        .filter(|fault| matches!(fault.place, Place::Object(_)));
     assert_eq!(of_objects.count(), 2);
 }
 

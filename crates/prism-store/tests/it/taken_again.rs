@@ -9,7 +9,9 @@ use std::{
 };
 
 use crate::common::{StoreExt, bytes, copy, meta, put, read, read_body};
-use prism_store::{Config, Durability, Place, Scope, ScrubFault, Store, UploadId, UploadName};
+use prism_store::{
+    Config, Durability, ObjectPlace, Place, Scope, ScrubFault, Store, UploadId, UploadName,
+};
 
 /// Settings with small buffers, so that small objects and manifests get files of their own.
 fn open(dir: &Path) -> Store {
@@ -82,12 +84,15 @@ fn files_below(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
 }
 
 /// The faults of objects. Damage of the tree's files is reported too, and stays.
-fn faults(store: &Store) -> Vec<ScrubFault> {
+fn faults(store: &Store) -> Vec<ObjectPlace> {
     let mut faults = Vec::new();
     let mut found = |fault: &ScrubFault| faults.push(fault.clone());
     store.integrity().scrub(&mut |_| true, &mut found).unwrap();
-    faults.retain(|fault| matches!(fault.place, Place::Object { .. }));
-    faults
+    let places = faults.into_iter().filter_map(|fault| match fault.place {
+        Place::Object(place) => Some(place),
+        Place::Store { .. } => None,
+    });
+    places.collect()
 }
 
 fn take_in_again(from: &Store, to: &Store, scope: &Scope) -> bool {
@@ -131,9 +136,9 @@ fn objects_and_lists_of_parts_in_damaged_files_of_the_tree_are_taken_in_anew() {
     let found = faults(&to);
     let mut keys = Vec::new();
     for fault in &found {
-        let scope = to.integrity().damaged_scope(&fault.place).unwrap().unwrap();
-        assert!(take_in_again(&from, &to, &scope), "{fault}");
-        assert_eq!(to.integrity().damaged_scope(&fault.place).unwrap(), None);
+        let scope = to.integrity().damaged_scope(fault).unwrap().unwrap();
+        assert!(take_in_again(&from, &to, &scope), "{fault:?}");
+        assert_eq!(to.integrity().damaged_scope(fault).unwrap(), None);
         keys.push(scope.key);
     }
     assert!(keys.iter().any(|key| key.starts_with("parts")), "{keys:?}");
@@ -162,11 +167,7 @@ fn a_damaged_part_of_an_upload_under_way_is_taken_in_anew() {
     for _ in 0..2 {
         let found = faults(&to);
         assert_eq!(found.len(), 1, "{found:?}");
-        let scope = to
-            .integrity()
-            .damaged_scope(&found[0].place)
-            .unwrap()
-            .unwrap();
+        let scope = to.integrity().damaged_scope(&found[0]).unwrap().unwrap();
         assert_eq!(scope.upload, Some((id, Some(7))));
         assert!(take_in_again(&from, &to, &scope));
         assert!(faults(&to).is_empty());
