@@ -6,7 +6,6 @@ use prism_http::{Exchange, Headers, ResponseHead};
 use prism_s3::{Code, S3Error};
 use prism_service::{Io, set};
 use prism_store::VersionId;
-use time::OffsetDateTime;
 
 use crate::versions;
 
@@ -105,19 +104,6 @@ pub(crate) fn internal<E>(_: E) -> S3Error {
 /// Whether the fault is this system's own.
 pub(crate) fn is_ours(error: &S3Error) -> bool {
     error.status() >= 500 && error.code() != Code::NotImplemented
-}
-
-/// An ETag as clients see it.
-pub(crate) fn quoted(etag: &str) -> String {
-    format!("\"{etag}\"")
-}
-
-/// A time in milliseconds since the Unix epoch.
-pub(crate) fn from_ms(ms: u64) -> OffsetDateTime {
-    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
-    let time = OffsetDateTime::from_unix_timestamp(seconds);
-    time.unwrap_or(OffsetDateTime::UNIX_EPOCH)
-        + time::Duration::milliseconds((ms % 1000).cast_signed())
 }
 
 /// A random name of one request, for its answer and for logs.

@@ -3,12 +3,12 @@
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta};
 use prism_s3::op::Attributes;
-use prism_s3::time::http_date;
-use prism_s3::xml::{self, PartEntry, PartsOfObject};
+use prism_s3::time::{from_ms, http_date};
+use prism_s3::xml::{self, PartEntry, PartsPage};
 use prism_s3::{Code, ObjectRef, S3Error};
 use prism_store::{Body, Object, Store};
 
-use crate::answer::{Answer, from_ms};
+use crate::answer::Answer;
 
 /// Answers with the attributes that the client wants. Blocks on disk.
 pub(crate) fn read(
@@ -19,49 +19,38 @@ pub(crate) fn read(
     let version = named(wanted.version.as_deref())?;
     let found = store.get_version(object.bucket.as_str(), object.key.as_str(), version);
     let found = found.in_s3()?.ok_or(Code::NoSuchKey)?;
-    let document = xml::Attributes {
-        etag: wanted.etag.then(|| found.meta.etag.clone()),
-        checksum: meta::checksum(&found.meta).filter(|_| wanted.checksum),
-        parts: wanted
-            .parts
-            .then(|| page_of_parts(&found, wanted))
-            .flatten(),
-        storage_class: wanted.storage_class,
-        size: wanted.size.then_some(found.len),
-    };
-    Answer::xml(document.xml())
-        .with("Last-Modified", http_date(from_ms(found.meta.created_ms)))?
-        .with_version(found.version)
+    let (meta, parts) = (&found.meta, parts(&found, wanted));
+    let checksum = meta::checksum(meta);
+    let (checksum, parts) = (checksum.as_ref(), parts.as_ref());
+    Answer::xml(xml::attributes(
+        wanted, &meta.etag, found.len, checksum, parts,
+    ))
+    .with("Last-Modified", http_date(from_ms(meta.created_ms)))?
+    .with_version(found.version)
 }
 
-/// The page of an object's parts. Parts without checksums are not listed.
-fn page_of_parts(object: &Object, wanted: &Attributes) -> Option<PartsOfObject> {
+/// The number of an object's parts, and a page of them. Parts without checksums are not listed.
+fn parts(object: &Object, wanted: &Attributes) -> Option<(usize, PartsPage)> {
     let Body::Parts(parts) = &object.body else {
         return None;
     };
-    let mut page = Vec::new();
-    for (number, size, headers) in parts.iter().filter(|(number, ..)| *number > wanted.after) {
-        // The page gets one part more than wanted if there are more.
-        let Some(checksum) =
-            meta::part_checksum(headers).filter(|_| page.len() <= wanted.max_parts)
-        else {
-            break;
-        };
-        page.push(PartEntry {
+    let behind = parts.iter().filter(|(number, ..)| *number > wanted.after);
+    let with_checksum = behind.map_while(|(number, size, headers)| {
+        Some(PartEntry {
             number,
-            modified: from_ms(object.meta.created_ms),
+            created_ms: object.meta.created_ms,
             etag: String::new(),
             size,
-            checksum: Some(checksum),
-        });
-    }
+            checksum: Some(meta::part_checksum(headers)?),
+        })
+    });
+    // One part more than wanted shows that there are more.
+    let mut page: Vec<_> = with_checksum.take(wanted.max_parts + 1).collect();
     let truncated = page.len() > wanted.max_parts;
     page.truncate(wanted.max_parts);
-    Some(PartsOfObject {
-        count: parts.count(),
-        after: wanted.after,
-        max: wanted.max_parts,
+    let page = PartsPage {
+        parts: page,
         truncated,
-        page,
-    })
+    };
+    Some((parts.count(), page))
 }

@@ -162,7 +162,7 @@ impl Pipe {
             self.digest.take_trailer(algorithm, value);
         }
         let digests = self.digest.finish()?;
-        let etag = digests.etag().trim_matches('"').to_owned();
+        let etag = digests.etag();
         if self.md5.is_some_and(|md5| md5 != etag) {
             tracing::error!("the MD5 of a copy's source is not the stored one");
             return Err(Code::InternalError.into());

@@ -19,7 +19,7 @@ use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml
 use prism_service::Io;
 use prism_store::{CONFIG_MAX, Store};
 
-use crate::answer::{Answer, Failure, from_ms};
+use crate::answer::{Answer, Failure};
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 use crate::route::concerns_all_backends;
@@ -227,7 +227,7 @@ pub(crate) fn list(store: &Store, (): &(), (): &()) -> Result<Answer, S3Error> {
     let buckets = store.buckets().list().in_s3()?;
     let named: Vec<_> = buckets
         .iter()
-        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, from_ms(b.created_ms))))
+        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, b.created_ms)))
         .collect();
     let listed = named.iter().map(|(name, created)| (name, *created));
     Ok(Answer::xml(xml::list_buckets(listed)))

@@ -7,11 +7,12 @@ use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta, request_for, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
+use prism_s3::time::from_ms;
 use prism_s3::{Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml};
 use prism_service::{parse_own_head, read_all};
 use prism_store::Object;
 
-use crate::answer::{Answer, Failure, from_ms, internal};
+use crate::answer::{Answer, Failure, internal};
 use crate::bodies::{Becomes, Pipe, Stored};
 use crate::objects::Objects;
 use crate::request::Request;
@@ -335,12 +336,13 @@ fn out_of_reach(peer: &str, error: &dyn std::fmt::Display) -> S3Error {
 
 fn answer(is_part: bool, stored: &Stored, source: Option<String>) -> Result<Answer, Failure> {
     let digests = &stored.digests;
-    let checksum = digests.checksum.as_ref().and_then(|(name, value)| {
-        let algorithm = Algorithm::from_header(name)?;
-        Some((algorithm, value.as_str()))
-    });
-    let (etag, modified) = (digests.etag(), from_ms(stored.created_ms));
-    let answer = Answer::xml(xml::copy_result(is_part, &etag, modified, checksum));
+    let checksum = digests
+        .checksum
+        .as_ref()
+        .and_then(|(name, value)| Some((Algorithm::from_header(name)?, value.clone())));
+    let (etag, created_ms) = (digests.etag(), stored.created_ms);
+    let document = xml::copy_result(is_part, &etag, created_ms, checksum.as_ref());
+    let answer = Answer::xml(document);
     let answer = answer.with_version(stored.committed.version)?;
     Ok(match source {
         Some(version) => answer.with(versions::SOURCE_ID, version)?,

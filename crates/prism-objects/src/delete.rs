@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use prism_cluster::NodeName;
 use prism_replicas::delete::{self, named};
-use prism_replicas::{Deleted, Question, Reply, Target};
-use prism_s3::{BucketName, Code, Conditions, Expected, ObjectKey, ObjectRef, S3Error, xml};
+use prism_replicas::{Deleted, Question, Reply};
+use prism_s3::xml::{self, DeleteTarget};
+use prism_s3::{BucketName, Code, Conditions, Expected, ObjectKey, ObjectRef, S3Error};
 use prism_service::join_all;
 use prism_store::ToDelete;
 
@@ -54,15 +55,11 @@ impl Objects {
             let owner = view.primary(bucket.as_str(), key.as_str());
             owner.map(NodeName::to_string)
         };
-        let mut by_owner: BTreeMap<String, Vec<Target>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<String, Vec<DeleteTarget>> = BTreeMap::new();
         for (target, key) in wanted.parsed() {
             // The results below report keys without an owner.
             if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
-                by_owner.entry(owner).or_default().push(Target {
-                    key: target.key.clone(),
-                    version: target.version.clone(),
-                    etag: target.etag.clone(),
-                });
+                by_owner.entry(owner).or_default().push(target.clone());
             }
         }
         let mut answers = self.delete_at_owners(request, bucket, by_owner).await;
@@ -93,7 +90,7 @@ impl Objects {
         &self,
         request: &Request,
         bucket: &BucketName,
-        by_owner: BTreeMap<String, Vec<Target>>,
+        by_owner: BTreeMap<String, Vec<DeleteTarget>>,
     ) -> BTreeMap<String, Result<Deletions, S3Error>> {
         let asked = by_owner.into_iter().map(|(owner, targets)| async move {
             let question = Question::DeleteObjects {
@@ -118,9 +115,10 @@ fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
     }
 }
 
-fn deleted(deleted: Deleted) -> Result<xml::Deleted, S3Error> {
+/// The delete marker of a deletion, if there is one.
+fn deleted(deleted: Deleted) -> Result<Option<String>, S3Error> {
     match deleted {
-        Deleted::Done { marker } => Ok(xml::Deleted { marker }),
+        Deleted::Done { marker } => Ok(marker),
         Deleted::Refused(refused) => Err(refused.into()),
     }
 }

@@ -13,12 +13,12 @@ use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::metadata::{DEFAULT_CONTENT_TYPE, told};
 use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
-use prism_s3::time::http_date;
-use prism_s3::{Algorithm, Code, Conditions, ObjectRef, Outcome, RangeSpec, S3Error};
+use prism_s3::time::{from_ms, http_date};
+use prism_s3::{Algorithm, Code, Conditions, ObjectRef, Outcome, RangeSpec, S3Error, quoted};
 use prism_service::{Io, set};
 use prism_store::{Body, CheckedFile, Object, Parts, Removed, Segment, Store};
 
-use crate::answer::{Answer, Failure, from_ms, internal, quoted, request_id};
+use crate::answer::{Answer, Failure, internal, request_id};
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 use crate::versions;

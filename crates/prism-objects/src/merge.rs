@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use prism_replicas::{Line, ListShare, Question, Reply, place};
+use prism_replicas::{ListShare, Question, Reply};
+use prism_s3::list::{Line, Page, place};
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 
@@ -28,21 +29,6 @@ pub(crate) struct ShareWanted {
     pub(crate) max: usize,
     /// Backends that do not answer, so that others list their keys.
     pub(crate) without: Vec<String>,
-}
-
-/// The lines of a page, in order.
-pub(crate) struct Page {
-    pub(crate) lines: Vec<Line>,
-    /// Whether further lines follow.
-    pub(crate) is_truncated: bool,
-}
-
-impl Page {
-    /// The place behind which the next page begins, if there is one.
-    pub(crate) fn next(&self) -> Option<Place> {
-        let last = self.lines.last().filter(|_| self.is_truncated)?;
-        Some(owned_place(last))
-    }
 }
 
 /// Why there is no page.
@@ -68,8 +54,8 @@ impl Source {
     }
 
     fn replace_share(&mut self, share: ListShare) {
-        if let Some(last) = share.items.back() {
-            self.after = Some(owned_place(last));
+        if let Some((name, id)) = share.items.back().map(place) {
+            self.after = Some((name.to_owned(), id.to_owned()));
         }
         self.share = share;
     }
@@ -211,16 +197,11 @@ fn merge_lines(sources: &mut [Source], lines: &mut Vec<Line>, max: usize) -> boo
     true
 }
 
-fn owned_place(line: &Line) -> Place {
-    let (name, id) = place(line);
-    (name.to_owned(), id.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::indexing_slicing)]
     use super::*;
-    use prism_replicas::Item;
+    use prism_s3::list::Item;
 
     fn source(names: &[&str], truncated: bool) -> Source {
         let items = names.iter().map(|name| ((*name).to_owned(), Item::Prefix));

@@ -9,14 +9,14 @@ use prism_replicas::meta::{
 use prism_replicas::{StoreResult, now_ms, store_error};
 use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
-use prism_s3::xml::{self, Completed, CompletedPart, PartEntry, PartsPage};
+use prism_s3::xml::{self, CompletedPart, PartEntry, PartsPage};
 use prism_s3::{Algorithm, ChecksumType, Code, Expected, ObjectRef, S3Error};
 use prism_service::Io;
 use prism_store::{
     Body, Error, Object, Part, PutWriter, Store, Upload, UploadId, UploadName, VersionId,
 };
 
-use crate::answer::{Answer, Failure, from_ms, quoted};
+use crate::answer::{Answer, Failure};
 use crate::bodies::store_condition;
 use crate::objects::Objects;
 use crate::request::{Call, Request};
@@ -24,6 +24,12 @@ use crate::request::{Call, Request};
 /// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their
 /// elements take 300 bytes each; some clients indent.
 const MAX_LIST_BYTES: u64 = 6 << 20;
+
+/// The object that an upload becomes.
+struct Completed {
+    etag: String,
+    checksum: Option<(Algorithm, String, ChecksumType)>,
+}
 
 /// The upload that a client names. An impossible name is that of no upload.
 fn named_upload<'a>(object: &'a ObjectRef, upload: &str) -> Result<UploadName<'a>, S3Error> {
@@ -49,7 +55,7 @@ pub(crate) fn create(
     }
     let id = store.uploads().create(bucket.as_str(), key.as_str(), meta);
     let id = id.in_s3()?.to_string();
-    let answer = Answer::xml(xml::initiate_result(bucket, key, &id));
+    let answer = Answer::xml(xml::initiate_result(object, &id));
     match create.checksum {
         Some((algorithm, kind)) => answer
             .with("x-amz-checksum-algorithm", algorithm.name())?
@@ -64,14 +70,11 @@ pub(crate) fn list(store: &Store, object: &ObjectRef, list: &ListParts) -> Resul
     let upload = store.uploads().get(name).in_s3()?;
     let (parts, more) = store.uploads().parts(name, list.after, list.max).in_s3()?;
     let page = PartsPage {
-        bucket: &object.bucket,
-        key: &object.key,
-        request: list,
-        checksum: checksum_wanted(&upload.meta),
         parts: parts.iter().map(entry).collect(),
         truncated: more && list.max > 0,
     };
-    Ok(Answer::xml(page.xml()))
+    let checksum = checksum_wanted(&upload.meta);
+    Ok(Answer::xml(xml::list_parts(object, list, checksum, &page)))
 }
 
 /// Aborts an upload. Blocks on disk.
@@ -84,8 +87,8 @@ pub(crate) fn abort(store: &Store, object: &ObjectRef, upload: &str) -> Result<A
 fn entry(part: &Part) -> PartEntry {
     PartEntry {
         number: part.number,
-        modified: from_ms(part.meta.created_ms),
-        etag: quoted(&part.meta.etag),
+        created_ms: part.meta.created_ms,
+        etag: part.meta.etag.clone(),
         size: part.len,
         checksum: part_checksum(&part.meta.headers),
     }
@@ -104,8 +107,8 @@ impl Objects {
         let (object, complete) = (object.clone(), complete.clone());
         let completing = self.node.on_store(move |_, store| {
             let (completed, version) = complete_here(store, &object, &complete, &xml)?;
-            let ObjectRef { bucket, key } = &object;
-            let document = xml::complete_result(&location, bucket, key, &completed);
+            let (etag, checksum) = (&completed.etag, completed.checksum.as_ref());
+            let document = xml::complete_result(&location, &object, etag, checksum);
             Answer::xml(document).with_version(version)
         });
         Ok(completing.await?)
@@ -164,7 +167,7 @@ fn complete_here(
     check_sizes(&parts, complete)?;
     let completed = describe(&upload, &parts, complete)?;
     let mut meta = without_checksum_wanted(upload.meta);
-    completed.etag.trim_matches('"').clone_into(&mut meta.etag);
+    meta.etag.clone_from(&completed.etag);
     meta.created_ms = now_ms();
     if let Some(sum) = &completed.checksum {
         set_checksum(&mut meta, sum);
@@ -194,7 +197,7 @@ fn completed_before(
                 return Err(Code::InvalidPart.into());
             }
             let completed = Completed {
-                etag: quoted(&object.meta.etag),
+                etag: object.meta.etag.clone(),
                 checksum: meta::checksum(&object.meta),
             };
             Ok((completed, object.version))
@@ -275,7 +278,7 @@ fn describe(
         _ => return bad("The upload was not begun with this checksum algorithm."),
     }
     Ok(Completed {
-        etag: quoted(&etag.ok_or(Code::InternalError)?),
+        etag: etag.ok_or(Code::InternalError)?,
         checksum,
     })
 }

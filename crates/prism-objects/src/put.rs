@@ -3,7 +3,7 @@
 use prism_replicas::StoreResult;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_s3::op::{PutObject, UploadPart};
-use prism_s3::{Code, Conditions, Expected, ObjectRef, S3Error};
+use prism_s3::{Code, Conditions, Expected, ObjectRef, S3Error, quoted};
 use prism_service::Io;
 
 use crate::answer::{Answer, Failure};
@@ -20,7 +20,7 @@ impl Objects {
     ) -> Result<Answer, Failure> {
         let stored = self.bodies.store(call, pipe.await).await?;
         let answer = Answer::empty(200).with_version(stored.committed.version)?;
-        let answer = answer.with("ETag", stored.digests.etag())?;
+        let answer = answer.with("ETag", quoted(&stored.digests.etag()))?;
         Ok(match &stored.digests.checksum {
             Some((name, value)) => answer.with(name, value)?,
             None => answer,

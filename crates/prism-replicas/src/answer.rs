@@ -237,13 +237,13 @@ fn agree(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::question::Target;
+    use prism_s3::xml::DeleteTarget;
 
     #[test]
     fn questions_and_replies_are_read_as_they_are_written() {
         let question = Question::DeleteObjects {
             bucket: "b".into(),
-            targets: vec![Target {
+            targets: vec![DeleteTarget {
                 key: "a\"\u{1}\u{10ffff}".into(),
                 version: Some("null".into()),
                 etag: None,
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_longest_question_and_answer_fit() {
-        let target = Target {
+        let target = DeleteTarget {
             key: "\u{1}".repeat(1024),
             version: Some("v".repeat(39)),
             etag: Some("e".repeat(40)),

@@ -1,11 +1,12 @@
 //! Deletions in this node's store, with their conditions and versions.
 
+use prism_s3::xml::DeleteTarget;
 use prism_s3::{Code, Conditions, Outcome, S3Error};
 use prism_store::{Error, ObjectMeta, Removed, Store, ToDelete, VersionId, Versioning};
 
 use crate::errors::{StoreResult, store_error};
 use crate::fence::elsewhere;
-use crate::question::{Deleted, Target};
+use crate::question::Deleted;
 use crate::replication::Replication;
 
 /// The version that a request names, if it names one.
@@ -71,7 +72,7 @@ pub(crate) fn delete_here(
     store: &Store,
     replication: &Replication,
     bucket: &str,
-    targets: &[Target],
+    targets: &[DeleteTarget],
 ) -> Result<Vec<Deleted>, S3Error> {
     // `None` has its result in the one commit of the plain deletions.
     let (mut results, mut plain) = (Vec::new(), Vec::new());

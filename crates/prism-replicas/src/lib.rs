@@ -54,10 +54,8 @@ pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
 pub use node::{Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
 pub use question::{
-    CatchUpPageWanted, Deleted, Item, ListShare, ListWanted, ProgressReport, Question, Reply,
-    Target,
+    CatchUpPageWanted, Deleted, ListShare, ListWanted, ProgressReport, Question, Reply,
 };
 pub use replication::Replication;
 pub use scrub::{ScrubTotals, Scrubber};
-pub use shares::{Line, place};
 pub use tasks::keep_tasks;

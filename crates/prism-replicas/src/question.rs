@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 
 use prism_replica::Bucket;
+use prism_s3::list::Line;
+use prism_s3::xml::DeleteTarget;
 use prism_s3::{Code, S3Error};
 use prism_store::{Decided, Pending, Refusal, Removed, Scope, ScopePage, Stamp, Standing};
 use serde::{Deserialize, Serialize};
@@ -117,7 +119,7 @@ pub enum Question {
         /// The bucket's name.
         bucket: String,
         /// The keys.
-        targets: Vec<Target>,
+        targets: Vec<DeleteTarget>,
     },
 }
 
@@ -295,62 +297,15 @@ pub struct ListWanted<P> {
     pub without: Vec<String>,
 }
 
-/// One line of a listing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Item {
-    /// A key.
-    Key {
-        /// Bytes of the object.
-        len: u64,
-        /// Its ETag, without quotes.
-        etag: String,
-        /// When it was made, in milliseconds since the Unix epoch.
-        created_ms: u64,
-    },
-    /// All keys that begin with the name.
-    Prefix,
-    /// An upload.
-    Upload {
-        /// Its name.
-        id: String,
-        /// When it was begun, in milliseconds since the Unix epoch.
-        created_ms: u64,
-        /// Algorithm and type of its parts' checksums.
-        checksum: Option<(String, String)>,
-    },
-    /// A version, or a delete marker.
-    Version {
-        /// Its name.
-        id: String,
-        /// Whether a GET without a version reads it.
-        is_latest: bool,
-        /// When it was made, in milliseconds since the Unix epoch.
-        created_ms: u64,
-        /// ETag and length; `None` for a delete marker.
-        object: Option<(String, u64)>,
-    },
-}
-
 /// One backend's share of a listing, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListShare {
     /// Names and the lines for them.
-    pub items: VecDeque<(String, Item)>,
+    pub items: VecDeque<Line>,
     /// Whether there is more after the last line.
     pub truncated: bool,
     /// The epoch of the view by which the backend left keys to others.
     pub epoch: u64,
-}
-
-/// A key to delete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// The key.
-    pub key: String,
-    /// The id of the version to delete, if the client named one.
-    pub version: Option<String>,
-    /// The ETag that the object has to have, if the client named one.
-    pub etag: Option<String>,
 }
 
 /// The outcome of a deletion.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use prism_cluster::View;
 use prism_s3::S3Error;
-use prism_s3::list::common_prefix;
+use prism_s3::list::{Item, common_prefix};
 use prism_store::{Position, Step, Store, UploadId, VersionPosition};
 
 use crate::delete::named;
 use crate::errors::StoreResult;
 use crate::meta::checksum_wanted;
-use crate::question::{Item, ListShare, ListWanted};
+use crate::question::{ListShare, ListWanted};
 use crate::replication::Replication;
 
 /// A share in the making.
@@ -166,17 +166,5 @@ pub(crate) fn uploads(
         if !more || after.is_none() {
             return Ok(listing.share);
         }
-    }
-}
-
-/// A line of a listing.
-pub type Line = (String, Item);
-
-/// The place of a line in the order of a listing: by name, then by id. Ids of uploads grow with
-/// time. All versions of one key come from one node, in their order.
-pub fn place((name, item): &Line) -> (&str, &str) {
-    match item {
-        Item::Upload { id, .. } | Item::Version { id, .. } => (name.as_str(), id.as_str()),
-        Item::Key { .. } | Item::Prefix => (name.as_str(), ""),
     }
 }

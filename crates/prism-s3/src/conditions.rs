@@ -47,7 +47,7 @@ impl Tags {
         if self.is_any() {
             return "*".to_owned();
         }
-        let quoted: Vec<_> = self.0.iter().map(|tag| format!("\"{tag}\"")).collect();
+        let quoted: Vec<_> = self.0.iter().map(|tag| quoted(tag)).collect();
         quoted.join(", ")
     }
 
@@ -197,6 +197,11 @@ impl Conditions {
 /// The time without fractions of a second, which HTTP dates lack.
 fn whole_seconds(time: OffsetDateTime) -> OffsetDateTime {
     time.replace_nanosecond(0).unwrap_or(time)
+}
+
+/// An ETag as headers and documents have it.
+pub fn quoted(etag: &str) -> String {
+    format!("\"{etag}\"")
 }
 
 fn unquoted(tag: &str) -> &str {

@@ -49,7 +49,7 @@ mod fields;
 mod unsupported;
 
 pub use auth::{Authenticated, Authenticator, Payload, Principal};
-pub use conditions::{Conditions, Outcome};
+pub use conditions::{Conditions, Outcome, quoted};
 pub use error::{Code, S3Error};
 pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
 pub use list::{ListMarked, ListObjects, ListVersion, Listing};

@@ -1,7 +1,8 @@
-//! The parameters of ListObjects, both versions, of ListObjectVersions and of
+//! The parameters and the pages of ListObjects, both versions, of ListObjectVersions and of
 //! ListMultipartUploads.
 
 use data_encoding::BASE64URL_NOPAD;
+use serde::{Deserialize, Serialize};
 
 use crate::query::Query;
 use crate::{Code, ObjectKey, S3Error};
@@ -52,9 +53,7 @@ pub enum ListVersion {
     },
     /// `GET /bucket?list-type=2`.
     V2 {
-        /// The token as the client sent it.
-        token: Option<String>,
-        /// The key that the token stands for.
+        /// The key that the client's token stands for.
         after_token: Option<String>,
         /// Exclusive; counts only without a token.
         start_after: Option<String>,
@@ -95,11 +94,9 @@ impl ListObjects {
     }
 
     fn version_2(query: &Query) -> Result<ListVersion, S3Error> {
-        let token = query.get("continuation-token").map(str::to_owned);
-        let after_token = token.as_deref().map(from_token).transpose()?;
+        let token = query.get("continuation-token");
         Ok(ListVersion::V2 {
-            token,
-            after_token,
+            after_token: token.map(from_token).transpose()?,
             start_after: text(query, "start-after")?,
         })
     }
@@ -233,6 +230,71 @@ impl ListMarked {
     pub fn after(&self) -> Option<(String, String)> {
         let is_given = !self.key_marker.is_empty();
         is_given.then(|| (self.key_marker.clone(), self.id_marker.clone()))
+    }
+}
+
+/// One line of a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Item {
+    /// A key.
+    Key {
+        /// Bytes of the object.
+        len: u64,
+        /// Its ETag, without quotes.
+        etag: String,
+        /// When it was made, in milliseconds since the Unix epoch.
+        created_ms: u64,
+    },
+    /// All keys that begin with the name.
+    Prefix,
+    /// An upload.
+    Upload {
+        /// Its name.
+        id: String,
+        /// When it was begun, in milliseconds since the Unix epoch.
+        created_ms: u64,
+        /// Algorithm and type of its parts' checksums.
+        checksum: Option<(String, String)>,
+    },
+    /// A version, or a delete marker.
+    Version {
+        /// Its name.
+        id: String,
+        /// Whether a GET without a version reads it.
+        is_latest: bool,
+        /// When it was made, in milliseconds since the Unix epoch.
+        created_ms: u64,
+        /// ETag and length; `None` for a delete marker.
+        object: Option<(String, u64)>,
+    },
+}
+
+/// A line of a listing with its name: a key, or a common prefix.
+pub type Line = (String, Item);
+
+/// The place of a line in the order of a listing: by name, then by id. Ids of uploads grow with
+/// time. All versions of one key come from one node, in their order.
+pub fn place((name, item): &Line) -> (&str, &str) {
+    match item {
+        Item::Upload { id, .. } | Item::Version { id, .. } => (name.as_str(), id.as_str()),
+        Item::Key { .. } | Item::Prefix => (name.as_str(), ""),
+    }
+}
+
+/// The lines of a page, in order.
+#[derive(Debug)]
+pub struct Page {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// Whether further lines follow.
+    pub is_truncated: bool,
+}
+
+impl Page {
+    /// The place behind which the next page begins, if there is one.
+    pub(crate) fn next(&self) -> Option<(&str, &str)> {
+        let last = self.lines.last().filter(|_| self.is_truncated);
+        last.map(place)
     }
 }
 

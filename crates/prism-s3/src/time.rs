@@ -6,7 +6,7 @@
 use ::time::format_description::BorrowedFormatItem;
 use ::time::format_description::well_known::Rfc2822;
 use ::time::macros::format_description;
-use ::time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
+use ::time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
 const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 const MONTHS: [&str; 12] = [
@@ -69,8 +69,15 @@ fn push_year(text: &mut String, time: OffsetDateTime) {
     }
 }
 
+/// The time so many milliseconds after the Unix epoch.
+pub fn from_ms(ms: u64) -> OffsetDateTime {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    let time = OffsetDateTime::from_unix_timestamp(seconds);
+    time.unwrap_or(OffsetDateTime::UNIX_EPOCH) + Duration::milliseconds((ms % 1000).cast_signed())
+}
+
 /// `2013-05-24T00:00:00.000Z`, as in XML bodies. A year beyond four digits gives an empty text.
-pub fn iso_millis(time: OffsetDateTime) -> String {
+pub(crate) fn iso_millis(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
     time.format(ISO_MILLIS).unwrap_or_default()
 }

@@ -8,13 +8,12 @@ mod requests;
 pub(crate) mod write;
 
 pub use self::answers::{
-    Attributes, DeleteResult, Deleted, PartsOfObject, copy_result, delete_result, list_buckets,
-    location, tagging, versioning,
+    DeleteResult, copy_result, delete_result, list_buckets, location, tagging, versioning,
 };
-pub use self::listing::{
-    ListEntry, ListPage, Page, UploadEntry, UploadsPage, VersionEntry, VersionsPage,
+pub use self::listing::{list_objects, list_uploads, list_versions};
+pub use self::parts::{
+    PartEntry, PartsPage, attributes, complete_result, initiate_result, list_parts,
 };
-pub use self::parts::{Completed, PartEntry, PartsPage, complete_result, initiate_result};
 pub use self::requests::{
     CompletedPart, DeleteRequest, DeleteTarget, MAX_DELETED_KEYS, parse_complete, parse_delete,
     parse_location_constraint, parse_tagging, parse_versioning,

@@ -1,5 +1,7 @@
 //! The documents of clients.
 
+use serde::{Deserialize, Serialize};
+
 use super::read::{elements, malformed};
 use crate::integrity::Algorithm;
 use crate::tags::Tags;
@@ -18,7 +20,7 @@ pub struct DeleteRequest {
 }
 
 /// An object or version that DeleteObjects deletes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeleteTarget {
     /// The key. An invalid one fails alone.
     pub key: String,

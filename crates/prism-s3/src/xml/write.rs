@@ -2,6 +2,9 @@
 
 use std::fmt::Display;
 
+use crate::conditions::quoted;
+use crate::time::{from_ms, iso_millis};
+
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
 /// The owner of everything, because there are no accounts.
@@ -58,6 +61,16 @@ impl Document {
     /// Writes a number, or a truth value.
     pub(crate) fn value(&mut self, name: &str, value: impl Display) {
         self.text(name, &value.to_string());
+    }
+
+    /// Writes a time in milliseconds since the Unix epoch.
+    pub(crate) fn time(&mut self, name: &str, ms: u64) {
+        self.text(name, &iso_millis(from_ms(ms)));
+    }
+
+    /// Writes an ETag, which has no quotes yet.
+    pub(crate) fn etag(&mut self, etag: &str) {
+        self.text("ETag", &quoted(etag));
     }
 
     /// Writes the owner of everything, as S3 does.

@@ -1,8 +1,8 @@
 //! Requests to operations, and listings to XML.
 
 use prism_http::{Limits, RequestHead};
-use prism_s3::time::parse_iso_basic;
-use prism_s3::xml::{self, ListEntry, ListPage};
+use prism_s3::list::{Item, Page};
+use prism_s3::xml;
 use prism_s3::{
     BucketName, BucketOperation, Code, ListObjects, ListVersion, ObjectOperation, Operation,
     Outcome, RangeSpec, S3Error,
@@ -355,23 +355,24 @@ fn listings_know_where_they_start() {
     assert!(matches!(list("GET /bkt").version, ListVersion::V1 { .. }));
 }
 
+/// 2013-05-24.
+const CREATED_MS: u64 = 1_369_353_600_000;
+
 fn page(request: &ListObjects) -> String {
     let bucket = BucketName::parse("bkt").unwrap();
-    let modified = parse_iso_basic("20130524T000000Z").unwrap();
-    let entry = ListEntry {
-        key: "a&<b>\r c\u{e9}".to_owned(),
-        modified,
-        etag: "\"e\"".to_owned(),
-        size: 7,
+    let item = Item::Key {
+        len: 7,
+        etag: "e".to_owned(),
+        created_ms: CREATED_MS,
     };
-    let page = ListPage {
-        bucket: &bucket,
-        request,
-        entries: vec![entry],
-        common_prefixes: vec!["p q/".to_owned()],
-        next: Some(("p q/".to_owned(), String::new())),
+    let page = Page {
+        lines: vec![
+            ("a&<b>\r c\u{e9}".to_owned(), item),
+            ("p q/".to_owned(), Item::Prefix),
+        ],
+        is_truncated: true,
     };
-    String::from_utf8(page.xml()).unwrap()
+    String::from_utf8(xml::list_objects(&bucket, request, &page)).unwrap()
 }
 
 const PROLOG: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
@@ -415,9 +416,8 @@ fn version_2_listing_with_encoded_names() {
 #[test]
 fn bucket_listing_and_location() {
     let bucket = BucketName::parse("bkt").unwrap();
-    let created = parse_iso_basic("20130524T000000Z").unwrap();
     assert_eq!(
-        String::from_utf8(xml::list_buckets([(&bucket, created)])).unwrap(),
+        String::from_utf8(xml::list_buckets([(&bucket, CREATED_MS)])).unwrap(),
         format!(
             "{PROLOG}<ListAllMyBucketsResult {NS}><Owner><ID>prism</ID><DisplayName>prism</DisplayName>\
              </Owner><Buckets><Bucket><Name>bkt</Name>\
