@@ -19,7 +19,8 @@ pub(crate) fn read(
     let version = named(wanted.version.as_deref())?;
     let found = store.get_version(object.bucket.as_str(), object.key.as_str(), version);
     let found = found.in_s3()?.ok_or(Code::NoSuchKey)?;
-    let (meta, parts) = (&found.meta, parts(&found, wanted));
+    let meta = &found.meta;
+    let parts = wanted.parts.then(|| parts(&found, wanted)).flatten();
     let checksum = meta::checksum(meta);
     let (checksum, parts) = (checksum.as_ref(), parts.as_ref());
     Answer::xml(xml::attributes(

@@ -92,9 +92,9 @@ pub fn list_parts(
     })
 }
 
-/// `GetObjectAttributesResponse`: each attribute that was asked for and exists. `parts`: the
-/// number of all parts of an object that was uploaded in parts, and a page of those that have
-/// checksums, as in S3.
+/// `GetObjectAttributesResponse`: each attribute that was asked for and exists. `parts`, if
+/// wanted: the number of all parts of an object that was uploaded in parts, and a page of those
+/// that have checksums, as in S3.
 pub fn attributes(
     wanted: &Attributes,
     etag: &str,
@@ -108,7 +108,7 @@ pub fn attributes(
         if wanted.checksum && checksum.is_some() {
             doc.element("Checksum", |doc| write_whole_checksum(doc, checksum));
         }
-        if let Some((count, page)) = parts.filter(|_| wanted.parts) {
+        if let Some((count, page)) = parts {
             doc.element("ObjectParts", |doc| {
                 doc.value("PartsCount", count);
                 if !page.parts.is_empty() {
