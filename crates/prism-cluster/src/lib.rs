@@ -1,5 +1,6 @@
 //! The rules of a cluster's state: the owners of keys, backends in sync, and safe changes. No
-//! sockets, clocks, disks or threads.
+//! sockets, clocks, disks or threads. The module [`replica`] has the rules by which the
+//! replicas of a key agree on its changes.
 //!
 //! A cluster's [`State`] has the backends that hold keys, the number of replicas of each
 //! key, and the backends in sync. It changes by [`step`]s. Each step begins a new epoch. All
@@ -35,6 +36,7 @@
 mod min_replicas;
 mod placement;
 mod recover;
+pub mod replica;
 mod state;
 mod step;
 mod testimony;

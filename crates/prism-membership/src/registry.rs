@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::bail;
+use prism_cluster::replica::{Bucket, Stamp};
 use prism_etcd::{Change, Client, Condition};
-use prism_replica::{Bucket, Stamp};
 use tokio::sync::{mpsc, oneshot};
 
 use super::etcd::{Key, Keys};

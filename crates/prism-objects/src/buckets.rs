@@ -11,8 +11,8 @@
 
 use std::io;
 
+use prism_cluster::replica::Bucket;
 use prism_http::{Exchange, Headers};
-use prism_replica::Bucket;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::cors::{self, CorsConfig};
 use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};

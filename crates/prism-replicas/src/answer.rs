@@ -5,8 +5,8 @@
 use std::io;
 use std::time::Duration;
 
+use prism_cluster::replica::{Bucket, Phase};
 use prism_http::{Exchange, RequestHead, ResponseHead};
-use prism_replica::{Bucket, Phase};
 use prism_s3::{Code, Document, S3Error};
 use prism_service::{BodyFailure, Io, RequestBody, send, set};
 use prism_store::{Error, Replicas, Stamp, Store};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use prism_cluster::replica::{Bucket, BucketStamp, Phase};
 use prism_membership::Buckets;
-use prism_replica::{Bucket, BucketStamp, Phase};
 use prism_s3::{Code, S3Error};
 use prism_store::{Stamp, Store};
 

@@ -6,15 +6,16 @@
 //! changes of earlier ones. Then this node asks the primary of each key, bucket by bucket and
 //! page by page, and fetches what differs.
 //!
-//! Not here: the comparison of a page, and what may be taken in (`prism-replica`, the store).
+//! Not here: the comparison of a page, and what may be taken in (`prism_cluster::replica`, the
+//! store).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use prism_cluster::replica::{Bucket, Phase as BucketPhase};
 use prism_cluster::{NodeName, Phase, Status, View};
 use prism_membership::Buckets;
-use prism_replica::{Bucket, Phase as BucketPhase};
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};

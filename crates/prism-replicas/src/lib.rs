@@ -13,8 +13,8 @@
 //! | where are buckets agreed on? | `registry.rs`, `buckets.rs` |
 //! | how is damage found and repaired? | `scrub.rs`, `repair.rs` |
 //!
-//! Not here: answers to clients (`prism-objects`), the rules of replication (`prism-replica`),
-//! and the members of the cluster (`prism-membership`).
+//! Not here: answers to clients (`prism-objects`), the rules of replication
+//! (`prism_cluster::replica`), and the members of the cluster (`prism-membership`).
 #![forbid(unsafe_code)]
 
 mod answer;

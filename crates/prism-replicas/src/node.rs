@@ -7,10 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use prism_cluster::MinReplicas;
+use prism_cluster::replica::StampClock;
 use prism_config::Config;
 use prism_handoff::Process;
 use prism_membership::Cluster;
-use prism_replica::StampClock;
 use prism_s3::{Code, S3Error};
 use prism_service::{Orders, Peers, RequestCounters};
 use prism_store::Store;
@@ -86,7 +86,7 @@ impl Node {
             orders: Orders::default(),
             progress: Mutex::default(),
             settled: AtomicU64::new(0),
-            stamps: StampClock::new(prism_replica::origin(name, fastrand::u64(..))),
+            stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),
             has_all_records: AtomicBool::new(false),
         };

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use prism_replica::Bucket;
+use prism_cluster::replica::Bucket;
 use prism_s3::list::Line;
 use prism_s3::xml::DeleteTarget;
 use prism_s3::{Code, S3Error};

@@ -4,15 +4,15 @@
 //! backend by name, the keeper, has the registry in its store. A change counts as soon as the
 //! registry has it. Backends that miss it follow later (`buckets.rs`).
 //!
-//! Not here: the changes, and which of two records counts (`prism_replica`).
+//! Not here: the changes, and which of two records counts (`prism_cluster::replica`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prism_cluster::replica::{Bucket, BucketRefusal, BucketStamp, Phase};
 use prism_membership::Buckets;
-use prism_replica::{Bucket, BucketRefusal, BucketStamp, Phase};
 use prism_s3::{Code, S3Error};
 use prism_store::{BUCKET_RECORDS_MAX, Error, Stamp, Store};
 

@@ -4,7 +4,7 @@
 //! The store waits for other replicas on threads that may block, but the streams to them belong
 //! to the workers. So the store submits a job to a worker, and waits for the answer.
 //!
-//! Not here: what is stored, and when a change counts (`prism-store`, `prism-replica`).
+//! Not here: what is stored, and when a change counts (`prism-store`, `prism_cluster::replica`).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,13 +4,13 @@
 //! The present primary of a key is asked. If this node is the primary, another one was it when
 //! the change began, and may be gone. Then all replicas that would have the change are asked.
 //!
-//! Not here: the verdict from their answers (`prism-replica`).
+//! Not here: the verdict from their answers (`prism_cluster::replica`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use prism_cluster::replica::happened;
 use prism_cluster::{NodeName, View};
-use prism_replica::happened;
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
 use prism_store::{Decided, OpenChanges, Pending, Scope, Stamp, Store};

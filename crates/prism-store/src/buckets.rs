@@ -1,7 +1,7 @@
-//! Operations on buckets. `prism_replica` decides which record of a bucket counts and how it
+//! Operations on buckets. `prism_cluster::replica` decides which record of a bucket counts and how it
 //! may change; this module stores the record, and changes it where the store is alone.
 
-use prism_replica::{Bucket, BucketRefusal, Phase, Stamp};
+use prism_cluster::replica::{Bucket, BucketRefusal, Phase, Stamp};
 
 use crate::{
     commit::{Op, SetBy},

@@ -1,7 +1,7 @@
 //! The encoding of the trees' values: big-endian integers, and strings behind their length in two
 //! bytes. `record` and `uploads` define the values.
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use crate::{error::Error, types::ObjectMeta};
 

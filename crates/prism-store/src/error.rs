@@ -168,7 +168,7 @@ pub enum Error {
     NotPrimary,
     /// A change of another primary was refused by the rules of replication.
     #[error("not prepared: {0}")]
-    Refused(prism_replica::Refusal),
+    Refused(prism_cluster::replica::Refusal),
     /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
     #[error("metadata too large")]
     MetaTooLarge,

@@ -28,7 +28,7 @@
 //! there, by which replicas compare the key. A key without versions has the stamp of its
 //! object.
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use crate::{
     error::Error,

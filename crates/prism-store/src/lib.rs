@@ -91,7 +91,7 @@ pub use group::Group;
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
 pub use object::{Body, Derived, Object, Parts, Segment};
-pub use prism_replica::{
+pub use prism_cluster::replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
 };
 pub use put::{Commit, PutWriter};

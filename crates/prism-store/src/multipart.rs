@@ -6,7 +6,7 @@
 
 use std::ops::Bound;
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use crate::{
     commit::{CompleteOp, Condition, Op},

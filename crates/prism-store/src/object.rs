@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use crate::{
     checked::CheckedFile,

@@ -1,7 +1,7 @@
 //! Values of the tree `pending`: changes of other primaries, each of one scope. The bytes of a
 //! change lie in the trees `inline` and `files`, as those of any object.
 
-use prism_replica::{Pending, Stamp};
+use prism_cluster::replica::{Pending, Stamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Values of the trees `objects`, `versions` and `files`. All integers are big-endian, strings
 //! carry their length in two bytes.
 
-use prism_replica::{Bucket, BucketStamp, Phase, Stamp};
+use prism_cluster::replica::{Bucket, BucketStamp, Phase, Stamp};
 
 use crate::{
     blocks::crc32c,

@@ -50,7 +50,7 @@ impl Store {
         let (generation, identity) = lsm.next_generation()?;
         let files = Files::open(layout, generation, &config)?;
         let recovery = recover(&lsm, &files)?;
-        let origin = prism_replica::origin(&config.node, generation);
+        let origin = prism_cluster::replica::origin(&config.node, generation);
         let committer = Committer::new(origin, lsm.epoch()?);
         let inner = Inner {
             committer,

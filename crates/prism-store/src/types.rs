@@ -3,7 +3,7 @@
 use std::fmt;
 
 use data_encoding::BASE32_DNSSEC;
-use prism_replica::{BucketStamp, Stamp};
+use prism_cluster::replica::{BucketStamp, Stamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{error::Error, layout::FileId};

@@ -6,7 +6,7 @@ use crate::{
     layout::FileId,
     types::{ObjectMeta, UploadId},
 };
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 /// The version of manifests.
 const VERSION: u8 = 1;

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use fjall::{Guard, Keyspace, Readable, Snapshot, UserKey};
-use prism_replica::{Phase, Stamp};
+use prism_cluster::replica::{Phase, Stamp};
 
 use crate::{
     error::Error,

@@ -1,10 +1,10 @@
 //! Records of buckets.
 //!
-//! `prism_replica` decides which record of a name is the later one. A bucket that was
+//! `prism_cluster::replica` decides which record of a name is the later one. A bucket that was
 //! deleted and created again has another life: its record is accepted only when the store
 //! has nothing left of the life before.
 
-use prism_replica::{Bucket, BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
+use prism_cluster::replica::{Bucket, BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
 
 use super::{
     op::{Mark, SetBy},

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-use prism_replica::{Bucket, Stamp};
+use prism_cluster::replica::{Bucket, Stamp};
 
 use super::*;
 use crate::{

@@ -9,7 +9,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use prism_replica::{Stamp, StampClock};
+use prism_cluster::replica::{Stamp, StampClock};
 
 use super::op::{OpResult, Queued};
 use crate::{

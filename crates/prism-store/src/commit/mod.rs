@@ -17,7 +17,7 @@ mod versions;
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use fjall::PersistMode;
-use prism_replica::Phase;
+use prism_cluster::replica::Phase;
 
 pub(crate) use committer::Committer;
 pub use op::Condition;

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet};
 
-use prism_replica::{Bucket, Pending, Stamp, Standing};
+use prism_cluster::replica::{Bucket, Pending, Stamp, Standing};
 
 use crate::{
     error::Error,

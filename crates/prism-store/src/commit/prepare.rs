@@ -1,6 +1,8 @@
 //! Changes of other primaries: kept beside the present state, then applied or dropped.
 
-use prism_replica::{Asked, Receipt, Refusal, Settlement, Stamp, Standing, receive, settle};
+use prism_cluster::replica::{
+    Asked, Receipt, Refusal, Settlement, Stamp, Standing, receive, settle,
+};
 
 use super::{
     op::Mark,

@@ -1,7 +1,7 @@
 //! One operation at a time: its conditions are checked against the state before the batch,
 //! and its writes are added to the batch.
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use super::{
     op::{CompleteOp, Given, Op, OpResult, Outcome, PutOp},

@@ -1,6 +1,6 @@
 //! One operation while it is staged, and the writes that several operations share.
 
-use prism_replica::{Phase, Stamp};
+use prism_cluster::replica::{Phase, Stamp};
 
 use super::op::{Condition, Outcome};
 use crate::{

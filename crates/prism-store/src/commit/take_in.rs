@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use prism_replica::{Missed, Settlement, Stamp, is_over, missed};
+use prism_cluster::replica::{Missed, Settlement, Stamp, is_over, missed};
 
 use super::{DiscardOp, Fetched, TakeInOp, Taken, op::Mark, prepare::current, stage::Stage};
 use crate::{

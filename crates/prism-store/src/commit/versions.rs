@@ -2,7 +2,7 @@
 //! changes of metadata name one, and the stamp of the key's last change is noted. All in the
 //! batch of the change itself.
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use super::{
     op::{Condition, DeleteOp, Given},

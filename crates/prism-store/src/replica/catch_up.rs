@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, iter, ops::Bound};
 
-use prism_replica::{Missed, Stamp, missed};
+use prism_cluster::replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
 
 use super::Scope;

@@ -1,6 +1,6 @@
 //! Copies of single scopes that a store hands over to another one. `take_in` is the other side.
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 use serde::{Deserialize, Serialize};
 
 use super::{CatchUp, Scope};

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prism_replica::{Pending, Stamp};
+use prism_cluster::replica::{Pending, Stamp};
 
 use super::Scope;
 use crate::error::Error;

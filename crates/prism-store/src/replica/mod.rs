@@ -1,4 +1,4 @@
-//! A store as one of several replicas, by the rules of [`prism_replica`].
+//! A store as one of several replicas, by the rules of [`prism_cluster::replica`].
 //!
 //! `primary` makes a change on all replicas. `open_changes` and `commit::prepare` keep the
 //! changes of other primaries. `catch_up`, `hand_over` and
@@ -16,7 +16,7 @@ mod take_in;
 
 use std::{fs::File, sync::mpsc::Receiver};
 
-use prism_replica::{Refusal, Stamp};
+use prism_cluster::replica::{Refusal, Stamp};
 use serde::{Deserialize, Serialize};
 
 pub use catch_up::{CatchUp, Missing, PageRequest, ScopePage};

@@ -1,9 +1,9 @@
 //! Changes that this store prepares for other primaries, and what became of them. The rules
-//! are those of [`prism_replica::happened`] and [`prism_replica::settle`].
+//! are those of [`prism_cluster::replica::happened`] and [`prism_cluster::replica::settle`].
 
 use std::time::Duration;
 
-use prism_replica::{Pending, Stamp, Standing, has};
+use prism_cluster::replica::{Pending, Stamp, Standing, has};
 
 use super::{Decided, Prepare, Scope};
 use crate::{

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use super::{Bytes, Change, Keeps, Scope, ScopedChange};
 use crate::{

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use prism_replica::Refusal;
+use prism_cluster::replica::Refusal;
 
 use super::{
     Decided, Prepare, Replicas, Scope, Unprepared,

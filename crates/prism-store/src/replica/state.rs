@@ -3,7 +3,7 @@
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
-use prism_replica::Stamp;
+use prism_cluster::replica::Stamp;
 
 use super::{Replicas, Scope};
 use crate::{

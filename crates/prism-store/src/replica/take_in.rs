@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use prism_replica::{Missed, Stamp, missed};
+use prism_cluster::replica::{Missed, Stamp, missed};
 
 use super::{CatchUp, Handed, Scope, VersionName, VersionSummary};
 use crate::{

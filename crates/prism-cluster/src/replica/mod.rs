@@ -1,5 +1,5 @@
-//! The rules by which the replicas of an object agree. The crate has no sockets, clocks,
-//! disks or threads: its user brings the time and carries out the decisions.
+//! The rules by which the replicas of an object agree. The caller brings the time and carries
+//! out the decisions.
 //!
 //! The *primary* of a key makes its changes, one after the other. It gives each change a
 //! [`Stamp`] and has every other replica prepare it: the replica keeps the change durably

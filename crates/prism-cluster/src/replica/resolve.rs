@@ -6,7 +6,7 @@
 //! them prepares a change of an earlier one. If all have the change, it may have been
 //! answered, so it counts. If one lacks it, it was not committed and never counts.
 
-use crate::{pending::Pending, stamp::Stamp};
+use super::{pending::Pending, stamp::Stamp};
 
 /// Whether the change counts; `None` while answers are missing that decide it. There is one
 /// answer, or its absence, for every other replica in sync, and for each lagging one that got

@@ -1,6 +1,6 @@
-//! Seeded simulation of replicas in virtual time, around the real decisions of this crate and of
-//! `prism_cluster`. There are four nodes, some of which have keys, and clients that write, delete,
-//! change and read three keys. Messages are lost, doubled, late and out of order. Nodes are cut off
+//! Seeded simulation of replicas in virtual time, around the real decisions of this crate. There
+//! are four nodes, some of which have keys, and clients that write, delete, change and read three
+//! keys. Messages are lost, doubled, late and out of order. Nodes are cut off
 //! from each other or from the cluster's state. They crash, lose the writes that were not on their
 //! disk, and return with another clock. They are taken out and catch up, and keys move to other
 //! nodes, and to more or fewer of them. Every fault follows from the seed. A failure prints it, and

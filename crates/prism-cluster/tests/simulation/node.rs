@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use prism_cluster::{State, View};
-use prism_replica::{
+use prism_cluster::replica::{
     Asked, Missed, Pending, Receipt, Refusal, Settlement, Stamp, StampClock, Standing, is_over,
     missed, origin, receive, settle,
 };
+use prism_cluster::{State, View};
 
 use crate::Mutation;
 use crate::client::Wish;

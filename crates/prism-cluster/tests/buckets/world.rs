@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prism_replica::{Bucket, Phase, Stamp, TakeBucket, take_bucket};
+use prism_cluster::replica::{Bucket, Phase, Stamp, TakeBucket, take_bucket};
 
 use crate::Mutation;
 use crate::operations::Operation;

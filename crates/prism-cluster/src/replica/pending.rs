@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stamp::Stamp;
+use super::stamp::Stamp;
 
 /// A change that a primary asks a replica to prepare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 //! source has no open change: another backend may have one open that the source has dropped,
 //! and resolve it when the source is gone.
 
-use crate::{pending::Pending, stamp::Stamp};
+use super::{pending::Pending, stamp::Stamp};
 
 /// The decision about a key, or about anything else with a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use prism_cluster::View;
-use prism_replica::{Asked, Receipt, Refusal, Stamp, Standing};
+use prism_cluster::replica::{Asked, Receipt, Refusal, Stamp, Standing};
 
 use crate::client::Wish;
 use crate::node::{Caller, Current, Effect, Key, Message, Then, change};

@@ -1,7 +1,7 @@
 //! Fetching missed changes, and deleting keys that a node does not own.
 
+use prism_cluster::replica::Pending;
 use prism_cluster::{Phase, Status, View};
-use prism_replica::Pending;
 
 use crate::Mutation;
 use crate::node::{CatchingUp, Effect, Held, Key, Message};

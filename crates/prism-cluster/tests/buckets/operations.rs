@@ -1,7 +1,7 @@
 //! The clients' operations, step by step. Between two steps any fault may happen, and the node that
 //! makes the operation may die.
 
-use prism_replica::{Bucket, Phase, Stamp};
+use prism_cluster::replica::{Bucket, Phase, Stamp};
 
 use crate::Mutation;
 use crate::world::{Found, KEYS, NODES, Object, World};

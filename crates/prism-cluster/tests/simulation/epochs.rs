@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use prism_cluster::replica::{Pending, Stamp, Standing, happened, has};
 use prism_cluster::{State, Status, View};
-use prism_replica::{Pending, Stamp, Standing, happened, has};
 
 use crate::Mutation;
 use crate::node::{Effect, Key, Message, Resolving};
