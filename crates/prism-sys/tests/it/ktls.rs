@@ -79,7 +79,10 @@ impl Sender {
     fn kept_bytes(&self) -> u64 {
         let (written, queued, sequence) = self.since;
         // Read first: a record that TCP gets in between counts as kept, and not as too much.
-        let given = ktls::queued_bytes(self.fd.as_fd()).unwrap() - queued;
+        // Bytes that are acknowledged while they are counted count too little, even less than
+        // before.
+        let given = ktls::queued_bytes(self.fd.as_fd()).unwrap();
+        let given = given.saturating_sub(queued);
         let records = ktls::tx_sequence(self.fd.as_fd()).unwrap() - sequence;
         let overhead = self.suite.overhead_bytes();
         let expected = self.written - written + records * overhead;
