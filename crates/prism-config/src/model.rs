@@ -305,7 +305,7 @@ pub struct Log {
     /// Default `text`.
     pub format: LogFormat,
     /// Default "": none. The file of the access log, a line of JSON for each request; `stdout`
-    /// for standard output. A line costs about a microsecond.
+    /// for standard output.
     pub access: PathBuf,
 }
 
@@ -335,7 +335,7 @@ pub enum LogFormat {
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     /// Default `127.0.0.1:9464`; "" for none. The address at which a node answers HTTP with its
-    /// metrics and health. Who reaches it can read them, and change nothing.
+    /// metrics and health. Everybody who reaches it can read them, and change nothing.
     #[serde(with = "optional_address")]
     pub listen: Option<SocketAddr>,
     /// Default `127.0.0.1:9465`; "" for none. The same address of the agent of the switch.

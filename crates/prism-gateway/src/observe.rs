@@ -1,4 +1,4 @@
-//! What the access log and the figures need of a client's request.
+//! The facts about a client's request that metrics and the access log need.
 
 use std::net::SocketAddr;
 use std::time::Instant;

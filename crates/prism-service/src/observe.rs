@@ -20,7 +20,7 @@ const BUCKETS_S: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// What a service says of a request for logs and metrics.
+/// The facts about a request that its service knows.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'r> {
     /// The operation, one of a fixed list.

@@ -1,6 +1,6 @@
-//! What an administrator sees of a process: an HTTP server for its figures and its health.
+//! An HTTP server for the metrics and the health of a process.
 //!
-//! Not here: what a process shows (`node/pages.rs`, `switch/pages.rs`), and commands
+//! Not here: the pages of a process (`node/pages.rs`, `switch/pages.rs`), and commands
 //! (`node/admin.rs`).
 
 mod http;

@@ -1,6 +1,6 @@
-//! What an administrator sees of a cluster: metrics and alerts by Debian's Prometheus, health, and
-//! the access log.
+//! Metrics and alerts by Debian's Prometheus, health, and the access log.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -103,11 +103,15 @@ impl<'c> Prometheus<'c> {
         })
     }
 
-    /// The sum of an expression; `None` if it has no value yet.
-    fn value(&self, expression: &str) -> Option<f64> {
+    fn query(&self, expression: &str) -> Option<Value> {
         let bytes = expression.bytes();
         let encoded: String = bytes.map(|byte| format!("%{byte:02x}")).collect();
-        let answer = self.ask(&format!("/api/v1/query?query=sum({encoded})"))?;
+        self.ask(&format!("/api/v1/query?query={encoded}"))
+    }
+
+    /// The sum of an expression; `None` if it has no value yet.
+    fn value(&self, expression: &str) -> Option<f64> {
+        let answer = self.query(&format!("sum({expression})"))?;
         answer["data"]["result"][0]["value"][1]
             .as_str()?
             .parse()
@@ -180,6 +184,40 @@ fn observed(log: PathBuf) -> Cluster {
     })
 }
 
+/// Prometheus understands each expression of the dashboard and of the rules, and knows its
+/// metrics.
+fn assert_expressions_are_known(prometheus: &Prometheus<'_>) {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
+    let dashboard = fs::read(contrib.join("grafana/prism.json")).unwrap();
+    let dashboard: Value = serde_json::from_slice(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let expressions = targets.map(|target| target["expr"].as_str().unwrap());
+    let expressions: Vec<_> = expressions
+        .map(|e| e.replace("$__rate_interval", "1m"))
+        .collect();
+    for expression in &expressions {
+        let answer = prometheus.query(expression).unwrap_or_default();
+        assert_eq!(answer["status"], "success", "{expression}: {answer}");
+    }
+    let rules = fs::read_to_string(contrib.join("prometheus/prism.rules.yml")).unwrap();
+    let names = prometheus.ask("/api/v1/label/__name__/values").unwrap();
+    let known: Vec<_> = names["data"].as_array().unwrap().iter().collect();
+    let text = format!("{rules} {}", expressions.join(" "));
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let metrics: BTreeSet<_> = words.filter(|word| word.starts_with("prism_")).collect();
+    let unknown: Vec<_> = metrics
+        .iter()
+        .filter(|name| !known.contains(&&Value::from(**name)))
+        .collect();
+    assert!(
+        unknown.is_empty() && metrics.len() > 15,
+        "{unknown:?} of {metrics:?}"
+    );
+}
+
 /// A certificate that is valid for these days, at `file` and `key`.
 fn make_certificate(file: &Path, key: &Path, days: u32) {
     let mut openssl = Command::new("openssl");
@@ -244,6 +282,8 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
             0,
             "{alerts}"
         );
+
+        assert_expressions_are_known(&prometheus);
 
         // A table with little room.
         let connections = usize::try_from(MAX_FLOWS * 9 / 10).unwrap();
