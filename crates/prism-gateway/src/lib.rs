@@ -21,7 +21,6 @@ mod forecast;
 mod gateway;
 mod https;
 mod leave;
-mod observe;
 mod relay;
 mod session;
 mod short;

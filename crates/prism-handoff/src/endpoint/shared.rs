@@ -224,7 +224,7 @@ impl Shared {
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
             read_bytes: 0,
-            wrote_at: None,
+            has_written: false,
             moves: 0,
             newcomer: None,
             shared: self.clone(),

@@ -35,7 +35,6 @@ mod min_replicas;
 mod mixture;
 mod netem;
 mod objects;
-mod observe;
 mod owners;
 mod refill;
 mod relaying;
