@@ -185,7 +185,9 @@ impl Lab {
     /// # Errors
     /// When none runs there.
     pub fn kill(&mut self, host: &str) -> Result<(), LabError> {
-        self.end(host, Signal::KILL)
+        let process = self.known_process(host)?;
+        self.end(process, Signal::KILL);
+        Ok(())
     }
 
     /// Ends the process of `host` with SIGTERM, or with SIGKILL after 15 s. Does not start it
@@ -194,7 +196,9 @@ impl Lab {
     /// # Errors
     /// When none runs there.
     pub fn stop(&mut self, host: &str) -> Result<(), LabError> {
-        self.end(host, Signal::TERM)
+        let process = self.known_process(host)?;
+        self.end(process, Signal::TERM);
+        Ok(())
     }
 
     /// Starts the process of `host`, and waits until it is healthy. A running process is
@@ -203,8 +207,8 @@ impl Lab {
     /// # Errors
     /// When the host runs nothing in this lab, or does not become healthy.
     pub fn restart(&mut self, host: &str) -> Result<(), LabError> {
-        if self.process(host).is_some() {
-            self.stop(host)?;
+        if let Some(process) = self.process(host) {
+            self.end(process, Signal::TERM);
         }
         self.spawn(host)?;
         ready::wait_host(&self.state, host, RESTART_TIMEOUT)
@@ -311,17 +315,19 @@ impl Lab {
         Ok(self.name().namespace_path(host))
     }
 
-    fn end(&mut self, host: &str, signal: Signal) -> Result<(), LabError> {
-        let process = self
-            .process(host)
-            .ok_or_else(|| LabError::NoProcess { host: host.into() })?;
+    fn known_process(&self, host: &str) -> Result<ProcessId, LabError> {
+        self.process(host)
+            .ok_or_else(|| LabError::NoProcess { host: host.into() })
+    }
+
+    /// It may end by itself meanwhile.
+    fn end(&mut self, process: ProcessId, signal: Signal) {
         process.signal(signal);
         if !process.wait_gone(Instant::now() + STOP_TIMEOUT) {
             process.signal(Signal::KILL);
             process.wait_gone(Instant::now() + STOP_TIMEOUT);
         }
         self.reap();
-        Ok(())
     }
 
     /// Reads the written state, as another handle may have started the process again.

@@ -97,7 +97,8 @@ fn attend(
             };
             node.cluster.keep_current(look).await;
         });
-        // Ends if a worker could not start, and with it the process.
+        // Ends if a worker could not start, and with it the process. An answer on the admin socket
+        // means that clients are accepted.
         let accepting = async {
             let mut started = 0;
             while bound.recv().await.is_some() {
@@ -105,7 +106,7 @@ fn attend(
             }
             if started == workers {
                 ready();
-                std::future::pending().await
+                supervise("the admin socket", async || admin.run(server).await).await;
             }
         };
         // The other tasks go on meanwhile.
@@ -126,7 +127,6 @@ fn attend(
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
-            () = supervise("the admin socket", async || admin.run(server).await) => {}
             () = accepting => {}
             () = stopped => {}
         }
