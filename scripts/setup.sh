@@ -54,6 +54,7 @@ javac                 | command -v javac                     | default-jdk-headl
 node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
+Prometheus            | command -v promtool                  | prometheus
 '
 bench='
 wrk                   | command -v wrk                       | wrk

@@ -78,6 +78,11 @@ impl Config {
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Found) {
+        let of_node = |scraper: &&Ipv4Addr| self.nodes.iter().any(|n| n.address == **scraper);
+        let (field, fix) = ("admin.scrapers", "remove it: nodes reach each other");
+        for scraper in self.admin.scrapers.iter().filter(of_node) {
+            found.check(false, field, format!("{scraper} is a node's address"), fix);
+        }
         let (field, control) = ("switch.control", switch.control);
         if control == UNSET {
             let what = "the switch's address and port, as in \"10.0.0.2:7300\"";

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use prism_config::Config;
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
-use prism_service::{DateCache, Link, Order, Orders, Peers, RequestCounters, Service, Stage};
+use prism_service::{
+    DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, Service, Stage,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::forecast::Forecast;
@@ -31,6 +33,7 @@ pub struct Shared {
     pub(crate) is_backend: bool,
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
+    pub(crate) requests: Arc<Requests>,
     pub(crate) link: Arc<Link>,
     pub(crate) threshold: Threshold,
     pub(crate) forecast: Forecast,
@@ -46,6 +49,8 @@ pub struct Parts {
     pub process: Arc<Process>,
     /// Counters of requests.
     pub counters: Arc<RequestCounters>,
+    /// The answered requests.
+    pub requests: Arc<Requests>,
     /// The load of the node's link.
     pub link: Arc<Link>,
     /// The orders to the node's threads.
@@ -67,6 +72,7 @@ impl Shared {
             config: parts.config,
             process: parts.process,
             counters: parts.counters,
+            requests: parts.requests,
             link: parts.link,
             orders: parts.orders,
             neighbours: parts.neighbours,

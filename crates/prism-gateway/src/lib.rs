@@ -21,6 +21,7 @@ mod forecast;
 mod gateway;
 mod https;
 mod leave;
+mod observe;
 mod relay;
 mod session;
 mod short;

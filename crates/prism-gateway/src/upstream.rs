@@ -78,6 +78,7 @@ impl<S: Service> Gateway<S> {
             let exchange = head.exchange(&date);
             return self.service.serve_node(io, &head, peer, &exchange).await;
         }
+        head.noted().set_id(preamble.verified.request_id);
         let verified = Some(preamble.verified.clone());
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::relayed(head, &preamble, meaning),

@@ -111,7 +111,7 @@ mod wait_timer;
 
 pub use connection::Connection;
 pub use control::SwitchAddress;
-pub use counters::{Count, Counters};
+pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
     Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
 };

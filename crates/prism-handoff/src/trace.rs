@@ -1,9 +1,9 @@
-//! The times of the steps of recent hand-offs, for `prism-lab bench handoff` and for operators.
-//! Recording is bounded, and off by default.
+//! The times of the steps of hand-offs: of all as distributions, and of recent ones as records,
+//! for `prism-lab bench handoff` and for operators. Records are bounded, and off by default.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::control::now_ns;
 use crate::supervise::locked;
@@ -60,6 +60,18 @@ impl Part {
         }
     }
 
+    /// Every part.
+    pub const ALL: [Self; 3] = [Self::Source, Self::Target, Self::Transit];
+
+    /// The names of the durations between two steps, in the order of [`Step`].
+    pub const fn durations(self) -> &'static [&'static str] {
+        match self {
+            Self::Source => &["block", "save", "encode", "send", "close", "verdict"],
+            Self::Target => &["restore", "own", "resume"],
+            Self::Transit => &["decide"],
+        }
+    }
+
     const fn first_step(self) -> Step {
         match self {
             Self::Source => Step::Start,
@@ -110,9 +122,63 @@ impl Record {
     }
 }
 
-/// The records of one process.
+/// The upper bounds of the buckets of durations, in nanoseconds.
+pub const BUCKETS_NS: [u64; 12] = [
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+];
+
+/// The distribution of a duration.
+#[derive(Debug, Default)]
+pub struct Distribution {
+    sum_ns: AtomicU64,
+    count: AtomicU64,
+    buckets: [AtomicU64; BUCKETS_NS.len()],
+}
+
+impl Distribution {
+    fn add(&self, ns: u64) {
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let bucket = BUCKETS_NS.iter().position(|bound| ns <= *bound);
+        if let Some(bucket) = bucket.and_then(|bucket| self.buckets.get(bucket)) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The sum of all durations in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns.load(Ordering::Relaxed)
+    }
+
+    /// The number of durations.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The number of durations by the first of [`BUCKETS_NS`] that they do not exceed.
+    pub fn buckets(&self) -> [u64; BUCKETS_NS.len()] {
+        std::array::from_fn(|n| {
+            let bucket = self.buckets.get(n);
+            bucket.map_or(0, |bucket| bucket.load(Ordering::Relaxed))
+        })
+    }
+}
+
+/// The durations and records of one process.
 #[derive(Debug, Default)]
 pub struct Trace {
+    durations: [[Distribution; STEPS - 1]; Part::ALL.len()],
     on: AtomicBool,
     records: Mutex<VecDeque<Record>>,
 }
@@ -129,7 +195,19 @@ impl Trace {
         locked(&self.records).drain(..).collect()
     }
 
+    /// The distributions of the durations of a part, in the order of [`Part::durations`].
+    pub fn durations(&self, part: Part) -> &[Distribution] {
+        let durations = self.durations.get(part as usize);
+        durations.map_or(&[], |durations| durations)
+    }
+
     pub(crate) fn push(&self, record: Record) {
+        let steps = record.at_ns.iter().zip(record.at_ns.iter().skip(1));
+        for ((from, to), duration) in steps.zip(self.durations(record.part)) {
+            if *from > 0 && *to > 0 {
+                duration.add(to.saturating_sub(*from));
+            }
+        }
         if self.on.load(Ordering::Relaxed) {
             let mut records = locked(&self.records);
             if records.len() >= MAX_RECORDS {

@@ -11,8 +11,10 @@ use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
 use prism_proto::verified::{Policy, Verified};
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{Fault, Io, Route, Service, Subject};
+use prism_s3::{
+    BucketName, BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error,
+};
+use prism_service::{About, Fault, Io, Route, Service, Subject};
 
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
@@ -153,6 +155,20 @@ impl Service for Objects {
             false => Duration::ZERO,
         };
         self.node.replication.wait_beyond(epoch, limit).await
+    }
+
+    fn about<'m>(&self, meaning: &'m Meaning) -> About<'m> {
+        let operation = &meaning.operation;
+        About {
+            operation: operation.name(),
+            access_key: match &meaning.principal {
+                Principal::AccessKey(key) => Some(key),
+                Principal::Anonymous => None,
+            },
+            bucket: operation.bucket().map(BucketName::as_str),
+            key: operation.object().map(|object| object.key.as_str()),
+            version: operation.version(),
+        }
     }
 
     fn vouch(&self, meaning: &Meaning) -> Verified {

@@ -7,7 +7,7 @@
 use crate::wire::{DecodeError, Put, Reader};
 
 /// Version of the layout.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const CALLER_NOT_ASKED: u8 = 1;
 const CALLER_BY_POLICY: u8 = 2;
@@ -21,6 +21,8 @@ const BODY_SIGNED_CHUNKS: u8 = 3;
 /// The outcome of one request's verification. A request without it was not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
+    /// The request's identifier, for the client and for logs.
+    pub request_id: u64,
     /// The request's caller.
     pub caller: Caller,
     /// The caller's declaration of the body.
@@ -94,6 +96,7 @@ impl Verified {
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put(&[VERSION]);
+        out.put(&self.request_id.to_be_bytes());
         match &self.caller {
             Caller::Anonymous(Policy::NotAsked) => out.put(&[CALLER_NOT_ASKED]),
             Caller::Anonymous(Policy::Allows) => out.put(&[CALLER_BY_POLICY]),
@@ -125,6 +128,7 @@ impl Verified {
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         r.version(VERSION, "version of what was verified")?;
+        let request_id = r.u64("identifier of the request")?;
         let caller = match r.u8("caller")? {
             CALLER_NOT_ASKED => Caller::Anonymous(Policy::NotAsked),
             CALLER_BY_POLICY => Caller::Anonymous(Policy::Allows),
@@ -150,7 +154,11 @@ impl Verified {
             },
             _ => return Err(DecodeError::Invalid("body")),
         };
-        Ok(Self { caller, body })
+        Ok(Self {
+            request_id,
+            caller,
+            body,
+        })
     }
 }
 

@@ -35,6 +35,7 @@ pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequ
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     };
     let verified = Verified {
+        request_id: 0,
         caller,
         body: Body::Unsaid,
     };

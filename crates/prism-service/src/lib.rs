@@ -10,24 +10,28 @@
 #![forbid(unsafe_code)]
 #![expect(async_fn_in_trait, reason = "all of it runs on one thread")]
 
+mod access_log;
 mod answer;
 mod counters;
 mod date;
 mod io;
 mod join;
 mod link;
+mod observe;
 mod orders;
 mod peers;
 mod request;
 mod request_body;
 mod service;
 
+pub use access_log::{AccessLog, request_id_text};
 pub use answer::{send, set};
 pub use counters::RequestCounters;
 pub use date::DateCache;
 pub use io::{Input, Io};
 pub use join::join_all;
 pub use link::Link;
+pub use observe::{About, Answered, Requests};
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,

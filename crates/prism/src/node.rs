@@ -8,6 +8,7 @@
 
 mod admin;
 mod leave;
+mod pages;
 mod run;
 mod server;
 mod worker;
@@ -21,6 +22,7 @@ use prism_replicas::saved_state;
 pub(crate) use self::run::until_stopped;
 pub(crate) use self::server::{Server, open_store};
 use crate::check;
+use crate::observe::bind;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -42,5 +44,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let store = open_store(&config, &args.node)?;
     let testimony = store.as_ref().map(saved_state::read).transpose()?;
     let cluster = Cluster::open(&config, &args.node, testimony)?;
-    until_stopped(Server::open(config, &args.node, cluster, store)?, || {})
+    let listener = config
+        .admin
+        .listen
+        .map(|address| bind(address, "admin.listen"));
+    let listener = listener.transpose()?;
+    let server = Server::open(config, &args.node, cluster, store)?;
+    until_stopped(server, listener, || {})
 }

@@ -8,13 +8,14 @@ mod credentials;
 mod dir;
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
 use crate::node::{Server, open_store, until_stopped};
+use crate::observe::bind;
 use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
@@ -50,6 +51,13 @@ pub(crate) struct Args {
     /// Free bytes of the disk that writes leave.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     reserve_bytes: u64,
+    /// Address and port for metrics and health over HTTP [default: 127.0.0.1:9464, if it is
+    /// free].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin_listen: Option<SocketAddr>,
+    /// File of the access log, a line of JSON for each request; "stdout" for standard output.
+    #[arg(long, value_name = "FILE", default_value = "")]
+    access_log: PathBuf,
     /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
@@ -75,7 +83,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let address = free_address(args.listen)?;
     config.service.address = address;
     let server = Server::open(config, NAME, cluster, store)?;
-    until_stopped(server, || {
+    let listener = admin_listener(args.admin_listen)?;
+    until_stopped(server, listener, || {
         // A closed standard output is no error.
         let _ = introduce(args, address, &user, file.as_deref());
     })
@@ -91,6 +100,7 @@ fn configuration(args: &Args) -> Config {
     config.store.quota_bytes = args.quota_bytes;
     config.store.reserve_bytes = args.reserve_bytes;
     config.log.level.clone_from(&args.log);
+    config.log.access.clone_from(&args.access_log);
     config.admin.socket_dir.clone_from(&args.dir);
     config.nodes.push(prism_config::Node {
         name: NAME.into(),
@@ -104,6 +114,15 @@ fn configuration(args: &Args) -> Config {
         ..prism_config::Node::default()
     });
     config
+}
+
+/// Listens on the wanted address, or on the default one if that is free.
+fn admin_listener(wanted: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+    match (wanted, Config::default().admin.listen) {
+        (Some(wanted), _) => bind(wanted, "--admin-listen").map(Some),
+        (None, Some(default)) => Ok(bind(default, "--admin-listen").ok()),
+        (None, None) => Ok(None),
+    }
 }
 
 /// The address with a free port. The node's threads share theirs (`SO_REUSEPORT`), and

@@ -217,6 +217,10 @@ fn preamble(example: &Example) {
     let flags = u8::from(preamble.alone) | 2;
     let fields = [
         ("flags", flags.to_string()),
+        (
+            "request",
+            format!("`{:016X}`", preamble.verified.request_id),
+        ),
         ("caller", format!("the access key {access_key}")),
         ("body", "nothing".to_owned()),
         ("most_bytes", most_bytes.to_string()),

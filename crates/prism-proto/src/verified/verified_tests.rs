@@ -18,6 +18,7 @@ pub(crate) fn every_form() -> Vec<Verified> {
     }
     let all = callers.iter().flat_map(|caller| {
         bodies.iter().map(|body| Verified {
+            request_id: 0x0123_4567_89ab_cdef,
             caller: caller.clone(),
             body: body.clone(),
         })
@@ -48,9 +49,14 @@ fn every_form_round_trips_and_is_whole_or_refused() {
 fn nothing_is_not_taken_for_an_anonymous_caller() {
     assert!(Verified::decode(&[]).is_err());
     assert!(Verified::decode(&[0]).is_err());
-    assert!(Verified::decode(&[VERSION, 0, BODY_UNSAID]).is_err());
-    assert!(Verified::decode(&[VERSION, CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
-    assert!(Verified::decode(&[VERSION + 1, CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+    let with = |version, rest: &[u8]| {
+        let bytes = [&[version][..], &[0; 8], rest].concat();
+        Verified::decode(&bytes)
+    };
+    assert!(with(VERSION, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_ok());
+    assert!(with(VERSION, &[0, BODY_UNSAID]).is_err());
+    assert!(with(VERSION, &[CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
+    assert!(with(VERSION + 1, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
 }
 
 #[test]

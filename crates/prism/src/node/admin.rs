@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::trace::Part;
+use prism_handoff::{Figure, tasks_restarted};
 use prism_replicas::Node;
 use prism_store::Store;
 use serde_json::{Value, json};
@@ -98,10 +99,17 @@ async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
     writer.write_all(format!("{document}\n").as_bytes()).await
 }
 
-fn counters(server: &Server) -> Value {
+/// The counters of a node.
+pub(super) fn counters(server: &Server) -> Value {
     let node = &*server.node;
     let named = |list: Vec<(&'static str, u64)>| -> Value { list.into_iter().collect() };
-    let mut requests = node.counters.named();
+    let of = |figures: Vec<Figure>| {
+        figures
+            .into_iter()
+            .map(|figure| (figure.name, figure.value))
+    };
+    let mut requests: Vec<_> = of(node.counters.figures()).collect();
+    let handoff = of(node.process.counters.figures()).chain(of(vec![tasks_restarted()]));
     let hand_off_ns = node.process.hand_off_ns().unwrap_or_default();
     requests.extend([
         (
@@ -113,7 +121,7 @@ fn counters(server: &Server) -> Value {
     ]);
     json!({
         "node": node.name,
-        "handoff": named(node.process.counters.named()),
+        "handoff": named(handoff.collect()),
         "requests": named(requests),
         "store": node.store.as_ref().map(|store| named(of_store(node, store))),
     })

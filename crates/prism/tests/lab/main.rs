@@ -35,6 +35,7 @@ mod min_replicas;
 mod mixture;
 mod netem;
 mod objects;
+mod observe;
 mod owners;
 mod refill;
 mod relaying;
