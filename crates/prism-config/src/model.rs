@@ -58,6 +58,13 @@ pub struct Service {
     /// Default `auto`. The longest answer to a GET that is relayed if another node has the
     /// object. For a longer answer the connection is handed off.
     pub relay_up_to: RelayUpTo,
+    /// Default: those of the addresses. The URLs at which clients reach the service, such as
+    /// `https://s3.example.com`. The page for a browser offers them for its view of the store.
+    pub urls: Vec<String>,
+    /// Default `http://127.0.0.1:9464` and `http://localhost:9464`: the page for a browser. The
+    /// origins of web pages that may use all buckets with their users' own keys. A bucket's CORS
+    /// rules allow others.
+    pub cors_origins: Vec<String>,
     /// HTTPS on the same address. Without it there is no HTTPS.
     pub tls: Option<Tls>,
 }
@@ -70,6 +77,11 @@ impl Default for Service {
             hand_off_method: HandOffMethod::default(),
             congestion_window: CongestionWindow::default(),
             relay_up_to: RelayUpTo::default(),
+            urls: Vec::new(),
+            cors_origins: vec![
+                "http://127.0.0.1:9464".into(),
+                "http://localhost:9464".into(),
+            ],
             tls: None,
         }
     }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use prism_config::Config;
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
 use prism_service::{
-    DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, Service, Stage,
+    DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, RequestsOfThread, Service,
+    Stage,
 };
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::connections::Connections;
 use crate::forecast::Forecast;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
 use crate::threshold::Threshold;
@@ -34,6 +36,8 @@ pub struct Shared {
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
     pub(crate) requests: Arc<Requests>,
+    /// The open connections.
+    pub connections: Arc<Connections>,
     pub(crate) link: Arc<Link>,
     pub(crate) threshold: Threshold,
     pub(crate) forecast: Forecast,
@@ -73,6 +77,7 @@ impl Shared {
             process: parts.process,
             counters: parts.counters,
             requests: parts.requests,
+            connections: Arc::default(),
             link: parts.link,
             orders: parts.orders,
             neighbours: parts.neighbours,
@@ -102,6 +107,7 @@ pub struct Gateway<S> {
     pub(crate) service: S,
     pub(crate) handle: Handle,
     pub(crate) peers: Rc<Peers>,
+    pub(crate) requests: RequestsOfThread,
     pub(crate) date: DateCache,
     pub(crate) following: watch::Receiver<Order>,
     /// A permit for each connection that moves away.
@@ -115,6 +121,7 @@ impl<S: Service> Gateway<S> {
     pub fn new(shared: Arc<Shared>, service: S, handle: Handle, peers: Rc<Peers>) -> Self {
         Self {
             following: shared.orders.follow(),
+            requests: shared.requests.of_thread(),
             shared,
             service,
             handle,

@@ -12,7 +12,7 @@ use crate::session::Next;
 
 /// The connection of a request when its head was read. It may move before the answer.
 pub(crate) struct Sight {
-    begun: Instant,
+    pub(crate) begun: Instant,
     client: SocketAddr,
     frontend: String,
     hand_offs: u8,
@@ -41,7 +41,7 @@ impl<S: Service> Gateway<S> {
             Next::Again(client) | Next::Close(client) => client.wrote_at(),
             Next::Gone => None,
         };
-        self.shared.requests.add(&Answered {
+        self.requests.add(&Answered {
             about,
             id: noted.id(),
             client: sight.client,

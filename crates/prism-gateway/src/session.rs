@@ -10,6 +10,7 @@ use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version
 use prism_proto::verified::Verified;
 use prism_service::{About, Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
 
+use crate::connections::{Place, UnderWay};
 use crate::gateway::Gateway;
 use crate::observe::Sight;
 
@@ -46,6 +47,8 @@ impl<S: Service> Gateway<S> {
         client.set_io_timeout(self.shared.config.limits.stall_timeout());
         let mut verified = verified_by_source(&client);
         let mut told = self.told_moves();
+        let connections = self.shared.connections.clone();
+        let place = connections.enter(&client);
         loop {
             let read = self.read_head(&mut client, told).await;
             if matches!(read, Err(NoRequest::Move)) {
@@ -59,7 +62,8 @@ impl<S: Service> Gateway<S> {
             // The future is boxed, so that a connection that waits for its next request does
             // not hold its memory. Large and rare parts of it are boxed again, because moving
             // the future into the box takes time.
-            let next = Box::pin(self.serve_request(client, read, verified.take())).await;
+            let next = Box::pin(self.serve_request(client, read, verified.take(), &place)).await;
+            place.ends();
             match next {
                 Next::Again(connection) => client = connection,
                 Next::Close(connection) => return connection.close().await,
@@ -73,6 +77,7 @@ impl<S: Service> Gateway<S> {
         mut client: Connection,
         read: Result<(RequestHead, usize), NoRequest>,
         verified: Option<Verified>,
+        place: &Place<'_>,
     ) -> Next {
         let sight = Sight::of(&client);
         let (head, head_bytes) = match read {
@@ -108,6 +113,11 @@ impl<S: Service> Gateway<S> {
                 return next;
             }
         };
+        place.begins(UnderWay {
+            request_id: request.head.noted().id(),
+            operation: self.service.about(&request.meaning).operation,
+            begun: sight.begun,
+        });
         if let Err(error) = self.admit(&mut request).await {
             client.consume(head_bytes);
             let body = request.take_body(MAX_SKIP_BYTES);

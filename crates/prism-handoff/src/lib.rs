@@ -96,6 +96,7 @@ mod kernel_tx;
 mod lease;
 mod leavers;
 mod leaving;
+mod moves;
 mod newcomers;
 mod node_tls;
 mod peers;
@@ -117,6 +118,7 @@ pub use endpoint::{
 };
 pub use export::Exported;
 pub use health::Health;
+pub use moves::{Move, Moves};
 pub use newcomers::NewcomerLimits;
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};

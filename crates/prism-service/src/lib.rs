@@ -31,7 +31,9 @@ pub use date::DateCache;
 pub use io::{Input, Io};
 pub use join::join_all;
 pub use link::Link;
-pub use observe::{About, Answered, Requests};
+pub use observe::{
+    About, AnswerKind, Answered, BUCKETS_S, Durations, Requests, RequestsOfThread, Tallies, Tally,
+};
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,

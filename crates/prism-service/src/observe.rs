@@ -4,19 +4,15 @@
 //! A request is observed once, by the node that sent its answer to the client. A connection that
 //! moved before its answer is observed where it went.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 use crate::access_log::AccessLog;
 
 /// The upper bounds of the buckets of durations, in seconds.
-const BUCKETS_S: [f64; 14] = [
+pub const BUCKETS_S: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
@@ -89,67 +85,160 @@ impl Answered<'_> {
     }
 }
 
-/// Labels of answers. Operations and codes are of fixed lists.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAnswer {
-    operation: &'static str,
-    code: u32,
-    path: &'static str,
+/// The kind of an answer. Operations are of a fixed list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AnswerKind {
+    /// The operation.
+    pub operation: &'static str,
+    /// The status code.
+    pub code: u16,
+    /// `direct`, or `relayed` if another node made the answer.
+    pub path: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfOperation {
-    operation: &'static str,
+/// Answers and the bytes of their bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Their number.
+    pub count: u64,
+    /// Bytes of the bodies of the requests, as they were declared.
+    pub received_bytes: u64,
+    /// Bytes of the bodies of the answers.
+    pub sent_bytes: u64,
+}
+
+/// The distribution of the times that requests took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Durations {
+    /// The sum, in seconds.
+    pub sum_s: f64,
+    /// The number of requests.
+    pub count: u64,
+    /// The number of requests by the first of [`BUCKETS_S`] that they do not exceed.
+    pub buckets: [u64; BUCKETS_S.len()],
+}
+
+/// The answered requests of a thread, or of all threads.
+#[derive(Clone, Debug, Default)]
+pub struct Tallies {
+    /// All answers.
+    pub answers: BTreeMap<AnswerKind, Tally>,
+    /// The relayed ones of them by the node that made them.
+    pub relayed: BTreeMap<String, Tally>,
+    /// Times from a request's head until its answer has left the process, by operation.
+    pub durations: BTreeMap<&'static str, Durations>,
 }
 
 /// The answered requests of one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Requests {
-    answers: Family<OfAnswer, Counter>,
-    sent_bytes: Family<OfAnswer, Counter>,
-    durations: Family<OfOperation, Histogram, fn() -> Histogram>,
+    workers: Mutex<Vec<Arc<Mutex<Tallies>>>>,
     /// The access log, if there is one.
     pub log: Option<AccessLog>,
+}
+
+/// The answered requests of one thread, which has its own tallies, so that threads do not wait
+/// for each other.
+#[derive(Debug)]
+pub struct RequestsOfThread {
+    tallies: Arc<Mutex<Tallies>>,
+    all: Arc<Requests>,
 }
 
 impl Requests {
     /// The requests of a process that writes this access log.
     pub fn new(log: Option<AccessLog>) -> Self {
         Self {
-            answers: Family::default(),
-            sent_bytes: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS_S)),
+            workers: Mutex::default(),
             log,
         }
     }
 
-    /// Registers the figures.
-    pub fn register(&self, registry: &mut Registry) {
-        let help = "Requests that this node has answered to their client";
-        registry.register("s3_requests", help, self.answers.clone());
-        let help = "Bytes of the bodies of these answers";
-        registry.register("s3_sent_bytes", help, self.sent_bytes.clone());
-        let help = "Time from a request's head until its answer has left the process";
-        registry.register("s3_request_duration_seconds", help, self.durations.clone());
+    /// The requests of the calling thread.
+    pub fn of_thread(self: &Arc<Self>) -> RequestsOfThread {
+        let tallies = Arc::<Mutex<Tallies>>::default();
+        locked(&self.workers).push(tallies.clone());
+        RequestsOfThread {
+            tallies,
+            all: self.clone(),
+        }
     }
 
+    /// The sums of all threads since the start.
+    pub fn totals(&self) -> Tallies {
+        let mut totals = Tallies::default();
+        for worker in locked(&self.workers).iter() {
+            totals.add_all(&locked(worker));
+        }
+        totals
+    }
+}
+
+impl RequestsOfThread {
     /// Adds a request.
     pub fn add(&self, answered: &Answered<'_>) {
-        let operation = answered.about.operation;
-        let labels = OfAnswer {
-            operation,
-            code: answered.status.into(),
-            path: answered.path(),
-        };
-        self.answers.get_or_create(&labels).inc();
-        self.sent_bytes
-            .get_or_create(&labels)
-            .inc_by(answered.bytes_out);
-        let durations = self.durations.get_or_create(&OfOperation { operation });
-        durations.observe(answered.total.as_secs_f64());
-        drop(durations);
-        if let Some(log) = &self.log {
+        locked(&self.tallies).add(answered);
+        if let Some(log) = &self.all.log {
             log.write(answered);
         }
     }
+}
+
+impl Tallies {
+    fn add(&mut self, answered: &Answered<'_>) {
+        let kind = AnswerKind {
+            operation: answered.about.operation,
+            code: answered.status,
+            path: answered.path(),
+        };
+        let tally = Tally {
+            count: 1,
+            received_bytes: answered.bytes_in,
+            sent_bytes: answered.bytes_out,
+        };
+        self.answers.entry(kind).or_default().add(&tally);
+        if answered.is_relayed {
+            match self.relayed.get_mut(answered.backend) {
+                Some(known) => known.add(&tally),
+                None => drop(self.relayed.insert(answered.backend.to_owned(), tally)),
+            }
+        }
+        let total_s = answered.total.as_secs_f64();
+        let durations = self.durations.entry(kind.operation).or_default();
+        durations.sum_s += total_s;
+        durations.count += 1;
+        let bucket = BUCKETS_S.iter().position(|bound| total_s <= *bound);
+        if let Some(bucket) = bucket.and_then(|bucket| durations.buckets.get_mut(bucket)) {
+            *bucket += 1;
+        }
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        for (kind, tally) in &other.answers {
+            self.answers.entry(*kind).or_default().add(tally);
+        }
+        for (node, tally) in &other.relayed {
+            self.relayed.entry(node.clone()).or_default().add(tally);
+        }
+        for (operation, durations) in &other.durations {
+            let sum = self.durations.entry(operation).or_default();
+            sum.sum_s += durations.sum_s;
+            sum.count += durations.count;
+            for (sum, count) in sum.buckets.iter_mut().zip(durations.buckets) {
+                *sum += count;
+            }
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

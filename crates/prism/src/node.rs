@@ -8,9 +8,11 @@
 
 mod admin;
 mod leave;
+mod metrics;
 mod pages;
 mod run;
 mod server;
+mod state;
 mod worker;
 
 use std::path::PathBuf;

@@ -25,6 +25,7 @@ impl Operation {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::ListBuckets => "ListBuckets",
+            Self::Preflight => "Preflight",
             Self::Bucket(_, operation) => operation.name(),
             Self::Object(_, operation) => operation.name(),
             Self::Unsupported { .. } => "Unsupported",
@@ -67,7 +68,15 @@ impl Operation {
 
     /// Whether anonymous callers may be allowed this.
     pub(crate) const fn may_be_anonymous(&self) -> bool {
-        !self.actions().is_empty() || matches!(self, Self::Bucket(_, BucketOperation::Preflight))
+        !self.actions().is_empty() || self.is_preflight()
+    }
+
+    /// Whether a browser asks what a web page may do.
+    pub const fn is_preflight(&self) -> bool {
+        matches!(
+            self,
+            Self::Preflight | Self::Bucket(_, BucketOperation::Preflight)
+        )
     }
 
     /// The actions that a policy must allow to everybody, if it can allow this operation.

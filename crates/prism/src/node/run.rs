@@ -10,12 +10,14 @@ use prism_gateway::{Farewells, farewells};
 use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::server::Server;
+use super::state::figures;
 use super::{admin, leave, pages, worker};
-use crate::observe::{Pages, serve};
+use crate::observe::serve;
 
 /// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
@@ -27,6 +29,14 @@ pub(crate) fn until_stopped(
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
     let server = Arc::new(server);
+    let shown = Arc::downgrade(&server);
+    let figures = move || {
+        shown
+            .upgrade()
+            .map_or(Value::Null, |server| figures(&server))
+    };
+    // Nobody else sets them.
+    let _ = server.node.figures.set(Box::new(figures));
     let node = &server.node;
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
@@ -148,10 +158,8 @@ fn attend(
 
 /// Answers HTTP requests for the node's pages. Never returns.
 async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
-    let server = server.clone();
-    let pages: Arc<Pages> = Arc::new(move |path| pages::page(&server, path));
     match listener {
-        Some(listener) => serve(listener, pages).await,
+        Some(listener) => serve(listener, pages::pages(server)).await,
         None => std::future::pending().await,
     }
 }

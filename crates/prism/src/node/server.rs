@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_config::{Config, CongestionWindow, HandOffMethod};
@@ -31,6 +31,8 @@ pub(crate) struct Server {
     pub(crate) requests: Arc<Requests>,
     /// Whether every worker accepts connections.
     pub(crate) accepts: AtomicBool,
+    /// When it was opened.
+    pub(crate) started: Instant,
 }
 
 impl Server {
@@ -66,6 +68,7 @@ impl Server {
             https,
             requests,
             accepts: AtomicBool::new(false),
+            started: Instant::now(),
         })
     }
 

@@ -94,8 +94,8 @@ pub(crate) fn build_info(role: &'static str) -> Metric {
     .with("role", role)
 }
 
-/// The page of these metrics, and of others that `register` adds.
-pub(crate) fn render(register: impl FnOnce(&mut Registry), metrics: Vec<Metric>) -> Page {
+/// The page of these metrics.
+pub(crate) fn render(metrics: Vec<Metric>) -> Page {
     let mut families = BTreeMap::<_, Vec<Metric>>::new();
     for metric in metrics {
         families
@@ -104,15 +104,10 @@ pub(crate) fn render(register: impl FnOnce(&mut Registry), metrics: Vec<Metric>)
             .push(metric);
     }
     let mut registry = Registry::with_prefix(PREFIX);
-    register(&mut registry);
     registry.register_collector(Box::new(Families(families)));
     let mut body = String::new();
     match text::encode(&mut body, &registry) {
-        Ok(()) => Page {
-            status: 200,
-            content_type: CONTENT_TYPE,
-            body,
-        },
+        Ok(()) => Page::new(CONTENT_TYPE, body),
         Err(error) => Page::text(500, format!("{error}\n")),
     }
 }
