@@ -319,6 +319,9 @@ pub struct Log {
     /// Default "": none. The file of the access log, a line of JSON for each request; `stdout`
     /// for standard output.
     pub access: PathBuf,
+    /// Default "": the process's own log. The file of the audit log, a line of JSON for each
+    /// administrative action.
+    pub audit: PathBuf,
 }
 
 impl Default for Log {
@@ -327,6 +330,7 @@ impl Default for Log {
             level: "info".into(),
             format: LogFormat::default(),
             access: PathBuf::new(),
+            audit: PathBuf::new(),
         }
     }
 }

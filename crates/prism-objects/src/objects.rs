@@ -158,6 +158,7 @@ impl Service for Objects {
     fn about<'m>(&self, meaning: &'m Meaning) -> About<'m> {
         let operation = &meaning.operation;
         About {
+            is_administrative: operation.changes_bucket(),
             operation: operation.name(),
             access_key: match &meaning.principal {
                 Principal::AccessKey(key) => Some(key),

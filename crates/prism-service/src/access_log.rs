@@ -26,7 +26,7 @@ const MAX_BUFFER_BYTES: usize = 4 << 20;
 /// The time in which lines gather before they are written.
 const GATHER: Duration = Duration::from_millis(50);
 /// The mode of a new file.
-const FILE_MODE: u32 = 0o640;
+pub(crate) const FILE_MODE: u32 = 0o640;
 
 /// An access log. Its last lines are written when it is dropped.
 #[derive(Debug)]
@@ -196,12 +196,9 @@ fn open_file(path: &Path) -> io::Result<File> {
 
 /// Appends the line of a request, which ends now.
 fn append(answered: &Answered<'_>, out: &mut Vec<u8>) {
-    let time = OffsetDateTime::from(SystemTime::now());
-    let millis = u32::from(time.millisecond()) * 1_000_000;
-    let time = time.replace_nanosecond(millis).unwrap_or(time);
     let about = &answered.about;
     let line = Line {
-        time: &time.format(&Rfc3339).unwrap_or_default(),
+        time: &now_text(),
         request_id: &request_id_text(answered.id),
         client: answered.client,
         operation: about.operation,
@@ -224,6 +221,14 @@ fn append(answered: &Answered<'_>, out: &mut Vec<u8>) {
     // Writing to memory does not fail.
     let _ = serde_json::to_writer(&mut *out, &line);
     out.push(b'\n');
+}
+
+/// The present time in UTC, to the millisecond.
+pub(crate) fn now_text() -> String {
+    let time = OffsetDateTime::from(SystemTime::now());
+    let millis = u32::from(time.millisecond()) * 1_000_000;
+    let time = time.replace_nanosecond(millis).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
 }
 
 fn as_us(duration: Duration) -> u64 {

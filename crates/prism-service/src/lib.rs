@@ -12,6 +12,7 @@
 
 mod access_log;
 mod answer;
+mod audit;
 mod counters;
 mod date;
 mod io;
@@ -26,6 +27,7 @@ mod service;
 
 pub use access_log::{AccessLog, request_id_text};
 pub use answer::{send, set};
+pub use audit::{Action, Actor, AuditLog};
 pub use counters::RequestCounters;
 pub use date::DateCache;
 pub use io::{Input, Io};

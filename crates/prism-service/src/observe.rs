@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::access_log::AccessLog;
+use crate::access_log::{AccessLog, request_id_text};
+use crate::audit::{Action, Actor, AuditLog};
 
 /// The upper bounds of the buckets of durations, in seconds.
 pub const BUCKETS_S: [f64; 14] = [
@@ -19,6 +20,8 @@ pub const BUCKETS_S: [f64; 14] = [
 /// The facts about a request that its service knows.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'r> {
+    /// Whether it changes more than objects, and stands in the audit log.
+    pub is_administrative: bool,
     /// The operation, one of a fixed list.
     pub operation: &'static str,
     /// The caller's access key; `None` for an anonymous one.
@@ -34,6 +37,7 @@ pub struct About<'r> {
 impl About<'_> {
     /// A request that was refused before it was understood.
     pub const UNKNOWN: Self = Self {
+        is_administrative: false,
         operation: "Unknown",
         access_key: None,
         bucket: None,
@@ -76,6 +80,24 @@ pub struct Answered<'r> {
 }
 
 impl Answered<'_> {
+    fn record_in(&self, audit: &AuditLog) {
+        let outcome = match (self.status, self.error) {
+            (200..300, _) => "done".to_owned(),
+            (status, error) => format!("{status} {}", error.unwrap_or_default()),
+        };
+        audit.record(&Action {
+            actor: Actor::Client {
+                client: self.client,
+                access_key: self.about.access_key,
+                request_id: &request_id_text(self.id),
+            },
+            at: self.backend,
+            action: self.about.operation,
+            subject: self.about.bucket,
+            outcome: &outcome,
+        });
+    }
+
     /// The way of the answer.
     pub(crate) const fn path(&self) -> &'static str {
         match self.is_relayed {
@@ -135,6 +157,8 @@ pub struct Requests {
     workers: Mutex<Vec<Arc<Mutex<Tallies>>>>,
     /// The access log, if there is one.
     pub log: Option<AccessLog>,
+    /// The audit log.
+    pub audit: AuditLog,
 }
 
 /// The answered requests of one thread, which has its own tallies, so that threads do not wait
@@ -146,11 +170,12 @@ pub struct RequestsOfThread {
 }
 
 impl Requests {
-    /// The requests of a process that writes this access log.
-    pub fn new(log: Option<AccessLog>) -> Self {
+    /// The requests of a process that writes these logs.
+    pub fn new(log: Option<AccessLog>, audit: AuditLog) -> Self {
         Self {
             workers: Mutex::default(),
             log,
+            audit,
         }
     }
 
@@ -180,6 +205,9 @@ impl RequestsOfThread {
         locked(&self.tallies).add(answered);
         if let Some(log) = &self.all.log {
             log.write(answered);
+        }
+        if answered.about.is_administrative {
+            answered.record_in(&self.all.audit);
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) const ETCD_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
 /// The port of each node's metrics.
 pub(crate) const METRICS_PORT: u16 = 9464;
+/// The port of the same pages of the agent of the switch.
+const SWITCH_METRICS_PORT: u16 = 9465;
 /// The speed of a link without a limit: more than processors can send.
 const UNSHAPED_MBIT_S: u32 = 1_000_000;
 
@@ -106,6 +108,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.admin.socket_dir = directory.join("admin");
     config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
     // The switch's host may read all metrics.
+    config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
     config.admin.scrapers = plan.servers().map(|link| link.gateway).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;

@@ -71,6 +71,22 @@ impl Operation {
         !self.actions().is_empty() || self.is_preflight()
     }
 
+    /// Whether the operation changes a bucket itself, and not objects in it.
+    pub const fn changes_bucket(&self) -> bool {
+        use BucketOperation as Op;
+        matches!(
+            self,
+            Self::Bucket(
+                _,
+                Op::Create
+                    | Op::Delete
+                    | Op::PutVersioning
+                    | Op::PutDocument(_)
+                    | Op::DeleteDocument(_)
+            )
+        )
+    }
+
     /// Whether a browser asks what a web page may do.
     pub const fn is_preflight(&self) -> bool {
         matches!(

@@ -13,7 +13,7 @@ use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_proto::control::ControlKey;
 use prism_replicas::Node;
-use prism_service::{AccessLog, Link, Requests};
+use prism_service::{AccessLog, AuditLog, Link, Requests};
 use prism_store::Store;
 
 use crate::check;
@@ -50,7 +50,7 @@ impl Server {
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
         let node = Arc::new(Node::new(config.clone(), name, cluster, store)?);
-        let requests = Arc::new(Requests::new(access_log(&config)?));
+        let requests = Arc::new(Requests::new(access_log(&config)?, audit_log(&config)?));
         let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
         let parts = Parts {
             config: config.clone(),
@@ -140,6 +140,13 @@ fn access_log(config: &Config) -> anyhow::Result<Option<AccessLog>> {
     let log = AccessLog::open(file);
     let log = log.with_context(|| format!("cannot open log.access {}", path.display()))?;
     Ok(Some(log))
+}
+
+fn audit_log(config: &Config) -> anyhow::Result<AuditLog> {
+    let (path, log) = (&config.log.audit, AuditLog::new(&config.log.audit));
+    log.check()
+        .with_context(|| format!("cannot open log.audit {}", path.display()))?;
+    Ok(log)
 }
 
 /// The other nodes, for the hand-off library.

@@ -43,6 +43,7 @@ mod replicas;
 mod serve;
 mod sessions;
 mod slow_disk;
+mod state;
 mod stopped;
 mod supervised;
 mod tls_clients;
