@@ -198,7 +198,11 @@ fn pages_of_allowed_origins_may_use_every_bucket() {
         let headers = allowed.header("access-control-allow-headers");
         assert_eq!(headers, "authorization, x-amz-date");
         let refused = preflight("https://other.example.com", target);
-        let status = if target == "/no-such-bucket" { 404 } else { 403 };
+        let status = if target == "/no-such-bucket" {
+            404
+        } else {
+            403
+        };
         assert_eq!(refused.status(), status, "{target}: {}", refused.text());
     }
     let list = Request::new("GET", "?list-type=2").header("Origin", "https://admin.example.com");
