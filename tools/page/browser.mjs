@@ -176,6 +176,12 @@ export class Tab {
     await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
   }
 
+  /** The browser's own figures about the page. */
+  async metrics() {
+    const { metrics } = await this.send("Performance.getMetrics");
+    return Object.fromEntries(metrics.map(({ name, value }) => [name, value]));
+  }
+
   /** A picture of the whole page as PNG. */
   async picture() {
     const { cssContentSize: size } = await this.send("Page.getLayoutMetrics");

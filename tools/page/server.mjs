@@ -34,12 +34,14 @@ export async function start(shape = {}, storeUrl = null) {
   const cluster = new Cluster({ ...shape, storeUrls });
   const streams = new Set();
   const next = () => (shape.kind === "switch" ? cluster.ofSwitch(Date.now()) : cluster.next(Date.now()));
+  const eventOf = (doc) => `data: ${JSON.stringify(doc)}\n\n`;
   const state = { isSilent: false };
+  let last = next();
   const page = await listen(async (request, response) => {
     const path = new URL(request.url, "http://page").pathname;
     if (path === "/events") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
-      response.write(`data: ${JSON.stringify(next())}\n\n`);
+      response.write(eventOf(last));
       streams.add(response);
       response.on("close", () => streams.delete(response));
       return;
@@ -47,8 +49,10 @@ export async function start(shape = {}, storeUrl = null) {
     await serveFile(path === "/" ? "index.html" : path.slice(1), storeUrls, response);
   });
   const timer = setInterval(() => {
-    const event = streams.size > 0 && !state.isSilent && `data: ${JSON.stringify(next())}\n\n`;
-    if (event) streams.forEach((stream) => stream.write(event));
+    if (state.isSilent) return;
+    last = next();
+    const event = eventOf(last);
+    streams.forEach((stream) => stream.write(event));
   }, 1000);
   const stop = () => {
     clearInterval(timer);

@@ -4,7 +4,7 @@
 // while before it alerts, and has rules about rates; the page shows the moment.
 // Texts stay the same while their cause does, so that a screen reader says each only once.
 
-import { age, bytes, count } from "./format.js";
+import { bytes, count } from "./format.js";
 
 const CERTIFICATE_DAYS = 14;
 const FULL_SHARE = 0.9;
@@ -98,7 +98,7 @@ function ofCertificate({ name }, { file, expires_s }, now_ms, add) {
     add("critical", `${file} of ${name} has expired`, remedy);
   } else {
     const days = Math.floor(left_s / DAY_S);
-    add("warning", `${file} of ${name} expires in ${days > 0 ? age(days * DAY_S) : "less than a day"}`, remedy);
+    add("warning", `${file} of ${name} expires in ${days > 1 ? `${days} days` : "less than 2 days"}`, remedy);
   }
 }
 

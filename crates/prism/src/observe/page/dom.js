@@ -110,7 +110,9 @@ function changeCell(td, cell) {
   setAttribute(td, "class", shown.class);
   setAttribute(td, "title", shown.title);
   if (shown.bar) {
-    const { style } = td.querySelector("i");
+    const filling = td.querySelector("i");
+    filling.hidden = shown.bar.to <= shown.bar.from;
+    const { style } = filling;
     style.left = `${(100 * shown.bar.from).toFixed(2)}%`;
     style.width = `${(100 * (shown.bar.to - shown.bar.from)).toFixed(2)}%`;
   }

@@ -25,7 +25,8 @@ function graphOfNodes({ doc, nodes, totals }) {
   const boxes = (list) => list.map((node) => boxOf(node, doc.cluster));
   const edges = nodes.map((node) => {
     const bytes = clientBytes(node);
-    return { name: node.name, bytes, text: byteRate(bytes), kind: node.isFrontend ? "through" : "direct" };
+    const text = bytes === null ? "" : byteRate(bytes);
+    return { name: node.name, bytes, text, kind: node.isFrontend ? "through" : "direct" };
   });
   const share = totals.directShare === null ? "" : ` (${percent(totals.directShare)})`;
   return {

@@ -8,7 +8,12 @@ const MANY_BOXES = 8;
 /** Edges between nodes have texts if there are at most so many frontends. */
 const LABELLED = 3;
 const LANE_PX = 34;
+/** So many edges between nodes are fainter. */
+const MANY_PAIRS = 24;
 const LINE_PX = 17;
+/** Room beside the second column for edges between its boxes, and then for texts. */
+const GUTTER_PX = 30;
+const TEXT_PX = 84;
 
 /**
  * Arranges a graph in a picture that is `width` wide. `thickness(bytes)` is the width of a line.
@@ -24,9 +29,9 @@ export function arrange(graph, width, thickness) {
     first: { width: isNarrow ? 108 : 138 },
     second: { width: isNarrow ? 108 : 138 },
   };
-  const right = hasLane ? (isNarrow ? 76 : 92) + LANE_PX + 12 : 0;
+  const right = hasLane ? (isNarrow ? 72 : 92) + LANE_PX + 12 : 0;
   const last = width - MARGIN - right - columns.second.width;
-  const firstGap = isNarrow ? 88 : 130;
+  const firstGap = isNarrow ? 74 : 130;
   columns.first.x = MARGIN + columns.clients.width + firstGap;
   columns.second.x = graph.second.length > 0 ? last : width;
   const ports = isLabelled ? Math.max(1, graph.first.length) : 1;
@@ -103,11 +108,10 @@ function straightEdges(plan, edges, clients, boxes, thickness) {
     if (!edge) continue;
     const y = middle(box);
     plan.edges.push({ id: box.id, path: `M${left} ${y}H${box.x}`, bytes: edge.bytes, kind: edge.kind });
-    if (box.isSmall) continue;
     plan.texts.push({
       id: `clients ${box.id} label`,
       x: (left + box.x) / 2,
-      y: Math.round(y - thickness(edge.bytes) / 2 - 6),
+      y: Math.round(y - thickness(edge.bytes) / 2 - (box.isSmall ? 3 : 6)),
       anchor: "middle",
       kind: `label ${edge.kind}`,
       text: edge.text,
@@ -137,8 +141,7 @@ function lane(plan, graph, clients, boxes, right, thickness) {
       `M${start} ${y}H${x - radius}Q${x} ${y} ${x} ${y - radius}` +
       `V${laneY + radius}Q${x} ${laneY} ${x - radius} ${laneY}H${left}`;
     plan.edges.push({ id: box.id, path, bytes: edge.bytes, kind: edge.kind });
-    if (box.isSmall) return;
-    const labelY = Math.round(y - own / 2 - 6);
+    const labelY = Math.round(y - own / 2 - (box.isSmall ? 3 : 6));
     const label = { id: `clients ${box.id} label`, x: start + 8, y: labelY, anchor: "start" };
     plan.texts.push({ ...label, kind: `label ${edge.kind}`, text: edge.text });
   });
@@ -147,6 +150,7 @@ function lane(plan, graph, clients, boxes, right, thickness) {
 }
 
 function pairEdges(plan, pairs, boxes, columns, thickness) {
+  const density = pairs.length > MANY_PAIRS ? " dense" : "";
   const order = new Map(columns.first.boxes.map((box, index) => [box.id, index]));
   const isInFirst = (box) => order.has(box.id);
   for (const pair of pairs) {
@@ -154,26 +158,30 @@ function pairEdges(plan, pairs, boxes, columns, thickness) {
     if (!from || !to || from === to) continue;
     const { bytes, moves, kind, id } = pair;
     if (isInFirst(from) === isInFirst(to)) {
-      plan.pairs.push({ id, bytes, moves, kind, path: arc(from, to, isInFirst(from)) });
+      plan.pairs.push({ id, bytes, moves, kind: `${kind} between${density}`, path: arc(from, to, isInFirst(from)) });
       continue;
     }
     const [left, right] = isInFirst(from) ? [from, to] : [to, from];
     const port = columns.ports > 1 ? order.get(left.id) : 0;
     const y = right.y + ((port + 0.5) * right.height) / columns.ports;
     const start = left.x + left.width;
-    const bend = 0.45 * (right.x - start);
-    const straight = `M${start} ${middle(left)}C${start + bend} ${middle(left)} ${right.x - bend} ${y} ${right.x} ${y}`;
-    const reverse = `M${right.x} ${y}C${right.x - bend} ${y} ${start + bend} ${middle(left)} ${start} ${middle(left)}`;
     const isForward = isInFirst(from);
-    plan.pairs.push({ id, bytes, moves, kind, path: isForward ? straight : reverse });
-    if (columns.isLabelled && isForward) pairTexts(plan, pair, right.x - 8, y, thickness(bytes) / 2);
+    // The right part is level, because the texts stand there.
+    const level = right.x - (columns.isLabelled ? Math.min(GUTTER_PX + TEXT_PX, 0.65 * (right.x - start)) : 0);
+    const near = (start + level) / 2;
+    const straight = `M${start} ${middle(left)}C${near} ${middle(left)} ${near} ${y} ${level} ${y}H${right.x}`;
+    const reverse = `M${right.x} ${y}H${level}C${near} ${y} ${near} ${middle(left)} ${start} ${middle(left)}`;
+    plan.pairs.push({ id, bytes, moves, kind: kind + density, path: isForward ? straight : reverse });
+    if (columns.isLabelled && isForward) pairTexts(plan, pair, right.x - GUTTER_PX, y, thickness(bytes) / 2);
   }
 }
 
 // An edge within a column, beside its boxes.
 function arc(from, to, isInFirst) {
   const x = isInFirst ? from.x + from.width : from.x;
-  const bulge = x + (isInFirst ? 46 : -46);
+  // Edges that reach further bulge further.
+  const reach = Math.min(GUTTER_PX, 14 + Math.abs(to.y - from.y) / 16);
+  const bulge = x + (isInFirst ? reach : -reach);
   const down = to.y > from.y ? 0.25 : -0.25;
   const [start, end] = [middle(from) + down * from.height, middle(to) - down * to.height];
   return `M${x} ${start}C${bulge} ${start} ${bulge} ${end} ${x} ${end}`;

@@ -30,7 +30,7 @@ class Page {
 
   start() {
     const events = new EventSource("/events");
-    events.onmessage = ({ data }) => this.#receive(JSON.parse(data));
+    events.onmessage = ({ data }) => this.#receive(data);
     events.onerror = () => this.#showFreshness();
     setInterval(() => this.#showFreshness(), 1000);
     addEventListener("hashchange", () => this.#showView(true));
@@ -40,7 +40,9 @@ class Page {
     this.#showView(false);
   }
 
-  #receive(doc) {
+  #receive(data) {
+    const startedAt = performance.now();
+    const doc = JSON.parse(data);
     this.#receivedAt = Date.now();
     this.#view = this.#history.add(doc);
     this.#store.offer(doc.store_urls ?? []);
@@ -49,6 +51,9 @@ class Page {
     this.#draw();
     this.#tiles.update(this.#view);
     this.#topology.move(this.#view.moves.filter((move) => move.isNew));
+    // The browser's tools show how long updates take. Measures would pile up otherwise.
+    performance.clearMeasures("update");
+    performance.measure("update", { start: startedAt });
   }
 
   #redraw() {
@@ -102,11 +107,13 @@ function showHeader(doc) {
   const name = doc.cluster?.cluster ?? { serve: "serve", switch: "switch" }[doc.kind] ?? "";
   setText(byId("cluster-name"), name);
   setText(byId("asked"), `${doc.name} · ${doc.version}`);
+  byId("legend").hidden = doc.kind === "switch";
+  byId("to-store").hidden = (doc.store_urls ?? []).length === 0;
   document.title = name ? `Prism: ${name}` : "Prism";
   const { cluster } = doc;
   if (cluster) {
     setValue(byId("phase"), "cluster.epoch", cluster.epoch, `epoch ${cluster.epoch} · ${cluster.phase}`);
-    const members = cluster.members ? ` of ${cluster.members.length} members` : "";
+    const members = cluster.members ? ` on ${cluster.members.length} backends` : "";
     setText(byId("replicas"), `${cluster.replicas} replicas${members}`);
   }
 }

@@ -83,7 +83,8 @@ function owners({ nodes: all, doc }) {
   fill(table("owners"), rows, "There are no flows.");
   const text = part ? `${count(part.flows)} of ${count(part.max_flows)} in the switch` : `${count(sum)} in all`;
   setText(document.getElementById("flows-aside"), text);
-  // Without a switch its column says nothing.
+  // A column that nothing is known for is not shown.
+  table("owners").classList.toggle("without-nodes", all.length === 0);
   table("owners").classList.toggle("without-switch", !part);
 }
 
@@ -167,7 +168,6 @@ function backends(cluster) {
         { text: lease, class: lives === false || inReach === false ? "state critical" : "state" },
         number(count(backend.open_changes), backend.open_changes, `backends.${name}.open_changes`),
         catchUp(backend),
-        { text: backend.catching_up?.hindrance ?? "", class: "long" },
       ],
     };
   });
@@ -179,12 +179,15 @@ function catchUp(backend) {
   const { name, catching_up: report, fetches_since: wanted, caught_up: reached } = backend;
   const label = `Catch-up of ${name}`;
   const isBehind = Number.isFinite(wanted) && (reached ?? report?.caught_up ?? 0) < wanted;
-  if (!isBehind && !report?.is_running) return { text: "complete", progress: undefined };
-  if (!report) return { text: "not in reach", progress: undefined };
-  const { compared, fetched, fetched_bytes: size, total } = report;
-  const state = report.is_running ? "" : "waits: ";
+  const without = (text) => ({ text, progress: undefined, class: "long" });
+  if (backend.status === "out") return without("begins when it is back");
+  if (!report) return without("not in reach");
+  if (!isBehind && !report.is_running) return without("complete");
+  const { compared, fetched, fetched_bytes: size, hindrance, total } = report;
+  const wait = hindrance ? `; waits: ${hindrance}` : "";
   return {
-    text: `${state}${count(compared)} compared, ${count(fetched)} fetched (${bytes(size)})`,
+    text: `${count(compared)} compared, ${count(fetched)} fetched (${bytes(size)})${wait}`,
+    class: "long",
     raw: compared,
     key: `backends.${name}.compared`,
     progress: total > 0 ? Math.min(1, compared / total) : null,
@@ -215,20 +218,29 @@ function stores({ nodes: all, doc }) {
   fill(table("stores"), rows, "No node has a store.");
 }
 
+// Nodes often have the same file, which then is one row.
 function certificates({ nodes: all, doc }) {
-  const files = all.flatMap((node) => (node.certificates ?? []).map((file) => ({ ...file, name: node.name })));
-  setPanel("certificates", files.length > 0);
-  files.sort((one, other) => one.expires_s - other.expires_s);
-  const rows = files.slice(0, MAX_ROWS).map(({ file, name, expires_s: end_s }) => {
+  const files = new Map();
+  for (const { name, certificates: own } of all) {
+    for (const { file, expires_s: end_s } of own ?? []) {
+      const id = `${file} ${day(1000 * end_s)}`;
+      const names = files.get(id)?.names ?? [];
+      files.set(id, { id, file, end_s, names: [...names, name] });
+    }
+  }
+  setPanel("certificates", files.size > 0);
+  const sorted = [...files.values()].sort((one, other) => one.end_s - other.end_s);
+  const rows = sorted.slice(0, MAX_ROWS).map(({ id, file, end_s, names }) => {
     const days = Math.floor((end_s - doc.time_ms / 1000) / DAY_S);
     const level = days < 0 ? "critical" : days < 14 ? "warning" : "";
     const mark = { critical: "✕ ", warning: "▲ " }[level] ?? "";
-    const left = { text: `${mark}${count(days)}`, raw: days, key: `certificates.${name}.${file}.days` };
+    const left = { text: `${mark}${count(days)}`, raw: days, key: `certificates.${file}.${names[0]}.days` };
+    const nodes = names.length > 8 ? `${names.length} nodes` : names.join(", ");
     return {
-      id: `${name} ${file}`,
+      id,
       cells: [
         { text: file, class: "long" },
-        name,
+        { text: nodes, class: "long" },
         day(1000 * end_s),
         { ...left, class: `number state ${level}` },
       ],

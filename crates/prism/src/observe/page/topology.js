@@ -34,7 +34,7 @@ export class Topology {
   draw(graph) {
     const all = graph.edges.reduce((sum, edge) => sum + (edge.bytes ?? 0), 0);
     // The scale follows the load slowly, so that widths of two moments can be compared.
-    this.#peak = Math.max(all, 0.98 * this.#peak, 1);
+    this.#peak = Math.max(all, 0.95 * this.#peak, 1);
     const width = (bytes) => Math.max(1.5, (FULL_PX * (bytes ?? 0)) / this.#peak);
     const pairs = strongest(graph.pairs);
     const plan = arrange({ ...graph, pairs }, Math.max(560, this.#root.clientWidth), width);
