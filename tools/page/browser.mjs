@@ -167,6 +167,14 @@ export class Tab {
     }
   }
 
+  /** Whether a function in the page returns something true within 3 s. */
+  async becomes(run) {
+    for (const end = Date.now() + 3000; Date.now() < end; await sleep(50)) {
+      if (await this.call(run)) return true;
+    }
+    return false;
+  }
+
   /** A key of the keyboard. */
   async press(key, modifiers = 0) {
     const codes = { Tab: 9, Enter: 13, " ": 32 };

@@ -4,9 +4,22 @@
 // Usage: check_page.mjs --url URL [--seconds 6] [--scheme light|dark] [--width 1400]
 //          [--screenshot FILE] [--store-endpoint URL --access-key KEY --secret-key KEY --bucket NAME]
 //
-// It ends with status 1 if its list of problems has any: a message in the console, an exception,
-// a violation of the policy, too little contrast, a control without a name, a focus that one
-// does not see, a page that stands still. README.md describes the document.
+// It ends with status 1 if `problems` has any: a message in the console, an exception, a
+// violation of the policy, too little contrast, a control without a name, a focus that one does
+// not see, a page that stands still. The document has:
+//
+//   first, last     the page after the first document and `seconds` later: `values` by the name
+//                   of the number (`raw` and `text`), `alerts`, `connection`, `title`
+//   changed         the names of the numbers that differ between both
+//   updates         their number, the time of the page's code for each (mean_ms, max_ms), the
+//                   whole time of the browser for each (task_ms_each), dots of moves and
+//                   the most at a time (dots, most_dots), moves that were listed (moves_listed)
+//   accessibility   roles and names of landmarks, controls and others; counts of headers
+//   contrast        for light and dark: texts, the worst ones, and failures
+//   tab_stops       the elements in the order of the Tab key, and whether one sees the focus
+//   keyboard        what was done by keys only, and whether it worked
+//   store           buckets, objects, what was uploaded and downloaded, the error for a wrong key
+//   console, exceptions, csp_violations, origins (of all requests), dom_nodes, heap_bytes
 
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
@@ -94,16 +107,15 @@ async function useKeyboard(tab) {
     await tab.call((to) => document.querySelector(to).focus(), selector);
     await tab.press(key);
   };
-  const isPressed = () => document.querySelector("#pause").getAttribute("aria-pressed") === "true";
   await press("#pause", " ");
-  const pauses = await tab.call(isPressed);
+  const pauses = await tab.becomes(() => document.querySelector("#pause").ariaPressed === "true");
   await press("#pause", " ");
-  const continues = !(await tab.call(isPressed));
+  const continues = await tab.becomes(() => document.querySelector("#pause").ariaPressed === "false");
   const hasStore = await tab.call(() => !document.querySelector("#to-store").hidden);
   if (hasStore) await press("#to-store", "Enter");
-  const opens = hasStore && (await tab.call(() => !document.querySelector("#store-view").hidden));
+  const opens = hasStore && (await tab.becomes(() => !document.querySelector("#store-view").hidden));
   await press("#to-cluster", "Enter");
-  const returns = await tab.call(() => !document.querySelector("#cluster-view").hidden);
+  const returns = await tab.becomes(() => !document.querySelector("#cluster-view").hidden);
   return { pauses, continues, opens_store: opens || !hasStore, returns };
 }
 

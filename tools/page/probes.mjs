@@ -108,9 +108,10 @@ export function focused() {
   const isInside = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
   const hasOutline = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
   element.prismStop ??= Math.random();
+  const text = element.labels?.[0]?.textContent ?? element.textContent;
   return {
     tag: element.tagName.toLowerCase(),
-    name: (element.getAttribute("aria-label") ?? (element.textContent.trim() || element.name || element.id)).slice(0, 60),
+    name: (element.getAttribute("aria-label") ?? text).trim().slice(0, 60),
     is_visible: isInside && hasOutline && element.matches(":focus-visible"),
     stop: element.prismStop,
   };

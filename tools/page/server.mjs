@@ -26,9 +26,10 @@ const urlOf = (server) => `http://127.0.0.1:${server.address().port}`;
 
 /**
  * Starts both servers. `shape` is that of the cluster; `shape.kind` may be "switch". Without
- * `storeUrl` the store is a small one of this process.
+ * `storeUrl` the store is a small one of this process. `appended` are texts that files of the
+ * page end with, by their names.
  */
-export async function start(shape = {}, storeUrl = null) {
+export async function start(shape = {}, { storeUrl = null, appended = {} } = {}) {
   const store = storeUrl ? null : await listen(new SmallStore().handler());
   const storeUrls = [storeUrl ?? urlOf(store)];
   const cluster = new Cluster({ ...shape, storeUrls });
@@ -46,7 +47,8 @@ export async function start(shape = {}, storeUrl = null) {
       response.on("close", () => streams.delete(response));
       return;
     }
-    await serveFile(path === "/" ? "index.html" : path.slice(1), storeUrls, response);
+    const name = path === "/" ? "index.html" : path.slice(1);
+    await serveFile(name, appended[name] ?? "", storeUrls, response);
   });
   const timer = setInterval(() => {
     if (state.isSilent) return;
@@ -64,7 +66,7 @@ export async function start(shape = {}, storeUrl = null) {
   return { url: urlOf(page), storeUrl: storeUrls[0], state, stop };
 }
 
-async function serveFile(name, storeUrls, response) {
+async function serveFile(name, appended, storeUrls, response) {
   const type = TYPES[name.split(".").at(-1)];
   const body = type && /^[\w.]+$/.test(name) && (await readFile(new URL(name, PAGE)).catch(() => null));
   if (!body) {
@@ -72,7 +74,7 @@ async function serveFile(name, storeUrls, response) {
     return;
   }
   const headers = { "content-type": type, "content-security-policy": policy(storeUrls), "x-content-type-options": "nosniff" };
-  response.writeHead(200, headers).end(body);
+  response.writeHead(200, headers).end(Buffer.concat([body, Buffer.from(appended)]));
 }
 
 const escape = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);

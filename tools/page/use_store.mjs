@@ -5,6 +5,7 @@ import { mkdir, readFile, readdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 
 const UPLOAD_BYTES = 3 << 20;
+const DOWNLOAD_MS = 15000;
 const FILE = "from the page (1) & more.bin";
 
 const errorText = () => document.querySelector("#store-error").textContent;
@@ -81,7 +82,7 @@ async function upload(browser, tab, bytes, seen, expect) {
   );
   await click(tab, "#contents tbody button", `Download ${FILE}`);
   await answer(tab, "the download", () => document.querySelector("#store-status").textContent.includes("downloads"));
-  const late = new Promise((resolve) => setTimeout(resolve, 15000, "late"));
+  const late = new Promise((resolve) => setTimeout(resolve, DOWNLOAD_MS, "late").unref());
   seen.download = await Promise.race([done, late]);
   const [name] = await readdir(directory);
   seen.downloaded = name;

@@ -9,20 +9,21 @@ const WINDOW = 3;
 /** One node over time. */
 class Track {
   samples = [];
+  last = null;
   // What it had counted when the page was opened.
   baseline = null;
   lastMove = null;
 
   add(node) {
-    const sample = { time_ms: node.time_ms, counters: counters(node) };
-    const last = this.samples.at(-1);
-    if (last && restarted(last, sample)) {
+    const sample = { time_ms: node.time_ms, uptime_s: node.uptime_s, counters: counters(node) };
+    if (this.last && restarted(this.last, sample)) {
       // All that the new process counted happened while the page was open.
       this.samples = [];
       this.baseline = { steps: [], request_durations: [] };
       this.lastMove = 0;
     }
     this.baseline ??= { steps: node.steps ?? [], request_durations: node.request_durations ?? [] };
+    this.last = sample;
     // A document may repeat an answer of the node.
     if (this.samples.at(-1)?.time_ms !== sample.time_ms) this.samples.push(sample);
     if (this.samples.length > WINDOW + 1) this.samples.shift();
@@ -47,6 +48,7 @@ class Track {
 }
 
 const restarted = (last, next) =>
+  next.uptime_s < last.uptime_s ||
   next.time_ms < last.time_ms ||
   [...last.counters].some(([name, value]) => (next.counters.get(name) ?? 0) < value);
 
@@ -55,6 +57,7 @@ function counters(node) {
   const found = new Map();
   const add = (name, value) => found.set(name, (found.get(name) ?? 0) + value);
   add("accepted", node.accepted ?? 0);
+  for (const { role, step, count } of node.steps ?? []) add(`step ${role} ${step}`, count);
   for (const request of node.requests ?? []) {
     add("sent", request.sent_bytes);
     add("received", request.received_bytes);
