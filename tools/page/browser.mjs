@@ -129,7 +129,9 @@ export class Tab {
     this.browser.on("Audits.issueAdded", ({ issue }) => {
       if (issue.code === "ContentSecurityPolicyIssue") this.failures.push(issue.details.contentSecurityPolicyIssueDetails);
     });
-    for (const domain of ["Page", "Runtime", "Log", "Audits", "Accessibility", "Performance"]) await this.send(`${domain}.enable`);
+    for (const domain of ["Page", "Runtime", "Log", "Audits", "Accessibility"]) await this.send(`${domain}.enable`);
+    // Times are those of the processor, so that other programs do not change them.
+    await this.send("Performance.enable", { timeDomain: "threadTicks" });
     await this.look({ width, height, scheme, reducedMotion });
     await this.send("Page.navigate", { url });
   }

@@ -6,7 +6,7 @@ import { join } from "node:path";
 
 const UPLOAD_BYTES = 3 << 20;
 const DOWNLOAD_MS = 15000;
-const FILE = "from the page (1) & more.bin";
+const FILE = "from the page (1) & 2+ü's.bin";
 
 const errorText = () => document.querySelector("#store-error").textContent;
 const rows = () => [...document.querySelectorAll("#contents tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent));
