@@ -55,6 +55,8 @@ node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
 Prometheus            | command -v promtool                  | prometheus
+Chromium              | command -v chromium                  | chromium
+fonts                 | test -d /usr/share/fonts/truetype/dejavu | fonts-dejavu-core
 '
 bench='
 wrk                   | command -v wrk                       | wrk

@@ -31,7 +31,7 @@ SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
 LANES = 2
 # Groups that wait more than they compute. One more lane runs them, one by one.
 WAITING = {
-    "prism chaos", "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
+    "prism chaos", "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill",
 }
 # Groups that count bytes and packets, and judge no time. They run after the groups above.
 COUNTING = {"prism bulk"}

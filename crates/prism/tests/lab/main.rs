@@ -37,6 +37,7 @@ mod netem;
 mod objects;
 mod observe;
 mod owners;
+mod page;
 mod refill;
 mod relaying;
 mod replicas;
