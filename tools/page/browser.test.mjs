@@ -105,6 +105,52 @@ test("data that stops is called old, and data that returns is not", () =>
     state.isSilent = false;
     await tab.wait("new data", () => !document.body.classList.contains("stale"));
     assert.deepEqual(await tab.call(said), ["live", "The page receives data again."]);
+    // A node that restarts may first answer with an error.
+    state.isRefusing = true;
+    await tab.wait("old data again", () => document.body.classList.contains("stale"));
+    state.isRefusing = false;
+    await tab.wait("new data again", () => !document.body.classList.contains("stale"));
+  }));
+
+test("the store is browsed in pages, and names keep their characters", () =>
+  withTab({}, {}, async (tab) => {
+    const press = (label) =>
+      tab.wait(label, (text) => {
+        const found = [...document.querySelectorAll("#store-view button")].find((one) => one.textContent === text && one.checkVisibility());
+        found?.click();
+        return Boolean(found);
+      }, label);
+    const names = (expected) =>
+      tab.wait(`${expected}`, (wanted) => {
+        const rows = [...document.querySelectorAll("#contents tbody th")].map((cell) => cell.textContent);
+        const is = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+        return is(rows, wanted) || is([rows.length, rows[0], rows.at(-1)], wanted);
+      }, expected);
+    await tab.call(() => (location.hash = "#store"));
+    await tab.wait("the endpoint", () => document.querySelector("#key option"));
+    await tab.call(({ access, secret }) => {
+      const form = document.querySelector("#key");
+      form.elements.access.value = access;
+      form.elements.secret.value = secret;
+      form.requestSubmit();
+    }, KEY);
+    await press(BUCKET);
+    await names(["2026/", "many/", "a+b &c.txt", "readme"]);
+    await press("many/");
+    await names([1000, "00000", "00999"]);
+    await press("Next page");
+    await names([200, "01000", "01199"]);
+    await press("First page");
+    await names([1000, "00000", "00999"]);
+    await press(BUCKET);
+    await press("2026/");
+    await names(["11/", "12/"]);
+    await press("11/");
+    await names(["one.jpg", "two.jpg"]);
+    assert.equal(await tab.call(() => document.querySelector("#crumbs").textContent), `buckets${BUCKET}202611`);
+    await press("Forget the key");
+    assert.equal(await tab.call(() => document.querySelector("#browser").checkVisibility()), false);
+    assert.deepEqual(tab.messages, []);
   }));
 
 test("without motion there are no dots, and moves are listed", () =>

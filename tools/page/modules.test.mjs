@@ -231,7 +231,7 @@ test("boxes of the topology do not overlap, and lines end at them", () => {
       const cluster = new Cluster({ frontends, backends });
       history.add(cluster.next(1e12));
       const graph = graphOf(history.add(cluster.next(1e12 + 1000)));
-      const plan = arrange(graph, width, (bytes) => Math.max(1.5, (30 * (bytes ?? 0)) / 1e9));
+      const plan = arrange(graph, width, ({ bytes }) => Math.max(1.5, (30 * (bytes ?? 0)) / 1e9));
       assert.equal(plan.boxes.length, 1 + frontends + backends);
       assert.equal(plan.edges.length, frontends + backends);
       const where = `${frontends} and ${backends} at ${width}`;

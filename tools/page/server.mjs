@@ -36,10 +36,15 @@ export async function start(shape = {}, { storeUrl = null, appended = {} } = {})
   const streams = new Set();
   const next = () => (shape.kind === "switch" ? cluster.ofSwitch(Date.now()) : cluster.next(Date.now()));
   const eventOf = (doc) => `data: ${JSON.stringify(doc)}\n\n`;
-  const state = { isSilent: false };
+  // What the server does to the page: it sends nothing, or answers with an error.
+  const state = { isSilent: false, isRefusing: false };
   let last = next();
   const page = await listen(async (request, response) => {
     const path = new URL(request.url, "http://page").pathname;
+    if (path === "/events" && state.isRefusing) {
+      response.writeHead(503).end();
+      return;
+    }
     if (path === "/events") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
       response.write(eventOf(last));
@@ -51,6 +56,7 @@ export async function start(shape = {}, { storeUrl = null, appended = {} } = {})
     await serveFile(name, appended[name] ?? "", storeUrls, response);
   });
   const timer = setInterval(() => {
+    if (state.isRefusing) streams.forEach((stream) => stream.destroy());
     if (state.isSilent) return;
     last = next();
     const event = eventOf(last);

@@ -22,6 +22,7 @@ export async function useStore(browser, tab, { endpoint, access, secret, bucket,
     seen.buckets = (await tab.call(rows)).map(([name]) => name);
     await click(tab, "#contents tbody button", bucket);
     await answer(tab, "the bucket", () => !document.querySelector("#upload").hidden);
+    expect(await tab.call(() => document.activeElement.id === "browser-heading"), "the focus is lost in the store");
     seen.objects = (await tab.call(rows)).length;
     await upload(browser, tab, bytes, seen, expect);
     seen.key_in_storage = await tab.call(() => localStorage.length + sessionStorage.length + document.cookie.length);

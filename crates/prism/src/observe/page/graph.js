@@ -83,18 +83,19 @@ function graphOfSwitch(part) {
   return {
     first: [{ name: "switch", kind: "frontend", lines: [{ text: `${count(all)} flows` }] }],
     second: boxes,
-    edges: [{ name: "switch", bytes: null, text: "", kind: "plain" }],
+    edges: [{ name: "switch", bytes: null, weight: all, text: "", kind: "plain" }],
     pairs: names.map((name) => ({
       id: `switch ${name}`,
       from: "switch",
       to: name,
       bytes: null,
+      weight: flows.get(name) ?? 0,
       moves: null,
       kind: "plain",
       text: `${count(flows.get(name) ?? 0)} flows`,
     })),
     clients: [{ text: "clients", kind: "name" }],
     lane: "",
-    description: `The switch with ${count(all)} flows to ${names.length} nodes.`,
+    description: `The switch with ${count(all)} flows to ${names.length} nodes. The table of owners has their numbers.`,
   };
 }

@@ -16,7 +16,7 @@ const GUTTER_PX = 30;
 const TEXT_PX = 84;
 
 /**
- * Arranges a graph in a picture that is `width` wide. `thickness(bytes)` is the width of a line.
+ * Arranges a graph in a picture that is `width` wide. `thickness(edge)` is the width of its line.
  * Returns the height, and `boxes`, `edges`, `pairs` and `texts` with their places.
  */
 export function arrange(graph, width, thickness) {
@@ -107,11 +107,11 @@ function straightEdges(plan, edges, clients, boxes, thickness) {
     const edge = edges.find(({ name }) => name === box.id);
     if (!edge) continue;
     const y = middle(box);
-    plan.edges.push({ id: box.id, path: `M${left} ${y}H${box.x}`, bytes: edge.bytes, kind: edge.kind });
+    plan.edges.push({ id: box.id, path: `M${left} ${y}H${box.x}`, bytes: edge.bytes, weight: edge.weight, kind: edge.kind });
     plan.texts.push({
       id: `clients ${box.id} label`,
       x: (left + box.x) / 2,
-      y: Math.round(y - thickness(edge.bytes) / 2 - (box.isSmall ? 3 : 6)),
+      y: Math.round(y - thickness(edge) / 2 - (box.isSmall ? 3 : 6)),
       anchor: "middle",
       kind: `label ${edge.kind}`,
       text: edge.text,
@@ -123,7 +123,7 @@ function straightEdges(plan, edges, clients, boxes, thickness) {
 // the innermost one, so that none crosses another.
 function lane(plan, graph, clients, boxes, right, thickness) {
   const edges = boxes.map((box) => graph.edges.find(({ name }) => name === box.id));
-  const widths = edges.map((edge) => (edge ? thickness(edge.bytes) : 0));
+  const widths = edges.map((edge) => (edge ? thickness(edge) : 0));
   const shrink = Math.min(1, LANE_PX / Math.max(1, widths.reduce((sum, one) => sum + one, 0)));
   const left = clients.x + clients.width;
   const turn = plan.width - MARGIN - right + (right - LANE_PX - 4);
@@ -156,9 +156,9 @@ function pairEdges(plan, pairs, boxes, columns, thickness) {
   for (const pair of pairs) {
     const [from, to] = [boxes.get(pair.from), boxes.get(pair.to)];
     if (!from || !to || from === to) continue;
-    const { bytes, moves, kind, id } = pair;
+    const { bytes, weight, moves, kind, id } = pair;
     if (isInFirst(from) === isInFirst(to)) {
-      plan.pairs.push({ id, bytes, moves, kind: `${kind} between${density}`, path: arc(from, to, isInFirst(from)) });
+      plan.pairs.push({ id, bytes, weight, moves, kind: `${kind} between${density}`, path: arc(from, to, isInFirst(from)) });
       continue;
     }
     const [left, right] = isInFirst(from) ? [from, to] : [to, from];
@@ -171,8 +171,8 @@ function pairEdges(plan, pairs, boxes, columns, thickness) {
     const near = (start + level) / 2;
     const straight = `M${start} ${middle(left)}C${near} ${middle(left)} ${near} ${y} ${level} ${y}H${right.x}`;
     const reverse = `M${right.x} ${y}H${level}C${near} ${y} ${near} ${middle(left)} ${start} ${middle(left)}`;
-    plan.pairs.push({ id, bytes, moves, kind: kind + density, path: isForward ? straight : reverse });
-    if (columns.isLabelled && isForward) pairTexts(plan, pair, right.x - GUTTER_PX, y, thickness(bytes) / 2);
+    plan.pairs.push({ id, bytes, weight, moves, kind: kind + density, path: isForward ? straight : reverse });
+    if (columns.isLabelled && isForward) pairTexts(plan, pair, right.x - GUTTER_PX, y, thickness(pair) / 2);
   }
 }
 

@@ -239,7 +239,7 @@ function certificates({ nodes: all, doc }) {
     return {
       id,
       cells: [
-        { text: file, class: "long" },
+        { text: file, class: "path" },
         { text: nodes, class: "long" },
         day(1000 * end_s),
         { ...left, class: `number state ${level}` },

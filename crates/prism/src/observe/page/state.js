@@ -136,7 +136,7 @@ export class History {
     if (last && restarted(last, now)) this.#switch.samples = [];
     this.#switch.samples.push(now);
     if (this.#switch.samples.length > WINDOW + 1) this.#switch.samples.shift();
-    return part.packets.map((row) => ({ ...row, rate: this.#switch.rate(`${row.verdict} ${row.reason}`) }));
+    return (part.packets ?? []).map((row) => ({ ...row, rate: this.#switch.rate(`${row.verdict} ${row.reason}`) }));
   }
 }
 

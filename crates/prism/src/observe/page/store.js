@@ -78,6 +78,7 @@ export class Store {
       [this.#bucket, this.#prefix] = ["", ""];
       const rows = buckets.map(({ name, time }) => ({ name, time, open: () => this.#open(name, "") }));
       this.#show(rows, "There are no buckets.", "");
+      this.#find("#browser-heading").focus();
       this.#say(`${count(buckets.length)} buckets`);
     });
   }
@@ -90,6 +91,8 @@ export class Store {
       const folders = prefixes.map((name) => ({ name: short(name), open: () => this.#open(bucket, name) }));
       const files = objects.map((object) => ({ ...object, name: short(object.key), download: () => this.#download(object.key) }));
       this.#show([...folders, ...files], "Nothing is here.", next, token);
+      // The focus was on a row or a crumb that is gone.
+      this.#find("#browser-heading").focus();
       this.#say(`${count(folders.length)} prefixes and ${count(files.length)} objects`);
     });
   }
