@@ -41,9 +41,16 @@ fn run(file: &str) {
 }
 
 #[test]
-fn rates_alerts_and_signatures_are_right() {
+fn rates_alerts_and_places_are_right() {
     if has("node") {
         run("modules.test.mjs");
+    }
+}
+
+#[test]
+fn requests_of_the_page_are_signed_as_amazon_signs_them() {
+    if has("node") {
+        run("sign.test.mjs");
     }
 }
 

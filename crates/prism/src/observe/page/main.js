@@ -92,13 +92,22 @@ class Page {
   #showFreshness() {
     const silent_ms = Date.now() - (this.#receivedAt ?? performance.timeOrigin);
     const isStale = silent_ms >= STALE_MS;
-    const state = isStale ? "stale" : this.#receivedAt === null ? "connecting" : this.#isPaused ? "paused" : "live";
+    const state = isStale
+      ? "stale"
+      : this.#receivedAt === null
+        ? "connecting"
+        : this.#isPaused
+          ? "paused"
+          : "live";
     const text = isStale ? `no data since ${count(silent_ms / 1000)} s` : state;
     setText(byId("freshness"), text);
     setAttribute(byId("connection"), "class", state);
     document.body.classList.toggle("stale", isStale);
     if (isStale !== this.#isStale && this.#isStale !== null) {
-      setText(byId("announcer"), isStale ? "The page receives no data." : "The page receives data again.");
+      setText(
+        byId("announcer"),
+        isStale ? "The page receives no data." : "The page receives data again.",
+      );
     }
     this.#isStale = isStale;
   }
@@ -124,8 +133,16 @@ function showHeader(doc) {
   document.title = name ? `Prism: ${name}` : "Prism";
   const { cluster } = doc;
   if (cluster) {
-    setValue(byId("phase"), "cluster.epoch", cluster.epoch, `epoch ${cluster.epoch} · ${cluster.phase}`);
-    setText(byId("replicas"), `replicas: ${cluster.replicas}, at least ${cluster.min_replicas ?? 1} for a write`);
+    setValue(
+      byId("phase"),
+      "cluster.epoch",
+      cluster.epoch,
+      `epoch ${cluster.epoch} · ${cluster.phase}`,
+    );
+    setText(
+      byId("replicas"),
+      `replicas: ${cluster.replicas}, at least ${cluster.min_replicas ?? 1} for a write`,
+    );
   }
 }
 

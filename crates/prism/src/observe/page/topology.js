@@ -27,7 +27,13 @@ export class Topology {
   constructor(root) {
     this.#root = root;
     const layer = () => root.appendChild(svg("g"));
-    this.#layers = { pairs: layer(), clients: layer(), boxes: layer(), texts: layer(), dots: layer() };
+    this.#layers = {
+      pairs: layer(),
+      clients: layer(),
+      boxes: layer(),
+      texts: layer(),
+      dots: layer(),
+    };
   }
 
   /** Draws a graph: see `graphOf` in graph.js. */
@@ -49,11 +55,20 @@ export class Topology {
   }
 
   #lines(layer, lines, width) {
-    keep(layer, lines, () => svg("path"), (path, line) => {
-      setAttribute(path, "d", line.path);
-      setAttribute(path, "stroke-width", width(line).toFixed(1));
-      setAttribute(path, "class", `edge ${line.kind}${weightOf(line) > 0 || line.moves > 0 ? "" : " idle"}`);
-    });
+    keep(
+      layer,
+      lines,
+      () => svg("path"),
+      (path, line) => {
+        setAttribute(path, "d", line.path);
+        setAttribute(path, "stroke-width", width(line).toFixed(1));
+        setAttribute(
+          path,
+          "class",
+          `edge ${line.kind}${weightOf(line) > 0 || line.moves > 0 ? "" : " idle"}`,
+        );
+      },
+    );
   }
 
   /** Shows moves as dots, spread over the time until the next document. */
@@ -118,17 +133,24 @@ function changeText(text, shown) {
 /** The rows of the table of edges. */
 export function edgeRows(graph, limit) {
   const clients = graph.edges.map((edge) => ({ ...edge, from: "clients", to: edge.name }));
-  return [...clients, ...graph.pairs].slice(0, limit).map(({ from, to, bytes, moves, totalMoves }) => {
-    const key = `edges.${from}.${to}`;
-    return {
-      id: key,
-      cells: [
-        from,
-        to,
-        { text: byteRate(bytes), raw: bytes, key: `${key}.bytes_rate`, class: "number" },
-        { text: rate(moves), raw: moves, key: `${key}.moves_rate`, class: "number" },
-        { text: totalMoves === undefined ? "" : String(totalMoves), raw: totalMoves, key: `${key}.moves`, class: "number" },
-      ],
-    };
-  });
+  return [...clients, ...graph.pairs]
+    .slice(0, limit)
+    .map(({ from, to, bytes, moves, totalMoves }) => {
+      const key = `edges.${from}.${to}`;
+      return {
+        id: key,
+        cells: [
+          from,
+          to,
+          { text: byteRate(bytes), raw: bytes, key: `${key}.bytes_rate`, class: "number" },
+          { text: rate(moves), raw: moves, key: `${key}.moves_rate`, class: "number" },
+          {
+            text: totalMoves === undefined ? "" : String(totalMoves),
+            raw: totalMoves,
+            key: `${key}.moves`,
+            class: "number",
+          },
+        ],
+      };
+    });
 }
