@@ -30,7 +30,7 @@ pub fn has(program: &str) -> bool {
 /// Runs a file of tests in node.
 fn run(file: &str) {
     let output = Command::new("node")
-        .arg("--test")
+        .args(["--test", "--test-reporter=tap"])
         .arg(tools().join(file))
         .output()
         .unwrap();
