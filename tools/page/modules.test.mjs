@@ -105,7 +105,8 @@ test("a process that restarted has no rate for one interval", () => {
 test("a node out of reach has no rates, and none from the time before", () => {
   const history = new History();
   const at = (fields) => history.add(documentOf(9e9, node(fields))).nodes[0];
-  at({ time_ms: 1000, uptime_s: 50, requests: [get(1, 1)] });
+  const durations = [{ operation: "GetObject", count: 1, sum_s: 2 }];
+  at({ time_ms: 1000, uptime_s: 50, requests: [get(1, 1)], request_durations: durations });
   const gone = history.add(
     documentOf(9e9, { name: "be0", roles: ["backend"], address: "10.0.0.2", error: "no answer" }),
   );
@@ -155,6 +156,12 @@ test("bytes pass a frontend or not, by the node that sends them to clients", () 
     ],
   );
   assert.match(graph.lane, /900 B\/s \(90 %\)/);
+});
+
+test("a node that is a frontend and a backend answers from its own store", () => {
+  const roles = ["frontend", "backend"];
+  const [both] = new History().add(documentOf(9e9, node({ time_ms: 1, roles }))).nodes;
+  assert.equal(both.isFrontend, false);
 });
 
 test("moves are new once", () => {
@@ -284,6 +291,9 @@ test("alerts: none for a sound cluster, and one for each trouble", () => {
   assert.equal(troubled.length, expected.length);
   const levels = troubled.map(({ level }) => level);
   assert.deepEqual(levels, [...levels].sort(), "critical ones first");
+  const full = structuredClone(sound);
+  Object.assign(full.nodes[2].store, { used_bytes: 91, quota_bytes: 100, free_bytes: 1e9 });
+  assert.match(alerts(full)[0].text, /store of be0 is nearly full/);
   const dropped = structuredClone(sound);
   dropped.nodes[0].access_log_dropped_lines = 1;
   assert.match(alerts(dropped)[0].text, /dropped lines/);
@@ -333,12 +343,13 @@ test("boxes of the topology do not overlap, and lines end at them", () => {
       }
       plan.boxes.forEach((one, index) =>
         plan.boxes.slice(index + 1).forEach((other) => {
-          const isApart =
-            one.x + one.width <= other.x ||
-            other.x + other.width <= one.x ||
-            one.y + one.height <= other.y ||
-            other.y + other.height <= one.y;
-          assert.ok(isApart, `${where}: ${one.id} and ${other.id}`);
+          const gap = Math.max(
+            other.x - (one.x + one.width),
+            one.x - (other.x + other.width),
+            other.y - (one.y + one.height),
+            one.y - (other.y + other.height),
+          );
+          assert.ok(gap >= 4, `${where}: ${one.id} and ${other.id}`);
         }),
       );
       for (const { path } of [...plan.edges, ...plan.pairs])
