@@ -8,9 +8,19 @@ import { join } from "node:path";
 
 const ARGUMENTS = [
   // Tests run as root, in which Chromium has no sandbox of its own.
-  "--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--disable-dev-shm-usage",
-  "--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
-  "--disable-sync", "--disable-extensions", "--metrics-recording-only", "--hide-scrollbars",
+  "--headless=new",
+  "--no-sandbox",
+  "--remote-debugging-pipe",
+  "--disable-gpu",
+  "--disable-dev-shm-usage",
+  "--no-first-run",
+  "--no-default-browser-check",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--disable-extensions",
+  "--metrics-recording-only",
+  "--hide-scrollbars",
 ];
 const ANSWER_MS = 30000;
 
@@ -26,7 +36,10 @@ export class Browser {
     browser.directory = await mkdtemp(join(tmpdir(), "prism-page-"));
     const profile = `--user-data-dir=${join(browser.directory, "profile")}`;
     const stdio = ["ignore", "ignore", "ignore", "pipe", "pipe"];
-    browser.process = spawn(program, [...ARGUMENTS, profile, "about:blank"], { stdio, detached: true });
+    browser.process = spawn(program, [...ARGUMENTS, profile, "about:blank"], {
+      stdio,
+      detached: true,
+    });
     browser.ended = new Promise((resolve) => {
       browser.process.on("exit", resolve);
       browser.process.on("error", resolve);
@@ -66,7 +79,8 @@ export class Browser {
       this.#waiting.delete(message.id);
       if (call && message.error) call.reject(new Error(`${call.method}: ${message.error.message}`));
       else if (call) call.resolve(message.result);
-      else if (message.method) this.#handlers.get(message.method)?.forEach((handler) => handler(message.params));
+      else if (message.method)
+        this.#handlers.get(message.method)?.forEach((handler) => handler(message.params));
     }
   }
 
@@ -122,14 +136,23 @@ export class Tab {
       this.messages.push({ type, text: args.map((one) => one.value ?? one.description).join(" ") }),
     );
     // Errors of the browser about the page: files that are missing, and violations of the CSP.
-    this.browser.on("Log.entryAdded", ({ entry }) => this.messages.push({ type: entry.level, source: entry.source, text: entry.text, url: entry.url }));
+    this.browser.on("Log.entryAdded", ({ entry }) =>
+      this.messages.push({
+        type: entry.level,
+        source: entry.source,
+        text: entry.text,
+        url: entry.url,
+      }),
+    );
     this.browser.on("Runtime.exceptionThrown", ({ exceptionDetails: details }) =>
       this.exceptions.push(details.exception?.description ?? details.text),
     );
     this.browser.on("Audits.issueAdded", ({ issue }) => {
-      if (issue.code === "ContentSecurityPolicyIssue") this.failures.push(issue.details.contentSecurityPolicyIssueDetails);
+      if (issue.code === "ContentSecurityPolicyIssue")
+        this.failures.push(issue.details.contentSecurityPolicyIssueDetails);
     });
-    for (const domain of ["Page", "Runtime", "Log", "Audits", "Accessibility"]) await this.send(`${domain}.enable`);
+    for (const domain of ["Page", "Runtime", "Log", "Audits", "Accessibility"])
+      await this.send(`${domain}.enable`);
     // Times are those of the processor, so that other programs do not change them.
     await this.send("Performance.enable", { timeDomain: "threadTicks" });
     await this.look({ width, height, scheme, reducedMotion });
@@ -138,7 +161,13 @@ export class Tab {
 
   /** Changes the size, the colours, and whether things may move. */
   async look({ width, height, scheme, reducedMotion = false }) {
-    if (width) await this.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: false });
+    if (width)
+      await this.send("Emulation.setDeviceMetricsOverride", {
+        width,
+        height,
+        deviceScaleFactor: 1,
+        mobile: false,
+      });
     const features = [
       { name: "prefers-color-scheme", value: scheme },
       { name: "prefers-reduced-motion", value: reducedMotion ? "reduce" : "no-preference" },
@@ -148,8 +177,16 @@ export class Tab {
 
   /** The value of an expression in the page. It may be a promise. */
   async value(expression) {
-    const answer = await this.send("Runtime.evaluate", { expression, returnByValue: true, awaitPromise: true, userGesture: true });
-    if (answer.exceptionDetails) throw new Error(answer.exceptionDetails.exception?.description ?? answer.exceptionDetails.text);
+    const answer = await this.send("Runtime.evaluate", {
+      expression,
+      returnByValue: true,
+      awaitPromise: true,
+      userGesture: true,
+    });
+    if (answer.exceptionDetails)
+      throw new Error(
+        answer.exceptionDetails.exception?.description ?? answer.exceptionDetails.text,
+      );
     return answer.result.value;
   }
 
@@ -181,8 +218,17 @@ export class Tab {
   async press(key, modifiers = 0) {
     const codes = { Tab: 9, Enter: 13, " ": 32 };
     const text = { Enter: "\r", " ": " " }[key];
-    const event = { key, code: key === " " ? "Space" : key, windowsVirtualKeyCode: codes[key], modifiers };
-    await this.send("Input.dispatchKeyEvent", { type: text ? "keyDown" : "rawKeyDown", text, ...event });
+    const event = {
+      key,
+      code: key === " " ? "Space" : key,
+      windowsVirtualKeyCode: codes[key],
+      modifiers,
+    };
+    await this.send("Input.dispatchKeyEvent", {
+      type: text ? "keyDown" : "rawKeyDown",
+      text,
+      ...event,
+    });
     await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
   }
 
@@ -196,7 +242,11 @@ export class Tab {
   async picture() {
     const { cssContentSize: size } = await this.send("Page.getLayoutMetrics");
     const clip = { x: 0, y: 0, width: size.width, height: size.height, scale: 1 };
-    const { data } = await this.send("Page.captureScreenshot", { format: "png", captureBeyondViewport: true, clip });
+    const { data } = await this.send("Page.captureScreenshot", {
+      format: "png",
+      captureBeyondViewport: true,
+      clip,
+    });
     return Buffer.from(data, "base64");
   }
 }

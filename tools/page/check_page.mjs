@@ -42,10 +42,15 @@ export async function check(options) {
   }
 }
 
-async function checkIn(browser, { url, seconds = 6, scheme = "light", width = 1400, screenshot, store }) {
+async function checkIn(
+  browser,
+  { url, seconds = 6, scheme = "light", width = 1400, screenshot, store },
+) {
   const tab = await browser.tab();
   const origins = new Set();
-  browser.on("Network.requestWillBeSent", ({ request }) => origins.add(new URL(request.url).origin));
+  browser.on("Network.requestWillBeSent", ({ request }) =>
+    origins.add(new URL(request.url).origin),
+  );
   await tab.send("Network.enable");
   await tab.send("Page.enable");
   await tab.send("Page.addScriptToEvaluateOnNewDocument", { source: `(${watch})()` });
@@ -57,14 +62,17 @@ async function checkIn(browser, { url, seconds = 6, scheme = "light", width = 14
   const last = await tab.call(values);
   const after = await tab.metrics();
   const updates = await tab.call(counted);
-  updates.task_ms_each = (1000 * (after.TaskDuration - before.TaskDuration)) / Math.max(1, updates.updates);
+  updates.task_ms_each =
+    (1000 * (after.TaskDuration - before.TaskDuration)) / Math.max(1, updates.updates);
   if (screenshot) await writeFile(screenshot, await tab.picture());
 
   const report = {
     browser: (await browser.send("Browser.getVersion")).product,
     first,
     last,
-    changed: Object.keys(last.values).filter((key) => last.values[key].raw !== first.values[key]?.raw),
+    changed: Object.keys(last.values).filter(
+      (key) => last.values[key].raw !== first.values[key]?.raw,
+    ),
     updates,
     dom_nodes: after.Nodes,
     heap_bytes: after.JSHeapUsedSize,
@@ -110,18 +118,34 @@ async function useKeyboard(tab) {
   await press("#pause", " ");
   const pauses = await tab.becomes(() => document.querySelector("#pause").ariaPressed === "true");
   await press("#pause", " ");
-  const continues = await tab.becomes(() => document.querySelector("#pause").ariaPressed === "false");
+  const continues = await tab.becomes(
+    () => document.querySelector("#pause").ariaPressed === "false",
+  );
   const hasStore = await tab.call(() => !document.querySelector("#to-store").hidden);
   if (hasStore) await press("#to-store", "Enter");
-  const opens = hasStore && (await tab.becomes(() => !document.querySelector("#store-view").hidden));
+  const opens =
+    hasStore && (await tab.becomes(() => !document.querySelector("#store-view").hidden));
   await press("#to-cluster", "Enter");
   const returns = await tab.becomes(() => !document.querySelector("#cluster-view").hidden);
   return { pauses, continues, opens_store: opens || !hasStore, returns };
 }
 
 async function main() {
-  const names = ["url", "seconds", "scheme", "width", "screenshot", "store-endpoint", "access-key", "secret-key", "bucket", "upload-bytes"];
-  const { values: given } = parseArgs({ options: Object.fromEntries(names.map((name) => [name, { type: "string" }])) });
+  const names = [
+    "url",
+    "seconds",
+    "scheme",
+    "width",
+    "screenshot",
+    "store-endpoint",
+    "access-key",
+    "secret-key",
+    "bucket",
+    "upload-bytes",
+  ];
+  const { values: given } = parseArgs({
+    options: Object.fromEntries(names.map((name) => [name, { type: "string" }])),
+  });
   if (!given.url) {
     console.error("check_page: --url is missing");
     process.exit(2);
@@ -135,7 +159,14 @@ async function main() {
     bytes: number(given["upload-bytes"]),
   };
   const { url, scheme, screenshot } = given;
-  const report = await check({ url, scheme, screenshot, store, seconds: number(given.seconds), width: number(given.width) });
+  const report = await check({
+    url,
+    scheme,
+    screenshot,
+    store,
+    seconds: number(given.seconds),
+    width: number(given.width),
+  });
   console.log(JSON.stringify(report, null, 2));
   process.exitCode = report.problems.length > 0 ? 1 : 0;
 }

@@ -5,7 +5,8 @@ export function watch() {
   const seen = { updates: [], dots: 0, mostDots: 0, moves: new Set() };
   globalThis.prismSeen = seen;
   new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) if (entry.name === "update") seen.updates.push(entry.duration);
+    for (const entry of list.getEntries())
+      if (entry.name === "update") seen.updates.push(entry.duration);
   }).observe({ entryTypes: ["measure"] });
   const observer = new MutationObserver((changes) => {
     for (const { addedNodes } of changes) {
@@ -16,10 +17,12 @@ export function watch() {
       if (row.cells.length === 4) seen.moves.add(row.textContent);
     }
   });
-  document.addEventListener("DOMContentLoaded", () => observer.observe(document.body, { childList: true, subtree: true }));
+  document.addEventListener("DOMContentLoaded", () =>
+    observer.observe(document.body, { childList: true, subtree: true }),
+  );
 }
 
-/** What `watch` has counted. */
+/** The counts of `watch`. */
 export function counted() {
   const { updates, dots, mostDots, moves } = globalThis.prismSeen;
   const sum = updates.reduce((all, one) => all + one, 0);
@@ -38,7 +41,10 @@ export function values() {
   const found = {};
   for (const element of document.querySelectorAll("[data-value]")) {
     const raw = element.dataset.raw;
-    found[element.dataset.value] = { raw: raw === "" ? null : Number(raw), text: element.textContent.trim() };
+    found[element.dataset.value] = {
+      raw: raw === "" ? null : Number(raw),
+      text: element.textContent.trim(),
+    };
   }
   return {
     values: found,
@@ -56,7 +62,8 @@ export function contrasts(most) {
     const parts = text.match(/[\d.]+/g)?.map(Number) ?? [0, 0, 0, 0];
     return { rgb: parts.slice(0, 3), alpha: parts[3] ?? 1 };
   };
-  const over = (top, below) => top.rgb.map((part, index) => part * top.alpha + below[index] * (1 - top.alpha));
+  const over = (top, below) =>
+    top.rgb.map((part, index) => part * top.alpha + below[index] * (1 - top.alpha));
   const background = (element) => {
     const layers = [];
     for (let at = element; at; at = at.parentElement) {
@@ -93,10 +100,18 @@ export function contrasts(most) {
     const size = parseFloat(style.fontSize);
     const isLarge = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
     const ratio = (light + 0.05) / (dark + 0.05);
-    found.push({ text: node.data.trim().slice(0, 40), ratio: Math.round(100 * ratio) / 100, needed: isLarge ? 3 : 4.5 });
+    found.push({
+      text: node.data.trim().slice(0, 40),
+      ratio: Math.round(100 * ratio) / 100,
+      needed: isLarge ? 3 : 4.5,
+    });
   }
   found.sort((one, other) => one.ratio / one.needed - other.ratio / other.needed);
-  return { texts: found.length, worst: found.slice(0, most), failures: found.filter(({ ratio, needed }) => ratio < needed) };
+  return {
+    texts: found.length,
+    worst: found.slice(0, most),
+    failures: found.filter(({ ratio, needed }) => ratio < needed),
+  };
 }
 
 /** The element that has the focus, and whether one sees that. */
@@ -105,7 +120,8 @@ export function focused() {
   if (!element || element === document.body) return null;
   const style = getComputedStyle(element);
   const box = element.getBoundingClientRect();
-  const isInside = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+  const isInside =
+    box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
   const hasOutline = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
   element.prismStop ??= Math.random();
   const text = element.labels?.[0]?.textContent ?? element.textContent;

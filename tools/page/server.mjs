@@ -10,7 +10,12 @@ import { Cluster } from "./cluster.mjs";
 export const PAGE = new URL("../../crates/prism/src/observe/page/", import.meta.url);
 export const KEY = { access: "TESTACCESSKEY", secret: "test/secret+key", region: "us-east-1" };
 export const BUCKET = "photos";
-const TYPES = { html: "text/html; charset=utf-8", css: "text/css", js: "text/javascript", svg: "image/svg+xml" };
+const TYPES = {
+  html: "text/html; charset=utf-8",
+  css: "text/css",
+  js: "text/javascript",
+  svg: "image/svg+xml",
+};
 
 const policy = (urls) =>
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; " +
@@ -34,12 +39,18 @@ export async function start(shape = {}, { storeUrl = null, appended = {} } = {})
   const storeUrls = [storeUrl ?? urlOf(store)];
   const cluster = new Cluster({ ...shape, storeUrls });
   const streams = new Set();
-  const next = () => (shape.kind === "switch" ? cluster.ofSwitch(Date.now()) : cluster.next(Date.now()));
+  const next = () =>
+    shape.kind === "switch" ? cluster.ofSwitch(Date.now()) : cluster.next(Date.now());
   const eventOf = (doc) => `data: ${JSON.stringify(doc)}\n\n`;
-  const state = { isSilent: false };
+  // Faults of the server: it sends nothing, or answers with an error.
+  const state = { isSilent: false, isRefusing: false };
   let last = next();
   const page = await listen(async (request, response) => {
     const path = new URL(request.url, "http://page").pathname;
+    if (path === "/events" && state.isRefusing) {
+      response.writeHead(503).end();
+      return;
+    }
     if (path === "/events") {
       response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-store" });
       response.write(eventOf(last));
@@ -51,6 +62,7 @@ export async function start(shape = {}, { storeUrl = null, appended = {} } = {})
     await serveFile(name, appended[name] ?? "", storeUrls, response);
   });
   const timer = setInterval(() => {
+    if (state.isRefusing) streams.forEach((stream) => stream.destroy());
     if (state.isSilent) return;
     last = next();
     const event = eventOf(last);
@@ -68,26 +80,39 @@ export async function start(shape = {}, { storeUrl = null, appended = {} } = {})
 
 async function serveFile(name, appended, storeUrls, response) {
   const type = TYPES[name.split(".").at(-1)];
-  const body = type && /^[\w.]+$/.test(name) && (await readFile(new URL(name, PAGE)).catch(() => null));
+  const body =
+    type && /^[\w.]+$/.test(name) && (await readFile(new URL(name, PAGE)).catch(() => null));
   if (!body) {
     response.writeHead(404).end();
     return;
   }
-  const headers = { "content-type": type, "content-security-policy": policy(storeUrls), "x-content-type-options": "nosniff" };
+  const headers = {
+    "content-type": type,
+    "content-security-policy": policy(storeUrls),
+    "x-content-type-options": "nosniff",
+  };
   response.writeHead(200, headers).end(Buffer.concat([body, Buffer.from(appended)]));
 }
 
-const escape = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
+const escape = (text) =>
+  text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
 
 /** One bucket in memory, for pages of other origins. */
 class SmallStore {
   #objects = new Map();
 
   constructor() {
-    const names = ["a+b &c.txt", "2026/11/one.jpg", "2026/11/two.jpg", "2026/12/three.jpg", "readme"];
+    const names = [
+      "a+b &c.txt",
+      "2026/11/one.jpg",
+      "2026/11/two.jpg",
+      "2026/12/three.jpg",
+      "readme",
+    ];
     for (const name of names) this.#objects.set(name, Buffer.from(`the object ${name}\n`));
     // More than a page.
-    for (let n = 0; n < 1200; n += 1) this.#objects.set(`many/${String(n).padStart(5, "0")}`, Buffer.from(`${n}`));
+    for (let n = 0; n < 1200; n += 1)
+      this.#objects.set(`many/${String(n).padStart(5, "0")}`, Buffer.from(`${n}`));
   }
 
   handler() {
@@ -99,12 +124,16 @@ class SmallStore {
       response.setHeader("x-amz-request-id", "REQ1");
       if (request.method === "OPTIONS") {
         response.setHeader("access-control-allow-methods", "GET, HEAD, PUT");
-        response.setHeader("access-control-allow-headers", request.headers["access-control-request-headers"] ?? "");
+        response.setHeader(
+          "access-control-allow-headers",
+          request.headers["access-control-request-headers"] ?? "",
+        );
         response.writeHead(200).end();
         return;
       }
       const url = new URL(request.url, `http://${request.headers.host}`);
-      if (!isSigned(request, url)) this.#error(response, 403, "SignatureDoesNotMatch", "The signature is another one.");
+      if (!isSigned(request, url))
+        this.#error(response, 403, "SignatureDoesNotMatch", "The signature is another one.");
       else this.#answer(request.method, url, Buffer.concat(chunks), response);
     };
   }
@@ -150,14 +179,18 @@ class SmallStore {
     }
     const max = Number(query.get("max-keys"));
     const page = [...lines].slice(0, max);
-    const name = (text) => escape(encodeURIComponent(text).replaceAll("%20", "+").replaceAll("%2F", "/"));
+    const name = (text) =>
+      escape(encodeURIComponent(text).replaceAll("%20", "+").replaceAll("%2F", "/"));
     const items = page.map(([key, isObject]) =>
       isObject
         ? `<Contents><Key>${name(key)}</Key><LastModified>2026-01-02T03:04:05.000Z</LastModified>` +
           `<ETag>&quot;0123456789abcdef0123456789abcdef&quot;</ETag><Size>${this.#objects.get(key).length}</Size></Contents>`
         : `<CommonPrefixes><Prefix>${name(key)}</Prefix></CommonPrefixes>`,
     );
-    const token = lines.size > max ? `<NextContinuationToken>${name(page.at(-1)[0])}</NextContinuationToken>` : "";
+    const token =
+      lines.size > max
+        ? `<NextContinuationToken>${name(page.at(-1)[0])}</NextContinuationToken>`
+        : "";
     return `<ListBucketResult><EncodingType>url</EncodingType>${token}${items.join("")}</ListBucketResult>`;
   }
 }
@@ -165,18 +198,29 @@ class SmallStore {
 // Checks a signature with node's own cryptography, so that the page's code is not its own judge.
 function isSigned(request, url) {
   const query = new Map([...url.searchParams]);
-  const header = Object.fromEntries((request.headers.authorization ?? "").split(/[ ,]+/).map((part) => part.split(/=(.*)/)));
+  const header = Object.fromEntries(
+    (request.headers.authorization ?? "").split(/[ ,]+/).map((part) => part.split(/=(.*)/)),
+  );
   const of = (name) => header[name] ?? query.get(`X-Amz-${name}`);
   const [, date, region] = (of("Credential") ?? "").split("/");
   if (region !== KEY.region || !of("Credential").startsWith(`${KEY.access}/`)) return false;
   const time = request.headers["x-amz-date"] ?? query.get("X-Amz-Date");
-  const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
+  const encode = (text) =>
+    encodeURIComponent(text).replace(
+      /[!'()*]/g,
+      (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`,
+    );
   const pairs = [...query].filter(([name]) => name !== "X-Amz-Signature");
   const canonical = [
     request.method,
     url.pathname,
-    pairs.map(([name, value]) => `${encode(name)}=${encode(value)}`).sort().join("&"),
-    ...of("SignedHeaders").split(";").map((name) => `${name}:${request.headers[name]}`),
+    pairs
+      .map(([name, value]) => `${encode(name)}=${encode(value)}`)
+      .sort()
+      .join("&"),
+    ...of("SignedHeaders")
+      .split(";")
+      .map((name) => `${name}:${request.headers[name]}`),
     "",
     of("SignedHeaders"),
     request.headers["x-amz-content-sha256"] ?? "UNSIGNED-PAYLOAD",

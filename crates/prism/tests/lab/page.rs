@@ -37,7 +37,7 @@ fn has(program: &str) -> bool {
 /// Runs a file of tests in node.
 fn run(file: &str) {
     let output = Command::new("node")
-        .arg("--test")
+        .args(["--test", "--test-reporter=tap"])
         .arg(tools().join(file))
         .output()
         .unwrap();
@@ -48,9 +48,16 @@ fn run(file: &str) {
 }
 
 #[test]
-fn rates_alerts_and_signatures_are_right() {
+fn rates_alerts_and_places_are_right() {
     if has("node") {
         run("modules.test.mjs");
+    }
+}
+
+#[test]
+fn requests_of_the_page_are_signed_as_amazon_signs_them() {
+    if has("node") {
+        run("sign.test.mjs");
     }
 }
 

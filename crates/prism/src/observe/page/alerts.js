@@ -30,7 +30,11 @@ export function alerts(doc) {
 function ofNode(node, add) {
   const { name, store } = node;
   if (node.error) {
-    add("critical", `${name} does not answer: ${node.error}`, "Look at the process there, and at its link.");
+    add(
+      "critical",
+      `${name} does not answer: ${node.error}`,
+      "Look at the process there, and at its link.",
+    );
     return;
   }
   if (node.not_ready) {
@@ -74,7 +78,8 @@ function suspects(nodes, add) {
 }
 
 function ofCluster(cluster, add) {
-  if (cluster.fault) add("critical", `The cluster: ${cluster.fault}`, "`prism ctl cluster` shows its state.");
+  if (cluster.fault)
+    add("critical", `The cluster: ${cluster.fault}`, "`prism ctl cluster` shows its state.");
   for (const { name, status, lives, in_reach } of cluster.backends ?? []) {
     const remedy = "The table of backends shows its progress.";
     if (status === "out") {
@@ -83,9 +88,17 @@ function ofCluster(cluster, add) {
       add("warning", `${name} is not in sync; its keys have a replica less`, remedy);
     }
     if (lives === false) {
-      add("critical", `${name} has no lease`, "Look at the process there, and at its link to etcd.");
+      add(
+        "critical",
+        `${name} has no lease`,
+        "Look at the process there, and at its link to etcd.",
+      );
     } else if (in_reach === false) {
-      add("warning", `${name} is out of reach of ${cluster.asked ?? "this node"}`, "Look at its link.");
+      add(
+        "warning",
+        `${name} is out of reach of ${cluster.asked ?? "this node"}`,
+        "Look at its link.",
+      );
     }
   }
 }
@@ -98,7 +111,11 @@ function ofCertificate({ name }, { file, expires_s }, now_ms, add) {
     add("critical", `${file} of ${name} has expired`, remedy);
   } else {
     const days = Math.floor(left_s / DAY_S);
-    add("warning", `${file} of ${name} expires in ${days > 1 ? `${days} days` : "less than 2 days"}`, remedy);
+    add(
+      "warning",
+      `${file} of ${name} expires in ${days > 1 ? `${days} days` : "less than 2 days"}`,
+      remedy,
+    );
   }
 }
 
@@ -112,13 +129,19 @@ function ofSwitch({ error, flows, max_flows, nodes }, add) {
     );
   }
   for (const { name, up } of nodes ?? []) {
-    if (!up) add("critical", `${name} has no lease at the switch's agent`, "Look at its process and its link.");
+    if (!up)
+      add(
+        "critical",
+        `${name} has no lease at the switch's agent`,
+        "Look at its process and its link.",
+      );
   }
 }
 
 /** The share of a store that is used, and a text about it. */
 export function fullness({ used_bytes, quota_bytes, free_bytes }) {
-  const room = quota_bytes > 0 ? Math.min(quota_bytes, used_bytes + free_bytes) : used_bytes + free_bytes;
+  const room =
+    quota_bytes > 0 ? Math.min(quota_bytes, used_bytes + free_bytes) : used_bytes + free_bytes;
   const share = room > 0 ? Math.min(1, used_bytes / room) : 0;
   return { share, text: `${bytes(used_bytes)} of ${bytes(room)}` };
 }

@@ -95,8 +95,10 @@ function makeRow(row) {
     const isHeader = index === 0 && row.id !== "";
     const made = element(isHeader ? "th" : "td", isHeader ? { scope: "row" } : {});
     made.append(element("span"));
-    if (cell.bar) made.append(element("span", { class: "bar", "aria-hidden": "true" }, element("i")));
-    if (typeof cell === "object" && "progress" in cell) made.prepend(element("progress", { max: "1" }));
+    if (cell.bar)
+      made.append(element("span", { class: "bar", "aria-hidden": "true" }, element("i")));
+    if (typeof cell === "object" && "progress" in cell)
+      made.prepend(element("progress", { max: "1" }));
     return made;
   });
   return element("tr", {}, ...cells);

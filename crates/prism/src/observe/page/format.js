@@ -48,7 +48,12 @@ export function duration(seconds) {
 /** A long duration in its two largest units. */
 export function age(seconds) {
   if (!isKnown(seconds)) return NONE;
-  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const units = [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+    ["s", 1],
+  ];
   const first = units.findIndex(([, unit]) => seconds >= unit);
   if (first < 0) return "0 s";
   let rest = Math.floor(seconds);

@@ -16,7 +16,8 @@ export function stateOf(node, cluster) {
 }
 
 /** The graph of a view. */
-export const graphOf = (view) => (view.doc.kind === "switch" ? graphOfSwitch(view.doc.switch) : graphOfNodes(view));
+export const graphOf = (view) =>
+  view.doc.kind === "switch" ? graphOfSwitch(view.doc.switch) : graphOfNodes(view);
 
 function graphOfNodes({ doc, nodes, totals }) {
   const frontends = nodes.filter((node) => node.isFrontend);
@@ -75,26 +76,36 @@ function graphOfSwitch(part) {
   const names = [...new Set([...up.keys(), ...flows.keys()])];
   const boxes = names.map((name) => {
     const isUp = up.get(name) !== false;
-    const state = isUp ? { level: "good", text: "● has a lease" } : { level: "critical", text: "✕ no lease" };
+    const state = isUp
+      ? { level: "good", text: "● has a lease" }
+      : { level: "critical", text: "✕ no lease" };
     const text = `${count(flows.get(name) ?? 0)} flows`;
-    return { name, kind: "backend", level: state.level, lines: [{ text }, { text: state.text, kind: `line ${state.level}` }] };
+    return {
+      name,
+      kind: "backend",
+      level: state.level,
+      lines: [{ text }, { text: state.text, kind: `line ${state.level}` }],
+    };
   });
   const all = part?.flows ?? null;
   return {
     first: [{ name: "switch", kind: "frontend", lines: [{ text: `${count(all)} flows` }] }],
     second: boxes,
-    edges: [{ name: "switch", bytes: null, text: "", kind: "plain" }],
+    edges: [{ name: "switch", bytes: null, weight: all, text: "", kind: "plain" }],
     pairs: names.map((name) => ({
       id: `switch ${name}`,
       from: "switch",
       to: name,
       bytes: null,
+      weight: flows.get(name) ?? 0,
       moves: null,
       kind: "plain",
       text: `${count(flows.get(name) ?? 0)} flows`,
     })),
     clients: [{ text: "clients", kind: "name" }],
     lane: "",
-    description: `The switch with ${count(all)} flows to ${names.length} nodes.`,
+    description:
+      `The switch with ${count(all)} flows to ${names.length} nodes. ` +
+      "The table of owners has their numbers.",
   };
 }

@@ -16,7 +16,7 @@ const GUTTER_PX = 30;
 const TEXT_PX = 84;
 
 /**
- * Arranges a graph in a picture that is `width` wide. `thickness(bytes)` is the width of a line.
+ * Arranges a graph in a picture that is `width` wide. `thickness(edge)` is the width of its line.
  * Returns the height, and `boxes`, `edges`, `pairs` and `texts` with their places.
  */
 export function arrange(graph, width, thickness) {
@@ -42,13 +42,26 @@ export function arrange(graph, width, thickness) {
     for (const box of column.boxes) box.y += top + (inner - column.height) / 2;
   }
   const height = Math.ceil(top + inner + 14);
-  const clients = { id: "clients", kind: "clients", ...columns.clients, y: MARGIN, height: height - 2 * MARGIN };
+  const clients = {
+    id: "clients",
+    kind: "clients",
+    ...columns.clients,
+    y: MARGIN,
+    height: height - 2 * MARGIN,
+  };
   const boxes = new Map([...first.boxes, ...second.boxes].map((box) => [box.id, box]));
-  const plan = { width, height, boxes: [clients, ...boxes.values()], edges: [], pairs: [], texts: [] };
+  const plan = {
+    width,
+    height,
+    boxes: [clients, ...boxes.values()],
+    edges: [],
+    pairs: [],
+    texts: [],
+  };
   clientTexts(plan, clients, graph.clients);
   for (const box of boxes.values()) boxTexts(plan, box);
   straightEdges(plan, graph.edges, clients, first.boxes, thickness);
-  if (hasLane) lane(plan, graph, clients, second.boxes, right, thickness);
+  if (hasLane) lane(plan, graph, clients, second.boxes, thickness);
   pairEdges(plan, graph.pairs, boxes, { first, second, ports, isLabelled }, thickness);
   return plan;
 }
@@ -77,7 +90,14 @@ function clientTexts(plan, clients, lines) {
   const from = middle(clients) - (LINE_PX * (lines.length - 1)) / 2 + 4;
   lines.forEach((line, index) => {
     const kind = line.kind ?? "line";
-    plan.texts.push({ id: `clients ${index}`, ...line, kind, x, y: from + index * LINE_PX, anchor: "middle" });
+    plan.texts.push({
+      id: `clients ${index}`,
+      ...line,
+      kind,
+      x,
+      y: from + index * LINE_PX,
+      anchor: "middle",
+    });
   });
 }
 
@@ -107,11 +127,17 @@ function straightEdges(plan, edges, clients, boxes, thickness) {
     const edge = edges.find(({ name }) => name === box.id);
     if (!edge) continue;
     const y = middle(box);
-    plan.edges.push({ id: box.id, path: `M${left} ${y}H${box.x}`, bytes: edge.bytes, kind: edge.kind });
+    plan.edges.push({
+      id: box.id,
+      path: `M${left} ${y}H${box.x}`,
+      bytes: edge.bytes,
+      weight: edge.weight,
+      kind: edge.kind,
+    });
     plan.texts.push({
       id: `clients ${box.id} label`,
       x: (left + box.x) / 2,
-      y: Math.round(y - thickness(edge.bytes) / 2 - (box.isSmall ? 3 : 6)),
+      y: Math.round(y - thickness(edge) / 2 - (box.isSmall ? 3 : 6)),
       anchor: "middle",
       kind: `label ${edge.kind}`,
       text: edge.text,
@@ -121,12 +147,13 @@ function straightEdges(plan, edges, clients, boxes, thickness) {
 
 // The ribbons from the second column around the first one. The ribbon of the highest box is
 // the innermost one, so that none crosses another.
-function lane(plan, graph, clients, boxes, right, thickness) {
+function lane(plan, graph, clients, boxes, thickness) {
   const edges = boxes.map((box) => graph.edges.find(({ name }) => name === box.id));
-  const widths = edges.map((edge) => (edge ? thickness(edge.bytes) : 0));
-  const shrink = Math.min(1, LANE_PX / Math.max(1, widths.reduce((sum, one) => sum + one, 0)));
+  const widths = edges.map((edge) => (edge ? thickness(edge) : 0));
+  const sum = widths.reduce((total, one) => total + one, 0);
+  const shrink = Math.min(1, LANE_PX / Math.max(1, sum));
   const left = clients.x + clients.width;
-  const turn = plan.width - MARGIN - right + (right - LANE_PX - 4);
+  const turn = plan.width - MARGIN - LANE_PX - 4;
   const bottom = MARGIN + LANE_PX;
   let offset = 0;
   boxes.forEach((box, index) => {
@@ -146,34 +173,48 @@ function lane(plan, graph, clients, boxes, right, thickness) {
     plan.texts.push({ ...label, kind: `label ${edge.kind}`, text: edge.text });
   });
   const x = (left + plan.width - MARGIN - LANE_PX) / 2;
-  plan.texts.push({ id: "lane", x, y: bottom + 20, anchor: "middle", kind: "label direct strong", text: graph.lane });
+  plan.texts.push({
+    id: "lane",
+    x,
+    y: bottom + 20,
+    anchor: "middle",
+    kind: "label direct strong",
+    text: graph.lane,
+  });
 }
 
 function pairEdges(plan, pairs, boxes, columns, thickness) {
   const density = pairs.length > MANY_PAIRS ? " dense" : "";
   const order = new Map(columns.first.boxes.map((box, index) => [box.id, index]));
-  const isInFirst = (box) => order.has(box.id);
   for (const pair of pairs) {
     const [from, to] = [boxes.get(pair.from), boxes.get(pair.to)];
     if (!from || !to || from === to) continue;
-    const { bytes, moves, kind, id } = pair;
-    if (isInFirst(from) === isInFirst(to)) {
-      plan.pairs.push({ id, bytes, moves, kind: `${kind} between${density}`, path: arc(from, to, isInFirst(from)) });
+    const [leaves, reaches] = [order.has(from.id), order.has(to.id)];
+    if (leaves === reaches) {
+      const kind = `${pair.kind} between${density}`;
+      plan.pairs.push({ ...pair, kind, path: arc(from, to, leaves) });
       continue;
     }
-    const [left, right] = isInFirst(from) ? [from, to] : [to, from];
+    const [left, right] = leaves ? [from, to] : [to, from];
     const port = columns.ports > 1 ? order.get(left.id) : 0;
     const y = right.y + ((port + 0.5) * right.height) / columns.ports;
-    const start = left.x + left.width;
-    const isForward = isInFirst(from);
-    // The right part is level, because the texts stand there.
-    const level = right.x - (columns.isLabelled ? Math.min(GUTTER_PX + TEXT_PX, 0.65 * (right.x - start)) : 0);
-    const near = (start + level) / 2;
-    const straight = `M${start} ${middle(left)}C${near} ${middle(left)} ${near} ${y} ${level} ${y}H${right.x}`;
-    const reverse = `M${right.x} ${y}H${level}C${near} ${y} ${near} ${middle(left)} ${start} ${middle(left)}`;
-    plan.pairs.push({ id, bytes, moves, kind: kind + density, path: isForward ? straight : reverse });
-    if (columns.isLabelled && isForward) pairTexts(plan, pair, right.x - GUTTER_PX, y, thickness(bytes) / 2);
+    const path = across(left, right, y, columns.isLabelled, leaves);
+    plan.pairs.push({ ...pair, kind: pair.kind + density, path });
+    if (columns.isLabelled && leaves) pairTexts(plan, pair, right, y, thickness(pair) / 2);
   }
+}
+
+// An edge between the columns, to a height of the box at its right. Its right part is level,
+// because the texts stand there.
+function across(left, right, y, hasTexts, isForward) {
+  const start = left.x + left.width;
+  const room = hasTexts ? Math.min(GUTTER_PX + TEXT_PX, 0.65 * (right.x - start)) : 0;
+  const level = right.x - room;
+  const bend = (start + level) / 2;
+  const from = middle(left);
+  return isForward
+    ? `M${start} ${from}C${bend} ${from} ${bend} ${y} ${level} ${y}H${right.x}`
+    : `M${right.x} ${y}H${level}C${bend} ${y} ${bend} ${from} ${start} ${from}`;
 }
 
 // An edge within a column, beside its boxes.
@@ -187,9 +228,18 @@ function arc(from, to, isInFirst) {
   return `M${x} ${start}C${bulge} ${start} ${bulge} ${end} ${x} ${end}`;
 }
 
-function pairTexts(plan, pair, x, y, half) {
+function pairTexts(plan, pair, box, y, half) {
+  const x = box.x - GUTTER_PX;
   const add = (id, dy, text, kind) =>
-    text && plan.texts.push({ id: `${pair.id} ${id}`, x, y: Math.round(y + dy), anchor: "end", kind, text });
+    text &&
+    plan.texts.push({
+      id: `${pair.id} ${id}`,
+      x,
+      y: Math.round(y + dy),
+      anchor: "end",
+      kind,
+      text,
+    });
   add("bytes", -half - 5, pair.text, `label ${pair.kind}`);
   add("moves", half + 12, pair.movesText, "label moving");
 }

@@ -14,6 +14,7 @@ import { Topology, edgeRows } from "./topology.js";
 
 /** A document is due each second; the page tells when none has come for so long. */
 const STALE_MS = 5000;
+const RETRY_MS = 2000;
 const MAX_EDGES = 200;
 
 const byId = (id) => document.getElementById(id);
@@ -29,15 +30,24 @@ class Page {
   #isStale = null;
 
   start() {
-    const events = new EventSource("/events");
-    events.onmessage = ({ data }) => this.#receive(data);
-    events.onerror = () => this.#showFreshness();
+    this.#listen();
     setInterval(() => this.#showFreshness(), 1000);
     addEventListener("hashchange", () => this.#showView(true));
     addEventListener("resize", () => this.#redraw());
     byId("pause").addEventListener("click", () => this.#togglePause());
     byId("basis").addEventListener("change", () => this.#redraw());
     this.#showView(false);
+  }
+
+  // An EventSource connects again after a broken connection, but not after an answer that is an
+  // error.
+  #listen() {
+    const events = new EventSource("/events");
+    events.onmessage = ({ data }) => this.#receive(data);
+    events.onerror = () => {
+      if (events.readyState === EventSource.CLOSED) setTimeout(() => this.#listen(), RETRY_MS);
+      this.#showFreshness();
+    };
   }
 
   #receive(data) {
@@ -65,6 +75,7 @@ class Page {
     showHeader(doc);
     showAlerts(alerts(doc));
     const graph = graphOf(this.#view);
+    byId("legend").hidden = !this.#view.nodes.some((node) => node.isFrontend);
     this.#topology.draw(graph);
     fill(byId("edges"), edgeRows(graph, MAX_EDGES), "There are no edges.");
     updatePanels(this.#view, document.querySelector("#basis input:checked").value === "opened");
@@ -81,13 +92,22 @@ class Page {
   #showFreshness() {
     const silent_ms = Date.now() - (this.#receivedAt ?? performance.timeOrigin);
     const isStale = silent_ms >= STALE_MS;
-    const state = isStale ? "stale" : this.#receivedAt === null ? "connecting" : this.#isPaused ? "paused" : "live";
+    const state = isStale
+      ? "stale"
+      : this.#receivedAt === null
+        ? "connecting"
+        : this.#isPaused
+          ? "paused"
+          : "live";
     const text = isStale ? `no data since ${count(silent_ms / 1000)} s` : state;
     setText(byId("freshness"), text);
     setAttribute(byId("connection"), "class", state);
     document.body.classList.toggle("stale", isStale);
     if (isStale !== this.#isStale && this.#isStale !== null) {
-      setText(byId("announcer"), isStale ? "The page receives no data." : "The page receives data again.");
+      setText(
+        byId("announcer"),
+        isStale ? "The page receives no data." : "The page receives data again.",
+      );
     }
     this.#isStale = isStale;
   }
@@ -107,14 +127,22 @@ function showHeader(doc) {
   const name = doc.cluster?.cluster ?? { serve: "serve", switch: "switch" }[doc.kind] ?? "";
   setText(byId("cluster-name"), name);
   setText(byId("asked"), `${doc.name} · ${doc.version}`);
-  byId("legend").hidden = doc.kind === "switch";
+  // The tables of the switch have its numbers.
+  byId("edges").closest("details").hidden = doc.kind === "switch";
   byId("to-store").hidden = (doc.store_urls ?? []).length === 0;
   document.title = name ? `Prism: ${name}` : "Prism";
   const { cluster } = doc;
   if (cluster) {
-    setValue(byId("phase"), "cluster.epoch", cluster.epoch, `epoch ${cluster.epoch} · ${cluster.phase}`);
-    const members = cluster.members ? ` on ${cluster.members.length} backends` : "";
-    setText(byId("replicas"), `${cluster.replicas} replicas${members}`);
+    setValue(
+      byId("phase"),
+      "cluster.epoch",
+      cluster.epoch,
+      `epoch ${cluster.epoch} · ${cluster.phase}`,
+    );
+    setText(
+      byId("replicas"),
+      `replicas: ${cluster.replicas}, at least ${cluster.min_replicas ?? 1} for a write`,
+    );
   }
 }
 

@@ -47,7 +47,11 @@ function nodes({ nodes: all, doc }) {
       id: node.name,
       cells: [
         node.name,
-        { text: `${state.mark} ${state.text}`, class: `state ${state.level}`, title: node.error ?? node.not_ready },
+        {
+          text: `${state.mark} ${state.text}`,
+          class: `state ${state.level}`,
+          title: node.error ?? node.not_ready,
+        },
         node.roles.join(", "),
         node.address ?? "",
         number(age(node.uptime_s), node.uptime_s, `${key}.uptime_s`),
@@ -81,7 +85,9 @@ function owners({ nodes: all, doc }) {
     };
   });
   fill(table("owners"), rows, "There are no flows.");
-  const text = part ? `${count(part.flows)} of ${count(part.max_flows)} in the switch` : `${count(sum)} in all`;
+  const text = part
+    ? `${count(part.flows)} of ${count(part.max_flows)} in the switch`
+    : `${count(sum)} in all`;
   setText(document.getElementById("flows-aside"), text);
   // A column that nothing is known for is not shown.
   table("owners").classList.toggle("without-nodes", all.length === 0);
@@ -115,7 +121,11 @@ function requests(view, sinceOpened) {
         { text: `${row.code}${mark}`, class: level },
         number(rate(row.rate), row.rate, `${key}.rate`),
         number(count(row.total), row.total, `${key}.count`),
-        number(percent(row.total > 0 ? row.relayed / row.total : null), row.relayed, `${key}.relayed`),
+        number(
+          percent(row.total > 0 ? row.relayed / row.total : null),
+          row.relayed,
+          `${key}.relayed`,
+        ),
         number(bytes(row.sent), row.sent, `${key}.sent_bytes`),
         number(bytes(row.received), row.received, `${key}.received_bytes`),
         // The durations are those of the operation, whatever its status.
@@ -126,7 +136,8 @@ function requests(view, sinceOpened) {
   fill(table("requests"), rows, "There were no requests yet.");
 }
 
-const onAxis = (seconds) => Math.min(1, Math.max(0, Math.log10(seconds / AXIS_FROM) / AXIS_DECADES));
+const onAxis = (seconds) =>
+  Math.min(1, Math.max(0, Math.log10(seconds / AXIS_FROM) / AXIS_DECADES));
 
 function latencies(view, sinceOpened) {
   setPanel("steps", view.nodes.length > 0);
@@ -158,12 +169,16 @@ function backends(cluster) {
     const { name, status, since, lives, in_reach: inReach } = backend;
     const level = status === "in-sync" ? "good" : status === "lagging" ? "warning" : "critical";
     const mark = { good: "●", warning: "▲", critical: "✕" }[level];
-    const lease = lives === undefined ? (inReach ? "in reach" : "out of reach") : lives ? "has one" : "✕ none";
+    const lease =
+      lives === undefined ? (inReach ? "in reach" : "out of reach") : lives ? "has one" : "✕ none";
     return {
       id: name,
       cells: [
         name,
-        { text: status ? `${mark} ${status}` : "not a member", class: `state ${status ? level : ""}` },
+        {
+          text: status ? `${mark} ${status}` : "not a member",
+          class: `state ${status ? level : ""}`,
+        },
         number(count(since), since, `backends.${name}.since`),
         { text: lease, class: lives === false || inReach === false ? "state critical" : "state" },
         number(count(backend.open_changes), backend.open_changes, `backends.${name}.open_changes`),
@@ -174,7 +189,7 @@ function backends(cluster) {
   fill(table("backends"), rows, "The cluster has no backends.");
 }
 
-// What a backend still lacks. `progress` is known if the backend says how much there is in all.
+// The rest that a backend lacks. Its share is known if the backend says how much there is in all.
 function catchUp(backend) {
   const { name, catching_up: report, fetches_since: wanted, caught_up: reached } = backend;
   const label = `Catch-up of ${name}`;
@@ -198,7 +213,9 @@ function catchUp(backend) {
 function stores({ nodes: all, doc }) {
   const withStore = all.filter((node) => node.store);
   setPanel("stores", withStore.length > 0);
-  const open = new Map((doc.cluster?.backends ?? []).map((backend) => [backend.name, backend.open_changes]));
+  const open = new Map(
+    (doc.cluster?.backends ?? []).map((backend) => [backend.name, backend.open_changes]),
+  );
   const rows = withStore.slice(0, MAX_ROWS).map(({ name, store }) => {
     const { share } = fullness(store);
     const damaged = store.corrupt_reads + store.scrub_faults;
@@ -211,7 +228,10 @@ function stores({ nodes: all, doc }) {
         number(bytes(store.free_bytes), store.free_bytes, `stores.${name}.free_bytes`),
         { text: percent(share), class: "number wide", bar: { from: 0, to: share } },
         number(count(changes), changes, `stores.${name}.open_changes`),
-        { ...number(count(damaged), damaged, `stores.${name}.damaged`), class: `number${damaged > 0 ? " state critical" : ""}` },
+        {
+          ...number(count(damaged), damaged, `stores.${name}.damaged`),
+          class: `number${damaged > 0 ? " state critical" : ""}`,
+        },
       ],
     };
   });
@@ -234,12 +254,16 @@ function certificates({ nodes: all, doc }) {
     const days = Math.floor((end_s - doc.time_ms / 1000) / DAY_S);
     const level = days < 0 ? "critical" : days < 14 ? "warning" : "";
     const mark = { critical: "✕ ", warning: "▲ " }[level] ?? "";
-    const left = { text: `${mark}${count(days)}`, raw: days, key: `certificates.${file}.${names[0]}.days` };
+    const left = {
+      text: `${mark}${count(days)}`,
+      raw: days,
+      key: `certificates.${file}.${names[0]}.days`,
+    };
     const nodes = names.length > 8 ? `${names.length} nodes` : names.join(", ");
     return {
       id,
       cells: [
-        { text: file, class: "long" },
+        { text: file, class: "path" },
         { text: nodes, class: "long" },
         day(1000 * end_s),
         { ...left, class: `number state ${level}` },

@@ -31,7 +31,12 @@ function errorOf(status, body, requestId) {
 
 // A browser does not tell pages why a request had no answer.
 const unanswered = (endpoint) =>
-  new S3Error(0, "No answer", `${endpoint} is out of reach, or does not allow this page's origin (CORS)`, "");
+  new S3Error(
+    0,
+    "No answer",
+    `${endpoint} is out of reach, or does not allow this page's origin (CORS)`,
+    "",
+  );
 
 /** One user at one endpoint. The secret key is in this object only. */
 export class Client {
@@ -46,7 +51,12 @@ export class Client {
   async #send(method, path, query) {
     const request = { method, endpoint: this.#endpoint, path, query };
     const { url, headers } = signed(request, this.#key, new Date());
-    const answer = await fetch(url, { method, headers, cache: "no-store", credentials: "omit" }).catch(() => {
+    const answer = await fetch(url, {
+      method,
+      headers,
+      cache: "no-store",
+      credentials: "omit",
+    }).catch(() => {
       throw unanswered(this.#endpoint);
     });
     const body = method === "HEAD" ? "" : await answer.text();
@@ -57,18 +67,30 @@ export class Client {
   /** The buckets that the key may see, with their names and times. */
   async buckets() {
     const document = parse(await this.#send("GET", "/", {}));
-    return all(document, "Bucket").map((bucket) => ({ name: text(bucket, "Name"), time: text(bucket, "CreationDate") }));
+    return all(document, "Bucket").map((bucket) => ({
+      name: text(bucket, "Name"),
+      time: text(bucket, "CreationDate"),
+    }));
   }
 
   /** A page of a bucket: prefixes and objects, and the token of the next page. */
   async list(bucket, prefix, token) {
-    const query = { "list-type": "2", delimiter: "/", prefix, "max-keys": String(PAGE_KEYS), "encoding-type": "url" };
+    const query = {
+      "list-type": "2",
+      delimiter: "/",
+      prefix,
+      "max-keys": String(PAGE_KEYS),
+      "encoding-type": "url",
+    };
     if (token) query["continuation-token"] = token;
     const document = parse(await this.#send("GET", pathOf(bucket), query));
     const isEncoded = text(document, "EncodingType") === "url";
     // In S3's encoding of names a + is a space.
-    const name = (encoded) => (isEncoded ? decodeURIComponent(encoded.replaceAll("+", "%20")) : encoded);
-    const prefixes = all(document, "CommonPrefixes").map((element) => name(text(element, "Prefix")));
+    const name = (encoded) =>
+      isEncoded ? decodeURIComponent(encoded.replaceAll("+", "%20")) : encoded;
+    const prefixes = all(document, "CommonPrefixes").map((element) =>
+      name(text(element, "Prefix")),
+    );
     const objects = all(document, "Contents").map((element) => ({
       key: name(text(element, "Key")),
       size: Number(text(element, "Size")),
@@ -81,7 +103,12 @@ export class Client {
   /** Sends a file. `onProgress` gets the share that was sent. */
   upload(bucket, key, file, onProgress) {
     const type = file.type || "application/octet-stream";
-    const request = { method: "PUT", endpoint: this.#endpoint, path: pathOf(bucket, key), headers: { "content-type": type } };
+    const request = {
+      method: "PUT",
+      endpoint: this.#endpoint,
+      path: pathOf(bucket, key),
+      headers: { "content-type": type },
+    };
     const { url, headers } = signed(request, this.#key, new Date());
     return new Promise((resolve, reject) => {
       // fetch() does not tell how much of a body was sent.
@@ -92,7 +119,10 @@ export class Client {
       call.onerror = () => reject(unanswered(this.#endpoint));
       call.onload = () => {
         if (call.status === 200) resolve();
-        else reject(errorOf(call.status, call.responseText, call.getResponseHeader("x-amz-request-id")));
+        else
+          reject(
+            errorOf(call.status, call.responseText, call.getResponseHeader("x-amz-request-id")),
+          );
       };
       call.send(file);
     });
@@ -104,11 +134,18 @@ export class Client {
    */
   async link(bucket, key) {
     if (key.split("/").some((part) => part === "." || part === "..")) {
-      throw new S3Error(0, "No link", "Browsers change paths with parts . or ..; use another client", "");
+      throw new S3Error(
+        0,
+        "No link",
+        "Browsers change paths with parts . or ..; use another client",
+        "",
+      );
     }
     await this.#send("HEAD", pathOf(bucket, key), {});
     const name = key.split("/").filter(Boolean).at(-1) ?? "object";
-    const query = { "response-content-disposition": `attachment; filename*=UTF-8''${encode(name)}` };
+    const query = {
+      "response-content-disposition": `attachment; filename*=UTF-8''${encode(name)}`,
+    };
     const request = { method: "GET", endpoint: this.#endpoint, path: pathOf(bucket, key), query };
     return { url: presigned(request, this.#key, new Date(), DOWNLOAD_S), name };
   }

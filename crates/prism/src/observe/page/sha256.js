@@ -22,7 +22,8 @@ const rotate = (word, bits) => (word >>> bits) | (word << (32 - bits));
 export const utf8 = (text) => new TextEncoder().encode(text);
 
 /** Bytes in lower-case hexadecimal. */
-export const hex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+export const hex = (bytes) =>
+  Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** The SHA-256 of bytes, as 32 bytes. */
 export function sha256(bytes) {
@@ -38,8 +39,18 @@ export function sha256(bytes) {
 export function hmac(key, message) {
   const block = new Uint8Array(BLOCK_BYTES);
   block.set(key.length > BLOCK_BYTES ? sha256(key) : key);
-  const inner = sha256(joined(block.map((byte) => byte ^ 0x36), message));
-  return sha256(joined(block.map((byte) => byte ^ 0x5c), inner));
+  const inner = sha256(
+    joined(
+      block.map((byte) => byte ^ 0x36),
+      message,
+    ),
+  );
+  return sha256(
+    joined(
+      block.map((byte) => byte ^ 0x5c),
+      inner,
+    ),
+  );
 }
 
 function joined(first, second) {

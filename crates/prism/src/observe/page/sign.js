@@ -10,10 +10,14 @@ const UNSIGNED = "UNSIGNED-PAYLOAD";
 
 /** A text as S3 wants it in URLs: all but letters, digits and -._~ in percent form. */
 export const encode = (text) =>
-  encodeURIComponent(text).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
+  encodeURIComponent(text).replace(
+    /[!'()*]/g,
+    (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`,
+  );
 
 /** The path of a bucket or an object. */
-export const pathOf = (...names) => `/${names.map((name) => name.split("/").map(encode).join("/")).join("/")}`;
+export const pathOf = (...names) =>
+  `/${names.map((name) => name.split("/").map(encode).join("/")).join("/")}`;
 
 /** A time as 20130524T000000Z. */
 export const isoBasic = (date) => date.toISOString().replace(/[-:]|\.\d+/g, "");
@@ -33,8 +37,8 @@ export function signed(request, key, date) {
   const query = canonicalQuery(request.query ?? {});
   const all = { ...headers, host: url.host };
   const { signature, names, scope } = sign({ ...request, query, headers: all, payload }, key, time);
-  const credential = `${key.access}/${scope}`;
-  headers.authorization = `${ALGORITHM} Credential=${credential}, SignedHeaders=${names}, Signature=${signature}`;
+  const credential = `Credential=${key.access}/${scope}`;
+  headers.authorization = `${ALGORITHM} ${credential}, SignedHeaders=${names}, Signature=${signature}`;
   return { url: urlOf(url, request.path, query), headers };
 }
 

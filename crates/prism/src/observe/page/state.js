@@ -10,7 +10,7 @@ const WINDOW = 3;
 class Track {
   samples = [];
   last = null;
-  // What it had counted when the page was opened.
+  // The counts of the node when the page was opened.
   baseline = null;
   lastMove = null;
 
@@ -122,7 +122,11 @@ export class History {
       view.rates[name] = track.rate(name);
     }
     const fresh = new Set(track.newMoves(node.moves ?? []));
-    view.moves = (node.moves ?? []).map((move) => ({ ...move, from: node.name, isNew: fresh.has(move) }));
+    view.moves = (node.moves ?? []).map((move) => ({
+      ...move,
+      from: node.name,
+      isNew: fresh.has(move),
+    }));
     view.pairs = pairs(node, track);
     view.baseline = track.baseline;
     view.requestRate = (request) => track.rate(requestName(request));
@@ -136,13 +140,18 @@ export class History {
     if (last && restarted(last, now)) this.#switch.samples = [];
     this.#switch.samples.push(now);
     if (this.#switch.samples.length > WINDOW + 1) this.#switch.samples.shift();
-    return part.packets.map((row) => ({ ...row, rate: this.#switch.rate(`${row.verdict} ${row.reason}`) }));
+    return (part.packets ?? []).map((row) => ({
+      ...row,
+      rate: this.#switch.rate(`${row.verdict} ${row.reason}`),
+    }));
   }
 }
 
-// What goes from a node to each other one.
+// The edges from a node to each other one.
 function pairs(node, track) {
-  const peers = new Set([...(node.relayed ?? []), ...(node.handed_off ?? [])].map((row) => row.node));
+  const peers = new Set(
+    [...(node.relayed ?? []), ...(node.handed_off ?? [])].map((row) => row.node),
+  );
   return [...peers].sort().map((peer) => ({
     from: node.name,
     to: peer,
@@ -188,7 +197,16 @@ function requests(nodes) {
     for (const request of node.requests ?? []) {
       const id = requestName(request);
       const { operation, code } = request;
-      const row = rows.get(id) ?? { id, operation, code, total: 0, relayed: 0, sent: 0, received: 0, rates: [] };
+      const row = rows.get(id) ?? {
+        id,
+        operation,
+        code,
+        total: 0,
+        relayed: 0,
+        sent: 0,
+        received: 0,
+        rates: [],
+      };
       row.total += request.count;
       row.relayed += request.path === "relayed" ? request.count : 0;
       row.sent += request.sent_bytes;
@@ -200,7 +218,9 @@ function requests(nodes) {
     }
   }
   const found = [...rows.values()].map((row) => ({ ...row, rate: sum(row.rates) }));
-  return found.sort((one, other) => one.operation.localeCompare(other.operation) || one.code - other.code);
+  return found.sort(
+    (one, other) => one.operation.localeCompare(other.operation) || one.code - other.code,
+  );
 }
 
 /** The mean duration of each operation over all nodes, by its name. */
@@ -216,7 +236,9 @@ export function meanDurations(view, sinceOpened) {
     add(node.request_durations, 1);
     if (sinceOpened) add(node.baseline?.request_durations, -1);
   }
-  return new Map([...sums].map(([name, all]) => [name, all.count > 0 ? all.sum_s / all.count : null]));
+  return new Map(
+    [...sums].map(([name, all]) => [name, all.count > 0 ? all.sum_s / all.count : null]),
+  );
 }
 
 /** The distribution of each step of hand-offs over all nodes: the order is that of the nodes. */
@@ -258,7 +280,8 @@ export function quantile(buckets, share) {
   let left = share * all;
   let lower = 0;
   for (const [bound, number] of sorted) {
-    if (number > 0 && left <= number) return bound === Infinity ? lower : lower + ((bound - lower) * left) / number;
+    if (number > 0 && left <= number)
+      return bound === Infinity ? lower : lower + ((bound - lower) * left) / number;
     left -= number;
     lower = bound === Infinity ? lower : bound;
   }

@@ -24,7 +24,12 @@ export class Store {
   offer(urls) {
     const select = this.#find("#key select");
     const options = urls.map((url) => ({ id: url }));
-    keep(select, options, ({ id }) => element("option", {}, id), () => {});
+    keep(
+      select,
+      options,
+      ({ id }) => element("option", {}, id),
+      () => {},
+    );
   }
 
   #find(selector) {
@@ -76,8 +81,13 @@ export class Store {
     return this.#attempt("The store lists its buckets …", async () => {
       const buckets = await this.#client.buckets();
       [this.#bucket, this.#prefix] = ["", ""];
-      const rows = buckets.map(({ name, time }) => ({ name, time, open: () => this.#open(name, "") }));
+      const rows = buckets.map(({ name, time }) => ({
+        name,
+        time,
+        open: () => this.#open(name, ""),
+      }));
       this.#show(rows, "There are no buckets.", "");
+      this.#find("#browser-heading").focus();
       this.#say(`${count(buckets.length)} buckets`);
     });
   }
@@ -87,9 +97,18 @@ export class Store {
       const { prefixes, objects, next } = await this.#client.list(bucket, prefix, token);
       [this.#bucket, this.#prefix] = [bucket, prefix];
       const short = (name) => name.slice(prefix.length) || name;
-      const folders = prefixes.map((name) => ({ name: short(name), open: () => this.#open(bucket, name) }));
-      const files = objects.map((object) => ({ ...object, name: short(object.key), download: () => this.#download(object.key) }));
+      const folders = prefixes.map((name) => ({
+        name: short(name),
+        open: () => this.#open(bucket, name),
+      }));
+      const files = objects.map((object) => ({
+        ...object,
+        name: short(object.key),
+        download: () => this.#download(object.key),
+      }));
       this.#show([...folders, ...files], "Nothing is here.", next, token);
+      // The focus was on a row or a crumb that is gone.
+      this.#find("#browser-heading").focus();
       this.#say(`${count(folders.length)} prefixes and ${count(files.length)} objects`);
     });
   }
@@ -116,7 +135,9 @@ export class Store {
       button.addEventListener("click", open);
       return button;
     };
-    const parts = this.#prefix.split("/").filter((part, index, parts) => part || index < parts.length - 1);
+    const parts = this.#prefix
+      .split("/")
+      .filter((part, index, parts) => part || index < parts.length - 1);
     const crumbs = [crumb("buckets", () => this.#openBuckets())];
     if (this.#bucket) crumbs.push(crumb(this.#bucket, () => this.#open(this.#bucket, "")));
     parts.forEach((part, index) => {
@@ -141,7 +162,12 @@ export class Store {
     const isDone = await this.#attempt("", async () => {
       for (const file of chosen) {
         this.#say(`${file.name} is sent …`);
-        await this.#client.upload(bucket, `${prefix}${file.name}`, file, (share) => (progress.value = share));
+        await this.#client.upload(
+          bucket,
+          `${prefix}${file.name}`,
+          file,
+          (share) => (progress.value = share),
+        );
       }
       files.value = "";
     });

@@ -9,18 +9,58 @@ const WIDTH = 120;
 const HEIGHT = 26;
 
 const TILES = [
-  { id: "bytes", title: "Bytes to and from clients", of: ({ totals }) => totals.bytes, show: byteRate },
-  { id: "direct_share", title: "did not pass a frontend", of: ({ totals }) => totals.directShare, show: percent, top: 1, kind: "direct" },
+  {
+    id: "bytes",
+    title: "Bytes to and from clients",
+    of: ({ totals }) => totals.bytes,
+    show: byteRate,
+  },
+  {
+    id: "direct_share",
+    title: "did not pass a frontend",
+    of: ({ totals }) => totals.directShare,
+    show: percent,
+    top: 1,
+    kind: "direct",
+  },
   { id: "requests", title: "Requests", of: ({ totals }) => totals.requests, show: rate },
-  { id: "errors", title: "Errors (5xx)", of: ({ totals }) => totals.errors, show: rate, kind: "critical" },
-  { id: "moves", title: "Moves of connections", of: ({ totals }) => totals.moves, show: rate, kind: "moving" },
-  { id: "connections", title: "Open connections", of: ({ totals }) => totals.connections, show: count },
+  {
+    id: "errors",
+    title: "Errors (5xx)",
+    of: ({ totals }) => totals.errors,
+    show: rate,
+    kind: "critical",
+  },
+  {
+    id: "moves",
+    title: "Moves of connections",
+    of: ({ totals }) => totals.moves,
+    show: rate,
+    kind: "moving",
+  },
+  {
+    id: "connections",
+    title: "Open connections",
+    of: ({ totals }) => totals.connections,
+    show: count,
+  },
 ];
 
 const SWITCH_TILES = [
   { id: "flows", title: "Flows", of: ({ doc }) => doc.switch?.flows, show: count },
-  { id: "full", title: "of the table is full", of: ({ doc }) => doc.switch && doc.switch.flows / doc.switch.max_flows, show: percent, top: 1 },
-  { id: "packets", title: "Packets", of: ({ packets }) => packets.reduce((sum, row) => sum + (row.rate ?? 0), 0), show: rate },
+  {
+    id: "full",
+    title: "of the table is full",
+    of: ({ doc }) => doc.switch && doc.switch.flows / doc.switch.max_flows,
+    show: percent,
+    top: 1,
+  },
+  {
+    id: "packets",
+    title: "Packets",
+    of: ({ packets }) => packets.reduce((sum, row) => sum + (row.rate ?? 0), 0),
+    show: rate,
+  },
 ];
 
 export class Tiles {
@@ -35,7 +75,9 @@ export class Tiles {
   update(view) {
     const hasFrontends = view.nodes.some((node) => node.isFrontend);
     const kinds = { switch: SWITCH_TILES };
-    const tiles = (kinds[view.doc.kind] ?? TILES).filter((tile) => hasFrontends || tile.id !== "direct_share");
+    const tiles = (kinds[view.doc.kind] ?? TILES).filter(
+      (tile) => hasFrontends || tile.id !== "direct_share",
+    );
     const items = tiles.map((tile) => {
       const raw = tile.of(view);
       const points = this.#history.get(tile.id) ?? [];
@@ -49,7 +91,11 @@ export class Tiles {
 }
 
 function make({ title, kind }) {
-  const line = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const line = svg("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
   line.append(svg("path"));
   const text = element("p", {}, element("strong"), element("span", {}, title));
   return element("div", { class: `tile ${kind ?? ""}` }, text, line);
@@ -65,8 +111,8 @@ function change(tile, { id, raw, show, points, top }) {
   const pieces = points.map((value, index) => {
     if (value === null) isOpen = false;
     if (value === null) return "";
-    const place = `${(from + index * step).toFixed(1)} ${(HEIGHT - 2 - ((HEIGHT - 4) * value) / most).toFixed(1)}`;
-    const piece = `${isOpen ? "L" : "M"}${place}`;
+    const [x, y] = [from + index * step, HEIGHT - 2 - ((HEIGHT - 4) * value) / most];
+    const piece = `${isOpen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     isOpen = true;
     return piece;
   });

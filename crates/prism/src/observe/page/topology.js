@@ -27,15 +27,21 @@ export class Topology {
   constructor(root) {
     this.#root = root;
     const layer = () => root.appendChild(svg("g"));
-    this.#layers = { pairs: layer(), clients: layer(), boxes: layer(), texts: layer(), dots: layer() };
+    this.#layers = {
+      pairs: layer(),
+      clients: layer(),
+      boxes: layer(),
+      texts: layer(),
+      dots: layer(),
+    };
   }
 
   /** Draws a graph: see `graphOf` in graph.js. */
   draw(graph) {
-    const all = graph.edges.reduce((sum, edge) => sum + (edge.bytes ?? 0), 0);
+    const all = graph.edges.reduce((sum, edge) => sum + weightOf(edge), 0);
     // The scale follows the load slowly, so that widths of two moments can be compared.
     this.#peak = Math.max(all, 0.95 * this.#peak, 1);
-    const width = (bytes) => Math.max(1.5, (FULL_PX * (bytes ?? 0)) / this.#peak);
+    const width = (edge) => Math.max(1.5, (FULL_PX * weightOf(edge)) / this.#peak);
     const pairs = strongest(graph.pairs);
     const plan = arrange({ ...graph, pairs }, Math.max(560, this.#root.clientWidth), width);
     setAttribute(this.#root, "viewBox", `0 0 ${plan.width} ${plan.height}`);
@@ -49,11 +55,20 @@ export class Topology {
   }
 
   #lines(layer, lines, width) {
-    keep(layer, lines, () => svg("path"), (path, line) => {
-      setAttribute(path, "d", line.path);
-      setAttribute(path, "stroke-width", width(line.bytes).toFixed(1));
-      setAttribute(path, "class", `edge ${line.kind}${line.bytes > 0 || line.moves > 0 ? "" : " idle"}`);
-    });
+    keep(
+      layer,
+      lines,
+      () => svg("path"),
+      (path, line) => {
+        setAttribute(path, "d", line.path);
+        setAttribute(path, "stroke-width", width(line).toFixed(1));
+        setAttribute(
+          path,
+          "class",
+          `edge ${line.kind}${weightOf(line) > 0 || line.moves > 0 ? "" : " idle"}`,
+        );
+      },
+    );
   }
 
   /** Shows moves as dots, spread over the time until the next document. */
@@ -82,6 +97,9 @@ export class Topology {
     dot.animate(frames, timing).finished.then(done, done);
   }
 }
+
+// The switch's agent knows the flows of an edge and not its bytes.
+const weightOf = (edge) => edge.weight ?? edge.bytes ?? 0;
 
 // The edges between nodes that carry most.
 function strongest(pairs) {
@@ -115,17 +133,24 @@ function changeText(text, shown) {
 /** The rows of the table of edges. */
 export function edgeRows(graph, limit) {
   const clients = graph.edges.map((edge) => ({ ...edge, from: "clients", to: edge.name }));
-  return [...clients, ...graph.pairs].slice(0, limit).map(({ from, to, bytes, moves, totalMoves }) => {
-    const key = `edges.${from}.${to}`;
-    return {
-      id: key,
-      cells: [
-        from,
-        to,
-        { text: byteRate(bytes), raw: bytes, key: `${key}.bytes_rate`, class: "number" },
-        { text: rate(moves), raw: moves, key: `${key}.moves_rate`, class: "number" },
-        { text: totalMoves === undefined ? "" : String(totalMoves), raw: totalMoves, key: `${key}.moves`, class: "number" },
-      ],
-    };
-  });
+  return [...clients, ...graph.pairs]
+    .slice(0, limit)
+    .map(({ from, to, bytes, moves, totalMoves }) => {
+      const key = `edges.${from}.${to}`;
+      return {
+        id: key,
+        cells: [
+          from,
+          to,
+          { text: byteRate(bytes), raw: bytes, key: `${key}.bytes_rate`, class: "number" },
+          { text: rate(moves), raw: moves, key: `${key}.moves_rate`, class: "number" },
+          {
+            text: totalMoves === undefined ? "" : String(totalMoves),
+            raw: totalMoves,
+            key: `${key}.moves`,
+            class: "number",
+          },
+        ],
+      };
+    });
 }
