@@ -96,7 +96,8 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
     let packets = counters.filter_map(|counter| {
         let (verdict, reason) = counter.name.split_once('_')?;
         let counts = matches!(verdict, "forward" | "punt" | "drop");
-        counts.then(|| json!({ "verdict": verdict, "reason": reason, "count": counter.value }))
+        (counts && counter.value > 0)
+            .then(|| json!({ "verdict": verdict, "reason": reason, "count": counter.value }))
     });
     let (owners, packets): (Vec<_>, Vec<_>) = (owners.collect(), packets.collect());
     let nodes = nodes.iter().map(|(name, address)| {

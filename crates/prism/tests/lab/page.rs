@@ -12,6 +12,9 @@ use serde_json::Value;
 use crate::support::objects::Object;
 use crate::support::{BUCKET, Cluster, turn};
 
+/// A request for such an object is handed off.
+const LEN: u64 = 200_000;
+
 /// The programs that look at the page.
 fn tools() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tools/page")
@@ -85,7 +88,7 @@ fn browse(cluster: &Cluster, arguments: &[&str]) -> Value {
     seen
 }
 
-/// Reads objects of both backends in turn until `ends`. Returns the number of requests.
+/// Reads objects of all backends in turn until `ends`. Returns the number of requests.
 fn read_objects(cluster: &Cluster, objects: &[Object], ends: &AtomicBool) -> u64 {
     let (mut client, mut count) = (cluster.connect(), 0);
     while !ends.load(Ordering::Relaxed) {
@@ -104,12 +107,12 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     if !(has("node") && has("chromium")) {
         return;
     }
-    let cluster = Cluster::configured(2, |config| {
+    let cluster = Cluster::configured(3, |config| {
         let frontends = config.nodes.iter().filter(|node| node.is_frontend());
         let origins = frontends.map(|node| format!("http://{}:9464", node.address));
         config.service.cors_origins = origins.collect();
     });
-    let objects = cluster.one_on_each("seen", |_| 200_000);
+    let objects = cluster.one_on_each("seen", |_| LEN);
     cluster.put_all(&objects);
     let picture = std::env::var("PRISM_PAGE_PICTURE").unwrap_or_default();
     let key = cluster.lab.credential();
@@ -131,10 +134,14 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     }
     let ends = AtomicBool::new(false);
     let (moving, gets) = std::thread::scope(|scope| {
-        let reading = scope.spawn(|| read_objects(&cluster, &objects, &ends));
+        let readers = [(); 4].map(|()| scope.spawn(|| read_objects(&cluster, &objects, &ends)));
         let browsing = scope.spawn(|| browse(&cluster, &arguments)).join();
         ends.store(true, Ordering::Relaxed);
-        (browsing.unwrap(), reading.join().unwrap())
+        let gets: u64 = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .sum();
+        (browsing.unwrap(), gets)
     });
     let moves = moving["updates"]["moves_listed"].as_u64();
     assert!(moves >= Some(10), "{}", moving["updates"]);
@@ -142,16 +149,25 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     assert!(changed.len() > 20, "{changed:?}");
     assert!(moving["updates"]["dots"].as_u64() > Some(0), "{moving}");
 
-    // At rest, the page has the numbers of the nodes and of the clients.
+    // At rest, the page has the numbers of the clients and of the nodes.
     let _idle = [cluster.connect(), cluster.connect()];
     std::thread::sleep(Duration::from_secs(1));
     let seen = browse(&cluster, &["--seconds", "1"]);
     let values = &seen["last"]["values"];
-    let raw = |name: &str| values[name]["raw"].as_f64().unwrap_or(f64::NAN) as u64;
-    println!("{:#}", values);
-    let _ = gets;
+    let raw = |name: &str| values[name]["raw"].as_u64().unwrap_or_default();
+    let downloaded = moving["store"]["downloaded_bytes"].as_u64().unwrap();
+    assert!(downloaded > 1 << 20, "{}", moving["store"]);
+    assert_eq!(raw("requests.GetObject.200.count"), gets + 1);
+    let sent = raw("requests.GetObject.200.sent_bytes");
+    assert_eq!(sent, gets * LEN + downloaded);
     for host in cluster.nodes() {
-        let open = cluster.counter(&host, "handoff", "connections_open");
-        assert_eq!(raw(&format!("nodes.{host}.connections")), open, "{host}");
+        let count = |counter| cluster.counter(&host, "handoff", counter);
+        let open = raw(&format!("nodes.{host}.connections"));
+        assert_eq!(open, count("connections_open"), "{host}");
+        let nodes = cluster.nodes();
+        let to_others = nodes
+            .iter()
+            .map(|other| raw(&format!("edges.{host}.{other}.moves")));
+        assert_eq!(to_others.sum::<u64>(), count("exports_moved"), "{host}");
     }
 }
