@@ -56,6 +56,8 @@ struct Buffer {
 struct Line<'r> {
     time: &'r str,
     request_id: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'r str>,
     client: std::net::SocketAddr,
     operation: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,9 +202,13 @@ fn append(answered: &Answered<'_>, out: &mut Vec<u8>) {
     let millis = u32::from(time.millisecond()) * 1_000_000;
     let time = time.replace_nanosecond(millis).unwrap_or(time);
     let about = &answered.about;
+    let trace_id = answered
+        .trace_id
+        .map(|id| format!("{:032x}", u128::from_be_bytes(id)));
     let line = Line {
         time: &time.format(&Rfc3339).unwrap_or_default(),
         request_id: &request_id_text(answered.id),
+        trace_id: trace_id.as_deref(),
         client: answered.client,
         operation: about.operation,
         access_key: about.access_key,

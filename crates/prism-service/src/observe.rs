@@ -5,6 +5,7 @@
 //! moved before its answer is observed where it went.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::access_log::AccessLog;
+use crate::spans::Spans;
 
 /// The upper bounds of the buckets of durations, in seconds.
 const BUCKETS_S: [f64; 14] = [
@@ -53,6 +55,8 @@ pub struct Answered<'r> {
     pub about: About<'r>,
     /// The identifier that the client has got.
     pub id: u64,
+    /// The identifier of its trace, if it is traced.
+    pub trace_id: Option<[u8; 16]>,
     /// The address of the client.
     pub client: SocketAddr,
     /// The status of the answer.
@@ -110,17 +114,24 @@ pub struct Requests {
     durations: Family<OfOperation, Histogram, fn() -> Histogram>,
     /// The access log, if there is one.
     pub log: Option<AccessLog>,
+    spans: Option<Arc<dyn Spans>>,
 }
 
 impl Requests {
-    /// The requests of a process that writes this access log.
-    pub fn new(log: Option<AccessLog>) -> Self {
+    /// The requests of a process that writes this access log, and makes these spans.
+    pub fn new(log: Option<AccessLog>, spans: Option<Arc<dyn Spans>>) -> Self {
         Self {
             answers: Family::default(),
             sent_bytes: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS_S)),
             log,
+            spans,
         }
+    }
+
+    /// The receiver of spans, if there is one.
+    pub fn spans(&self) -> Option<&dyn Spans> {
+        self.spans.as_deref()
     }
 
     /// Registers the figures.
@@ -131,6 +142,9 @@ impl Requests {
         registry.register("s3_sent_bytes", help, self.sent_bytes.clone());
         let help = "Time from a request's head until its answer has left the process";
         registry.register("s3_request_duration_seconds", help, self.durations.clone());
+        if let Some(spans) = &self.spans {
+            spans.register(registry);
+        }
     }
 
     /// Adds a request.

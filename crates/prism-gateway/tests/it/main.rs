@@ -62,7 +62,7 @@ fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
             ..prism_config::Node::default()
         };
         let parts = Parts {
-            requests: Arc::new(Requests::new(None)),
+            requests: Arc::new(Requests::new(None, None)),
             config: Arc::new(Config::default()),
             process,
             counters: given,
