@@ -54,6 +54,7 @@ test-kernels: $(call installed,kernels)
 lint: $(call installed,lint)
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	cargo clippy --release --workspace --all-targets --features prism/otlp --locked -- -D warnings
 	CUSTOM_LIBFUZZER_PATH=/none cargo check --release --locked --config Cargo.toml \
 		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh

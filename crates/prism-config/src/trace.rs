@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::Found;
 
-/// The requests of which all are samples.
+/// The rate at which every request begins a trace.
 const ALL_PER_MILLION: u64 = 1_000_000;
 
 /// `[trace]`
@@ -15,8 +15,8 @@ pub struct Trace {
     /// `http://127.0.0.1:4318/v1/traces`. It needs a program that was built with the feature
     /// `otlp`.
     pub otlp: String,
-    /// Default 0. Of a million requests without a `traceparent`, the number that begin a trace.
-    /// Each costs a node some microseconds.
+    /// Default 0. The number of requests that begin a trace, of a million without a
+    /// `traceparent`. Each costs a node some microseconds.
     pub sample_per_million: u32,
 }
 

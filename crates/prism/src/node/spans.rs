@@ -1,4 +1,4 @@
-//! Where the spans of a node go: to a collector of OpenTelemetry, if the configuration names one.
+//! The spans of a node go to a collector of OpenTelemetry, if the configuration names one.
 //!
 //! Only programs with the feature `otlp` can send them (`spans/otlp.rs`).
 
@@ -13,9 +13,9 @@ use prism_service::Spans;
 
 /// Receivers of spans, which send them to the collector.
 pub(super) struct Receivers {
-    /// Of requests.
+    /// The receiver of requests.
     pub(super) requests: Arc<dyn Spans>,
-    /// Of hand-offs.
+    /// The receiver of hand-offs.
     pub(super) hand_offs: Arc<dyn Observer>,
 }
 

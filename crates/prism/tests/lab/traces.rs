@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
@@ -43,20 +43,18 @@ impl<'c> Collector<'c> {
             files.path().join("collector.yaml"),
             files.path().join("spans.json"),
         );
-        let text = format!(
-            "receivers: {{otlp: {{protocols: {{http: {{endpoint: \"0.0.0.0:{PORT}\"}}}}}}}}\n\
-             exporters: {{file: {{path: {:?}}}}}\n\
-             service:\n  \
-               telemetry: {{metrics: {{level: none}}, logs: {{level: error}}}}\n  \
-               pipelines: {{traces: {{receivers: [otlp], exporters: [file]}}}}\n",
-            spans.display()
-        );
-        fs::write(&config, text).unwrap();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let example = example.join("../../contrib/opentelemetry/collector.yaml");
+        let text = fs::read_to_string(example).unwrap();
+        let here = text.replace("127.0.0.1", "0.0.0.0");
+        let here = here.replace("/var/lib/otelcol/spans.json", spans.to_str().unwrap());
+        assert!(here.contains(&format!("0.0.0.0:{PORT}")), "{here}");
+        fs::write(&config, here).unwrap();
         let program = clients().join("collector");
         assert!(program.exists(), "{program:?}: run scripts/setup.sh tests");
         let mut command = cluster.lab.command("fe0", &program).unwrap();
         command.arg("--config").arg(&config);
-        let child = command.spawn().unwrap();
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
         eventually("the collector listens", PATIENCE, || {
             let address: SocketAddr = (Ipv4Addr::LOCALHOST, PORT).into();
             cluster.on("fe0", || TcpStream::connect(address).is_ok())

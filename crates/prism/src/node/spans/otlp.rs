@@ -56,14 +56,14 @@ pub(super) struct Exporter {
     sample_per_million: u32,
 }
 
-/// The spans that wait, and what became of others.
+/// The number of spans that wait, and the outcomes of others.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: AtomicUsize,
     spans: Family<OfSpan, Counter>,
 }
 
-/// What became of spans: `sent`, `failed` or `dropped`.
+/// The outcome of spans: `sent`, `failed` or `dropped`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfSpan {
     outcome: &'static str,
@@ -205,7 +205,7 @@ impl Spans for Exporter {
     }
 
     fn register(&self, registry: &mut Registry) {
-        let help = "Spans of traces by what became of them";
+        let help = "Spans of traces by their outcome";
         registry.register("trace_spans", help, self.queue.spans.clone());
     }
 }
