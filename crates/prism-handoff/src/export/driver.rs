@@ -67,15 +67,16 @@ impl Driver<'_> {
                 } => {
                     // A block is not repeated for a dead connection: the flow may be that
                     // of the client's next one.
-                    if std::mem::replace(&mut steered, true)
-                        && command.ops.has(Ops::BLOCK)
-                        && !is_alive(&socket)
-                    {
+                    let blocks = command.ops.has(Ops::BLOCK);
+                    if std::mem::replace(&mut steered, true) && blocks && !is_alive(&socket) {
                         return self.finish(socket, Outcome::Lost);
                     }
                     let outcome = self.control.call(command, deadline_ns).await;
-                    self.record.mark(Step::Blocked);
-                    self.record.is_blocked_by_switch = true;
+                    // The command that takes a frozen connection back blocks nothing.
+                    if blocks {
+                        self.record.mark(Step::Blocked);
+                        self.record.is_blocked_by_switch = true;
+                    }
                     Event::Steered(outcome)
                 }
                 Action::Save => {
