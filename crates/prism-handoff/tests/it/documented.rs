@@ -220,13 +220,10 @@ fn preamble(example: &Example) {
     let flags = u8::from(preamble.alone) | 2;
     let fields = [
         ("flags", flags.to_string()),
-        (
-            "request",
-            format!("`{:016X}`", preamble.verified.request_id),
-        ),
+        ("request", format!("{:016X}", preamble.verified.request_id)),
         (
             "trace",
-            format!("`{:032x}`", u128::from_be_bytes(trace.bytes())),
+            format!("{:032x}", u128::from_be_bytes(trace.bytes())),
         ),
         ("caller", format!("the access key {access_key}")),
         ("body", "nothing".to_owned()),
