@@ -148,7 +148,7 @@ check_rust() {
     done
 }
 
-# The S3 clients that Debian does not have. Tests look for them in the same directory.
+# The programs of tests that Debian does not have. Tests look for them in the same directory.
 install_clients() {
     "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
 }

@@ -28,6 +28,7 @@ impl Config {
         check_store(&self.store, &mut found);
         check_limits(&self.limits, &mut found);
         check_level(&self.log.level, &mut found);
+        self.trace.check(&mut found);
         found.0
     }
 

@@ -13,6 +13,7 @@ use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
 use crate::relay::RelayUpTo;
 use crate::tls::{KernelTls, Tls};
+use crate::trace::Trace;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,8 @@ pub struct Config {
     pub s3: S3,
     /// The log.
     pub log: Log,
+    /// Traces of requests.
+    pub trace: Trace,
     /// The admin sockets.
     pub admin: Admin,
 }

@@ -10,7 +10,7 @@ use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::Verified;
-use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body};
+use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of};
 
 use crate::gateway::Gateway;
 use crate::session::Next;
@@ -135,10 +135,11 @@ impl<S: Service> Gateway<S> {
         self.refuse(client, &request.head, body, &error).await
     }
 
-    /// The verification of a request, with its identifier.
+    /// The verification of a request, with its identifier and its trace.
     fn vouch(&self, request: &Request<S::Meaning>) -> Verified {
         Verified {
             request_id: request.head.noted().id(),
+            trace: trace_of(&request.head),
             ..self.service.vouch(&request.meaning)
         }
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
-use prism_service::{About, Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
+use prism_service::{
+    About, Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send, span_of_request,
+};
 
 use crate::connections::{Place, UnderWay};
 use crate::gateway::Gateway;
@@ -88,6 +90,8 @@ impl<S: Service> Gateway<S> {
         let id = verified.as_ref().map(|verified| verified.request_id);
         head.noted()
             .set_id(id.unwrap_or_else(|| fastrand::u64(1..)));
+        let span = span_of_request(&head, verified.as_ref(), self.shared.requests.spans());
+        head.noted().set_span(span);
         if !client.is_tls() && self.shared.redirects() {
             let next = self.redirect(client, &head).await;
             self.observe(&sight, &head, About::UNKNOWN, &next);

@@ -2,8 +2,9 @@
 //! for `prism-lab bench handoff` and for operators. Records are bounded, and off by default.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::control::now_ns;
 use crate::supervise::locked;
@@ -93,6 +94,8 @@ pub struct Record {
     pub client_port: u16,
     /// The part of this end.
     pub part: Part,
+    /// Whether the switch blocked the flow. Otherwise the source's host froze the socket.
+    pub is_blocked_by_switch: bool,
     /// The time (`CLOCK_MONOTONIC`) of each step of the part; 0 for a step that did not happen. A
     /// source starts, blocks, saves, encodes, sends, closes, and has the verdict. A target has
     /// received, restored, the flow, and the live socket. A transit has received and decided.
@@ -105,6 +108,7 @@ impl Record {
             id,
             client_port,
             part,
+            is_blocked_by_switch: false,
             at_ns: [0; STEPS],
         }
     }
@@ -175,12 +179,34 @@ impl Distribution {
     }
 }
 
+/// One end's view of one hand-off, when it has ended there.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'h> {
+    /// The times.
+    pub record: &'h Record,
+    /// The node at the other end: of a source its target, else the node that the connection came
+    /// from.
+    pub peer: &'h str,
+    /// The source's word to the application.
+    pub context: &'h [u8],
+    /// The outcome: `moved`, `kept`, `lost` or `unknown` at a source; `accepted`, `refused` or
+    /// `unknown` at others.
+    pub outcome: &'static str,
+}
+
+/// An observer of hand-offs. It is called while a connection waits, so it must not block.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// A hand-off has ended at this end.
+    fn ended(&self, hand_off: &Ended<'_>);
+}
+
 /// The durations and records of one process.
 #[derive(Debug, Default)]
 pub struct Trace {
     durations: [[Distribution; STEPS - 1]; Part::ALL.len()],
     on: AtomicBool,
     records: Mutex<VecDeque<Record>>,
+    observer: OnceLock<Arc<dyn Observer>>,
 }
 
 impl Trace {
@@ -188,6 +214,20 @@ impl Trace {
     pub fn set_on(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
         locked(&self.records).clear();
+    }
+
+    /// Sets the observer of all hand-offs, once in the life of the process.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        // A second observer would be an error of the caller, and the first one stays.
+        let _ = self.observer.set(observer);
+    }
+
+    /// A copy of a hand-off's context for [`Self::push`], if there is an observer.
+    pub(crate) fn context_for_observer(&self, context: &[u8]) -> Vec<u8> {
+        match self.observer.get() {
+            Some(_) => context.to_vec(),
+            None => Vec::new(),
+        }
     }
 
     /// Takes all records.
@@ -201,7 +241,11 @@ impl Trace {
         durations.map_or(&[], |durations| durations)
     }
 
-    pub(crate) fn push(&self, record: Record) {
+    pub(crate) fn push(&self, ended: &Ended<'_>) {
+        let record = *ended.record;
+        if let Some(observer) = self.observer.get() {
+            observer.ended(ended);
+        }
         let steps = record.at_ns.iter().zip(record.at_ns.iter().skip(1));
         for ((from, to), duration) in steps.zip(self.durations(record.part)) {
             if *from > 0 && *to > 0 {

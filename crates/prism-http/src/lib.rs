@@ -37,6 +37,7 @@ mod request;
 mod response;
 mod status;
 mod target;
+mod trace_parent;
 
 pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
@@ -46,8 +47,9 @@ pub use framing::{BodyFraming, ResponseFraming};
 pub use headers::Headers;
 pub use limits::Limits;
 pub use method::{Method, Version};
-pub use note::RequestNote;
+pub use note::{RequestNote, Span};
 pub use plain::PlainAnswer;
 pub use request::RequestHead;
 pub use response::{Exchange, ResponseHead, Written};
 pub use status::reason;
+pub use trace_parent::TraceParent;

@@ -2,11 +2,23 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
+/// The part of a trace that one node makes for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The identifier of the trace, which is not zero.
+    pub trace_id: [u8; 16],
+    /// The identifier of the span, which is not zero.
+    pub id: u64,
+    /// The identifier of the span above it, if there is one.
+    pub parent_id: Option<u64>,
+}
+
 /// The identifier of a request, and the answer that it got. [`crate::ResponseHead::write_to`]
 /// notes each answer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct RequestNote {
     id: Cell<u64>,
+    span: Cell<Option<Span>>,
     status: Cell<u16>,
     body_bytes: Cell<u64>,
     error: Cell<Option<&'static str>>,
@@ -22,6 +34,16 @@ impl RequestNote {
     /// The identifier; 0 if it was not set.
     pub fn id(&self) -> u64 {
         self.id.get()
+    }
+
+    /// Makes the request a part of a trace.
+    pub fn set_span(&self, span: Option<Span>) {
+        self.span.set(span);
+    }
+
+    /// The part of a trace that the request is; `None` if it is not traced.
+    pub fn span(&self) -> Option<Span> {
+        self.span.get()
     }
 
     /// Notes an answer that is about to be sent. The last one that is final counts.

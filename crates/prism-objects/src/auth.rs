@@ -84,6 +84,7 @@ impl Meaning {
     pub(crate) fn verified(&self) -> Verified {
         Verified {
             request_id: 0,
+            trace: None,
             caller: caller(&self.principal, self.policy),
             body: match &self.payload {
                 Payload::Unsigned => verified::Body::Unsaid,

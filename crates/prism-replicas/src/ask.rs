@@ -36,6 +36,7 @@ pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequ
     };
     let verified = Verified {
         request_id: 0,
+        trace: None,
         caller,
         body: Body::Unsaid,
     };

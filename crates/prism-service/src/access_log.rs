@@ -56,6 +56,8 @@ struct Buffer {
 struct Line<'r> {
     time: &'r str,
     request_id: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'r str>,
     client: std::net::SocketAddr,
     operation: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,9 +199,13 @@ fn open_file(path: &Path) -> io::Result<File> {
 /// Appends the line of a request, which ends now.
 fn append(answered: &Answered<'_>, out: &mut Vec<u8>) {
     let about = &answered.about;
+    let trace_id = answered
+        .trace_id
+        .map(|id| format!("{:032x}", u128::from_be_bytes(id)));
     let line = Line {
         time: &now_text(),
         request_id: &request_id_text(answered.id),
+        trace_id: trace_id.as_deref(),
         client: answered.client,
         operation: about.operation,
         access_key: about.access_key,

@@ -24,6 +24,7 @@ mod peers;
 mod request;
 mod request_body;
 mod service;
+mod spans;
 
 pub use access_log::{AccessLog, request_id_text};
 pub use answer::{send, set};
@@ -44,3 +45,4 @@ pub use peers::{
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
 pub use service::{Fault, Route, Service, Subject};
+pub use spans::{RequestSpan, Spans, span_below, span_of_request, trace_of};

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::access_log::{AccessLog, request_id_text};
 use crate::audit::{Action, Actor, AuditLog};
+use crate::spans::Spans;
 
 /// The upper bounds of the buckets of durations, in seconds.
 pub const BUCKETS_S: [f64; 14] = [
@@ -53,6 +54,8 @@ pub struct Answered<'r> {
     pub about: About<'r>,
     /// The identifier that the client has got.
     pub id: u64,
+    /// The identifier of its trace, if it is traced.
+    pub trace_id: Option<[u8; 16]>,
     /// The address of the client.
     pub client: SocketAddr,
     /// The status of the answer.
@@ -159,6 +162,7 @@ pub struct Requests {
     pub log: Option<AccessLog>,
     /// The audit log.
     pub audit: AuditLog,
+    spans: Option<Arc<dyn Spans>>,
 }
 
 /// The answered requests of one thread, which has its own tallies, so that threads do not wait
@@ -170,13 +174,19 @@ pub struct RequestsOfThread {
 }
 
 impl Requests {
-    /// The requests of a process that writes these logs.
-    pub fn new(log: Option<AccessLog>, audit: AuditLog) -> Self {
+    /// The requests of a process that writes these logs, and makes these spans.
+    pub fn new(log: Option<AccessLog>, audit: AuditLog, spans: Option<Arc<dyn Spans>>) -> Self {
         Self {
             workers: Mutex::default(),
             log,
             audit,
+            spans,
         }
+    }
+
+    /// The receiver of spans, if there is one.
+    pub fn spans(&self) -> Option<&dyn Spans> {
+        self.spans.as_deref()
     }
 
     /// The requests of the calling thread.

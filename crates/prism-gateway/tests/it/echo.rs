@@ -60,6 +60,7 @@ impl Service for Echo {
     fn vouch(&self, (): &()) -> Verified {
         Verified {
             request_id: 0,
+            trace: None,
             caller: Caller::Anonymous(Policy::NotAsked),
             body: Body::Unsaid,
         }

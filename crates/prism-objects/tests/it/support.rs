@@ -127,6 +127,7 @@ impl Server {
         let work = async {
             let verified = Verified {
                 request_id: 1,
+                trace: None,
                 caller,
                 body: Body::Unsaid,
             };
@@ -156,6 +157,7 @@ impl Server {
         let mut head = head_of(start, &[], 0);
         let verified = Verified {
             request_id: 1,
+            trace: None,
             caller: Caller::AccessKey(USER.into()),
             body: Body::Unsaid,
         };

@@ -46,6 +46,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
         ));
     }
     add_requests(server, &mut metrics);
+    add_spans(server, &mut metrics);
     add_hand_offs(node, &mut metrics);
     add_moves(node, &mut metrics);
     add_backends(node, &mut metrics);
@@ -107,6 +108,15 @@ fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
             let metric = Metric::new(name, help, Value::Counter(value));
             metrics.push(metric.with("node", node));
         }
+    }
+}
+
+fn add_spans(server: &Server, metrics: &mut Vec<Metric>) {
+    let outcomes = server.requests.spans().map(|spans| spans.outcomes());
+    for (outcome, count) in outcomes.unwrap_or_default() {
+        let help = "Spans of traces by their outcome.";
+        let metric = Metric::new("trace_spans", help, Value::Counter(count));
+        metrics.push(metric.with("outcome", outcome));
     }
 }
 

@@ -16,6 +16,7 @@ use prism_replicas::Node;
 use prism_service::{AccessLog, AuditLog, Link, Requests};
 use prism_store::Store;
 
+use super::spans;
 use crate::check;
 
 /// A node with all of its parts.
@@ -50,7 +51,13 @@ impl Server {
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
         let node = Arc::new(Node::new(config.clone(), name, cluster, store)?);
-        let requests = Arc::new(Requests::new(access_log(&config)?, audit_log(&config)?));
+        let receivers = spans::receivers(&config, settings)?;
+        if let Some(receivers) = &receivers {
+            node.process.trace.observe(receivers.hand_offs.clone());
+        }
+        let spans = receivers.map(|receivers| receivers.requests);
+        let (access, audit) = (access_log(&config)?, audit_log(&config)?);
+        let requests = Arc::new(Requests::new(access, audit, spans));
         let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
         let parts = Parts {
             config: config.clone(),

@@ -50,6 +50,8 @@ mod supervised;
 mod tls_clients;
 mod tls_secrecy;
 mod tls_sessions;
+#[cfg(feature = "otlp")]
+mod traces;
 mod uploads;
 mod versions;
 mod windows;
