@@ -355,12 +355,12 @@ impl SpanExporter for Counted {
             Ok(()) => {}
             Err(_) if was_failing => {}
             Err(error) => tracing::warn!(%error, "cannot send spans; they are dropped"),
+        }
         let outcome = match sent.is_ok() {
             true => &self.queue.sent,
             false => &self.queue.failed,
         };
         outcome.add(count as u64);
-        self.queue.count(outcome, count);
         sent
     }
 
