@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::access_log::{FILE_MODE, now_text};
 
-/// Who acts.
+/// The person or program that acts.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Actor<'a> {
@@ -34,14 +34,14 @@ pub enum Actor<'a> {
 /// An administrative action.
 #[derive(Clone, Debug, Serialize)]
 pub struct Action<'a> {
-    /// Who acts.
+    /// The person or program that acts.
     #[serde(flatten)]
     pub actor: Actor<'a>,
     /// The node or the command that carries it out.
     pub at: &'a str,
-    /// What is done, such as `DeleteBucket`.
+    /// The name of the action, such as `DeleteBucket`.
     pub action: &'a str,
-    /// What it is done to, if that is not the node.
+    /// The object of the action, if that is not the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<&'a str>,
     /// `done`, or the reason why it was not done.

@@ -83,14 +83,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
-        nodes: Arc::new(move || {
-            let nodes = known
-                .as_ref()
-                .map_or_else(|| at_start.clone(), |known| known.borrow().clone());
-            let nodes = nodes.iter();
-            nodes
-                .map(|(name, host)| (name.to_owned(), host.address.into()))
-                .collect()
+        directory: Box::new(move || match &known {
+            Some(known) => known.borrow().clone(),
+            None => at_start.clone(),
         }),
     });
     serve(

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use prism_membership::Directory;
 use prism_proto::control::FlowState;
 use prism_switch::{Leases, SwitchView};
 use serde_json::{Value, json};
@@ -21,8 +22,19 @@ pub(super) struct Subject {
     pub(super) pin_dir: String,
     pub(super) max_flows: u32,
     pub(super) leases: Arc<Leases>,
+    /// The nodes at present.
+    pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
+}
+
+impl Subject {
     /// The names and addresses of the nodes.
-    pub(super) nodes: Arc<dyn Fn() -> Vec<(String, IpAddr)> + Send + Sync>,
+    fn nodes(&self) -> Vec<(String, IpAddr)> {
+        let directory = (self.directory)();
+        let nodes = directory.iter();
+        nodes
+            .map(|(name, host)| (name.to_owned(), host.address.into()))
+            .collect()
+    }
 }
 
 /// The pages of a switch.
@@ -78,7 +90,7 @@ fn state(subject: &Subject) -> Value {
 
 fn figures(subject: &Subject) -> anyhow::Result<Value> {
     let view = SwitchView::open(&subject.pin_dir)?;
-    let nodes = (subject.nodes)();
+    let nodes = subject.nodes();
     let living = subject.leases.living();
     let mut owners = BTreeMap::<IpAddr, u64>::new();
     for record in view.flows()?.take(MOST_FLOWS) {
@@ -132,7 +144,7 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
         ),
     ];
     let living = subject.leases.living();
-    for (node, address) in (subject.nodes)() {
+    for (node, address) in subject.nodes() {
         let lives = f64::from(u8::from(living.contains(&address)));
         metrics.push(
             gauge(

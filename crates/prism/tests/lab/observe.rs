@@ -75,6 +75,12 @@ impl<'c> Prometheus<'c> {
         assert!(config.contains(&nodes), "{config}");
         let path = files.path().join("prometheus.yml");
         fs::write(&path, config).unwrap();
+        // It checks the rules that the configuration names too.
+        let mut promtool = Command::new("promtool");
+        let checked = promtool.args(["check", "config"]).arg(&path).output();
+        let checked = checked.unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert!(checked.status.success(), "{said}");
         let mut command = cluster.lab.command("switch", "prometheus").unwrap();
         command
             .arg(format!("--config.file={}", path.display()))
@@ -407,7 +413,11 @@ fn a_request_is_followed_by_its_identifier_into_the_log() {
 #[test]
 fn a_node_that_leaves_is_not_ready_and_still_shows_its_metrics() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::configured(2, |config| config.limits.drain_timeout_s = 5);
+    // With another frontend, this one serves for a while after it was told to end.
+    let cluster = Cluster::up_with(2, |spec| {
+        spec.frontends = 2;
+        spec.configure = Some(Box::new(|config| config.limits.drain_timeout_s = 5));
+    });
     assert_eq!(
         of_node(&cluster, "be0", "/-/ready"),
         (200, "ready\n".into())
@@ -416,7 +426,6 @@ fn a_node_that_leaves_is_not_ready_and_still_shows_its_metrics() {
     assert_eq!(of_node(&cluster, "be0", "/nothing").0, 404);
     let at_switch = (Ipv4Addr::LOCALHOST, SWITCH_PORT).into();
     assert_eq!(page(&cluster, "switch", at_switch, "/-/ready").0, 200);
-    // A frontend serves for more than a second after it was told to end.
     let pid = cluster.lab.pid("fe0").unwrap();
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();

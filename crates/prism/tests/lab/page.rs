@@ -71,7 +71,7 @@ fn the_page_works_in_a_browser_for_eyes_keys_and_screen_readers() {
     }
 }
 
-/// What a browser on the client's host sees of the page of fe0 for some seconds.
+/// The report of a browser on the client's host that looks at the page of fe0 for some seconds.
 fn browse(cluster: &Cluster, arguments: &[&str]) -> Value {
     let address = cluster.lab.address("fe0").unwrap();
     let mut node = cluster.lab.command("client", "node").unwrap();
