@@ -56,8 +56,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
     /// File of the access log, a line of JSON for each request; "stdout" for standard output.
-    #[arg(long, value_name = "FILE", default_value = "")]
-    access_log: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
     /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
@@ -109,7 +109,7 @@ fn configuration(args: &Args) -> Config {
     config.store.quota_bytes = args.quota_bytes;
     config.store.reserve_bytes = args.reserve_bytes;
     config.log.level.clone_from(&args.log);
-    config.log.access.clone_from(&args.access_log);
+    config.log.access = args.access_log.clone().unwrap_or_default();
     config.admin.socket_dir.clone_from(&args.dir);
     config.nodes.push(prism_config::Node {
         name: NAME.into(),

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use prism_config::Config;
 use serde_json::Value;
 
 use crate::support::client::Request;
@@ -15,9 +16,13 @@ const PORT: u16 = 9464;
 /// A request for such an object is handed off.
 const LEN: u64 = 20_000;
 
-/// A connection to the admin address of `host` that has asked for a page.
+/// A connection of `host` to its own admin address that has asked for a page.
 fn ask(cluster: &Cluster, host: &str, path: &str) -> TcpStream {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+    ask_at(cluster, host, Ipv4Addr::LOCALHOST, path)
+}
+
+fn ask_at(cluster: &Cluster, host: &str, address: Ipv4Addr, path: &str) -> TcpStream {
+    let address = SocketAddr::from((address, PORT));
     cluster.on(host, || {
         let mut stream = TcpStream::connect(address).unwrap();
         let patience = Some(Duration::from_secs(10));
@@ -118,6 +123,21 @@ fn the_state_has_what_all_nodes_and_the_switch_count() {
     }
     assert!(read[0]["time_ms"].as_u64() < read[2]["time_ms"].as_u64());
     assert_eq!(read[2]["name"], "be1");
+}
+
+#[test]
+fn a_scraper_beyond_the_switch_reads_the_metrics_of_backends() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up_with(1, |spec| {
+        let scraper = spec.address("client").unwrap();
+        let change = move |config: &mut Config| config.admin.scrapers.push(scraper);
+        spec.configure = Some(Box::new(change));
+    });
+    let backend = cluster.lab.address("be0").unwrap();
+    let mut answer = String::new();
+    let mut stream = ask_at(&cluster, "client", backend, "/metrics");
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\nprism_ready 1.0\n"), "{answer}");
 }
 
 #[test]
