@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use prism_config::Config;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::support::client::Request;
 use crate::support::objects::Object;
@@ -18,11 +18,7 @@ const LEN: u64 = 20_000;
 
 /// A connection of `host` to its own admin address that has asked for a page.
 fn ask(cluster: &Cluster, host: &str, path: &str) -> TcpStream {
-    ask_at(cluster, host, Ipv4Addr::LOCALHOST, path)
-}
-
-fn ask_at(cluster: &Cluster, host: &str, address: Ipv4Addr, path: &str) -> TcpStream {
-    let address = SocketAddr::from((address, PORT));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
     cluster.on(host, || {
         let mut stream = TcpStream::connect(address).unwrap();
         let patience = Some(Duration::from_secs(10));
@@ -125,18 +121,38 @@ fn the_state_has_what_all_nodes_and_the_switch_count() {
     assert_eq!(read[2]["name"], "be1");
 }
 
+/// Runs `ip` on a host.
+fn ip(cluster: &Cluster, host: &str, arguments: &[&str]) {
+    let mut ip = cluster.lab.command(host, "ip").unwrap();
+    assert!(ip.args(arguments).status().unwrap().success());
+}
+
 #[test]
 fn a_scraper_beyond_the_switch_reads_the_metrics_of_backends() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up_with(1, |spec| {
-        let scraper = spec.address("client").unwrap();
-        let change = move |config: &mut Config| config.admin.scrapers.push(scraper);
-        spec.configure = Some(Box::new(change));
+    const SCRAPER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+    let cluster = Cluster::configured(2, |config| config.admin.scrapers.push(SCRAPER));
+    // The scraper is another address of the client's host.
+    let address = format!("{SCRAPER}/32");
+    ip(&cluster, "client", &["addr", "add", &address, "dev", "lo"]);
+    let client = cluster.lab.address("client").unwrap().to_string();
+    ip(
+        &cluster,
+        "switch",
+        &["route", "add", &address, "via", &client],
+    );
+    let backend = SocketAddr::from((cluster.lab.address("be0").unwrap(), PORT));
+    let answer = cluster.in_client(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((SCRAPER, 0)).into()).unwrap();
+        let patience = Duration::from_secs(10);
+        socket.connect_timeout(&backend.into(), patience).unwrap();
+        let mut stream = TcpStream::from(socket);
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: admin\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     });
-    let backend = cluster.lab.address("be0").unwrap();
-    let mut answer = String::new();
-    let mut stream = ask_at(&cluster, "client", backend, "/metrics");
-    stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("\nprism_ready 1.0\n"), "{answer}");
 }
 
