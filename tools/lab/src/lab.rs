@@ -315,12 +315,13 @@ impl Lab {
         Ok(self.name().namespace_path(host))
     }
 
+    /// The process of `host`, which has to run.
     fn known_process(&self, host: &str) -> Result<ProcessId, LabError> {
         self.process(host)
             .ok_or_else(|| LabError::NoProcess { host: host.into() })
     }
 
-    /// It may end by itself meanwhile.
+    /// Ends a process, which may also end by itself meanwhile.
     fn end(&mut self, process: ProcessId, signal: Signal) {
         process.signal(signal);
         if !process.wait_gone(Instant::now() + STOP_TIMEOUT) {
