@@ -3,7 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # A target depends on the mark of its group of scripts/setup.sh. The name of the mark has a
 # digest of the scripts, so that a change of them runs setup again.
-SETUP_KEY := $(shell cat scripts/setup.sh scripts/clients/* | sha256sum | cut -c1-16)
+SETUP_KEY := $(shell cat scripts/setup.sh $$(find scripts/clients -type f | sort) | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
 PROGRAMS := $(TARGET)/release
@@ -54,6 +54,7 @@ test-kernels: $(call installed,kernels)
 lint: $(call installed,lint)
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --locked -- -D warnings
+	cargo clippy --release --workspace --all-targets --features prism/otlp --locked -- -D warnings
 	CUSTOM_LIBFUZZER_PATH=/none cargo check --release --locked --config Cargo.toml \
 		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh

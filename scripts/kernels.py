@@ -21,7 +21,7 @@ import threading
 import time
 
 from kernel_image import Archive, ImageError, kernel
-from programs import build, groups_of
+from programs import FEATURES, build, groups_of
 
 # The series, and the Debian package that depends on its newest kernel.
 KERNELS = [("6.1", "linux-image-amd64"), ("6.12", "linux-image-6.12-amd64")]
@@ -92,7 +92,7 @@ def built():
     """Builds the test programs. Returns {(package, name): (path, directory, tests)}, with
     "lib", a group or a program as name, and the paths of the programs that they start."""
     # With fewer packages cargo would compile some again, with fewer features.
-    programs, others = build("--workspace")
+    programs, others = build("--workspace", *FEATURES)
     tests = {}
     for package, kind, name, path, directory in programs:
         for group, names in groups_of(kind, name, path).items():

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+# The tests run the program with all of its features.
+FEATURES = ["--features", "prism/otlp"]
 # Test programs whose modules are groups. Each group runs in its own process.
 GROUPED = {"it", "lab"}
 

@@ -54,6 +54,9 @@ javac                 | command -v javac                     | default-jdk-headl
 node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
+Prometheus            | command -v promtool                  | prometheus
+Chromium              | command -v chromium                  | chromium
+fonts                 | test -d /usr/share/fonts/truetype/dejavu | fonts-dejavu-core
 '
 bench='
 wrk                   | command -v wrk                       | wrk
@@ -145,7 +148,7 @@ check_rust() {
     done
 }
 
-# The S3 clients that Debian does not have. Tests look for them in the same directory.
+# The programs of tests that Debian does not have. Tests look for them in the same directory.
 install_clients() {
     "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
 }

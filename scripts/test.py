@@ -3,6 +3,7 @@
 
 It runs the tests of `cargo test --release --workspace`, with these differences:
 
+- The program has all of its features.
 - Several test programs, or groups of a program's tests, run at a time. Groups that judge
   time or look at the whole machine run one by one.
 - Each group has a time limit.
@@ -23,7 +24,7 @@ import sys
 import threading
 import time
 
-from programs import build, groups_of
+from programs import FEATURES, build, groups_of
 
 # The integration tests of these packages run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
@@ -31,7 +32,7 @@ SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
 LANES = 2
 # Groups that wait more than they compute. One more lane runs them, one by one.
 WAITING = {
-    "prism chaos", "prism connections", "prism hostile", "prism tls_sessions", "prism refill",
+    "prism chaos", "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill",
 }
 # Groups that count bytes and packets, and judge no time. They run after the groups above.
 COUNTING = {"prism bulk"}
@@ -63,7 +64,7 @@ STALL_S = 0.2
 # A group that failed in such a moment runs again, at most MOST_AGAIN times. Each time waits
 # until the machine has not stood still for CALM_S, or MAX_WAIT_S have passed in all.
 MOST_AGAIN, CALM_S, MAX_WAIT_S = 3, 10.0, 1200.0
-DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", "--quiet", "--doc"]
+DOCUMENTATION = ["cargo", "test", "--release", "--locked", "--workspace", *FEATURES, "--quiet", "--doc"]
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
 # A line of the list of failures at the end of a test program's output.
 FAILED = re.compile(r"^    (\w.*)$", re.M)
@@ -239,7 +240,7 @@ def main():
     before = namespaces()
     if os.geteuid() != 0:
         print("test: not root: tests that need privilege (tiers 2 to 4) are skipped", flush=True)
-    programs, _ = build("--workspace")
+    programs, _ = build("--workspace", *FEATURES)
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
     jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], low_priority=True))

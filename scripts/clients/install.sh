@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs S3 clients for the tests that Debian lacks or has in old versions: install.sh DIR
+# Installs programs of the tests that Debian lacks or has in old versions: install.sh DIR
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
+#   DIR/collector   the OpenTelemetry Collector, built from collector/ and Go's module proxy
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
 #
@@ -38,6 +39,10 @@ build_s5cmd() {
         go build -o "$1" github.com/peak/s5cmd/v2)
 }
 
+build_collector() {
+    (cd "$here/collector" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" .)
+}
+
 fetch_java() {
     mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$1"
 }
@@ -51,10 +56,13 @@ mkdir -p "$dir"
 exec 9>"$dir/.lock"
 flock 9
 sum=$(cat "$here/go.mod" "$here/go.sum" "$here/pom.xml" | sha256sum | cut -c1-12)
+collector=$(cat "$here"/collector/* | sha256sum | cut -c1-12)
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 make s5cmd "$sum" build_s5cmd &
 go=$!
+make collector "$collector" build_collector &
+collector=$!
 make java "$sum" fetch_java &
 java=$!
 make python "pyarrow $pyarrow, boto3 $boto3, Python $python" fetch_python &
-wait "$go" && wait "$java" && wait "$!"
+wait "$go" && wait "$collector" && wait "$java" && wait "$!"

@@ -94,6 +94,15 @@ pub enum Status {
     Out,
 }
 
+impl Status {
+    /// Every status with its name.
+    pub const ALL: [(Self, &str); 3] = [
+        (Self::InSync, "in-sync"),
+        (Self::Lagging, "lagging"),
+        (Self::Out, "out"),
+    ];
+}
+
 /// The cluster's record of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -28,6 +28,7 @@ impl Config {
         check_store(&self.store, &mut found);
         check_limits(&self.limits, &mut found);
         check_level(&self.log.level, &mut found);
+        self.trace.check(&mut found);
         found.0
     }
 
@@ -63,6 +64,17 @@ impl Config {
             let fix = "change one of service.address and peers.port";
             found.check(address.port() != port, field, fault, fix);
         }
+        for url in &self.service.urls {
+            let (field, fix) = ("service.urls", "write it as in \"https://s3.example.com\"");
+            let fault = format!("{url:?} is not the URL of a host");
+            found.check(is_origin(url) && !url.contains('*'), field, fault, fix);
+        }
+        for origin in &self.service.cors_origins {
+            let field = "service.cors_origins";
+            let fix = "write it as in \"https://admin.example.com\", with at most one *";
+            let fault = format!("{origin:?} is not the origin of a web page");
+            found.check(is_origin(origin) || origin == "*", field, fault, fix);
+        }
         if let Some(tls) = &self.service.tls {
             found.port("service.tls.port", tls.port);
             for (port, other) in [
@@ -78,6 +90,11 @@ impl Config {
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Found) {
+        let of_node = |scraper: &&Ipv4Addr| self.nodes.iter().any(|n| n.address == **scraper);
+        let (field, fix) = ("admin.scrapers", "remove it: nodes reach each other");
+        for scraper in self.admin.scrapers.iter().filter(of_node) {
+            found.check(false, field, format!("{scraper} is a node's address"), fix);
+        }
         let (field, control) = ("switch.control", switch.control);
         if control == UNSET {
             let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
@@ -257,4 +274,15 @@ fn check_level(level: &str, found: &mut Found) {
 fn is_plain_name(name: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     !name.is_empty() && name.len() <= 64 && name.bytes().all(is_allowed)
+}
+/// Whether a text is a scheme and a host, with a port or without, as browsers send an origin (RFC
+/// 6454, section 6.2). A `*` may stand for a part.
+fn is_origin(text: &str) -> bool {
+    let host = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    let is_part =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*');
+    host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_part))
+        && text.matches('*').count() <= 1
 }

@@ -17,6 +17,7 @@ mod problem;
 mod relay;
 mod secrets;
 mod tls;
+mod trace;
 
 pub use bounds::{Limits, Store};
 pub use cluster::Cluster;
@@ -30,3 +31,4 @@ pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use secrets::{Credential, SecretBytes, SecretError};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};
+pub use trace::Trace;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use crate::model::Config;
+use crate::model::{Config, STDOUT};
 use crate::problem::Problem;
 
 /// Most faults of one report.
@@ -99,6 +99,7 @@ impl Config {
             &mut self.s3.credentials_file,
             &mut self.admin.socket_dir,
         ];
+        let access = Some(&mut self.log.access).filter(|path| path.as_os_str() != STDOUT);
         let key = self.switch.as_mut().map(|switch| &mut switch.key_file);
         let stores = self.nodes.iter_mut().map(|node| &mut node.store);
         let tls = self.service.tls.iter_mut().flat_map(|tls| {
@@ -111,7 +112,12 @@ impl Config {
             let files = [&mut etcd.ca_file, &mut etcd.cert_file, &mut etcd.key_file];
             files.into_iter().flatten()
         });
-        let others = key.into_iter().chain(stores).chain(tls).chain(etcd);
+        let others = key
+            .into_iter()
+            .chain(access)
+            .chain(stores)
+            .chain(tls)
+            .chain(etcd);
         for path in paths.into_iter().chain(others) {
             if !path.as_os_str().is_empty() && path.is_relative() {
                 *path = directory.join(&*path);

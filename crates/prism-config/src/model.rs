@@ -4,7 +4,7 @@
 //! the values together. A required field has an empty default, so that a missing field is
 //! reported together with all other faults.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,7 @@ use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
 use crate::relay::RelayUpTo;
 use crate::tls::{KernelTls, Tls};
+use crate::trace::Trace;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,8 @@ pub struct Config {
     pub s3: S3,
     /// The log.
     pub log: Log,
+    /// Traces of requests.
+    pub trace: Trace,
     /// The admin sockets.
     pub admin: Admin,
 }
@@ -58,6 +61,13 @@ pub struct Service {
     /// Default `auto`. The longest answer to a GET that is relayed if another node has the
     /// object. For a longer answer the connection is handed off.
     pub relay_up_to: RelayUpTo,
+    /// Default: those of the addresses. The URLs at which clients reach the service, such as
+    /// `https://s3.example.com`. The page for a browser offers them for its view of the store.
+    pub urls: Vec<String>,
+    /// Default `http://127.0.0.1:9464` and `http://localhost:9464`: the page for a browser. The
+    /// origins of web pages that may use all buckets with their users' own keys. A bucket's CORS
+    /// rules allow others.
+    pub cors_origins: Vec<String>,
     /// HTTPS on the same address. Without it there is no HTTPS.
     pub tls: Option<Tls>,
 }
@@ -70,6 +80,11 @@ impl Default for Service {
             hand_off_method: HandOffMethod::default(),
             congestion_window: CongestionWindow::default(),
             relay_up_to: RelayUpTo::default(),
+            urls: Vec::new(),
+            cors_origins: vec![
+                "http://127.0.0.1:9464".into(),
+                "http://localhost:9464".into(),
+            ],
             tls: None,
         }
     }
@@ -304,6 +319,12 @@ pub struct Log {
     pub level: String,
     /// Default `text`.
     pub format: LogFormat,
+    /// Default "": none. The file of the access log, a line of JSON for each request; `stdout`
+    /// for standard output.
+    pub access: PathBuf,
+    /// Default "": the process's own log. The file of the audit log, a line of JSON for each
+    /// administrative action.
+    pub audit: PathBuf,
 }
 
 impl Default for Log {
@@ -311,6 +332,8 @@ impl Default for Log {
         Self {
             level: "info".into(),
             format: LogFormat::default(),
+            access: PathBuf::new(),
+            audit: PathBuf::new(),
         }
     }
 }
@@ -330,6 +353,16 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
+    /// Default `127.0.0.1:9464`; "" for none. The address at which a node answers HTTP with its
+    /// metrics and health. Everybody who reaches it can read them, and change nothing.
+    #[serde(with = "optional_address")]
+    pub listen: Option<SocketAddr>,
+    /// Default `127.0.0.1:9465`; "" for none. The same address of the agent of the switch.
+    #[serde(with = "optional_address")]
+    pub switch_listen: Option<SocketAddr>,
+    /// Default none. Hosts that ask backends through the switch, such as Prometheus. The switch
+    /// drops what backends send to hosts that it does not know.
+    pub scrapers: Vec<Ipv4Addr>,
     /// Default `/run/prism`. The directory of the Unix sockets `<node>.sock`, which answer in
     /// JSON. A user who can open them can read counters, start scrubs, and make a node move
     /// its connections.
@@ -338,9 +371,46 @@ pub struct Admin {
 
 impl Default for Admin {
     fn default() -> Self {
+        let on_loopback = |port| Some((Ipv4Addr::LOCALHOST, port).into());
         Self {
+            listen: on_loopback(9464),
+            switch_listen: on_loopback(9465),
+            scrapers: Vec::new(),
             socket_dir: "/run/prism".into(),
         }
+    }
+}
+
+/// Addresses of which "" stands for none.
+mod optional_address {
+    use std::net::SocketAddr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        address: &Option<SocketAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => serializer.collect_str(address),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<SocketAddr>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let address = text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "{text:?} is not an address with a port; write it as in \"127.0.0.1:9464\""
+            ))
+        });
+        address.map(Some)
     }
 }
 
@@ -372,11 +442,18 @@ impl Config {
         Some(format!("{}/{}/", etcd.prefix, self.cluster.name))
     }
 
+    /// Whether the access log goes to standard output.
+    pub fn logs_access_to_stdout(&self) -> bool {
+        self.log.access.as_os_str() == STDOUT
+    }
+
     /// The Unix socket on which node `name` answers its counters.
     pub fn admin_socket(&self, name: &str) -> PathBuf {
         self.admin.socket_dir.join(format!("{name}.sock"))
     }
 }
 
+/// Stands for standard output in the place of a file.
+pub(crate) const STDOUT: &str = "stdout";
 /// Stands for a required address that is missing.
 pub(crate) const UNSET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

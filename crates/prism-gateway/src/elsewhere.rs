@@ -9,7 +9,8 @@ use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
-use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body};
+use prism_proto::verified::Verified;
+use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of};
 
 use crate::gateway::Gateway;
 use crate::session::Next;
@@ -33,7 +34,7 @@ impl<S: Service> Gateway<S> {
         if has_body(&request.head) {
             client.acknowledge();
         }
-        let context = self.service.vouch(&request.meaning).encode();
+        let context = self.vouch(request).encode();
         for target in origin.iter().chain(peers).take(MAX_OFFERS) {
             match self.handle.export(client, target, &context).await {
                 Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,
@@ -134,11 +135,20 @@ impl<S: Service> Gateway<S> {
         self.refuse(client, &request.head, body, &error).await
     }
 
+    /// The verification of a request, with its identifier and its trace.
+    fn vouch(&self, request: &Request<S::Meaning>) -> Verified {
+        Verified {
+            request_id: request.head.noted().id(),
+            trace: trace_of(&request.head),
+            ..self.service.vouch(&request.meaning)
+        }
+    }
+
     /// The preamble of a client's request.
     pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
         Preamble {
             alone: false,
-            verified: self.service.vouch(&request.meaning),
+            verified: self.vouch(request),
             most_bytes: None,
         }
     }

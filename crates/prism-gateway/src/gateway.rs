@@ -7,9 +7,13 @@ use std::sync::Arc;
 
 use prism_config::Config;
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
-use prism_service::{DateCache, Link, Order, Orders, Peers, RequestCounters, Service, Stage};
+use prism_service::{
+    DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, RequestsOfThread, Service,
+    Stage,
+};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::connections::Connections;
 use crate::forecast::Forecast;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
 use crate::threshold::Threshold;
@@ -31,6 +35,9 @@ pub struct Shared {
     pub(crate) is_backend: bool,
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
+    pub(crate) requests: Arc<Requests>,
+    /// The open connections.
+    pub connections: Arc<Connections>,
     pub(crate) link: Arc<Link>,
     pub(crate) threshold: Threshold,
     pub(crate) forecast: Forecast,
@@ -46,6 +53,8 @@ pub struct Parts {
     pub process: Arc<Process>,
     /// Counters of requests.
     pub counters: Arc<RequestCounters>,
+    /// The answered requests.
+    pub requests: Arc<Requests>,
     /// The load of the node's link.
     pub link: Arc<Link>,
     /// The orders to the node's threads.
@@ -67,6 +76,8 @@ impl Shared {
             config: parts.config,
             process: parts.process,
             counters: parts.counters,
+            requests: parts.requests,
+            connections: Arc::default(),
             link: parts.link,
             orders: parts.orders,
             neighbours: parts.neighbours,
@@ -96,6 +107,7 @@ pub struct Gateway<S> {
     pub(crate) service: S,
     pub(crate) handle: Handle,
     pub(crate) peers: Rc<Peers>,
+    pub(crate) requests: RequestsOfThread,
     pub(crate) date: DateCache,
     pub(crate) following: watch::Receiver<Order>,
     /// A permit for each connection that moves away.
@@ -109,6 +121,7 @@ impl<S: Service> Gateway<S> {
     pub fn new(shared: Arc<Shared>, service: S, handle: Handle, peers: Rc<Peers>) -> Self {
         Self {
             following: shared.orders.follow(),
+            requests: shared.requests.of_thread(),
             shared,
             service,
             handle,

@@ -16,17 +16,20 @@
 //! Not here: S3, the store, and how a connection moves (`prism-handoff`).
 #![forbid(unsafe_code)]
 
+mod connections;
 mod elsewhere;
 mod forecast;
 mod gateway;
 mod https;
 mod leave;
+mod observe;
 mod relay;
 mod session;
 mod short;
 mod threshold;
 mod upstream;
 
+pub use connections::{Connections, Seen, UnderWay};
 pub use gateway::{Gateway, Neighbour, Parts, Shared};
 pub use https::Https;
 pub use leave::{CLOSED_IN, Farewell, Farewells, farewells};

@@ -33,9 +33,14 @@ impl<S: Service> Gateway<S> {
         body: &mut RequestBody,
     ) -> Result<Answered, RelayError> {
         self.shared.counters.relayed.add_one();
+        request.head.noted().set_peer(Some(peer));
         let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
         let answer = match answer {
-            Head::Plain(plain) => return self.send_plain(client, peer, upstream, plain).await,
+            Head::Plain(plain) => {
+                let noted = request.head.noted();
+                noted.set_answer(plain.status, plain.body_bytes);
+                return self.send_plain(client, peer, upstream, plain).await;
+            }
             Head::Parsed(answer) => answer,
         };
         let framing = answer.framing(request.head.method())?;

@@ -8,9 +8,13 @@ use std::time::Duration;
 use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
-use prism_service::{Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send};
+use prism_service::{
+    About, Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send, span_of_request,
+};
 
+use crate::connections::{Place, UnderWay};
 use crate::gateway::Gateway;
+use crate::observe::Sight;
 
 /// The fate of a connection after a request.
 pub(crate) enum Next {
@@ -45,6 +49,8 @@ impl<S: Service> Gateway<S> {
         client.set_io_timeout(self.shared.config.limits.stall_timeout());
         let mut verified = verified_by_source(&client);
         let mut told = self.told_moves();
+        let connections = self.shared.connections.clone();
+        let place = connections.enter(&client);
         loop {
             let read = self.read_head(&mut client, told).await;
             if matches!(read, Err(NoRequest::Move)) {
@@ -58,7 +64,8 @@ impl<S: Service> Gateway<S> {
             // The future is boxed, so that a connection that waits for its next request does
             // not hold its memory. Large and rare parts of it are boxed again, because moving
             // the future into the box takes time.
-            let next = Box::pin(self.serve_request(client, read, verified.take())).await;
+            let next = Box::pin(self.serve_request(client, read, verified.take(), &place)).await;
+            place.ends();
             match next {
                 Next::Again(connection) => client = connection,
                 Next::Close(connection) => return connection.close().await,
@@ -72,14 +79,23 @@ impl<S: Service> Gateway<S> {
         mut client: Connection,
         read: Result<(RequestHead, usize), NoRequest>,
         verified: Option<Verified>,
+        place: &Place<'_>,
     ) -> Next {
+        let sight = Sight::of(&client);
         let (head, head_bytes) = match read {
             Ok(read) => read,
             Err(NoRequest::End) => return Next::Close(client),
             Err(refused) => return self.refuse_head(client, refused).await,
         };
+        let id = verified.as_ref().map(|verified| verified.request_id);
+        head.noted()
+            .set_id(id.unwrap_or_else(|| fastrand::u64(1..)));
+        let span = span_of_request(&head, verified.as_ref(), self.shared.requests.spans());
+        head.noted().set_span(span);
         if !client.is_tls() && self.shared.redirects() {
-            return self.redirect(client, &head).await;
+            let next = self.redirect(client, &head).await;
+            self.observe(&sight, &head, About::UNKNOWN, &next);
+            return next;
         }
         // The source of a hand-off has counted its request.
         if verified.is_none() {
@@ -96,13 +112,23 @@ impl<S: Service> Gateway<S> {
                 count.add_one();
                 client.consume(head_bytes);
                 let body = RequestBody::new(&head, MAX_SKIP_BYTES);
-                return self.refuse(client, &head, body, &error).await;
+                let next = self.refuse(client, &head, body, &error).await;
+                self.observe(&sight, &head, About::UNKNOWN, &next);
+                return next;
             }
         };
+        place.begins(UnderWay {
+            request_id: request.head.noted().id(),
+            operation: self.service.about(&request.meaning).operation,
+            begun: sight.begun,
+        });
         if let Err(error) = self.admit(&mut request).await {
             client.consume(head_bytes);
             let body = request.take_body(MAX_SKIP_BYTES);
-            return self.refuse(client, &request.head, body, &error).await;
+            let next = self.refuse(client, &request.head, body, &error).await;
+            let about = self.service.about(&request.meaning);
+            self.observe(&sight, &request.head, about, &next);
+            return next;
         }
         client.caller_is_known();
         // Decided after a pause, by the cluster's state of then.
@@ -111,6 +137,8 @@ impl<S: Service> Gateway<S> {
         let change = change.filter(|_| matches!(route, Route::Here));
         let next = self.serve_routed(client, &request, route).await;
         drop(change);
+        let about = self.service.about(&request.meaning);
+        self.observe(&sight, &request.head, about, &next);
         next
     }
 
@@ -219,6 +247,7 @@ impl<S: Service> Gateway<S> {
             keep_alive: false,
             date: &date,
             extra: None,
+            noted: None,
         };
         self.service.send_error(io, &exchange, error, "").await
     }
@@ -260,6 +289,7 @@ impl<S: Service> Gateway<S> {
         mut client: Connection,
         request: &Request<S::Meaning>,
     ) -> Next {
+        request.head.noted().set_peer(None);
         let date = self.date.now();
         let may_stay = self.service.may_stay(&request.meaning);
         let keep_alive = request.head.keep_alive() && !self.is_stopping() && may_stay;
@@ -281,6 +311,7 @@ impl<S: Service> Gateway<S> {
         error: &S::Error,
     ) -> Next {
         tracing::debug!(client = %client.client(), %error, "request refused");
+        head.noted().set_peer(None);
         if let (_, true) = self.service.status_of(error) {
             self.shared.counters.failed.add_one();
         }

@@ -3,11 +3,14 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Instant;
 
 use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
 use prism_proto::relay::{HAND_OVER, Preamble};
-use prism_service::{Fault, MAX_SKIP_BYTES, Request, RequestBody, Service, send};
+use prism_service::{
+    About, Fault, MAX_SKIP_BYTES, Request, RequestBody, RequestSpan, Service, send, span_below,
+};
 
 use crate::gateway::Gateway;
 
@@ -78,18 +81,42 @@ impl<S: Service> Gateway<S> {
             let exchange = head.exchange(&date);
             return self.service.serve_node(io, &head, peer, &exchange).await;
         }
+        let begun = Instant::now();
+        head.noted().set_id(preamble.verified.request_id);
+        head.noted().set_span(span_below(&preamble.verified));
+        let trace = |head: &RequestHead, about| {
+            self.trace(head, about, begun, |span| RequestSpan {
+                peer: Some(peer),
+                ..span
+            });
+        };
         let verified = Some(preamble.verified.clone());
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::relayed(head, &preamble, meaning),
-            Err(error) => return self.refuse_relayed(io, &head, &error).await,
+            Err(error) => {
+                let refused = self.refuse_relayed(io, &head, &error).await;
+                trace(&head, About::UNKNOWN);
+                return refused;
+            }
         };
+        let answered = self.admit_relayed(io, &mut request).await;
+        trace(&request.head, self.service.about(&request.meaning));
+        answered
+    }
+
+    /// Answers a relayed request, if it is allowed.
+    async fn admit_relayed(
+        &self,
+        io: &mut RelayStream,
+        request: &mut Request<S::Meaning>,
+    ) -> io::Result<bool> {
         // A node's own reads need no permission.
-        if !preamble.alone
-            && let Err(error) = self.service.admit(&mut request).await
+        if !request.is_for_node
+            && let Err(error) = self.service.admit(request).await
         {
             return self.refuse_relayed(io, &request.head, &error).await;
         }
-        self.answer_relayed(io, &request).await
+        self.answer_relayed(io, request).await
     }
 
     async fn refuse_relayed(

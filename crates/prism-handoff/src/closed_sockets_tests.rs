@@ -138,7 +138,7 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         let all = u64::from(FLOWS);
         let are_released = || counters.flows_released.read() == all;
         let released = eventually(Duration::from_secs(10), are_released).await;
-        let named = counters.named();
+        let named = counters.figures();
         assert!(released, "{named:?}");
         assert_eq!(counters.releases_failed.read(), 0);
         assert_eq!(counters.releases_waiting.read(), 0);

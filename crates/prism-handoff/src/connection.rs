@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_proto::Behaviour;
 use prism_proto::control::FlowKey;
@@ -75,8 +75,8 @@ pub(crate) struct ConnectionState {
     pub(crate) io_timeout: Duration,
     /// The size of the next read; 0 before the first one.
     pub(crate) read_bytes: usize,
-    /// Something was written since the last read.
-    pub(crate) has_written: bool,
+    /// When the first byte since the last read was written.
+    pub(crate) wrote_at: Option<Instant>,
     /// The number of moves since input was last consumed.
     pub(crate) moves: u8,
     /// `Some` until a request on it has been admitted.
@@ -118,6 +118,16 @@ impl Connection {
     /// Name of the node that accepted the connection from the client.
     pub fn origin(&self) -> &str {
         &self.state.origin
+    }
+
+    /// When the first byte since the last read was written.
+    pub fn wrote_at(&self) -> Option<Instant> {
+        self.state.wrote_at
+    }
+
+    /// The number of hand-offs since input was last consumed.
+    pub fn moves(&self) -> u8 {
+        self.state.moves
     }
 
     /// The context that the exporting application has sent; empty for an accepted connection.
@@ -335,7 +345,7 @@ impl Connection {
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        self.state.has_written = true;
+        self.state.wrote_at.get_or_insert_with(Instant::now);
         let written = match write(present(&self.stream)?) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.state.shared.deferred.run_some();

@@ -2,74 +2,116 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A counter or gauge, as an administrator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Its name among the counters of its struct.
+    pub name: &'static str,
+    /// Its metric, without the prefix of the program and without `_total`.
+    pub metric: &'static str,
+    /// The labels that tell it from other figures of the same metric.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// One sentence.
+    pub help: &'static str,
+    /// Whether it may decrease.
+    pub is_gauge: bool,
+    /// The value now.
+    pub value: u64,
+}
+
+/// Defines a struct of [`Count`]s with a method `figures`. A row is
+/// `field: counter "metric" {label: "value"}, "Help."`; gauges have `gauge` for `counter`.
+#[macro_export]
 macro_rules! counters {
-    ($($name:ident: $doc:literal,)*) => {
-        /// Counters of one process. Each only grows, except the gauges.
+    (
+        $(#[$about:meta])* $of:ident;
+        $($name:ident: $kind:ident $metric:literal $({$($label:ident: $value:literal),*})?, $help:literal;)*
+    ) => {
+        $(#[$about])*
         #[derive(Debug, Default)]
-        pub struct Counters {
-            $(#[doc = $doc] pub $name: Count,)*
+        pub struct $of {
+            $(#[doc = $help] pub $name: $crate::Count,)*
         }
 
-        impl Counters {
-            /// Every counter by name, and restarts of the process's tasks
-            /// ([`crate::supervise`]).
-            pub fn named(&self) -> Vec<(&'static str, u64)> {
-                vec![
-                    $((stringify!($name), self.$name.read()),)*
-                    ("tasks_restarted", TASKS_RESTARTED.read()),
-                ]
+        impl $of {
+            /// Every counter and gauge with its present value.
+            pub fn figures(&self) -> Vec<$crate::Figure> {
+                vec![$($crate::Figure {
+                    name: stringify!($name),
+                    metric: $metric,
+                    labels: &[$($((stringify!($label), $value)),*)?],
+                    help: $help,
+                    is_gauge: $crate::counters!(@$kind),
+                    value: self.$name.read(),
+                }),*]
             }
         }
     };
+    (@counter) => { false };
+    (@gauge) => { true };
 }
 
 counters! {
-    accepted: "Client connections accepted here.",
-    connections_open: "Client connections open here now (gauge).",
-    imported: "Connections that arrived by hand-off.",
-    passed_on: "Hand-offs that arrived and were passed on to another node.",
-    imports_refused: "Hand-offs that arrived and were refused.",
-    exports_started: "Hand-offs begun here.",
-    exports_moved: "Hand-offs that the target took.",
-    exports_kept: "Hand-offs after which the connection stayed here.",
-    kept_switch_silent: "Kept because the switch was out of reach.",
-    kept_switch_refused: "Kept because the switch refused a command.",
-    kept_save_failed: "Kept because the kernel did not save the socket.",
-    kept_target_refused: "Kept because the target refused.",
-    kept_target_silent: "Kept because the target was out of reach.",
-    kept_moved_too_often: "Kept because it had moved too often since its client's last answer.",
-    exports_lost: "Connections that ended in a hand-off because no host could own them.",
-    exports_unknown: "Connections that left; whether the target has them is unknown.",
-    frames_malformed: "Frames from nodes that could not be decoded.",
-    verdicts_unexpected: "Verdicts that no hand-off waited for.",
-    peers_refused: "Connections to the node port that were not from a node of this cluster.",
-    peers_suspected: "Times that a peer became suspect.",
-    flows_released: "Flows released at the switch after their sockets were destroyed.",
-    releases_failed: "Releases that the switch did not confirm (it ages the entry out).",
-    releases_waiting: "Releases that wait for the switch, or for other releases (gauge).",
-    flows_closing: "Flows whose socket is closed and not yet destroyed (gauge).",
-    connections_over_limit: "Accepted connections dropped because the limit was reached.",
-    unauthenticated_open: "Connections on which no request has been admitted yet (gauge).",
-    unauthenticated_evicted: "Unauthenticated connections closed to make room for others.",
-    address_over_limit: "Connections dropped: too many unauthenticated ones of their address.",
-    tls_handshakes: "TLS sessions begun here.",
-    tls_resumed: "TLS sessions that a ticket has resumed.",
-    tls_failed: "TLS handshakes that failed.",
-    tls_kernel_begun: "Sockets for which the kernel got the key of a TLS session.",
-    tls_kernel_bodies: "Bodies whose TLS records the kernel made.",
-    tls_kernel_left: "Sockets that were replaced because the kernel's key had to change.",
-    freezer_renewed: "Times that the freezer was found not to work, and was repaired.",
-    workers_steering: "Workers that know the switch's clock, and can hand off (gauge).",
-    workers_leased: "Workers that hold a lease at the switch's agent (gauge).",
-    placement_differs: "1 if most nodes place objects differently, by the switch's agent (gauge).",
-    control_commands: "Commands to the switch.",
-    control_retransmissions: "Datagrams to the switch that were sent again.",
-    control_unanswered: "Commands that the switch did not answer in time.",
-    control_refused: "Datagrams from the switch's address that were no authentic answer.",
+    /// Counters of connections and hand-offs of one process.
+    Counters;
+    accepted: counter "connections_accepted", "Client connections accepted here.";
+    connections_open: gauge "connections_open", "Client connections open here now.";
+    imported: counter "handoffs" {role: "target", outcome: "moved", reason: ""}, "Connections that arrived by hand-off.";
+    passed_on: counter "handoffs" {role: "transit", outcome: "moved", reason: ""}, "Hand-offs that arrived and were passed on to another node.";
+    imports_refused: counter "handoffs" {role: "target", outcome: "refused", reason: ""}, "Hand-offs that arrived and were refused.";
+    exports_started: counter "handoffs_started", "Hand-offs begun here.";
+    exports_moved: counter "handoffs" {role: "source", outcome: "moved", reason: ""}, "Hand-offs that the target took.";
+    exports_kept: counter "handoffs_kept", "Hand-offs after which the connection stayed here.";
+    kept_switch_silent: counter "handoffs" {role: "source", outcome: "kept", reason: "switch_silent"}, "Kept because the switch was out of reach.";
+    kept_switch_refused: counter "handoffs" {role: "source", outcome: "kept", reason: "switch_refused"}, "Kept because the switch refused a command.";
+    kept_save_failed: counter "handoffs" {role: "source", outcome: "kept", reason: "save_failed"}, "Kept because the kernel did not save the socket.";
+    kept_target_refused: counter "handoffs" {role: "source", outcome: "kept", reason: "target_refused"}, "Kept because the target refused.";
+    kept_target_silent: counter "handoffs" {role: "source", outcome: "kept", reason: "target_silent"}, "Kept because the target was out of reach.";
+    kept_moved_too_often: counter "handoffs" {role: "source", outcome: "kept", reason: "moved_too_often"}, "Kept because it had moved too often since its client's last answer.";
+    exports_lost: counter "handoffs" {role: "source", outcome: "lost", reason: ""}, "Connections that ended in a hand-off because no host could own them.";
+    exports_unknown: counter "handoffs" {role: "source", outcome: "unknown", reason: ""}, "Connections that left; whether the target has them is unknown.";
+    frames_malformed: counter "frames_malformed", "Frames from nodes that could not be decoded.";
+    verdicts_unexpected: counter "verdicts_unexpected", "Verdicts that no hand-off waited for.";
+    peers_refused: counter "peers_refused", "Connections to the node port that were not from a node of this cluster.";
+    peers_suspected: counter "peers_suspected", "Times that a peer became suspect.";
+    flows_released: counter "flows_released", "Flows released at the switch after their sockets were destroyed.";
+    releases_failed: counter "releases_failed", "Releases that the switch did not confirm (it ages the entry out).";
+    releases_waiting: gauge "releases_waiting", "Releases that wait for the switch, or for other releases.";
+    flows_closing: gauge "flows_closing", "Flows whose socket is closed and not yet destroyed.";
+    connections_over_limit: counter "connections_over_limit", "Accepted connections dropped because the limit was reached.";
+    unauthenticated_open: gauge "connections_unauthenticated", "Connections on which no request has been admitted yet.";
+    unauthenticated_evicted: counter "connections_unauthenticated_evicted", "Unauthenticated connections closed to make room for others.";
+    address_over_limit: counter "connections_over_address_limit", "Connections dropped: too many unauthenticated ones of their address.";
+    tls_handshakes: counter "tls_handshakes", "TLS sessions begun here.";
+    tls_resumed: counter "tls_handshakes_resumed", "TLS sessions that a ticket has resumed.";
+    tls_failed: counter "tls_handshakes_failed", "TLS handshakes that failed.";
+    tls_kernel_begun: counter "tls_kernel_sockets", "Sockets for which the kernel got the key of a TLS session.";
+    tls_kernel_bodies: counter "tls_kernel_bodies", "Bodies whose TLS records the kernel made.";
+    tls_kernel_left: counter "tls_kernel_sockets_replaced", "Sockets that were replaced because the kernel's key had to change.";
+    freezer_renewed: counter "freezer_repairs", "Times that the freezer was found not to work, and was repaired.";
+    workers_steering: gauge "workers_steering", "Workers that know the switch's clock, and can hand off.";
+    workers_leased: gauge "workers_leased", "Workers that hold a lease at the switch's agent.";
+    placement_differs: gauge "placement_differs", "1 if most nodes place objects differently, by the switch's agent.";
+    control_commands: counter "control_commands", "Commands to the switch.";
+    control_retransmissions: counter "control_retransmissions", "Datagrams to the switch that were sent again.";
+    control_unanswered: counter "control_commands_unanswered", "Commands that the switch did not answer in time.";
+    control_refused: counter "control_datagrams_refused", "Datagrams from the switch's address that were no authentic answer.";
 }
 
 /// Restarts of all tasks of the process; some tasks belong to no worker.
 pub(crate) static TASKS_RESTARTED: Count = Count(AtomicU64::new(0));
+
+/// The restarts of the process's tasks after a panic ([`crate::supervise`]).
+pub fn tasks_restarted() -> Figure {
+    Figure {
+        name: "tasks_restarted",
+        metric: "tasks_restarted",
+        labels: &[],
+        help: "Tasks of the process that were restarted after a panic.",
+        is_gauge: false,
+        value: TASKS_RESTARTED.read(),
+    }
+}
 
 /// One counter.
 #[derive(Debug, Default)]

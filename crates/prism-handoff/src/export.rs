@@ -59,6 +59,7 @@ impl Handle {
     /// Run it to its end: if the future is dropped, the connection is closed.
     pub async fn export(&self, mut connection: Connection, peer: &str, context: &[u8]) -> Exported {
         let counters = &self.shared.counters;
+        let client = connection.client();
         counters.exports_started.add_one();
         let (exported, spent) = {
             let export = pin!(self.try_export(&mut connection, peer, context));
@@ -86,6 +87,9 @@ impl Handle {
             Exported::Unknown => &counters.exports_unknown,
         };
         count.add_one();
+        if matches!(exported, Exported::Moved) {
+            self.shared.process.moves.add(client, peer);
+        }
         if let (Exported::Moved, Some(spent)) = (&exported, spent) {
             self.shared.process.costs.took_here(spent);
         }

@@ -21,7 +21,7 @@ use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Phase, Shared};
 use crate::records::Records;
 use crate::supervise::caught;
-use crate::trace::{Part, Record, Step};
+use crate::trace::{Ended, Part, Record, Step};
 
 /// The largest number of imports that wait for the switch at once.
 const MAX_IMPORTS: usize = 1024;
@@ -102,6 +102,8 @@ async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let mut record = Record::new(Part::Transit, id, port);
     record.mark_at(Step::TransitReceived, arrived.at_ns);
     record.mark(Step::TransitDecided);
+    let trace = &shared.process.trace;
+    let context = trace.context_for_observer(&hand_off.context);
     let awaited = channel.await_verdict(id);
     let sent = channel.send(&Frame::HandOff(hand_off));
     shared.counters.passed_on.add_one();
@@ -111,8 +113,13 @@ async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
         awaited.wait().await
     };
     let verdict = tokio::time::timeout(deadline, verdict).await;
-    shared.process.trace.push(record);
     let verdict = verdict.ok().flatten().unwrap_or(Frame::Unknown { id });
+    trace.push(&Ended {
+        record: &record,
+        peer: &arrived.channel.peer,
+        context: &context,
+        outcome: name_of(&verdict),
+    });
     arrived.channel.send_verdict(&verdict);
 }
 
@@ -122,6 +129,8 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
     let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, arrived.at_ns);
+    let trace = &shared.process.trace;
+    let context = trace.context_for_observer(&hand_off.context);
     let (owned, spent) = {
         let owning = pin!(own_connection(shared, *hand_off, &mut record));
         metered(Costs::is_sample(), owning).await
@@ -142,10 +151,24 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
             Frame::Refused { id, reason }
         }
     };
-    shared.process.trace.push(record);
     channel.send_verdict(&verdict);
+    trace.push(&Ended {
+        record: &record,
+        peer: &channel.peer,
+        context: &context,
+        outcome: name_of(&verdict),
+    });
     let worker = shared.clone();
     (shared.deferred).add(move || worker.prepare_blanks(service));
+}
+
+/// A verdict as observers get it.
+const fn name_of(verdict: &Frame) -> &'static str {
+    match verdict {
+        Frame::Accepted { .. } => "accepted",
+        Frame::Refused { .. } => "refused",
+        _ => "unknown",
+    }
 }
 
 /// Restores the connection and makes this node its owner at the switch.

@@ -96,6 +96,7 @@ mod kernel_tx;
 mod lease;
 mod leavers;
 mod leaving;
+mod moves;
 mod newcomers;
 mod node_tls;
 mod peers;
@@ -111,12 +112,13 @@ mod wait_timer;
 
 pub use connection::Connection;
 pub use control::SwitchAddress;
-pub use counters::{Count, Counters};
+pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
     Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
 };
 pub use export::Exported;
 pub use health::Health;
+pub use moves::{Move, Moves};
 pub use newcomers::NewcomerLimits;
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};

@@ -137,7 +137,7 @@ impl Connection {
         mut receive: impl FnMut(&mut ConnectionState, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
     ) -> io::Result<usize> {
         let timeout = self.state.wait_time();
-        if std::mem::take(&mut self.state.has_written) {
+        if self.state.wrote_at.take().is_some() {
             // The client has its answer, and its next request is a round trip away.
             self.state.shared.deferred.run_some();
         }

@@ -10,7 +10,7 @@ use crate::forward::ends_here;
 use crate::framing::{self, keep_alive, write_framing};
 use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
-use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, Version};
+use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, RequestNote, Version};
 
 /// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub struct RequestHead {
     framing: BodyFraming,
     expects_continue: bool,
     keep_alive: bool,
+    noted: RequestNote,
 }
 
 impl RequestHead {
@@ -84,6 +85,7 @@ impl RequestHead {
             framing,
             expects_continue,
             keep_alive,
+            noted: RequestNote::default(),
         })
     }
 
@@ -185,7 +187,13 @@ impl RequestHead {
             keep_alive: self.keep_alive,
             date,
             extra: None,
+            noted: Some(&self.noted),
         }
+    }
+
+    /// The note of this request, for logs.
+    pub fn noted(&self) -> &RequestNote {
+        &self.noted
     }
 }
 

@@ -10,7 +10,8 @@ use crate::forward::ends_here;
 use crate::framing::{self, keep_alive, status_allows_body, write_framing};
 use crate::headers::write_field;
 use crate::{
-    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
+    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, RequestNote, ResponseFraming,
+    Version, reason,
 };
 
 /// Most bytes of the status line and of the fields that only the writer sets, without the value
@@ -38,6 +39,8 @@ pub struct Exchange<'a> {
     pub date: &'a str,
     /// Fields that every answer to this request has.
     pub extra: Option<&'a Headers>,
+    /// The note of the request, which the answer is added to.
+    pub noted: Option<&'a RequestNote>,
 }
 
 /// The caller's duties after the head.
@@ -131,6 +134,13 @@ impl ResponseHead {
             },
             keep_alive: exchange.keep_alive && can_stay,
         };
+        if let Some(noted) = exchange.noted {
+            let body_bytes = match written.framing {
+                ResponseFraming::Length(bytes) => bytes,
+                _ => 0,
+            };
+            noted.set_answer(self.status, body_bytes);
+        }
         if self.status >= 200 {
             write_framing(framing, out);
             write_date_and_connection(exchange, written.keep_alive, out);

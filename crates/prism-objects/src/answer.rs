@@ -2,9 +2,9 @@
 
 use std::io;
 
-use prism_http::{Exchange, Headers, ResponseHead};
+use prism_http::{Exchange, Headers, RequestNote, ResponseHead};
 use prism_s3::{Code, S3Error};
-use prism_service::{Io, set};
+use prism_service::{Io, request_id_text, set};
 use prism_store::VersionId;
 
 use crate::versions;
@@ -59,7 +59,7 @@ impl Answer {
             set(&mut self.head, "Content-Type", "application/xml")?;
         }
         if !has(&self.head, "x-amz-request-id") {
-            set(&mut self.head, "x-amz-request-id", request_id())?;
+            set(&mut self.head, "x-amz-request-id", request_id(exchange))?;
         }
         prism_service::send(io, exchange, self.head, &self.document).await
     }
@@ -106,14 +106,9 @@ pub(crate) fn is_ours(error: &S3Error) -> bool {
     error.status() >= 500 && error.code() != Code::NotImplemented
 }
 
-/// A random name of one request, for its answer and for logs.
-pub(crate) fn request_id() -> String {
-    let id = fastrand::u64(..);
-    let digits: [u8; 16] = std::array::from_fn(|n| {
-        let digit = (id >> (60 - 4 * n)) as u8 & 0xf;
-        digit + if digit < 10 { b'0' } else { b'A' - 10 }
-    });
-    String::from_utf8_lossy(&digits).into_owned()
+/// The identifier of a request, for its answer.
+pub(crate) fn request_id(exchange: &Exchange<'_>) -> String {
+    request_id_text(exchange.noted.map_or(0, RequestNote::id))
 }
 
 /// Sends an error as S3 does, with further header fields. Returns whether the connection lives
@@ -125,7 +120,10 @@ pub(crate) async fn send_error(
     fields: Headers,
     resource: &str,
 ) -> io::Result<bool> {
-    let id = request_id();
+    let id = request_id(exchange);
+    if let Some(noted) = exchange.noted {
+        noted.set_error(error.code().as_str());
+    }
     let mut answer = Answer::empty(error.status());
     *answer.head.headers_mut() = fields;
     set(&mut answer.head, "x-amz-request-id", &id)?;

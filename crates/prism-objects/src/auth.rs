@@ -83,6 +83,8 @@ impl Meaning {
     /// The outcome of the verification, for the node that answers the request.
     pub(crate) fn verified(&self) -> Verified {
         Verified {
+            request_id: 0,
+            trace: None,
             caller: caller(&self.principal, self.policy),
             body: match &self.payload {
                 Payload::Unsigned => verified::Body::Unsaid,

@@ -80,7 +80,7 @@ async fn answer_late(
     mut work: Pin<&mut impl Future<Output = Result<Answer, Failure>>>,
     every: Duration,
 ) -> io::Result<bool> {
-    let id = request_id();
+    let id = request_id(exchange);
     let mut head = ResponseHead::new(200);
     set(&mut head, "Content-Type", "application/xml")?;
     set(&mut head, "x-amz-request-id", &id)?;
@@ -180,6 +180,7 @@ mod tests {
                 keep_alive: true,
                 date: "",
                 extra: None,
+                noted: None,
             };
             let mut work = std::pin::pin!(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -83,7 +83,7 @@ impl Objects {
         range: Range<u64>,
     ) -> Result<bool, Failure> {
         let len = range.end - range.start;
-        set(&mut head, "x-amz-request-id", request_id())?;
+        set(&mut head, "x-amz-request-id", request_id(exchange))?;
         set(&mut head, "Server", "Prism")?;
         let mut bytes = self.answer_room.take();
         bytes.clear();

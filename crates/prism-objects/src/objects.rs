@@ -11,8 +11,8 @@ use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
 use prism_proto::verified::{Policy, Verified};
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
-use prism_s3::{BucketOperation, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{Fault, Io, Route, Service, Subject};
+use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
+use prism_service::{About, Fault, Io, Route, Service, Subject};
 
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
@@ -41,7 +41,7 @@ impl Objects {
     pub fn new(shared: Arc<Shared>, replicator: Rc<Replicator>) -> Self {
         let node = replicator.node.clone();
         Self {
-            rules: BucketRules::new(replicator.clone()),
+            rules: BucketRules::new(replicator.clone(), shared.pages.clone()),
             bodies: Bodies::new(node.clone(), shared.clone()),
             node,
             shared,
@@ -90,7 +90,10 @@ impl Service for Objects {
         let lease_term = self.node.replication.begin();
         let known = self.shared.auth.identify(head, verified)?;
         let hoisted = with_hoisted(head)?;
-        let operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
+        let mut operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
+        if operation.is_preflight() && self.shared.allows_page(head) {
+            operation = Operation::Preflight;
+        }
         known.principal.authorize(&operation)?;
         if let Some(hoisted) = hoisted {
             *head = hoisted;
@@ -107,11 +110,8 @@ impl Service for Objects {
     /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
     async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
         let meaning = &mut request.meaning;
-        let is_open = self.shared.auth.anonymous == Anonymous::Read
-            || matches!(
-                meaning.operation,
-                Operation::Bucket(_, BucketOperation::Preflight)
-            );
+        let is_open =
+            self.shared.auth.anonymous == Anonymous::Read || meaning.operation.is_preflight();
         let is_settled =
             meaning.principal != Principal::Anonymous || meaning.policy == Policy::Allows;
         if !is_settled && !is_open {
@@ -153,6 +153,21 @@ impl Service for Objects {
             false => Duration::ZERO,
         };
         self.node.replication.wait_beyond(epoch, limit).await
+    }
+
+    fn about<'m>(&self, meaning: &'m Meaning) -> About<'m> {
+        let operation = &meaning.operation;
+        About {
+            is_administrative: operation.changes_bucket(),
+            operation: operation.name(),
+            access_key: match &meaning.principal {
+                Principal::AccessKey(key) => Some(key),
+                Principal::Anonymous => None,
+            },
+            bucket: operation.bucket().map(BucketName::as_str),
+            key: operation.object().map(|object| object.key.as_str()),
+            version: operation.version(),
+        }
     }
 
     fn vouch(&self, meaning: &Meaning) -> Verified {

@@ -37,7 +37,11 @@ pub(crate) fn concerns_all_backends(operation: &BucketOperation) -> bool {
 
 /// Which nodes answer an operation.
 pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
-    if concerns_all(operation) || matches!(operation, Operation::Unsupported { .. }) {
+    let needs_no_store = matches!(
+        operation,
+        Operation::Preflight | Operation::Unsupported { .. }
+    );
+    if concerns_all(operation) || needs_no_store {
         return Route::Here;
     }
     if node.store.is_some() && may_answer(node, operation) {

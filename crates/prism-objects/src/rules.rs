@@ -50,15 +50,18 @@ pub(crate) struct BucketRules {
     replicator: Rc<Replicator>,
     policies: RefCell<RecentDocuments<Policy>>,
     cors: RefCell<RecentDocuments<CorsConfig>>,
+    /// The web pages that may use every bucket.
+    pages: Option<CorsConfig>,
 }
 
 impl BucketRules {
-    pub(crate) fn new(replicator: Rc<Replicator>) -> Self {
+    pub(crate) fn new(replicator: Rc<Replicator>, pages: Option<CorsConfig>) -> Self {
         Self {
             node: replicator.node.clone(),
             replicator,
             policies: RefCell::default(),
             cors: RefCell::default(),
+            pages,
         }
     }
 
@@ -126,6 +129,9 @@ impl BucketRules {
         if *head.method() == Method::Options {
             return None;
         }
+        if let Some(fields) = self.pages.as_ref().and_then(|pages| fields(pages, head)) {
+            return Some(fields);
+        }
         let bucket = Operation::bucket_named(head)?;
         let rules = match Box::pin(self.cors_rules(&bucket)).await {
             Ok(rules) => rules?,
@@ -134,10 +140,7 @@ impl BucketRules {
                 return None;
             }
         };
-        let mut answer = ResponseHead::new(200);
-        let added = rules.add_to(&mut answer, head.headers(), head.method().as_str());
-        let fields = std::mem::take(answer.headers_mut());
-        (added.is_ok() && !fields.is_empty()).then_some(fields)
+        fields(&rules, head)
     }
 
     /// The CORS rules of a bucket, from this node's store or from a backend.
@@ -151,6 +154,14 @@ impl BucketRules {
         self.recent(&self.cors, bucket, question, CorsConfig::parse)
             .await
     }
+}
+
+/// The CORS fields of an answer by these rules, if one of them allows the request.
+fn fields(rules: &CorsConfig, head: &RequestHead) -> Option<Headers> {
+    let mut answer = ResponseHead::new(200);
+    let added = rules.add_to(&mut answer, head.headers(), head.method().as_str());
+    let fields = std::mem::take(answer.headers_mut());
+    (added.is_ok() && !fields.is_empty()).then_some(fields)
 }
 
 /// The CORS rules of a bucket in this store.

@@ -19,6 +19,11 @@ impl Objects {
         if let Operation::Unsupported { what } = operation {
             return self.refuse(call, Operation::not_implemented(what)).await;
         }
+        if let Operation::Preflight = operation {
+            call.skip_body().await;
+            let answer = self.shared.preflight(&call.request.head);
+            return self.send_answer(call, answer.map_err(Failure::from)).await;
+        }
         if let Operation::Bucket(bucket, operation) = operation {
             return Box::pin(self.answer_bucket(call, bucket, operation)).await;
         }

@@ -3,17 +3,25 @@
 use std::sync::Arc;
 
 use prism_config::{Config, Credential};
-use prism_http::Limits;
+use prism_http::{Limits, RequestHead};
+use prism_s3::S3Error;
+use prism_s3::cors::{self, CorsConfig, CorsRule};
 use prism_service::Link;
 
+use crate::answer::Answer;
 use crate::auth::Auth;
 use crate::commits::Commits;
 use crate::hashing::Hashing;
+
+/// The time for which a browser need not ask again.
+const PREFLIGHT_S: u32 = 600;
 
 /// The state that the threads of a node share to serve objects.
 pub struct Shared {
     pub(crate) auth: Auth,
     pub(crate) limits: Limits,
+    /// The web pages that may use every bucket with their users' own keys.
+    pub(crate) pages: Option<CorsConfig>,
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
     pub(crate) link: Arc<Link>,
@@ -29,6 +37,7 @@ impl Shared {
                 body_bytes: config.limits.max_object_bytes,
                 ..Limits::DEFAULT
             },
+            pages: pages(&config.service.cors_origins),
             hashing: Hashing::default(),
             commits: Commits::default(),
             link,
@@ -40,8 +49,43 @@ impl Shared {
         self.auth.replace(users);
     }
 
+    /// Whether a page of `service.cors_origins` asks.
+    pub(crate) fn allows_page(&self, head: &RequestHead) -> bool {
+        self.preflight(head).is_ok()
+    }
+
+    /// The answer to a browser that asks what a page of `service.cors_origins` may do.
+    pub(crate) fn preflight(&self, head: &RequestHead) -> Result<Answer, S3Error> {
+        cors::asked(head.headers())?;
+        let pages = self.pages.as_ref().ok_or_else(cors::forbidden)?;
+        Ok(Answer {
+            head: pages.preflight(head.headers())?,
+            document: Vec::new(),
+        })
+    }
+
     /// Limits of requests.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
+}
+
+/// The rule for web pages of these origins.
+fn pages(origins: &[String]) -> Option<CorsConfig> {
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    let rule = CorsRule {
+        id: None,
+        origins: origins.to_vec(),
+        methods: texts(&["GET", "HEAD", "PUT", "POST", "DELETE"]),
+        headers: texts(&["*"]),
+        exposed: texts(&[
+            "ETag",
+            "Content-Range",
+            "x-amz-request-id",
+            "x-amz-version-id",
+        ]),
+        max_age_s: Some(PREFLIGHT_S),
+    };
+    // Without origins there is no rule.
+    CorsConfig::new(vec![rule]).ok()
 }

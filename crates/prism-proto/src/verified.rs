@@ -7,7 +7,10 @@
 use crate::wire::{DecodeError, Put, Reader};
 
 /// Version of the layout.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+
+const NOT_TRACED: u8 = 0;
+const TRACED: u8 = 1;
 
 const CALLER_NOT_ASKED: u8 = 1;
 const CALLER_BY_POLICY: u8 = 2;
@@ -21,10 +24,33 @@ const BODY_SIGNED_CHUNKS: u8 = 3;
 /// The outcome of one request's verification. A request without it was not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
+    /// The request's identifier, for the client and for logs.
+    pub request_id: u64,
+    /// The trace that the request belongs to; `None` if it is not traced. The identifier of the
+    /// span above is [`Self::request_id`].
+    pub trace: Option<TraceId>,
     /// The request's caller.
     pub caller: Caller,
     /// The caller's declaration of the body.
     pub body: Body,
+}
+
+/// The identifier of a trace, by W3C Trace Context. It is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId([u8; 16]);
+
+impl TraceId {
+    /// The identifier with these bytes; `None` if all are zero.
+    #[must_use]
+    pub fn new(bytes: [u8; 16]) -> Option<Self> {
+        (bytes != [0; 16]).then_some(Self(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
 }
 
 /// The caller of a request.
@@ -94,6 +120,14 @@ impl Verified {
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.put(&[VERSION]);
+        out.put(&self.request_id.to_be_bytes());
+        match self.trace {
+            None => out.put(&[NOT_TRACED]),
+            Some(trace) => {
+                out.put(&[TRACED]);
+                out.put(&trace.bytes());
+            }
+        }
         match &self.caller {
             Caller::Anonymous(Policy::NotAsked) => out.put(&[CALLER_NOT_ASKED]),
             Caller::Anonymous(Policy::Allows) => out.put(&[CALLER_BY_POLICY]),
@@ -125,6 +159,15 @@ impl Verified {
 
     pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         r.version(VERSION, "version of what was verified")?;
+        let request_id = r.u64("identifier of the request")?;
+        let trace = match r.u8("trace")? {
+            NOT_TRACED => None,
+            TRACED => {
+                let trace = TraceId::new(r.array("identifier of the trace")?);
+                Some(trace.ok_or(DecodeError::Invalid("identifier of the trace"))?)
+            }
+            _ => return Err(DecodeError::Invalid("trace")),
+        };
         let caller = match r.u8("caller")? {
             CALLER_NOT_ASKED => Caller::Anonymous(Policy::NotAsked),
             CALLER_BY_POLICY => Caller::Anonymous(Policy::Allows),
@@ -150,7 +193,12 @@ impl Verified {
             },
             _ => return Err(DecodeError::Invalid("body")),
         };
-        Ok(Self { caller, body })
+        Ok(Self {
+            request_id,
+            trace,
+            caller,
+            body,
+        })
     }
 }
 

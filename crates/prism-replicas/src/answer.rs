@@ -64,6 +64,10 @@ impl Replicator {
     /// Answers a question, if this node may serve from its store or the question does not need
     /// that ([`Question::is_of_store`]).
     pub(crate) async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
+        if question == Question::Figures {
+            let figures = self.node.figures.get().ok_or(Code::NotImplemented)?;
+            return Ok(Reply::Figures(figures()));
+        }
         if !question.is_of_store() {
             return self.answer_current(question).await;
         }
@@ -156,8 +160,8 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
             store.buckets().check_deletable(&bucket, is_read_here)
         }
         Question::CatchUpPage(wanted) => return wanted.page(node, store).map(Reply::CatchUpPage),
-        // `serve_question` answers these.
-        Question::Fetch(_) | Question::FetchVersion { .. } => {
+        // Their answers come before the store is asked.
+        Question::Fetch(_) | Question::FetchVersion { .. } | Question::Figures => {
             return Err(Code::InternalError.into());
         }
         Question::HasChange { scope, open, epoch } => {

@@ -35,6 +35,8 @@ pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequ
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     };
     let verified = Verified {
+        request_id: 0,
+        trace: None,
         caller,
         body: Body::Unsaid,
     };
@@ -106,9 +108,13 @@ impl Replicator {
         if node == self.node.name {
             return self.answer_here(question.clone()).await;
         }
+        // A page that is open asks for figures each second.
+        let is_routine = *question == Question::Figures;
         let unavailable = |what: &dyn std::fmt::Display| {
-            tracing::warn!(node, error = %what, "a backend did not answer");
-            self.node.replication.avoid(node);
+            if !is_routine {
+                tracing::warn!(node, error = %what, "a backend did not answer");
+                self.node.replication.avoid(node);
+            }
             Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
         let (head, body) = self.encode(question)?;

@@ -51,11 +51,12 @@ pub use ask::{done_by_all, request_for};
 pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
-pub use node::{Node, Replicator, blocking, joined, now_ms};
+pub use node::{Figures, Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
 pub use question::{
     CatchUpPageWanted, Deleted, ListShare, ListWanted, ProgressReport, Question, Reply,
 };
 pub use replication::Replication;
 pub use scrub::{ScrubTotals, Scrubber};
+pub use survey::NodeFigures;
 pub use tasks::keep_tasks;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -22,6 +22,9 @@ use crate::pause::Pauses;
 use crate::question::ProgressReport;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
+
+/// Makes a JSON document of figures.
+pub type Figures = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// A node: its store, if it is a backend, and its place in the cluster. All threads share it.
 pub struct Node {
@@ -45,6 +48,8 @@ pub struct Node {
     pub process: Arc<Process>,
     /// The orders to the threads of the node.
     pub orders: Orders,
+    /// Makes the figures that this node shows an administrator.
+    pub figures: OnceLock<Figures>,
     progress: Mutex<ProgressReport>,
     /// The epoch before which no change is open anywhere. Fetches may begin in it.
     pub(crate) settled: AtomicU64,
@@ -84,6 +89,7 @@ impl Node {
             counters: Arc::default(),
             process,
             orders: Orders::default(),
+            figures: OnceLock::new(),
             progress: Mutex::default(),
             settled: AtomicU64::new(0),
             stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),

@@ -27,6 +27,8 @@ pub enum Question {
     Decided(Decided),
     /// Asks for the report of a backend.
     Report,
+    /// Asks for the figures of a node, which may be only a frontend.
+    Figures,
     /// Asks for the outcomes of changes whose primary is the asked node.
     Standing {
         /// The changes, by key and stamp.
@@ -166,6 +168,8 @@ pub enum Reply {
         /// Its progress in catching up.
         progress: ProgressReport,
     },
+    /// The figures of a node, for an administrator. Their names may change.
+    Figures(serde_json::Value),
     /// An S3 error.
     Refused(Refused),
 }
@@ -223,7 +227,7 @@ impl Question {
     /// Whether only a node with a lease may answer. The other questions are about the node
     /// itself, or tell it something.
     pub(crate) fn is_of_store(&self) -> bool {
-        !matches!(self, Self::Report | Self::Decided(_))
+        !matches!(self, Self::Report | Self::Figures | Self::Decided(_))
     }
 }
 

@@ -52,6 +52,9 @@ impl Replicator {
                     Job::Survey(answer) => {
                         let _ = answer.send(worker.survey().await);
                     }
+                    Job::Figures(answer) => {
+                        let _ = answer.send(worker.figures().await);
+                    }
                     Job::Repair(fault) => {
                         worker.repair(&fault).await;
                         worker.node.replication.repair_ended(&fault);

@@ -22,6 +22,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::framed::encode_header;
+use crate::survey::NodeFigures;
 
 /// Jobs that wait for one worker.
 const JOBS_MAX: usize = 1024;
@@ -43,6 +44,8 @@ pub(crate) enum Job {
     Repair(ScrubFault),
     /// Describes the cluster for the admin socket.
     Survey(oneshot::Sender<serde_json::Value>),
+    /// Asks all nodes for their figures.
+    Figures(oneshot::Sender<Vec<NodeFigures>>),
 }
 
 /// A change on its way to other replicas.
@@ -253,6 +256,13 @@ impl Replication {
         let (answer, answered) = oneshot::channel();
         // Without a worker the sender is dropped.
         self.submit(Job::Survey(answer));
+        answered.await.ok()
+    }
+
+    /// The figures of all nodes; `None` if no worker answers.
+    pub async fn figures(&self) -> Option<Vec<NodeFigures>> {
+        let (answer, answered) = oneshot::channel();
+        self.submit(Job::Figures(answer));
         answered.await.ok()
     }
 

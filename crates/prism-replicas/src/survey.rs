@@ -15,6 +15,9 @@ use crate::question::{Question, Reply};
 /// Time for a backend to answer; below the deadline of the admin socket (5 s).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Time for a node to send its figures, of which a page shows new ones each second.
+const FIGURES_TIMEOUT: Duration = Duration::from_millis(700);
+
 impl Replicator {
     /// Asks all backends at the same time. Returns the document that the admin socket shows.
     pub(crate) async fn survey(&self) -> Value {
@@ -54,6 +57,35 @@ impl Replicator {
             "fault": self.node.cluster.fault().map(|fault| fault.to_string()),
             "backends": backends.collect::<Vec<_>>(),
         })
+    }
+}
+
+/// The figures of a node.
+#[derive(Debug)]
+pub struct NodeFigures {
+    /// Its name.
+    pub name: String,
+    /// The figures, or the reason why there are none.
+    pub figures: Result<Value, String>,
+}
+
+impl Replicator {
+    /// Asks all nodes for their figures at the same time, this node included.
+    pub(crate) async fn figures(&self) -> Vec<NodeFigures> {
+        let directory = self.node.cluster.directory.borrow().clone();
+        let asked = directory.iter().map(async |(name, _)| {
+            let reply = self.ask_within(FIGURES_TIMEOUT, name, &Question::Figures);
+            let figures = match reply.await {
+                Ok(Reply::Figures(figures)) => Ok(figures),
+                Ok(_) => Err("another version of Prism".to_owned()),
+                Err(error) => Err(error.message().to_owned()),
+            };
+            NodeFigures {
+                name: name.to_owned(),
+                figures,
+            }
+        });
+        join_all(asked.collect()).await
     }
 }
 

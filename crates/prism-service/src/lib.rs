@@ -10,24 +10,33 @@
 #![forbid(unsafe_code)]
 #![expect(async_fn_in_trait, reason = "all of it runs on one thread")]
 
+mod access_log;
 mod answer;
+mod audit;
 mod counters;
 mod date;
 mod io;
 mod join;
 mod link;
+mod observe;
 mod orders;
 mod peers;
 mod request;
 mod request_body;
 mod service;
+mod spans;
 
+pub use access_log::{AccessLog, request_id_text};
 pub use answer::{send, set};
+pub use audit::{Action, Actor, AuditLog};
 pub use counters::RequestCounters;
 pub use date::DateCache;
 pub use io::{Input, Io};
 pub use join::join_all;
 pub use link::Link;
+pub use observe::{
+    About, AnswerKind, Answered, BUCKETS_S, Durations, Requests, RequestsOfThread, Tallies, Tally,
+};
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
@@ -36,3 +45,4 @@ pub use peers::{
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
 pub use service::{Fault, Route, Service, Subject};
+pub use spans::{RequestSpan, Spans, span_below, span_of_request, trace_of};

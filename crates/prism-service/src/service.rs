@@ -5,7 +5,7 @@ use std::io;
 use prism_http::{BodyError, Exchange, HeadError, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
 
-use crate::{Io, Request};
+use crate::{About, Io, Request};
 
 /// Which nodes answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +102,9 @@ pub trait Service: 'static {
 
     /// The verification of a request, for the node that answers it.
     fn vouch(&self, meaning: &Self::Meaning) -> Verified;
+
+    /// The facts of a request for logs and metrics.
+    fn about<'m>(&self, meaning: &'m Self::Meaning) -> About<'m>;
 
     /// The object that a request reads, if its answer may be short.
     fn subject<'m>(&self, meaning: &'m Self::Meaning) -> Option<Subject<'m>>;

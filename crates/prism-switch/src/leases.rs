@@ -397,6 +397,11 @@ impl Leases {
         self.answers.notify_waiters();
     }
 
+    /// The addresses of the nodes that have a lease, or whose lease has just ended.
+    pub fn living(&self) -> HashSet<IpAddr> {
+        self.alive().nodes
+    }
+
     /// The nodes that live, and the ones that take new clients and place objects as most do.
     pub(crate) fn alive(&self) -> Alive {
         let table = self.table();

@@ -1,7 +1,7 @@
 //! Reads a switch from any process, through its pins.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -109,6 +109,13 @@ impl SwitchView {
                 }
             }
         }))
+    }
+
+    /// The number of flows, tombstones included. Reads the key of each.
+    pub fn count_flows(&self) -> Result<u64, KernelError> {
+        let list = File::open(self.dir.join(FLOW_LIST));
+        let copied = list.and_then(|mut list| io::copy(&mut list, &mut io::sink()));
+        Ok(copied.map_err(kernel(READ_LIST))? / FLOW_KEY_BYTES as u64)
     }
 
     /// One flow.

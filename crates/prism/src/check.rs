@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 use prism_cluster::MinReplicas;
 use prism_config::{Config, Node};
 
+use crate::node::spans_fault;
+
 /// Check a configuration file.
 ///
 /// Prints what the file describes, or each fault in it: the field, the fault, and
@@ -44,6 +46,7 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         faults.push(format!("switch.key_file: {error}"));
     }
     let Some(node) = node else { return Ok(faults) };
+    faults.extend(spans_fault(&config.trace));
     let named = !config.s3.credentials_file.as_os_str().is_empty();
     if let Some(error) = named.then(|| config.s3.load_credentials().err()).flatten() {
         faults.push(format!("s3.credentials_file: {error}"));

@@ -7,6 +7,7 @@ mod docs_tests;
 mod doctor;
 mod log;
 mod node;
+mod observe;
 mod pki;
 mod random;
 mod serve;

@@ -8,19 +8,26 @@
 
 mod admin;
 mod leave;
+mod metrics;
+mod pages;
 mod run;
 mod server;
+mod spans;
+mod state;
 mod worker;
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use prism_config::Config;
 use prism_membership::Cluster;
 use prism_replicas::saved_state;
 
 pub(crate) use self::run::until_stopped;
 pub(crate) use self::server::{Server, open_store};
+pub(crate) use self::spans::fault as spans_fault;
 use crate::check;
+use crate::observe::bind;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Debug, clap::Args)]
@@ -38,9 +45,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
     check::node(&config, &args.node)?;
+    if let Some(fault) = spans_fault(&config.trace) {
+        bail!(fault);
+    }
     // The store is opened first, because it has saved the cluster's last state.
     let store = open_store(&config, &args.node)?;
     let testimony = store.as_ref().map(saved_state::read).transpose()?;
     let cluster = Cluster::open(&config, &args.node, testimony)?;
-    until_stopped(Server::open(config, &args.node, cluster, store)?, || {})
+    let listener = config
+        .admin
+        .listen
+        .map(|address| bind(address, "admin.listen"));
+    let listener = listener.transpose()?;
+    let server = Server::open(config, &args.node, cluster, store)?;
+    until_stopped(server, listener, || {})
 }

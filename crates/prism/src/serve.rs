@@ -8,13 +8,14 @@ mod credentials;
 mod dir;
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 
 use crate::node::{Server, open_store, until_stopped};
+use crate::observe::bind;
 use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
@@ -50,6 +51,13 @@ pub(crate) struct Args {
     /// Free bytes of the disk that writes leave.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     reserve_bytes: u64,
+    /// Address and port for metrics and health over HTTP [default: 127.0.0.1:9464, if it is
+    /// free].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    admin_listen: Option<SocketAddr>,
+    /// File of the access log, a line of JSON for each request; "stdout" for standard output.
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
     /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
@@ -74,10 +82,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
     let address = free_address(args.listen)?;
     config.service.address = address;
+    let listener = admin_listener(args.admin_listen)?;
+    let admin = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    config.service.cors_origins = admin.iter().flat_map(origins).collect();
     let server = Server::open(config, NAME, cluster, store)?;
-    until_stopped(server, || {
+    until_stopped(server, listener, || {
+        let introduction = Introduction {
+            args,
+            address,
+            admin,
+            user: &user,
+            file: file.as_deref(),
+        };
         // A closed standard output is no error.
-        let _ = introduce(args, address, &user, file.as_deref());
+        let _ = introduction.print();
     })
 }
 
@@ -91,6 +109,7 @@ fn configuration(args: &Args) -> Config {
     config.store.quota_bytes = args.quota_bytes;
     config.store.reserve_bytes = args.reserve_bytes;
     config.log.level.clone_from(&args.log);
+    config.log.access = args.access_log.clone().unwrap_or_default();
     config.admin.socket_dir.clone_from(&args.dir);
     config.nodes.push(prism_config::Node {
         name: NAME.into(),
@@ -104,6 +123,21 @@ fn configuration(args: &Args) -> Config {
         ..prism_config::Node::default()
     });
     config
+}
+
+/// Listens on the wanted address, or on the default one if that is free.
+fn admin_listener(wanted: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+    match (wanted, Config::default().admin.listen) {
+        (Some(wanted), _) => bind(wanted, "--admin-listen").map(Some),
+        (None, Some(default)) => Ok(bind(default, "--admin-listen").ok()),
+        (None, None) => Ok(None),
+    }
+}
+
+/// The origins that a browser may send for the page at this address.
+fn origins(admin: &SocketAddr) -> Vec<String> {
+    let named = format!("http://localhost:{}", admin.port());
+    vec![format!("http://{admin}"), named]
 }
 
 /// The address with a free port. The node's threads share theirs (`SO_REUSEPORT`), and
@@ -120,47 +154,59 @@ fn free_address(wanted: SocketAddrV4) -> anyhow::Result<SocketAddrV4> {
     Ok(SocketAddrV4::new(*wanted.ip(), port))
 }
 
-/// Prints the address, the key, and commands to paste.
-fn introduce(
-    args: &Args,
+/// The facts that a user needs at the start.
+struct Introduction<'a> {
+    args: &'a Args,
     address: SocketAddrV4,
-    user: &Credential,
-    file: Option<&Path>,
-) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    let (dir, region) = (args.dir.display(), &args.region);
-    write!(
-        out,
-        "Serving {dir} at http://{address}\n\n  \
-         export AWS_ENDPOINT_URL=http://{address}\n  \
-         export AWS_DEFAULT_REGION={region}\n"
-    )?;
-    let Credential {
-        access_key,
-        secret_key,
-    } = user;
-    match file {
-        None => {
-            writeln!(
-                out,
-                "  (with the access key {access_key:?} of the environment)"
-            )?;
+    admin: Option<SocketAddr>,
+    user: &'a Credential,
+    /// The file with the access key; `None` if the environment has it.
+    file: Option<&'a Path>,
+}
+
+impl Introduction<'_> {
+    /// Prints the addresses, the key, and commands to paste.
+    fn print(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        let (dir, region) = (self.args.dir.display(), &self.args.region);
+        let address = self.address;
+        writeln!(out, "Serving {dir} at http://{address}")?;
+        if let Some(admin) = self.admin {
+            writeln!(out, "A page for a browser is at http://{admin}")?;
         }
-        Some(path) => {
-            writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
-            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={secret_key}")?;
-            writeln!(out, "  (kept in {})", path.display())?;
+        write!(
+            out,
+            "\n  \
+             export AWS_ENDPOINT_URL=http://{address}\n  \
+             export AWS_DEFAULT_REGION={region}\n"
+        )?;
+        let Credential {
+            access_key,
+            secret_key,
+        } = self.user;
+        match self.file {
+            None => {
+                writeln!(
+                    out,
+                    "  (with the access key {access_key:?} of the environment)"
+                )?;
+            }
+            Some(path) => {
+                writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
+                writeln!(out, "  export AWS_SECRET_ACCESS_KEY={secret_key}")?;
+                writeln!(out, "  (kept in {})", path.display())?;
+            }
         }
+        let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";
+        let curl = format!("curl --aws-sigv4 aws:amz:{region}:s3 -u {user}");
+        write!(
+            out,
+            "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
+             {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file\n  \
+             {curl} $AWS_ENDPOINT_URL/first/file\n  \
+             aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
+             Ctrl-C ends it.\n"
+        )?;
+        out.flush()
     }
-    let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";
-    let curl = format!("curl --aws-sigv4 aws:amz:{region}:s3 -u {user}");
-    write!(
-        out,
-        "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
-         {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file\n  \
-         {curl} $AWS_ENDPOINT_URL/first/file\n  \
-         aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
-         Ctrl-C ends it.\n"
-    )?;
-    out.flush()
 }

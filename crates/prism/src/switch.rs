@@ -1,7 +1,9 @@
 //! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass through
 //! this process, and go on while it is away.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+mod pages;
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +18,9 @@ use prism_switch::{
 };
 use tokio::sync::watch;
 
-use prism_membership::{Directory, observe};
+use prism_membership::{Directory, observe as observe_cluster};
+
+use crate::observe::{self, Pages, bind};
 
 /// The tenant of the one cluster of this switch.
 const TENANT: u32 = 1;
@@ -61,12 +65,36 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         settings.key_id,
         ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
     ));
-    let observed = config.cluster.etcd.as_ref().map(|_| observe(&config));
+    let observed = config
+        .cluster
+        .etcd
+        .as_ref()
+        .map(|_| observe_cluster(&config));
     let observed = observed.transpose()?;
     let news = observed.as_ref().map(|observed| observed.directory.clone());
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.into();
-    serve(pauses.clone(), control, leases.clone(), news)?;
+    let listener = config.admin.switch_listen;
+    let listener = listener
+        .map(|address| bind(address, "admin.switch_listen"))
+        .transpose()?;
+    let (known, at_start) = (news.clone(), Arc::new(directory.clone()));
+    let pages = pages::pages(pages::Subject {
+        pin_dir: settings.pin_dir.clone(),
+        max_flows: settings.max_flows,
+        leases: leases.clone(),
+        directory: Box::new(move || match &known {
+            Some(known) => known.borrow().clone(),
+            None => at_start.clone(),
+        }),
+    });
+    serve(
+        pauses.clone(),
+        control,
+        leases.clone(),
+        news,
+        listener.map(|listener| (listener, pages)),
+    )?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause) {
@@ -143,10 +171,18 @@ fn switch_config(
         node(host.address.into(), TENANT, Roles { frontend, backend })
     });
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
-    // backends also need etcd.
+    // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
     let own = other((*settings.control.ip()).into());
-    let etcd = etcd_addresses(config).into_iter().map(other);
+    let scrapers = config
+        .admin
+        .scrapers
+        .iter()
+        .map(|address| (*address).into());
+    let others = etcd_addresses(config)
+        .into_iter()
+        .chain(scrapers)
+        .map(other);
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
     let addresses = std::iter::once(config.service.address).chain(config.tls_address());
     let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
@@ -162,7 +198,7 @@ fn switch_config(
         xdp: settings.mode == HookMode::Xdp,
         control: settings.control,
         services: services.collect(),
-        nodes: etcd.chain(nodes).chain([own]).collect(),
+        nodes: others.chain(nodes).chain([own]).collect(),
         senders: vec![SenderConfig {
             key_id: settings.key_id,
             key,
@@ -180,6 +216,7 @@ fn serve(
     control: SocketAddr,
     leases: Arc<Leases>,
     news: Option<watch::Receiver<Arc<Directory>>>,
+    admin: Option<(TcpListener, Arc<Pages>)>,
 ) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
@@ -199,9 +236,16 @@ fn serve(
                 let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
                     return;
                 };
+                let show_pages = async {
+                    match admin {
+                        Some((listener, pages)) => observe::serve(listener, pages).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
+                    () = show_pages => {}
                     () = supervise("leases", async || grant(control, leases.clone()).await) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }

@@ -56,6 +56,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         builds.map(|(name, program)| Variant {
             name,
             case: Case::default().with("way", *way),
+            is_watched: false,
             kind: Kind {
                 relay_up_to: *relay_up_to,
                 program,

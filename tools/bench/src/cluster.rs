@@ -22,6 +22,7 @@ use super::client::{self, Trust};
 use super::load::{self, Load, Places};
 use super::network::Network;
 use super::objects::{Object, Objects};
+use super::observed::OpenPage;
 use super::plan::Kind;
 use super::processes::{cpu_of_client, cpu_of_family, memory_of_family};
 use super::rows::Values;
@@ -84,6 +85,11 @@ impl Cluster {
     /// to end.
     pub(crate) fn up(network: &Network, kind: &Kind<'_>, cancel: Arc<AtomicBool>) -> Result<Self> {
         start::up(network, kind, cancel)
+    }
+
+    /// Opens a page that shows Prism's nodes.
+    pub(crate) fn open_page(&self) -> Result<OpenPage> {
+        OpenPage::open(self.prism.command("fe0", "curl")?)
     }
 
     /// The lab of Prism.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Options of `prism-lab bench crossover` and `builds`.
+/// Options of `prism-lab bench crossover`, `builds` and `observed`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
     /// Sizes of objects: bytes, or with K or M.
@@ -67,6 +67,8 @@ pub(crate) struct Common {
 pub(crate) struct Variant<'v> {
     pub(crate) name: &'static str,
     pub(crate) case: Case,
+    /// A page is open that shows it.
+    pub(crate) is_watched: bool,
     pub(crate) kind: Kind<'v>,
 }
 
@@ -91,7 +93,7 @@ impl Common {
             system: System::Prism,
             cluster,
             case: variant.case.clone(),
-            what: (),
+            what: variant.is_watched,
         });
         let plan = Plan {
             sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
@@ -99,7 +101,12 @@ impl Common {
             entries: entries.collect(),
             ..Plan::new(summary, &self.network, &self.options)
         };
-        plan.run(|asked| asked.wrk(&asked.gets()))
+        plan.run(|asked| {
+            let page = asked.what.then(|| asked.cluster.open_page()).transpose()?;
+            let values = asked.wrk(&asked.gets());
+            drop(page);
+            values
+        })
     }
 }
 
@@ -108,6 +115,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let variants = WAYS.map(|(name, relay_up_to)| Variant {
         name,
         case: Case::default(),
+        is_watched: false,
         kind: Kind {
             relay_up_to,
             ..Kind::new(&[System::Prism])

@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, System};
 use crate::network::Network;
 use crate::objects::Objects;
+use crate::observed::{unwatched, watched};
 use crate::plan::Kind;
 use crate::stats::Stats;
 use crate::summary::{Summary, column};
@@ -85,6 +86,9 @@ pub(crate) struct Args {
     /// The program `prism` to measure [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     prism: Option<PathBuf>,
+    /// With an access log and an open page, as in `prism-lab bench observed`.
+    #[arg(long)]
+    observed: bool,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -165,34 +169,43 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The change of the configuration for a mode and a method.
-fn configure(mode: HandOffMode, method: HandOffMethod) -> fn(&mut Config) {
+fn configure<const OBSERVED: bool>(mode: HandOffMode, method: HandOffMethod) -> fn(&mut Config) {
     use HandOffMethod::{Freeze, TwoPhase};
     use HandOffMode::{Direct, Return};
     match (mode, method) {
-        (Direct, Freeze) => |config| set(config, Direct, Freeze),
-        (Direct, TwoPhase) => |config| set(config, Direct, TwoPhase),
-        (Return, Freeze) => |config| set(config, Return, Freeze),
-        (Return, TwoPhase) => |config| set(config, Return, TwoPhase),
+        (Direct, Freeze) => |config| set::<OBSERVED>(config, Direct, Freeze),
+        (Direct, TwoPhase) => |config| set::<OBSERVED>(config, Direct, TwoPhase),
+        (Return, Freeze) => |config| set::<OBSERVED>(config, Return, Freeze),
+        (Return, TwoPhase) => |config| set::<OBSERVED>(config, Return, TwoPhase),
     }
 }
 
-fn set(config: &mut Config, mode: HandOffMode, method: HandOffMethod) {
+fn set<const OBSERVED: bool>(config: &mut Config, mode: HandOffMode, method: HandOffMethod) {
     config.service.hand_off = mode;
     config.service.hand_off_method = method;
+    match OBSERVED {
+        true => watched(config),
+        false => unwatched(config),
+    }
 }
 
 fn measure(args: &Args, mode: HandOffMode) -> Result<Mode> {
     let network = Network::unshaped(2, args.tls)?;
     let kind = Kind {
         program: args.prism.as_deref(),
-        configure: configure(mode, args.method()),
+        configure: match args.observed {
+            true => configure::<true>(mode, args.method()),
+            false => configure::<false>(mode, args.method()),
+        },
         ..Kind::moving(&[System::Prism])
     };
     let cluster = Cluster::up(&network, &kind, Arc::default())?;
+    let page = args.observed.then(|| cluster.open_page()).transpose()?;
     let Measured {
         cycles,
         requests_us,
     } = load_and_trace(args, &cluster, mode)?;
+    drop(page);
     let label = match mode {
         HandOffMode::Direct => "direct",
         HandOffMode::Return => "return",

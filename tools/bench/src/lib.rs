@@ -22,6 +22,7 @@ mod long_path;
 mod memory;
 mod network;
 mod objects;
+mod observed;
 mod openssl;
 mod plan;
 mod popularity;
@@ -59,6 +60,7 @@ enum Command {
     Hashes(crate::hashes::Args),
     Latency(crate::latency::Args),
     LongPath(crate::long_path::Args),
+    Observed(crate::observed::Args),
     /// Measure YCSB's requests, with each object on one backend.
     ///
     /// Reads alone and with writes among them, for several distributions of popularity. Needs root and `wrk` (`scripts/setup.sh bench`).
@@ -98,6 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Hashes(args) => crate::hashes::run(args),
         Command::Latency(args) => crate::latency::run(args),
         Command::LongPath(args) => crate::long_path::run(args),
+        Command::Observed(args) => crate::observed::run(args),
         Command::Partitioned(args) => crate::ycsb::partitioned(args),
         Command::Replicated(args) => crate::ycsb::replicated(args),
         Command::Report(args) => crate::report::run(&args),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch};
@@ -19,6 +20,10 @@ use crate::tool::{in_namespace, run};
 /// Ports of etcd.
 pub(crate) const ETCD_PORT: u16 = 2379;
 const ETCD_PEER_PORT: u16 = 2380;
+/// The port of each node's metrics.
+pub(crate) const METRICS_PORT: u16 = 9464;
+/// The port of the same pages of the agent of the switch.
+const SWITCH_METRICS_PORT: u16 = 9465;
 /// The speed of a link without a limit: more than processors can send.
 const UNSHAPED_MBIT_S: u32 = 1_000_000;
 
@@ -101,6 +106,10 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.peers.cert_dir = directory.join("pki");
     config.s3.credentials_file = directory.join("credentials.toml");
     config.admin.socket_dir = directory.join("admin");
+    config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
+    // The switch's host may read all metrics.
+    config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
+    config.admin.scrapers = plan.servers().map(|link| link.gateway).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config

@@ -209,3 +209,38 @@ fn secrets_must_be_private_and_well_formed() {
     let error = config.s3.load_credentials().unwrap_err();
     assert!(!error.to_string().contains("hush"), "{error}");
 }
+
+#[test]
+fn spans_go_to_a_url_or_nowhere() {
+    let with = |trace: &str| GOOD.to_owned() + "[trace]\n" + trace;
+    let sent = |url: &str| with(&format!("otlp = \"{url}\"\nsample_per_million = 1000000\n"));
+    for url in [
+        "http://127.0.0.1:4318/v1/traces",
+        "http://collector.example/v1/traces",
+        "http://[2001:db8::1]:4318/v1/traces",
+        "http://[2001:db8::1]/",
+    ] {
+        let read = Config::from_toml(&sent(url)).unwrap();
+        assert_eq!(
+            (read.trace.otlp.as_str(), read.trace.is_sent()),
+            (url, true)
+        );
+    }
+    for url in [
+        "127.0.0.1:4318",
+        "http://127.0.0.1:4318",
+        "https://127.0.0.1:4318/v1/traces",
+        "http:///v1/traces",
+        "http://127.0.0.1:70000/v1/traces",
+        "http://user@host/v1/traces",
+        "http://host/v1 traces",
+    ] {
+        assert_eq!(fields(&sent(url)), ["trace.otlp"], "{url:?}");
+    }
+    let samples = |count: &str| fields(&with(&format!("sample_per_million = {count}\n")));
+    assert!(Config::from_toml(&with("sample_per_million = 0\n")).is_ok());
+    // Traces that begin have to go somewhere.
+    assert_eq!(samples("1"), ["trace.sample_per_million"]);
+    let url = "otlp = \"http://h/v1/traces\"\nsample_per_million = 1000001\n";
+    assert_eq!(fields(&with(url)), ["trace.sample_per_million"]);
+}

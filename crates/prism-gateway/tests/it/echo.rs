@@ -4,7 +4,7 @@ use std::io;
 
 use prism_http::{Exchange, Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Policy, Verified};
-use prism_service::{Fault, Io, Request, Route, Service, Subject, send};
+use prism_service::{About, Fault, Io, Request, Route, Service, Subject, send};
 
 /// Longest body, in bytes.
 const MAX_BODY_BYTES: u64 = 1 << 10;
@@ -59,9 +59,15 @@ impl Service for Echo {
 
     fn vouch(&self, (): &()) -> Verified {
         Verified {
+            request_id: 0,
+            trace: None,
             caller: Caller::Anonymous(Policy::NotAsked),
             body: Body::Unsaid,
         }
+    }
+
+    fn about<'m>(&self, (): &'m ()) -> About<'m> {
+        About::UNKNOWN
     }
 
     fn subject<'m>(&self, (): &'m ()) -> Option<Subject<'m>> {

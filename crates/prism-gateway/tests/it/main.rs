@@ -13,7 +13,7 @@ use prism_config::Config;
 use prism_gateway::{Gateway, Parts, Shared};
 use prism_handoff::{Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
 use prism_http::{Limits, ResponseHead};
-use prism_service::{Link, Orders, Peers, RequestCounters};
+use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
@@ -62,6 +62,7 @@ fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
             ..prism_config::Node::default()
         };
         let parts = Parts {
+            requests: Arc::<Requests>::default(),
             config: Arc::new(Config::default()),
             process,
             counters: given,

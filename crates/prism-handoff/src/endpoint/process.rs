@@ -13,6 +13,7 @@ use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::health::Health;
 use crate::leavers::Leavers;
+use crate::moves::Moves;
 use crate::newcomers::NewcomerTable;
 use crate::trace::Trace;
 
@@ -26,6 +27,8 @@ pub struct Process {
     pub counters: Arc<Counters>,
     /// Steps of recent hand-offs.
     pub trace: Trace,
+    /// The connections that have moved to others.
+    pub moves: Moves,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
     pub(crate) leavers: Leavers,

@@ -224,7 +224,7 @@ impl Shared {
             context: Vec::new(),
             io_timeout: DEFAULT_IO_TIMEOUT,
             read_bytes: 0,
-            has_written: false,
+            wrote_at: None,
             moves: 0,
             newcomer: None,
             shared: self.clone(),

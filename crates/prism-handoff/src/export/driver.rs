@@ -28,7 +28,7 @@ use crate::endpoint::Shared;
 use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
-use crate::trace::{Record, Step};
+use crate::trace::{Ended, Record, Step};
 
 pub(super) struct Driver<'s> {
     pub(super) shared: &'s Rc<Shared>,
@@ -67,14 +67,16 @@ impl Driver<'_> {
                 } => {
                     // A block is not repeated for a dead connection: the flow may be that
                     // of the client's next one.
-                    if std::mem::replace(&mut steered, true)
-                        && command.ops.has(Ops::BLOCK)
-                        && !is_alive(&socket)
-                    {
+                    let blocks = command.ops.has(Ops::BLOCK);
+                    if std::mem::replace(&mut steered, true) && blocks && !is_alive(&socket) {
                         return self.finish(socket, Outcome::Lost);
                     }
                     let outcome = self.control.call(command, deadline_ns).await;
-                    self.record.mark(Step::Blocked);
+                    // The command that takes a frozen connection back blocks nothing.
+                    if blocks {
+                        self.record.mark(Step::Blocked);
+                        self.record.is_blocked_by_switch = true;
+                    }
                     Event::Steered(outcome)
                 }
                 Action::Save => {
@@ -269,6 +271,7 @@ impl Driver<'_> {
     }
 
     fn finish(mut self, socket: Socket, outcome: Outcome) -> Result<Exported, Kept> {
+        let name = name_of(&outcome);
         let ended = match outcome {
             Outcome::Kept {
                 epoch,
@@ -283,7 +286,12 @@ impl Driver<'_> {
             Outcome::Lost => self.leave(socket, Exported::Lost),
             Outcome::Unknown => self.leave(socket, Exported::Unknown),
         };
-        self.shared.process.trace.push(self.record);
+        self.shared.process.trace.push(&Ended {
+            record: &self.record,
+            peer: self.channel.as_ref().map_or("", |channel| &channel.peer),
+            context: self.context,
+            outcome: name,
+        });
         ended
     }
 
@@ -351,6 +359,16 @@ impl Driver<'_> {
             // A new socket has no key.
             _ => Ok(()),
         }
+    }
+}
+
+/// The outcome as observers get it.
+const fn name_of(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Kept { .. } | Outcome::Untouched { .. } => "kept",
+        Outcome::Moved => "moved",
+        Outcome::Lost => "lost",
+        Outcome::Unknown => "unknown",
     }
 }
 

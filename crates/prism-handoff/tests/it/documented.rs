@@ -213,10 +213,18 @@ fn preamble(example: &Example) {
         panic!("{preamble:?} has no access key");
     };
     assert_eq!(preamble.verified.body, Body::Unsaid);
-    let most_bytes = preamble.most_bytes.unwrap();
+    let (most_bytes, trace) = (
+        preamble.most_bytes.unwrap(),
+        preamble.verified.trace.unwrap(),
+    );
     let flags = u8::from(preamble.alone) | 2;
     let fields = [
         ("flags", flags.to_string()),
+        ("request", format!("{:016X}", preamble.verified.request_id)),
+        (
+            "trace",
+            format!("{:032x}", u128::from_be_bytes(trace.bytes())),
+        ),
         ("caller", format!("the access key {access_key}")),
         ("body", "nothing".to_owned()),
         ("most_bytes", most_bytes.to_string()),

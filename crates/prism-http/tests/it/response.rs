@@ -14,6 +14,7 @@ fn exchange(method: &Method, version: Version, keep_alive: bool) -> Exchange<'_>
         keep_alive,
         date: DATE,
         extra: None,
+        noted: None,
     }
 }
 
@@ -160,6 +161,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
     extra.append("Content-Length", "7").unwrap();
     let varied = Exchange {
         extra: Some(&extra),
+        noted: None,
         ..exchange(&method, Version::Http11, true)
     };
     let mut out = Vec::new();

@@ -126,6 +126,8 @@ impl Server {
         let mut io = MemoryIo::sending([body, b"GET /next"].concat());
         let work = async {
             let verified = Verified {
+                request_id: 1,
+                trace: None,
                 caller,
                 body: Body::Unsaid,
             };
@@ -154,6 +156,8 @@ impl Server {
     pub(crate) fn route(&self, start: &str) -> Route {
         let mut head = head_of(start, &[], 0);
         let verified = Verified {
+            request_id: 1,
+            trace: None,
             caller: Caller::AccessKey(USER.into()),
             body: Body::Unsaid,
         };

@@ -17,9 +17,13 @@ pub(crate) fn every_form() -> Vec<Verified> {
         bodies.extend([None, Some(seed)].map(|seed| Body::Chunks { trailer, seed }));
     }
     let all = callers.iter().flat_map(|caller| {
-        bodies.iter().map(|body| Verified {
-            caller: caller.clone(),
-            body: body.clone(),
+        bodies.iter().flat_map(|body| {
+            [None, TraceId::new([3; 16])].map(|trace| Verified {
+                request_id: 0x0123_4567_89ab_cdef,
+                trace,
+                caller: caller.clone(),
+                body: body.clone(),
+            })
         })
     });
     all.collect()
@@ -48,9 +52,26 @@ fn every_form_round_trips_and_is_whole_or_refused() {
 fn nothing_is_not_taken_for_an_anonymous_caller() {
     assert!(Verified::decode(&[]).is_err());
     assert!(Verified::decode(&[0]).is_err());
-    assert!(Verified::decode(&[VERSION, 0, BODY_UNSAID]).is_err());
-    assert!(Verified::decode(&[VERSION, CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
-    assert!(Verified::decode(&[VERSION + 1, CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+    let with = |version, rest: &[u8]| {
+        let bytes = [&[version][..], &[0; 8], &[NOT_TRACED], rest].concat();
+        Verified::decode(&bytes)
+    };
+    assert!(with(VERSION, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_ok());
+    assert!(with(VERSION, &[0, BODY_UNSAID]).is_err());
+    assert!(with(VERSION, &[CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
+    assert!(with(VERSION + 1, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+}
+
+#[test]
+fn a_trace_of_zeros_is_refused() {
+    let with = |trace: [u8; 16]| {
+        let rest = [CALLER_NOT_ASKED, BODY_UNSAID];
+        let bytes = [&[VERSION][..], &[0; 8], &[TRACED], &trace, &rest].concat();
+        Verified::decode(&bytes)
+    };
+    assert!(with([1; 16]).is_ok());
+    let refused = DecodeError::Invalid("identifier of the trace");
+    assert_eq!(with([0; 16]), Err(refused));
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::{BucketName, ObjectKey};
 pub enum Operation {
     /// `GET /`.
     ListBuckets,
+    /// `OPTIONS /`, or of a bucket if the service's own rules allow it.
+    Preflight,
     /// An operation on a bucket.
     Bucket(BucketName, BucketOperation),
     /// An operation on an object, or on an upload of one.

@@ -59,6 +59,7 @@ fn of_service(method: &Method, query: &Query) -> Operation {
     }
     match method {
         Method::Get => Operation::ListBuckets,
+        Method::Options => Operation::Preflight,
         _ => unsupported(format!("{method} of the service")),
     }
 }

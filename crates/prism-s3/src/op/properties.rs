@@ -1,6 +1,6 @@
 //! The properties of each operation: who may be allowed it, and whether it moves data.
 
-use super::{BucketOperation, ObjectOperation, ObjectRef, Operation};
+use super::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};
 use crate::{BucketName, Code, S3Error};
 
 impl Operation {
@@ -17,6 +17,34 @@ impl Operation {
         match self {
             Self::Bucket(bucket, _) => Some(bucket),
             Self::Object(object, _) => Some(&object.bucket),
+            _ => None,
+        }
+    }
+
+    /// The name of the operation in Amazon's API.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::ListBuckets => "ListBuckets",
+            Self::Preflight => "Preflight",
+            Self::Bucket(_, operation) => operation.name(),
+            Self::Object(_, operation) => operation.name(),
+            Self::Unsupported { .. } => "Unsupported",
+        }
+    }
+
+    /// The version of an object that the operation names.
+    pub fn version(&self) -> Option<&str> {
+        use ObjectOperation as Op;
+        let Self::Object(_, operation) = self else {
+            return None;
+        };
+        match operation {
+            Op::Get(read) | Op::Head(read) => read.version.as_deref(),
+            Op::GetAttributes(attributes) => attributes.version.as_deref(),
+            Op::Delete { version, .. }
+            | Op::GetTagging { version }
+            | Op::PutTagging { version }
+            | Op::DeleteTagging { version } => version.as_deref(),
             _ => None,
         }
     }
@@ -40,14 +68,38 @@ impl Operation {
 
     /// Whether anonymous callers may be allowed this.
     pub(crate) const fn may_be_anonymous(&self) -> bool {
-        !self.actions().is_empty() || matches!(self, Self::Bucket(_, BucketOperation::Preflight))
+        !self.actions().is_empty() || self.is_preflight()
+    }
+
+    /// Whether the operation changes a bucket itself, and not objects in it.
+    pub const fn changes_bucket(&self) -> bool {
+        use BucketOperation as Op;
+        matches!(
+            self,
+            Self::Bucket(
+                _,
+                Op::Create
+                    | Op::Delete
+                    | Op::PutVersioning
+                    | Op::PutDocument(_)
+                    | Op::DeleteDocument(_)
+            )
+        )
+    }
+
+    /// Whether a browser asks what a web page may do.
+    pub const fn is_preflight(&self) -> bool {
+        matches!(
+            self,
+            Self::Preflight | Self::Bucket(_, BucketOperation::Preflight)
+        )
     }
 
     /// The actions that a policy must allow to everybody, if it can allow this operation.
     /// A version takes other actions, which no policy here can allow.
     pub(crate) fn actions_for_everybody(&self) -> Option<&'static [&'static str]> {
         let actions = self.actions();
-        (!actions.is_empty() && !self.names_version()).then_some(actions)
+        (!actions.is_empty() && self.version().is_none()).then_some(actions)
     }
 
     /// The actions that everybody must be allowed for an anonymous caller to do this. With
@@ -66,15 +118,50 @@ impl Operation {
             _ => &[],
         }
     }
+}
 
-    /// Whether the operation reads a version that it names.
-    const fn names_version(&self) -> bool {
-        use ObjectOperation::{Get, GetAttributes, GetTagging, Head};
+impl BucketOperation {
+    const fn name(&self) -> &'static str {
         match self {
-            Self::Object(_, Get(read) | Head(read)) => read.version.is_some(),
-            Self::Object(_, GetAttributes(attributes)) => attributes.version.is_some(),
-            Self::Object(_, GetTagging { version }) => version.is_some(),
-            _ => false,
+            Self::Create => "CreateBucket",
+            Self::Delete => "DeleteBucket",
+            Self::Head => "HeadBucket",
+            Self::GetLocation => "GetBucketLocation",
+            Self::GetVersioning => "GetBucketVersioning",
+            Self::PutVersioning => "PutBucketVersioning",
+            Self::GetDocument(Document::Cors) => "GetBucketCors",
+            Self::PutDocument(Document::Cors) => "PutBucketCors",
+            Self::DeleteDocument(Document::Cors) => "DeleteBucketCors",
+            Self::GetDocument(Document::Policy) => "GetBucketPolicy",
+            Self::PutDocument(Document::Policy) => "PutBucketPolicy",
+            Self::DeleteDocument(Document::Policy) => "DeleteBucketPolicy",
+            Self::ListObjects(_) => "ListObjects",
+            Self::ListVersions(_) => "ListObjectVersions",
+            Self::ListUploads(_) => "ListMultipartUploads",
+            Self::DeleteObjects => "DeleteObjects",
+            Self::Preflight => "Preflight",
+        }
+    }
+}
+
+impl ObjectOperation {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Put(_) => "PutObject",
+            Self::Copy(_) => "CopyObject",
+            Self::Get(_) => "GetObject",
+            Self::Head(_) => "HeadObject",
+            Self::Delete { .. } => "DeleteObject",
+            Self::GetAttributes(_) => "GetObjectAttributes",
+            Self::GetTagging { .. } => "GetObjectTagging",
+            Self::PutTagging { .. } => "PutObjectTagging",
+            Self::DeleteTagging { .. } => "DeleteObjectTagging",
+            Self::CreateUpload(_) => "CreateMultipartUpload",
+            Self::UploadPart(_) => "UploadPart",
+            Self::CopyPart(_) => "UploadPartCopy",
+            Self::ListParts(_) => "ListParts",
+            Self::CompleteUpload(_) => "CompleteMultipartUpload",
+            Self::AbortUpload { .. } => "AbortMultipartUpload",
         }
     }
 }

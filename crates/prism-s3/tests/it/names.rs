@@ -5,6 +5,7 @@ use prism_s3::{BucketOperation as Bucket, Document, ObjectOperation as Object, O
 pub(crate) fn name(operation: &Operation) -> &'static str {
     match operation {
         Operation::ListBuckets => "ListBuckets",
+        Operation::Preflight => "Preflight of the service",
         Operation::Bucket(_, operation) => of_bucket(operation),
         Operation::Object(_, operation) => of_object(operation),
         Operation::Unsupported { .. } => "Unsupported",

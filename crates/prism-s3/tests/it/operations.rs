@@ -34,6 +34,7 @@ fn describe(operation: &Operation) -> String {
 fn requests_become_operations() {
     let rows = [
         ("GET /", "", "ListBuckets"),
+        ("OPTIONS /", "", "Preflight of the service"),
         ("GET /?x-id=ListBuckets", "", "ListBuckets"),
         ("PUT /bkt", "", "CreateBucket bkt"),
         ("PUT /bkt/", "", "CreateBucket bkt"),

@@ -91,7 +91,8 @@ fn add(
     config.in_etcd(async |etcd| {
         let is_new = Condition::Absent(etcd.keys.path(&Key::User(&user.access_key)));
         let put = etcd.keys.put_user(&user)?;
-        let added = etcd.client.change(&[is_new], &[put]).await?;
+        let (action, key) = ("credentials add", &user.access_key);
+        let added = etcd.change(action, key, &[is_new], &[put]).await?;
         if !added {
             bail!(
                 "the user {0} exists, and its secret key was not changed; to change it, run \
@@ -116,7 +117,11 @@ fn remove(config: &ConfigFile, access_key: &str) -> anyhow::Result<()> {
         let entry = entry.with_context(|| format!("there is no user {access_key}"))?;
         let unchanged = Condition::At(path.clone(), entry.mod_revision);
         let delete = Change::Delete(path);
-        match etcd.client.change(&[unchanged], &[delete]).await? {
+        let action = "credentials remove";
+        let removed = etcd
+            .change(action, access_key, &[unchanged], &[delete])
+            .await?;
+        match removed {
             true => Ok(()),
             false => bail!("another command has just changed {access_key}; try again"),
         }

@@ -82,9 +82,10 @@ fn wish(
         let wish = make(&known, state)?;
         let wish = Placing::new(wish.members, wish.replicas)?;
         let put = etcd.keys.put(&Key::Wish, &wish)?;
-        etcd.client.change(&[], &[put]).await?;
         let members = names(wish.members.iter());
         let replicas = wish.replicas;
+        let subject = format!("members {members}; replicas {replicas}");
+        etcd.change("placing", &subject, &[], &[put]).await?;
         writeln!(
             out,
             "to hold keys: {members}; replicas of each object: {replicas}"

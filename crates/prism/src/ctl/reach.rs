@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prism_config::Config;
-use prism_etcd::Client;
+use prism_etcd::{Change, Client, Condition};
 use prism_membership::Known;
 use prism_membership::etcd::{Keys, client};
+use prism_service::{Action, Actor, AuditLog};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -64,6 +65,33 @@ pub(super) struct Etcd {
 }
 
 impl Etcd {
+    /// Makes changes, if all conditions hold, and records that in the audit log. Returns whether
+    /// they hold.
+    pub(super) async fn change(
+        &self,
+        action: &str,
+        subject: &str,
+        conditions: &[Condition],
+        changes: &[Change],
+    ) -> anyhow::Result<bool> {
+        let made = self.client.change(conditions, changes).await;
+        let outcome = match &made {
+            Ok(true) => "done".to_owned(),
+            Ok(false) => "refused: etcd has another state than expected".to_owned(),
+            Err(error) => format!("unknown: {error}"),
+        };
+        AuditLog::new(&self.config.log.audit).record(&Action {
+            actor: Actor::Local {
+                uid: rustix::process::getuid().as_raw(),
+            },
+            at: "prism ctl",
+            action,
+            subject: Some(subject),
+            outcome: &outcome,
+        });
+        Ok(made?)
+    }
+
     /// Everything that etcd has of the cluster.
     pub(super) async fn known(&self) -> anyhow::Result<Known> {
         let snapshot = self.client.read(self.keys.prefix()).await?;

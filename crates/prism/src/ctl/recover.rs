@@ -68,7 +68,7 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
 
 /// Writes the state to etcd, unless the state there has changed since the decision.
 async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<()> {
-    let (client, keys) = (&etcd.client, &etcd.keys);
+    let keys = &etcd.keys;
     let path = keys.path(&Key::State);
     let condition = match &known.state {
         Some((_, revision)) => Condition::At(path, *revision),
@@ -77,7 +77,11 @@ async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<
     // A wish from before the recovery does not count.
     let forget = Change::Delete(keys.path(&Key::Wish));
     let put = keys.put(&Key::State, &recovery.state)?;
-    match client.change(&[condition], &[put, forget]).await? {
+    let subject = format!("epoch {}", recovery.state.epoch);
+    let made = etcd
+        .change("recover", &subject, &[condition], &[put, forget])
+        .await?;
+    match made {
         true => Ok(()),
         false => bail!("the state in etcd has just changed, and nothing was done; try again"),
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::trace::Part;
+use prism_handoff::{Figure, tasks_restarted};
 use prism_replicas::Node;
+use prism_service::{Action, Actor};
 use prism_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -67,13 +69,34 @@ impl Admin {
 }
 
 async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
-    let node = &*server.node;
+    let uid = stream.peer_cred()?.uid();
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(MAX_LINE_BYTES))
         .read_line(&mut line)
         .await?;
-    let document = match line.trim() {
+    let document = obey(server, line.trim()).await;
+    if is_action(line.trim()) {
+        let error = document.get("error").and_then(Value::as_str);
+        server.requests.audit.record(&Action {
+            actor: Actor::Local { uid },
+            at: &server.node.name,
+            action: line.trim(),
+            subject: None,
+            outcome: error.unwrap_or("done"),
+        });
+    }
+    writer.write_all(format!("{document}\n").as_bytes()).await
+}
+
+/// Whether a command does more than show something.
+fn is_action(line: &str) -> bool {
+    line == "drain-connections" || line.starts_with("trace o") || line.starts_with("scrub start")
+}
+
+async fn obey(server: &Server, line: &str) -> Value {
+    let node = &*server.node;
+    match line {
         "counters" => counters(server),
         "cluster" => match node.replication.survey().await {
             Some(survey) => survey,
@@ -94,14 +117,20 @@ async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
                 )
             }),
         },
-    };
-    writer.write_all(format!("{document}\n").as_bytes()).await
+    }
 }
 
-fn counters(server: &Server) -> Value {
+/// The counters of a node.
+pub(super) fn counters(server: &Server) -> Value {
     let node = &*server.node;
     let named = |list: Vec<(&'static str, u64)>| -> Value { list.into_iter().collect() };
-    let mut requests = node.counters.named();
+    let of = |figures: Vec<Figure>| {
+        figures
+            .into_iter()
+            .map(|figure| (figure.name, figure.value))
+    };
+    let mut requests: Vec<_> = of(node.counters.figures()).collect();
+    let handoff = of(node.process.counters.figures()).chain(of(vec![tasks_restarted()]));
     let hand_off_ns = node.process.hand_off_ns().unwrap_or_default();
     requests.extend([
         (
@@ -113,7 +142,7 @@ fn counters(server: &Server) -> Value {
     ]);
     json!({
         "node": node.name,
-        "handoff": named(node.process.counters.named()),
+        "handoff": named(handoff.collect()),
         "requests": named(requests),
         "store": node.store.as_ref().map(|store| named(of_store(node, store))),
     })

@@ -1,6 +1,8 @@
 //! The process around a node: its threads, its admin socket, its signals.
 
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -8,18 +10,33 @@ use prism_gateway::{Farewells, farewells};
 use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
+use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::server::Server;
-use super::{admin, leave, worker};
+use super::state::figures;
+use super::{admin, leave, pages, worker};
+use crate::observe::serve;
 
 /// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
-pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Result<()> {
+pub(crate) fn until_stopped(
+    server: Server,
+    listener: Option<TcpListener>,
+    ready: impl FnOnce(),
+) -> anyhow::Result<()> {
     let server = Arc::new(server);
+    let shown = Arc::downgrade(&server);
+    let figures = move || {
+        shown
+            .upgrade()
+            .map_or(Value::Null, |server| figures(&server))
+    };
+    // Nobody else sets them.
+    let _ = server.node.figures.set(Box::new(figures));
     let node = &server.node;
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
@@ -52,7 +69,7 @@ pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Res
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&server, all_bound, farewells, workers, ready);
+    let attended = attend(&server, listener, all_bound, farewells, workers, ready);
     // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
     node.scrub.end();
@@ -72,6 +89,7 @@ pub(crate) fn until_stopped(server: Server, ready: impl FnOnce()) -> anyhow::Res
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
     server: &Arc<Server>,
+    listener: Option<TcpListener>,
     mut bound: mpsc::Receiver<()>,
     mut farewells: Farewells,
     workers: usize,
@@ -87,8 +105,9 @@ fn attend(
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_ups = [signal(SignalKind::hangup())?, signal(SignalKind::hangup())?];
-        let [for_https, for_users] = &mut hang_ups;
+        let hang_up = || signal(SignalKind::hangup());
+        let mut hang_ups = [hang_up()?, hang_up()?, hang_up()?];
+        let [for_https, for_users, for_log] = &mut hang_ups;
         let keep_https = supervise("certificates", async || keep_https(server, for_https).await);
         let keep_users = supervise("users", async || {
             let look = async || match for_users.recv().await {
@@ -105,6 +124,7 @@ fn attend(
                 started += 1;
             }
             if started == workers {
+                server.accepts.store(true, Ordering::Relaxed);
                 ready();
                 supervise("the admin socket", async || admin.run(server).await).await;
             }
@@ -124,14 +144,24 @@ fn attend(
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
             () = keep_https => {}
             () = keep_users => {}
+            () = reopen_log(server, for_log) => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
+            () = show_pages(server, listener) => {}
             () = accepting => {}
             () = stopped => {}
         }
         anyhow::Ok(())
     })
+}
+
+/// Answers HTTP requests for the node's pages. Never returns.
+async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
+    match listener {
+        Some(listener) => serve(listener, pages::pages(server)).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Loads certificates whenever their files change or SIGHUP arrives. Never returns.
@@ -145,6 +175,16 @@ async fn keep_https(server: &Server, hang_up: &mut Signal) {
             Some(()) = hang_up.recv() => https.reload(),
         }
     }
+}
+
+/// Opens the access log again on SIGHUP. Never returns.
+async fn reopen_log(server: &Server, hang_up: &mut Signal) {
+    while let Some(()) = hang_up.recv().await {
+        if let Some(log) = &server.requests.log {
+            log.reopen();
+        }
+    }
+    std::future::pending().await
 }
 
 /// Gives the service the present users, whenever they change. Never returns.

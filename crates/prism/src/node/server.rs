@@ -1,7 +1,8 @@
 //! A node with all of its parts, opened by its configuration.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_config::{Config, CongestionWindow, HandOffMethod};
@@ -12,9 +13,10 @@ use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_proto::control::ControlKey;
 use prism_replicas::Node;
-use prism_service::Link;
+use prism_service::{AccessLog, AuditLog, Link, Requests};
 use prism_store::Store;
 
+use super::spans;
 use crate::check;
 
 /// A node with all of its parts.
@@ -26,6 +28,12 @@ pub(crate) struct Server {
     /// The connections.
     pub(crate) gateway: Arc<prism_gateway::Shared>,
     pub(crate) https: Option<Https>,
+    /// The requests that it has answered.
+    pub(crate) requests: Arc<Requests>,
+    /// Whether every worker accepts connections.
+    pub(crate) accepts: AtomicBool,
+    /// When it was opened.
+    pub(crate) started: Instant,
 }
 
 impl Server {
@@ -43,11 +51,19 @@ impl Server {
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
         let node = Arc::new(Node::new(config.clone(), name, cluster, store)?);
+        let receivers = spans::receivers(&config, settings)?;
+        if let Some(receivers) = &receivers {
+            node.process.trace.observe(receivers.hand_offs.clone());
+        }
+        let spans = receivers.map(|receivers| receivers.requests);
+        let (access, audit) = (access_log(&config)?, audit_log(&config)?);
+        let requests = Arc::new(Requests::new(access, audit, spans));
         let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
         let parts = Parts {
             config: config.clone(),
             process: node.process.clone(),
             counters: node.counters.clone(),
+            requests: requests.clone(),
             link,
             orders: node.orders.clone(),
             neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
@@ -57,12 +73,15 @@ impl Server {
             node,
             objects,
             https,
+            requests,
+            accepts: AtomicBool::new(false),
+            started: Instant::now(),
         })
     }
 
     /// Whether there are never other nodes. A configuration from a file names an authority, and
     /// may get more nodes.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.node.config.peers.ca_file.as_os_str().is_empty()
     }
 
@@ -117,6 +136,24 @@ impl Server {
         let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
         Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
     }
+}
+
+fn access_log(config: &Config) -> anyhow::Result<Option<AccessLog>> {
+    let path = &config.log.access;
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let file = (!config.logs_access_to_stdout()).then_some(&**path);
+    let log = AccessLog::open(file);
+    let log = log.with_context(|| format!("cannot open log.access {}", path.display()))?;
+    Ok(Some(log))
+}
+
+fn audit_log(config: &Config) -> anyhow::Result<AuditLog> {
+    let (path, log) = (&config.log.audit, AuditLog::new(&config.log.audit));
+    log.check()
+        .with_context(|| format!("cannot open log.audit {}", path.display()))?;
+    Ok(log)
 }
 
 /// The other nodes, for the hand-off library.

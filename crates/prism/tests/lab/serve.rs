@@ -4,7 +4,8 @@
 //! It needs no root. As root the tests run `serve` as a user without privilege.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -86,6 +87,8 @@ impl Place {
 struct Server {
     child: Child,
     endpoint: String,
+    /// Address and port of the pages for its administrator.
+    admin: String,
     access_key: String,
     secret_key: String,
     /// The pipe stays open, as its next message would end the program otherwise.
@@ -121,6 +124,7 @@ impl Server {
         };
         Self {
             endpoint: value("export AWS_ENDPOINT_URL="),
+            admin: value("A page for a browser is at http://"),
             access_key: value("export AWS_ACCESS_KEY_ID="),
             secret_key: value("export AWS_SECRET_ACCESS_KEY="),
             child,
@@ -404,4 +408,36 @@ fn flip(path: &Path, at: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[test]
+fn it_shows_its_administrator_what_it_does() {
+    let place = Place::new();
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--admin-listen", "127.0.0.1:0"]);
+    let server = Server::start(command);
+    server.own_session(&place, "fill");
+    let page = |path: &str| {
+        let mut stream = TcpStream::connect(&server.admin).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        (head.to_owned(), body.to_owned())
+    };
+    assert_eq!(page("/-/ready").1, "ready\n");
+    let metrics = page("/metrics").1;
+    let puts = "prism_s3_requests_total{operation=\"PutObject\",code=\"200\",path=\"direct\"} ";
+    assert!(metrics.contains(puts), "{metrics}");
+    let state: serde_json::Value = serde_json::from_str(&page("/state").1).unwrap();
+    assert_eq!(state["kind"], "serve");
+    assert_eq!(state["store_urls"][0], server.endpoint);
+    assert!(
+        state["nodes"][0]["requests"].as_array().unwrap().len() > 2,
+        "{state}"
+    );
+    let head = page("/").0;
+    let policy = format!("connect-src 'self' {};", server.endpoint);
+    assert!(head.contains(&policy), "{head}");
 }

@@ -352,6 +352,14 @@ pub(super) const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        heading: "A cluster that is watched",
+        text: "Metrics, an access log and an open page, beside a cluster without them. Both \
+               alternate, with every connection handed off and with every answer relayed.",
+        command: "prism-lab bench observed --unshaped --rows rows.jsonl",
+        summary: &crate::observed::SUMMARY,
+        views: &[THROUGHPUT, CPU],
+    },
+    Section {
         heading: "Two builds of Prism",
         text: "This program and another build of it alternate, with every connection handed off and \
                with every answer relayed.",

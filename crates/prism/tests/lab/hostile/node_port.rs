@@ -113,6 +113,8 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
     let preamble = Preamble {
         alone: false,
         verified: Verified {
+            request_id: 1,
+            trace: None,
             caller: Caller::Anonymous(Policy::NotAsked),
             body: Body::Unsaid,
         },

@@ -1,0 +1,125 @@
+//! The open connections of a process, for an administrator who looks for one.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use prism_handoff::Connection;
+
+/// Parts of the list, so that threads seldom wait for each other.
+const PARTS: usize = 16;
+
+/// A part of the list: connections by their number.
+type Part = Mutex<BTreeMap<u64, Arc<Mutex<Seen>>>>;
+
+/// The open connections of one process.
+#[derive(Debug, Default)]
+pub struct Connections {
+    next: AtomicU64,
+    parts: [Part; PARTS],
+}
+
+/// An open connection.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its client.
+    pub client: SocketAddr,
+    /// The node that accepted it.
+    pub frontend: String,
+    /// Its hand-offs since the last answer to its client.
+    pub hand_offs: u8,
+    /// Whether the client speaks TLS.
+    pub is_tls: bool,
+    /// When it arrived at this node.
+    pub arrived: Instant,
+    /// Requests that have been answered here.
+    pub requests: u64,
+    /// The present request, once it is understood.
+    pub under_way: Option<UnderWay>,
+}
+
+/// A request without its whole answer.
+#[derive(Clone, Copy, Debug)]
+pub struct UnderWay {
+    /// Its identifier.
+    pub request_id: u64,
+    /// The operation.
+    pub operation: &'static str,
+    /// When its head was read.
+    pub begun: Instant,
+}
+
+/// The place of a connection in the list, until this is dropped.
+pub(crate) struct Place<'c> {
+    connections: &'c Connections,
+    number: u64,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Connections {
+    /// The number of open connections, and those of them that have been here longest: at most
+    /// `most` of each of 16 parts.
+    pub fn oldest(&self, most: usize) -> (usize, Vec<Seen>) {
+        let (mut count, mut oldest) = (0, Vec::new());
+        for part in &self.parts {
+            let part = locked(part);
+            count += part.len();
+            oldest.extend(part.values().take(most).map(|seen| locked(seen).clone()));
+        }
+        oldest.sort_by_key(|seen| seen.arrived);
+        (count, oldest)
+    }
+
+    /// Adds a connection.
+    pub(crate) fn enter(&self, connection: &Connection) -> Place<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let seen = Arc::new(Mutex::new(Seen {
+            client: connection.client(),
+            frontend: connection.origin().to_owned(),
+            hand_offs: connection.moves(),
+            is_tls: connection.is_tls(),
+            arrived: Instant::now(),
+            requests: 0,
+            under_way: None,
+        }));
+        if let Some(part) = self.part(number) {
+            locked(part).insert(number, seen.clone());
+        }
+        Place {
+            connections: self,
+            number,
+            seen,
+        }
+    }
+
+    fn part(&self, number: u64) -> Option<&Part> {
+        self.parts.get(number as usize % PARTS)
+    }
+}
+
+impl Place<'_> {
+    pub(crate) fn begins(&self, request: UnderWay) {
+        locked(&self.seen).under_way = Some(request);
+    }
+
+    pub(crate) fn ends(&self) {
+        let mut seen = locked(&self.seen);
+        if seen.under_way.take().is_some() {
+            seen.requests += 1;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(part) = self.connections.part(self.number) {
+            locked(part).remove(&self.number);
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

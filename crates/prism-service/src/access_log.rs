@@ -1,0 +1,251 @@
+//! The access log: one line a request. A request appends its line to a buffer in memory; one
+//! thread writes the buffer out. Requests never wait for it: lines that find the buffer full are
+//! dropped and counted.
+//!
+//! Lines gather for [`GATHER`]. A queue that wakes its writer for each line, as that of
+//! `tracing-appender`, takes several times as much processor time.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use prism_handoff::Count;
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::observe::Answered;
+
+/// Most bytes of lines that wait to be written: some 10,000 lines.
+const MAX_BUFFER_BYTES: usize = 4 << 20;
+/// The time in which lines gather before they are written.
+const GATHER: Duration = Duration::from_millis(50);
+/// The mode of a new file.
+pub(crate) const FILE_MODE: u32 = 0o640;
+
+/// An access log. Its last lines are written when it is dropped.
+#[derive(Debug)]
+pub struct AccessLog {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    buffer: Mutex<Buffer>,
+    has_lines: Condvar,
+    reopen: AtomicBool,
+    dropped: Count,
+    /// `None` for standard output.
+    path: Option<PathBuf>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    lines: Vec<u8>,
+    is_ending: bool,
+}
+
+/// A line in JSON.
+#[derive(Serialize)]
+struct Line<'r> {
+    time: &'r str,
+    request_id: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'r str>,
+    client: std::net::SocketAddr,
+    operation: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access_key: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'r str>,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+    bytes_in: u64,
+    bytes_out: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_byte_us: Option<u64>,
+    total_us: u64,
+    frontend: &'r str,
+    backend: &'r str,
+    path: &'static str,
+    hand_offs: u8,
+    tls: bool,
+}
+
+impl AccessLog {
+    /// Opens a log that appends to the file at `path`, or writes to standard output (`None`).
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started.
+    pub fn open(path: Option<&Path>) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            buffer: Mutex::default(),
+            has_lines: Condvar::new(),
+            reopen: AtomicBool::new(false),
+            dropped: Count::default(),
+            path: path.map(Path::to_owned),
+        });
+        let file = shared.path.as_deref().map(open_file).transpose()?;
+        let work = shared.clone();
+        let writer = std::thread::Builder::new().name("access-log".into());
+        Ok(Self {
+            shared,
+            writer: Some(writer.spawn(move || work.write_all(file))?),
+        })
+    }
+
+    /// Opens the file again by its name, after it was renamed.
+    pub fn reopen(&self) {
+        self.shared.reopen.store(true, Ordering::Relaxed);
+        self.shared.has_lines.notify_one();
+    }
+
+    /// Lines that were dropped because the buffer was full, or could not be written.
+    pub fn dropped_lines(&self) -> u64 {
+        self.shared.dropped.read()
+    }
+
+    /// Appends the line of a request.
+    pub(crate) fn write(&self, answered: &Answered<'_>) {
+        let mut buffer = self.shared.locked();
+        if buffer.lines.len() >= MAX_BUFFER_BYTES {
+            return self.shared.dropped.add_one();
+        }
+        let is_first = buffer.lines.is_empty();
+        append(answered, &mut buffer.lines);
+        drop(buffer);
+        if is_first {
+            self.shared.has_lines.notify_one();
+        }
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.shared.locked().is_ending = true;
+        self.shared.has_lines.notify_one();
+        if let Some(writer) = self.writer.take() {
+            // A panic of the thread has no consequence here.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    fn locked(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes lines until the log ends.
+    fn write_all(&self, mut file: Option<File>) {
+        let (mut lines, mut is_ending) = (Vec::new(), false);
+        let mut works = true;
+        while !is_ending {
+            let waiting = self.has_lines.wait_while(self.locked(), |buffer| {
+                let is_idle = buffer.lines.is_empty() && !buffer.is_ending;
+                is_idle && !self.reopen.load(Ordering::Relaxed)
+            });
+            drop(waiting);
+            std::thread::sleep(GATHER);
+            {
+                let mut buffer = self.locked();
+                std::mem::swap(&mut buffer.lines, &mut lines);
+                is_ending = buffer.is_ending;
+            }
+            if let Some(path) = &self.path
+                && self.reopen.swap(false, Ordering::Relaxed)
+            {
+                match open_file(path) {
+                    Ok(opened) => file = Some(opened),
+                    Err(error) => {
+                        let path = path.display();
+                        tracing::warn!(%path, %error, "cannot open the access log again; writing to the old file");
+                    }
+                }
+            }
+            let written = match &mut file {
+                Some(file) => file.write_all(&lines),
+                None => io::stdout().write_all(&lines),
+            };
+            if let Err(error) = &written {
+                let count = lines.iter().filter(|byte| **byte == b'\n').count();
+                self.dropped.add(count as u64);
+                if works {
+                    tracing::warn!(%error, "cannot write the access log; its lines are dropped");
+                }
+            }
+            works = written.is_ok();
+            lines.clear();
+        }
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+/// Appends the line of a request, which ends now.
+fn append(answered: &Answered<'_>, out: &mut Vec<u8>) {
+    let about = &answered.about;
+    let trace_id = answered
+        .trace_id
+        .map(|id| format!("{:032x}", u128::from_be_bytes(id)));
+    let line = Line {
+        time: &now_text(),
+        request_id: &request_id_text(answered.id),
+        trace_id: trace_id.as_deref(),
+        client: answered.client,
+        operation: about.operation,
+        access_key: about.access_key,
+        bucket: about.bucket,
+        key: about.key,
+        version: about.version,
+        status: answered.status,
+        error: answered.error,
+        bytes_in: answered.bytes_in,
+        bytes_out: answered.bytes_out,
+        first_byte_us: answered.first_byte.map(as_us),
+        total_us: as_us(answered.total),
+        frontend: answered.frontend,
+        backend: answered.backend,
+        path: answered.path(),
+        hand_offs: answered.hand_offs,
+        tls: answered.is_tls,
+    };
+    // Writing to memory does not fail.
+    let _ = serde_json::to_writer(&mut *out, &line);
+    out.push(b'\n');
+}
+
+/// The present time in UTC, to the millisecond.
+pub(crate) fn now_text() -> String {
+    let time = OffsetDateTime::from(SystemTime::now());
+    let millis = u32::from(time.millisecond()) * 1_000_000;
+    let time = time.replace_nanosecond(millis).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+fn as_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The identifier of a request as clients and logs have it.
+pub fn request_id_text(id: u64) -> String {
+    let digits: [u8; 16] = std::array::from_fn(|n| {
+        let digit = (id >> (60 - 4 * n)) as u8 & 0xf;
+        digit + if digit < 10 { b'0' } else { b'A' - 10 }
+    });
+    String::from_utf8_lossy(&digits).into_owned()
+}

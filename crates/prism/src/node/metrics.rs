@@ -1,0 +1,243 @@
+//! The metrics of a node.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use prism_cluster::Status;
+use prism_handoff::tasks_restarted;
+use prism_handoff::trace::{BUCKETS_NS, Part};
+use prism_replicas::Node;
+use prism_service::BUCKETS_S;
+use prism_store::Store;
+use x509_cert::Certificate;
+
+use super::pages::not_ready;
+use super::server::Server;
+use crate::observe::{Metric, Value, build_info};
+
+/// The figures of a node for Prometheus.
+pub(super) fn metrics(server: &Server) -> Vec<Metric> {
+    let node = &server.node;
+    let figures = node.process.counters.figures().into_iter();
+    let figures = figures
+        .chain(node.counters.figures())
+        .chain([tasks_restarted()]);
+    let kept = |metric: &str| metric == "handoffs_kept";
+    let mut metrics: Vec<Metric> = figures
+        .filter(|figure| !kept(figure.metric))
+        .map(Metric::from)
+        .collect();
+    metrics.push(build_info("node"));
+    metrics.push(Metric::new(
+        "ready",
+        "1 while the node may serve.",
+        Value::Gauge(f64::from(u8::from(not_ready(server).is_none()))),
+    ));
+    metrics.push(Metric::new(
+        "relay_max_bytes",
+        "The longest answer that is relayed.",
+        Value::Gauge(server.gateway.relay_up_to_bytes().into()),
+    ));
+    if let Some(log) = &server.requests.log {
+        metrics.push(Metric::new(
+            "access_log_dropped_lines",
+            "Lines of the access log that were dropped.",
+            Value::Counter(log.dropped_lines()),
+        ));
+    }
+    add_requests(server, &mut metrics);
+    add_spans(server, &mut metrics);
+    add_hand_offs(node, &mut metrics);
+    add_moves(node, &mut metrics);
+    add_backends(node, &mut metrics);
+    add_certificates(server, &mut metrics);
+    if let Some(store) = &node.store {
+        add_store(node, store, &mut metrics);
+    }
+    metrics
+}
+
+fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
+    let totals = server.requests.totals();
+    for (kind, tally) in &totals.answers {
+        for (name, help, value) in [
+            (
+                "s3_requests",
+                "Requests that this node has answered to their client.",
+                tally.count,
+            ),
+            (
+                "s3_received_bytes",
+                "Bytes of the bodies of these requests, as declared.",
+                tally.received_bytes,
+            ),
+            (
+                "s3_sent_bytes",
+                "Bytes of the bodies of these answers.",
+                tally.sent_bytes,
+            ),
+        ] {
+            metrics.push(
+                Metric::new(name, help, Value::Counter(value))
+                    .with("operation", kind.operation)
+                    .with("code", kind.code.to_string())
+                    .with("path", kind.path),
+            );
+        }
+    }
+    for (operation, durations) in &totals.durations {
+        let buckets = BUCKETS_S.iter().copied().zip(durations.buckets);
+        let value = histogram(durations.sum_s, durations.count, buckets);
+        let help = "Time from a request's head until its answer has left the process.";
+        let metric = Metric::new("s3_request_duration_seconds", help, value);
+        metrics.push(metric.with("operation", *operation));
+    }
+    for (node, tally) in &totals.relayed {
+        for (name, help, value) in [
+            (
+                "relayed_answers",
+                "Answers of another node that this node has relayed.",
+                tally.count,
+            ),
+            (
+                "relayed_bytes",
+                "Bytes of the bodies of these answers.",
+                tally.sent_bytes,
+            ),
+        ] {
+            let metric = Metric::new(name, help, Value::Counter(value));
+            metrics.push(metric.with("node", node));
+        }
+    }
+}
+
+fn add_spans(server: &Server, metrics: &mut Vec<Metric>) {
+    let outcomes = server.requests.spans().map(|spans| spans.outcomes());
+    for (outcome, count) in outcomes.unwrap_or_default() {
+        let help = "Spans of traces by their outcome.";
+        let metric = Metric::new("trace_spans", help, Value::Counter(count));
+        metrics.push(metric.with("outcome", outcome));
+    }
+}
+
+fn add_hand_offs(node: &Node, metrics: &mut Vec<Metric>) {
+    for part in Part::ALL {
+        let names = part.durations().iter();
+        for (name, duration) in names.zip(node.process.trace.durations(part)) {
+            let count = duration.count();
+            let bounds = BUCKETS_NS.iter().map(|ns| *ns as f64 / 1e9);
+            let sum = duration.sum_ns() as f64 / 1e9;
+            let value = histogram(sum, count, bounds.zip(duration.buckets()));
+            metrics.push(
+                Metric::new(
+                    "handoff_duration_seconds",
+                    "The time of each step of a hand-off.",
+                    value,
+                )
+                .with("role", part.name())
+                .with("step", *name),
+            );
+        }
+    }
+}
+
+fn add_moves(node: &Node, metrics: &mut Vec<Metric>) {
+    for (peer, count) in node.process.moves.by_peer() {
+        let help = "Connections that have moved from this node to another one.";
+        let metric = Metric::new("moved_connections", help, Value::Counter(count));
+        metrics.push(metric.with("node", peer));
+    }
+}
+
+/// The backends as this node sees them.
+fn add_backends(node: &Node, metrics: &mut Vec<Metric>) {
+    let view = node.replication.view();
+    for name in view.backends() {
+        let status = view.state().status(name.as_str());
+        for (possible, label) in Status::ALL {
+            let value = f64::from(u8::from(status == Some(possible)));
+            let help = "1 for the status of each backend by the state that this node acts by.";
+            let metric = Metric::new("backend_state", help, Value::Gauge(value));
+            metrics.push(metric.with("backend", name.as_str()).with("state", label));
+        }
+        let is_suspect = node.process.health.is_suspect(name.as_str());
+        let value = f64::from(u8::from(is_suspect));
+        let help = "1 if the backend leaves this node's handshakes unanswered.";
+        let metric = Metric::new("backend_suspect", help, Value::Gauge(value));
+        metrics.push(metric.with("backend", name.as_str()));
+    }
+}
+
+fn add_certificates(server: &Server, metrics: &mut Vec<Metric>) {
+    for (file, end_s) in certificates(server) {
+        let help = "When the first certificate of the file expires, in seconds since 1970.";
+        let name = "tls_certificate_expiry_timestamp_seconds";
+        let metric = Metric::new(name, help, Value::Gauge(end_s));
+        metrics.push(metric.with("file", file.display().to_string()));
+    }
+}
+
+/// The files with certificates of this node, and their ends in seconds since 1970.
+pub(super) fn certificates(server: &Server) -> Vec<(PathBuf, f64)> {
+    let config = &server.node.config;
+    let of_service = config.service.tls.iter().flat_map(|tls| &tls.certificates);
+    let of_service = of_service.map(|certificate| certificate.file.clone());
+    let of_node = (!server.is_alone()).then(|| config.peers.cert_file(&server.node.name));
+    let files = of_service.chain(of_node);
+    let ends = files.filter_map(|file| end_of_certificate(&file).map(|end_s| (file, end_s)));
+    ends.collect()
+}
+
+fn end_of_certificate(file: &Path) -> Option<f64> {
+    let chain = Certificate::load_pem_chain(&std::fs::read(file).ok()?).ok()?;
+    let validity = chain.first()?.tbs_certificate().validity();
+    Some(validity.not_after.to_unix_duration().as_secs_f64())
+}
+
+/// A histogram of values, of which those above the last bound have no bucket of their own.
+fn histogram(sum: f64, count: u64, buckets: impl Iterator<Item = (f64, u64)>) -> Value {
+    let mut buckets: Vec<_> = buckets.collect();
+    let bounded: u64 = buckets.iter().map(|(_, count)| count).sum();
+    buckets.push((f64::INFINITY, count.saturating_sub(bounded)));
+    Value::Histogram {
+        sum,
+        count: count.max(bounded),
+        buckets,
+    }
+}
+
+fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
+    let mut counter = |name, help, value| {
+        metrics.push(Metric::new(name, help, Value::Counter(value)));
+    };
+    let (scrub, integrity) = (node.scrub.totals(), store.integrity());
+    let help = "Blocks that readers found damaged.";
+    counter("store_corrupt_reads", help, integrity.corrupt_reads());
+    counter("store_scrub_runs", "Scrubs since the start.", scrub.runs);
+    let help = "Bytes that scrubs have read.";
+    counter("store_scrub_read_bytes", help, scrub.bytes);
+    let help = "Faults that scrubs have found.";
+    counter("store_scrub_faults", help, scrub.faults);
+    let help = "Repairs from another replica.";
+    counter("store_repaired_blocks", help, scrub.repaired);
+    let mut gauge = |name, help, value: u64| {
+        metrics.push(Metric::new(name, help, Value::Gauge(value as f64)));
+    };
+    let help = "Bytes of objects and parts.";
+    gauge("store_used_bytes", help, store.bytes_used());
+    let help = "The most bytes of objects and parts; 0 without a limit.";
+    gauge("store_quota_bytes", help, node.config.store.quota_bytes);
+    let help = "Free bytes of the file system beyond those that writes leave.";
+    gauge("store_free_bytes", help, free_bytes(node));
+    let open_changes = store.open_changes().older_than(Duration::ZERO, None);
+    let help = "Prepared changes whose outcome is not known.";
+    gauge("store_open_changes", help, open_changes.len() as u64);
+}
+
+/// The free bytes that writes may use; 0 if they cannot be read.
+pub(super) fn free_bytes(node: &Node) -> u64 {
+    let settings = node.config.node(&node.name);
+    let free = settings.and_then(|settings| rustix::fs::statvfs(&settings.store).ok());
+    let free = free.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    free.saturating_sub(node.config.store.reserve_bytes)
+}

@@ -1,0 +1,204 @@
+//! The state of a cluster, as the page for a browser shows it: the figures of all nodes, which
+//! nodes ask each other for, and those of the switch. The names of its fields may change.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prism_config::Config;
+use prism_handoff::trace::{BUCKETS_NS, Part};
+use prism_membership::Host;
+use prism_replicas::NodeFigures;
+use serde_json::{Map, Value, json};
+
+use super::metrics::{certificates, free_bytes};
+use super::pages::not_ready;
+use super::server::Server;
+use crate::observe::fetch;
+
+/// The state of the cluster of a node.
+pub(super) async fn state(server: &Server) -> Value {
+    let node = &server.node;
+    let (figures, cluster, switch) = tokio::join!(
+        node.replication.figures(),
+        node.replication.survey(),
+        switch(&node.config)
+    );
+    let directory = node.cluster.directory.borrow().clone();
+    let nodes = figures.unwrap_or_default().into_iter().map(|known| {
+        let host = directory.iter().find(|(name, _)| *name == known.name);
+        described(known, host.map(|(_, host)| host))
+    });
+    json!({
+        "kind": if server.is_alone() { "serve" } else { "node" },
+        "name": node.name,
+        "version": env!("PRISM_VERSION"),
+        "time_ms": as_ms(SystemTime::now()),
+        "store_urls": store_urls(&node.config),
+        "nodes": nodes.collect::<Vec<_>>(),
+        "cluster": cluster,
+        "switch": switch,
+    })
+}
+
+/// The URLs at which S3 clients reach the service.
+pub(super) fn store_urls(config: &Config) -> Vec<String> {
+    let service = &config.service;
+    if !service.urls.is_empty() {
+        return service.urls.clone();
+    }
+    let redirects = service.tls.as_ref().is_some_and(|tls| tls.redirect_http);
+    let plain = (!redirects).then_some(("http", service.address, 80));
+    let tls = config.tls_address().map(|address| ("https", address, 443));
+    let urls = plain.into_iter().chain(tls);
+    urls.map(
+        |(scheme, address, default)| match address.port() == default {
+            true => format!("{scheme}://{}", address.ip()),
+            false => format!("{scheme}://{address}"),
+        },
+    )
+    .collect()
+}
+
+/// A node with the figures that it sent.
+fn described(known: NodeFigures, host: Option<&Host>) -> Value {
+    let (mut fields, error) = match known.figures {
+        Ok(Value::Object(fields)) => (fields, None),
+        Ok(_) => (Map::new(), Some("another version of Prism".to_owned())),
+        Err(error) => (Map::new(), Some(error)),
+    };
+    fields.insert("name".into(), known.name.into());
+    fields.insert("error".into(), error.into());
+    fields.insert("roles".into(), json!(host.map(|host| &host.roles)));
+    fields.insert("address".into(), json!(host.map(|host| host.address)));
+    Value::Object(fields)
+}
+
+/// The figures of the switch, if its agent's admin address is in reach of other hosts.
+async fn switch(config: &Config) -> Value {
+    let (Some(settings), Some(mut address)) = (&config.switch, config.admin.switch_listen) else {
+        return Value::Null;
+    };
+    if address.ip().is_loopback() {
+        return Value::Null;
+    }
+    if address.ip().is_unspecified() {
+        address.set_ip((*settings.control.ip()).into());
+    }
+    match fetch(address, "/state").await {
+        Ok(mut state) => state.get_mut("switch").map(Value::take).unwrap_or_default(),
+        Err(error) => json!({ "error": format!("{address}: {error}") }),
+    }
+}
+
+/// The figures of this node.
+pub(super) fn figures(server: &Arc<Server>) -> Value {
+    let node = &server.node;
+    let counters = &node.process.counters;
+    let totals = server.requests.totals();
+    let requests = totals.answers.iter().map(|(kind, tally)| {
+        json!({
+            "operation": kind.operation,
+            "code": kind.code,
+            "path": kind.path,
+            "count": tally.count,
+            "received_bytes": tally.received_bytes,
+            "sent_bytes": tally.sent_bytes,
+        })
+    });
+    let durations = totals.durations.iter().map(|(operation, durations)| {
+        json!({ "operation": operation, "count": durations.count, "sum_s": durations.sum_s })
+    });
+    let relayed = totals.relayed.iter().map(
+        |(node, tally)| json!({ "node": node, "count": tally.count, "bytes": tally.sent_bytes }),
+    );
+    let certificates = certificates(server)
+        .into_iter()
+        .map(|(file, end_s)| json!({ "file": file, "expires_s": end_s }));
+    let dropped = server.requests.log.as_ref().map(|log| log.dropped_lines());
+    json!({
+        "version": env!("PRISM_VERSION"),
+        "time_ms": as_ms(SystemTime::now()),
+        "uptime_s": server.started.elapsed().as_secs(),
+        "not_ready": not_ready(server),
+        "connections": counters.connections_open.read(),
+        "accepted": counters.accepted.read(),
+        "requests": requests.collect::<Vec<_>>(),
+        "request_durations": durations.collect::<Vec<_>>(),
+        "relayed": relayed.collect::<Vec<_>>(),
+        "handed_off": handed_off(server),
+        "moves": moves(server),
+        "steps": steps(server),
+        "store": store(server),
+        "certificates": certificates.collect::<Vec<_>>(),
+        "access_log_dropped_lines": dropped.unwrap_or_default(),
+        "suspects": suspects(server),
+    })
+}
+
+fn handed_off(server: &Server) -> Vec<Value> {
+    let moved = server.node.process.moves.by_peer().into_iter();
+    moved
+        .map(|(node, count)| json!({ "node": node, "count": count }))
+        .collect()
+}
+
+fn moves(server: &Server) -> Vec<Value> {
+    let last = server.node.process.moves.last().into_iter();
+    let described = last.map(|moved| {
+        json!({
+            "n": moved.number,
+            "at_ms": as_ms(moved.at),
+            "client": moved.client,
+            "to": moved.to,
+        })
+    });
+    described.collect()
+}
+
+fn steps(server: &Server) -> Vec<Value> {
+    let trace = &server.node.process.trace;
+    let of_part = |part: Part| {
+        let steps = part.durations().iter().zip(trace.durations(part));
+        steps.map(move |(step, duration)| {
+            let bounds_s = BUCKETS_NS.iter().map(|ns| *ns as f64 / 1e9);
+            let buckets = bounds_s.zip(duration.buckets());
+            json!({
+                "role": part.name(),
+                "step": step,
+                "count": duration.count(),
+                "sum_s": duration.sum_ns() as f64 / 1e9,
+                "buckets": buckets.collect::<Vec<_>>(),
+            })
+        })
+    };
+    Part::ALL.into_iter().flat_map(of_part).collect()
+}
+
+fn store(server: &Server) -> Value {
+    let node = &server.node;
+    let Some(store) = &node.store else {
+        return Value::Null;
+    };
+    let open_changes = store.open_changes().older_than(Duration::ZERO, None);
+    json!({
+        "used_bytes": store.bytes_used(),
+        "quota_bytes": node.config.store.quota_bytes,
+        "free_bytes": free_bytes(node),
+        "corrupt_reads": store.integrity().corrupt_reads(),
+        "scrub_faults": node.scrub.totals().faults,
+        "open_changes": open_changes.len(),
+    })
+}
+
+/// The backends that leave this node's handshakes unanswered.
+fn suspects(server: &Server) -> Vec<String> {
+    let (view, health) = (server.node.replication.view(), &server.node.process.health);
+    let names = view.backends().map(|name| name.as_str());
+    let suspects = names.filter(|name| health.is_suspect(name));
+    suspects.map(str::to_owned).collect()
+}
+
+fn as_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

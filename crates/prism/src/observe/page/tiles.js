@@ -1,0 +1,120 @@
+// The totals at the top of the page, each with a line of its last minutes.
+
+import { element, keep, setAttribute, setValue, svg } from "./dom.js";
+import { byteRate, count, percent, rate } from "./format.js";
+
+/** Points of a line, one for each document. */
+const POINTS = 120;
+const WIDTH = 120;
+const HEIGHT = 26;
+
+const TILES = [
+  {
+    id: "bytes",
+    title: "Bytes to and from clients",
+    of: ({ totals }) => totals.bytes,
+    show: byteRate,
+  },
+  {
+    id: "direct_share",
+    title: "did not pass a frontend",
+    of: ({ totals }) => totals.directShare,
+    show: percent,
+    top: 1,
+    kind: "direct",
+  },
+  { id: "requests", title: "Requests", of: ({ totals }) => totals.requests, show: rate },
+  {
+    id: "errors",
+    title: "Errors (5xx)",
+    of: ({ totals }) => totals.errors,
+    show: rate,
+    kind: "critical",
+  },
+  {
+    id: "moves",
+    title: "Moves of connections",
+    of: ({ totals }) => totals.moves,
+    show: rate,
+    kind: "moving",
+  },
+  {
+    id: "connections",
+    title: "Open connections",
+    of: ({ totals }) => totals.connections,
+    show: count,
+  },
+];
+
+const SWITCH_TILES = [
+  { id: "flows", title: "Flows", of: ({ doc }) => doc.switch?.flows, show: count },
+  {
+    id: "full",
+    title: "of the table is full",
+    of: ({ doc }) => doc.switch && doc.switch.flows / doc.switch.max_flows,
+    show: percent,
+    top: 1,
+  },
+  {
+    id: "packets",
+    title: "Packets",
+    of: ({ packets }) => packets.reduce((sum, row) => sum + (row.rate ?? 0), 0),
+    show: rate,
+  },
+];
+
+export class Tiles {
+  #root;
+  #history = new Map();
+
+  constructor(root) {
+    this.#root = root;
+  }
+
+  /** Shows a view, and adds it to the lines. */
+  update(view) {
+    const hasFrontends = view.nodes.some((node) => node.isFrontend);
+    const kinds = { switch: SWITCH_TILES };
+    const tiles = (kinds[view.doc.kind] ?? TILES).filter(
+      (tile) => hasFrontends || tile.id !== "direct_share",
+    );
+    const items = tiles.map((tile) => {
+      const raw = tile.of(view);
+      const points = this.#history.get(tile.id) ?? [];
+      points.push(raw ?? null);
+      if (points.length > POINTS) points.shift();
+      this.#history.set(tile.id, points);
+      return { ...tile, raw, points };
+    });
+    keep(this.#root, items, make, change);
+  }
+}
+
+function make({ title, kind }) {
+  const line = svg("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    "aria-hidden": "true",
+  });
+  line.append(svg("path"));
+  const text = element("p", {}, element("strong"), element("span", {}, title));
+  return element("div", { class: `tile ${kind ?? ""}` }, text, line);
+}
+
+function change(tile, { id, raw, show, points, top }) {
+  setValue(tile.querySelector("strong"), `totals.${id}`, raw, show(raw));
+  const most = top ?? Math.max(1e-9, ...points);
+  const step = WIDTH / (POINTS - 1);
+  const from = WIDTH - step * (points.length - 1);
+  // A point without a number begins a new piece of the line.
+  let isOpen = false;
+  const pieces = points.map((value, index) => {
+    if (value === null) isOpen = false;
+    if (value === null) return "";
+    const [x, y] = [from + index * step, HEIGHT - 2 - ((HEIGHT - 4) * value) / most];
+    const piece = `${isOpen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    isOpen = true;
+    return piece;
+  });
+  setAttribute(tile.querySelector("path"), "d", pieces.join(""));
+}

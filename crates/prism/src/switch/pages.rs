@@ -1,0 +1,180 @@
+//! The pages that the agent of the switch shows its administrator over HTTP: `/metrics`,
+//! `/-/healthy`, `/-/ready`, and the page for a browser with its `/state`. The figures are those of the kernel's tables, so they go on while
+//! no agent runs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prism_membership::Directory;
+use prism_proto::control::FlowState;
+use prism_switch::{Leases, SwitchView};
+use serde_json::{Value, json};
+
+use crate::observe::{self, Latest, Metric, Page, Pages, asset, build_info, render};
+
+/// The flows of which the state tells the owners: each takes a system call.
+const MOST_FLOWS: usize = 100_000;
+
+/// The switch that the pages are about.
+pub(super) struct Subject {
+    pub(super) pin_dir: String,
+    pub(super) max_flows: u32,
+    pub(super) leases: Arc<Leases>,
+    /// The nodes at present.
+    pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
+}
+
+impl Subject {
+    /// The names and addresses of the nodes.
+    fn nodes(&self) -> Vec<(String, IpAddr)> {
+        let directory = (self.directory)();
+        let nodes = directory.iter();
+        nodes
+            .map(|(name, host)| (name.to_owned(), host.address.into()))
+            .collect()
+    }
+}
+
+/// The pages of a switch.
+pub(super) fn pages(subject: Subject) -> Arc<Pages> {
+    let (subject, latest) = (Arc::new(subject), Arc::new(Latest::default()));
+    Arc::new(move |path| {
+        let (subject, latest, path) = (subject.clone(), latest.clone(), path.to_owned());
+        Box::pin(async move {
+            match path.as_str() {
+                "/state" => {
+                    // The flows of a large table take some time to read.
+                    let reading = tokio::task::spawn_blocking(move || state(&subject));
+                    let read = async { reading.await.unwrap_or_default() };
+                    Some(latest.page(read).await)
+                }
+                path => page(&subject, path),
+            }
+        })
+    })
+}
+
+fn page(subject: &Subject, path: &str) -> Option<Page> {
+    Some(match path {
+        "/-/healthy" => Page::text(200, "healthy\n"),
+        "/-/ready" => match SwitchView::open(&subject.pin_dir) {
+            Ok(_) => Page::text(200, "ready\n"),
+            Err(error) => Page::text(503, format!("{error}\n")),
+        },
+        "/metrics" => match metrics(subject) {
+            Ok(metrics) => render(metrics),
+            Err(error) => Page::text(500, format!("{error:#}\n")),
+        },
+        path => return asset(path, &[]),
+    })
+}
+
+/// The state of the switch, as the page for a browser shows it.
+fn state(subject: &Subject) -> Value {
+    let switch = figures(subject);
+    let switch = switch.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    json!({
+        "kind": "switch",
+        "name": "switch",
+        "version": env!("PRISM_VERSION"),
+        "time_ms": since.unwrap_or_default().as_millis() as u64,
+        "store_urls": [],
+        "nodes": [],
+        "cluster": null,
+        "switch": switch,
+    })
+}
+
+fn figures(subject: &Subject) -> anyhow::Result<Value> {
+    let view = SwitchView::open(&subject.pin_dir)?;
+    let nodes = subject.nodes();
+    let living = subject.leases.living();
+    let mut owners = BTreeMap::<IpAddr, u64>::new();
+    for record in view.flows()?.take(MOST_FLOWS) {
+        let record = record?;
+        if record.state != FlowState::Absent {
+            *owners.entry(record.owner.via.to_canonical()).or_default() += 1;
+        }
+    }
+    let owners = owners.into_iter().map(|(address, flows)| {
+        let known = nodes.iter().find(|(_, node)| *node == address);
+        let owner = known.map_or_else(|| address.to_string(), |(name, _)| name.clone());
+        json!({ "owner": owner, "flows": flows })
+    });
+    let counters = view.counters()?.into_iter();
+    let packets = counters.filter_map(|counter| {
+        let (verdict, reason) = counter.name.split_once('_')?;
+        let counts = matches!(verdict, "forward" | "punt" | "drop");
+        (counts && counter.value > 0)
+            .then(|| json!({ "verdict": verdict, "reason": reason, "count": counter.value }))
+    });
+    let (owners, packets): (Vec<_>, Vec<_>) = (owners.collect(), packets.collect());
+    let nodes = nodes.iter().map(|(name, address)| {
+        json!({ "name": name, "address": address, "up": living.contains(address) })
+    });
+    Ok(json!({
+        "flows": view.count_flows()?,
+        "max_flows": subject.max_flows,
+        "owners": owners,
+        "owners_of_flows": MOST_FLOWS,
+        "packets": packets,
+        "nodes": nodes.collect::<Vec<_>>(),
+        "error": null,
+    }))
+}
+
+fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
+    let view = SwitchView::open(&subject.pin_dir)?;
+    let gauge = |name, help, value: f64| Metric::new(name, help, observe::Value::Gauge(value));
+    let flows = view.count_flows()? as f64;
+    let mut metrics = vec![
+        build_info("switch"),
+        gauge(
+            "switch_flows",
+            "Flows in the table, tombstones included.",
+            flows,
+        ),
+        gauge(
+            "switch_max_flows",
+            "The most flows of the table.",
+            subject.max_flows.into(),
+        ),
+    ];
+    let living = subject.leases.living();
+    for (node, address) in subject.nodes() {
+        let lives = f64::from(u8::from(living.contains(&address)));
+        metrics.push(
+            gauge(
+                "switch_node_up",
+                "1 if the node has a lease at the agent.",
+                lives,
+            )
+            .with("node", node),
+        );
+    }
+    for counter in view.counters()? {
+        let (kind, reason) = counter.name.split_once('_').unwrap_or((&counter.name, ""));
+        let (name, help, label) = match kind {
+            "forward" | "punt" | "drop" => (
+                "switch_packets",
+                "Packets by what became of them, and the reason.",
+                "verdict",
+            ),
+            "control" => (
+                "switch_commands",
+                "Commands of nodes by their outcome.",
+                "kind",
+            ),
+            _ => ("switch_flow_events", "Events of flows.", "kind"),
+        };
+        metrics.push(
+            Metric::new(name, help, observe::Value::Counter(counter.value))
+                .with(label, kind)
+                .with("reason", reason),
+        );
+    }
+    Ok(metrics)
+}
