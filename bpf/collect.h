@@ -93,6 +93,22 @@ static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 	return kind;
 }
 
+/* Counts a flow that is read without its lock. */
+static __always_inline void count_flow(const struct flow *f)
+{
+	struct ip_addr node = {};
+	__u64 one = 1;
+	__u64 *flows_of_node;
+
+	if (f->state != FLOW_ABSENT)
+		node = f->via;
+	flows_of_node = bpf_map_lookup_elem(&census, &node);
+	if (flows_of_node)
+		*flows_of_node += 1;
+	else
+		bpf_map_update_elem(&census, &node, &one, BPF_NOEXIST);
+}
+
 static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
 				       struct order *o)
 {

@@ -257,6 +257,16 @@ struct {
 	__type(value, struct ended_run);
 } ended_runs SEC(".maps");
 
+/* The flows by their owner's node, as a walk of the agent counts them. Address zero has the
+ * tombstones. Each agent has a map of its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 2 * MAX_NODES);
+	__type(key, struct ip_addr);
+	__type(value, __u64);
+} census SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTER_COUNT);

@@ -58,7 +58,7 @@ int collect(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Writes the orders that flows are due for. */
+/* Counts all flows, and writes the orders that they are due for. */
 SEC("iter/bpf_map_elem")
 int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 {
@@ -69,12 +69,16 @@ int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 	if (!key || !f)
 		return 0;
 	o.kind = due(f, bpf_ktime_get_ns());
-	if (o.kind == ORDER_NONE)
-		return 0;
-	o.key = *key;
-	o.epoch = f->epoch;
-	o.last_seen_ns = f->last_seen_ns;
-	return write_order(ctx, &o);
+	if (o.kind != ORDER_NONE) {
+		o.key = *key;
+		o.epoch = f->epoch;
+		o.last_seen_ns = f->last_seen_ns;
+		/* The kernel shows a flow again whose order found no room. */
+		if (write_order(ctx, &o))
+			return 1;
+	}
+	count_flow(f);
+	return 0;
 }
 
 /* Writes the key of every flow, for readers of the pinned link. */

@@ -7,32 +7,29 @@
 //! The program `collect` (`bpf/collect.h`) settles races: it carries an order out only if the
 //! flow is still as the agent saw it.
 
-use std::io::BufReader;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, MapHandle, ProgramInput};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramInput};
 
 use prism_proto::control::FlowKey;
 
+use crate::census::LastCensus;
 use crate::config::{ServiceConfig, SwitchConfig};
 use crate::error::{KernelError, LoadError, kernel};
 use crate::frontends::Frontends;
-use crate::layout::{
-    FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, next_record, read_flow_key,
-};
+use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
 use crate::leases::{Change, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
 use crate::runs;
 use crate::skel::types;
 use crate::tables;
+use crate::walk::{Order, Walks};
 
-/// Most orders of one step. They take 1 to 2 µs each, some 200 ms in all, beside the walk.
-const MAX_STEP_ORDERS: usize = 131_072;
 /// Time between the starts of two steps.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest time for which news of runs, or the order to stop, goes unnoticed between steps.
@@ -55,15 +52,11 @@ pub struct Aged {
 /// Ages the flows of a switch.
 pub struct Agent<'a> {
     switch: &'a Switch,
-    flows: Option<Walk>,
+    walks: Walks<'a>,
     leases: Arc<Leases>,
     frontends: Frontends,
     resetter: Resetter,
 }
-
-type Order = [u8; ORDER_BYTES];
-/// A walk over the flow table, as a stream of orders.
-type Walk = BufReader<Iter>;
 
 impl<'a> Agent<'a> {
     /// An agent of `switch`. One is enough; more do no harm. It learns from `leases` which
@@ -80,11 +73,17 @@ impl<'a> Agent<'a> {
             .map_err(kernel("read the frontends"))?;
         Ok(Self {
             switch,
-            flows: None,
+            walks: Walks::new(switch),
             leases,
             frontends: Frontends::new(services, &listed, Instant::now()),
             resetter: Resetter::default(),
         })
+    }
+
+    /// The place for the numbers of flows, which each of this agent's walks renews.
+    #[must_use]
+    pub fn census(&self) -> Arc<LastCensus> {
+        self.walks.census.clone()
     }
 
     /// As [`Switch::update_tables`], but new connections still go to living frontends only.
@@ -147,7 +146,7 @@ impl<'a> Agent<'a> {
     pub fn step(&mut self, now: Instant) -> Result<Aged, KernelError> {
         let mut aged = Aged::default();
         self.note_changes(now)?;
-        let due = next_orders(&mut self.flows, &self.switch.due_flows)?;
+        let due = self.walks.next_orders()?;
         let mut doomed = Vec::new();
         for orders in due.chunks(MAX_ORDERS) {
             for order in self.collect(orders)? {
@@ -235,24 +234,4 @@ fn next_seq(order: &Order) -> Option<u32> {
     let word = |at| u32::from_ne_bytes(array_at(order, at));
     let known = word(offset_of!(types::order, has_next_seq)) != 0;
     known.then(|| word(offset_of!(types::order, next_seq)))
-}
-
-/// At most [`MAX_STEP_ORDERS`] of a walk, which starts if there is none.
-fn next_orders(walk: &mut Option<Walk>, link: &Link) -> Result<Vec<Order>, KernelError> {
-    let mut current = match walk.take() {
-        Some(walk) => walk,
-        None => {
-            let iter = Iter::new(link).map_err(kernel("start a walk"))?;
-            BufReader::with_capacity(64 * ORDER_BYTES, iter)
-        }
-    };
-    let mut orders = Vec::new();
-    while orders.len() < MAX_STEP_ORDERS {
-        match next_record(&mut current).map_err(kernel("walk the flow table"))? {
-            Some(order) => orders.push(order),
-            None => return Ok(orders),
-        }
-    }
-    *walk = Some(current);
-    Ok(orders)
 }

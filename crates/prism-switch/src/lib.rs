@@ -55,6 +55,7 @@
 mod agent;
 mod attach;
 mod bpffs;
+mod census;
 mod config;
 mod error;
 mod frontends;
@@ -65,6 +66,7 @@ mod reset;
 mod runs;
 mod tables;
 mod view;
+mod walk;
 
 /// Generated from the object file: layouts of maps and programs.
 #[allow(
@@ -84,6 +86,7 @@ mod skel {
 }
 
 pub use agent::{Aged, Agent};
+pub use census::{Census, LastCensus};
 pub use config::{
     FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS, NodeConfig,
     Roles, SenderConfig, ServiceConfig, SwitchConfig,

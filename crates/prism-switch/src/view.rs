@@ -1,9 +1,10 @@
 //! Reads a switch from any process, through its pins.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::mem::offset_of;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -111,13 +112,6 @@ impl SwitchView {
         }))
     }
 
-    /// The number of flows, tombstones included. Reads the key of each.
-    pub fn count_flows(&self) -> Result<u64, KernelError> {
-        let list = File::open(self.dir.join(FLOW_LIST));
-        let copied = list.and_then(|mut list| io::copy(&mut list, &mut io::sink()));
-        Ok(copied.map_err(kernel(READ_LIST))? / FLOW_KEY_BYTES as u64)
-    }
-
     /// One flow.
     pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, KernelError> {
         self.flow(&flow_key(flow))
@@ -132,7 +126,8 @@ impl SwitchView {
     /// Every counter.
     pub fn counters(&self) -> Result<Vec<Counter>, ViewError> {
         let names = counter_names()?;
-        let read = |(index, name): (u32, String)| {
+        let read = |(index, name): (u32, &String)| {
+            let name = name.clone();
             let values = self
                 .counters
                 .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
@@ -144,8 +139,17 @@ impl SwitchView {
     }
 }
 
-/// Names of all counters, in the order of their map, from the object file.
-fn counter_names() -> Result<Vec<String>, ViewError> {
+/// Names of all counters, in the order of their map, from the object file, which is opened once.
+fn counter_names() -> Result<&'static [String], ViewError> {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    if let Some(names) = NAMES.get() {
+        return Ok(names);
+    }
+    let names = read_counter_names()?;
+    Ok(NAMES.get_or_init(|| names))
+}
+
+fn read_counter_names() -> Result<Vec<String>, ViewError> {
     let object = load::open().map_err(|_| ViewError::Version)?;
     let rodata = object.maps.rodata_data.as_deref();
     let names = rodata.ok_or(ViewError::Version)?.counter_names;

@@ -78,11 +78,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let listener = listener
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
+    let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     let (known, at_start) = (news.clone(), Arc::new(directory.clone()));
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
+        census: agent.census(),
         directory: Box::new(move || match &known {
             Some(known) => known.borrow().clone(),
             None => at_start.clone(),
@@ -95,7 +97,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         news,
         listener.map(|listener| (listener, pages)),
     )?;
-    let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause) {
             tracing::warn!(%error, "cannot age flows; trying again");

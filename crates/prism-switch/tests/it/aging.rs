@@ -112,6 +112,36 @@ fn many_flows_are_listed_and_aged_completely() {
     });
 }
 
+#[test]
+fn walks_count_the_flows_of_each_node() {
+    in_lab(
+        "census",
+        |_| {},
+        |lab| {
+            let mut agent = lab.agent();
+            let last = agent.census();
+            assert_eq!(last.get(), None, "no walk has ended");
+            let mut counted = || {
+                agent.step(Instant::now()).unwrap();
+                let census = last.get().unwrap();
+                let of = |node: &SocketAddrV4| census.of_nodes.get(&(*node.ip()).into()).copied();
+                (of(&BACKEND), of(&BACKEND2), census.tombstones)
+            };
+            assert_eq!(counted(), (None, None, 0));
+            for port in 1..=2000 {
+                let owner = if port % 4 == 0 { BACKEND2 } else { BACKEND };
+                lab.own(client(port), owner, 5);
+            }
+            assert_eq!(counted(), (Some(1500), Some(500), 0));
+            lab.own(client(4), BACKEND, 6);
+            lab.plain(Ops::RELEASE, client(1), 6);
+            lab.plain(Ops::RELEASE, client(8), 6);
+            assert_eq!(counted(), (Some(1500), Some(498), 2));
+            assert_eq!(last.get().unwrap().entries(), 2000);
+        },
+    );
+}
+
 /// Packets, commands and aging on several CPUs at once, with limits so short that flows expire
 /// meanwhile. In any order, a flow with an acknowledged command works until it is ended, and both
 /// tables agree.

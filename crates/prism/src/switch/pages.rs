@@ -1,27 +1,23 @@
 //! The pages that the agent of the switch shows its administrator over HTTP: `/metrics`,
-//! `/-/healthy`, `/-/ready`, and the page for a browser with its `/state`. The figures are those of the kernel's tables, so they go on while
-//! no agent runs.
+//! `/-/healthy`, `/-/ready`, and the page for a browser with its `/state`. Flows are counted by the
+//! agent's walks, all else is read from the kernel's tables.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_membership::Directory;
-use prism_proto::control::FlowState;
-use prism_switch::{Leases, SwitchView};
+use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
 use crate::observe::{self, Latest, Metric, Page, Pages, asset, build_info, render};
-
-/// The flows of which the state tells the owners: each takes a system call.
-const MOST_FLOWS: usize = 100_000;
 
 /// The switch that the pages are about.
 pub(super) struct Subject {
     pub(super) pin_dir: String,
     pub(super) max_flows: u32,
     pub(super) leases: Arc<Leases>,
+    pub(super) census: Arc<LastCensus>,
     /// The nodes at present.
     pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
 }
@@ -44,12 +40,7 @@ pub(super) fn pages(subject: Subject) -> Arc<Pages> {
         let (subject, latest, path) = (subject.clone(), latest.clone(), path.to_owned());
         Box::pin(async move {
             match path.as_str() {
-                "/state" => {
-                    // The flows of a large table take some time to read.
-                    let reading = tokio::task::spawn_blocking(move || state(&subject));
-                    let read = async { reading.await.unwrap_or_default() };
-                    Some(latest.page(read).await)
-                }
+                "/state" => Some(latest.page(async { state(&subject) }).await),
                 path => page(&subject, path),
             }
         })
@@ -92,15 +83,10 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
     let view = SwitchView::open(&subject.pin_dir)?;
     let nodes = subject.nodes();
     let living = subject.leases.living();
-    let mut owners = BTreeMap::<IpAddr, u64>::new();
-    for record in view.flows()?.take(MOST_FLOWS) {
-        let record = record?;
-        if record.state != FlowState::Absent {
-            *owners.entry(record.owner.via.to_canonical()).or_default() += 1;
-        }
-    }
-    let owners = owners.into_iter().map(|(address, flows)| {
-        let known = nodes.iter().find(|(_, node)| *node == address);
+    let census = subject.census.get();
+    let counted = census.iter().flat_map(|census| &census.of_nodes);
+    let owners = counted.map(|(address, flows)| {
+        let known = nodes.iter().find(|(_, node)| node == address);
         let owner = known.map_or_else(|| address.to_string(), |(name, _)| name.clone());
         json!({ "owner": owner, "flows": flows })
     });
@@ -116,10 +102,9 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         json!({ "name": name, "address": address, "up": living.contains(address) })
     });
     Ok(json!({
-        "flows": view.count_flows()?,
+        "flows": census.as_ref().map(Census::entries),
         "max_flows": subject.max_flows,
         "owners": owners,
-        "owners_of_flows": MOST_FLOWS,
         "packets": packets,
         "nodes": nodes.collect::<Vec<_>>(),
         "error": null,
@@ -129,20 +114,21 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
 fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     let view = SwitchView::open(&subject.pin_dir)?;
     let gauge = |name, help, value: f64| Metric::new(name, help, observe::Value::Gauge(value));
-    let flows = view.count_flows()? as f64;
     let mut metrics = vec![
         build_info("switch"),
-        gauge(
-            "switch_flows",
-            "Flows in the table, tombstones included.",
-            flows,
-        ),
         gauge(
             "switch_max_flows",
             "The most flows of the table.",
             subject.max_flows.into(),
         ),
     ];
+    if let Some(census) = subject.census.get() {
+        metrics.push(gauge(
+            "switch_flows",
+            "Flows in the table, tombstones included.",
+            census.entries() as f64,
+        ));
+    }
     let living = subject.leases.living();
     for (node, address) in subject.nodes() {
         let lives = f64::from(u8::from(living.contains(&address)));
