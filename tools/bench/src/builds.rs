@@ -65,5 +65,5 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })
     });
     let variants: Vec<Variant<'_>> = variants.collect();
-    args.common.compare(&SUMMARY, &variants)
+    args.common.compare(&SUMMARY, &variants, false)
 }

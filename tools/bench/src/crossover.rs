@@ -73,7 +73,8 @@ pub(crate) struct Variant<'v> {
 }
 
 impl Common {
-    /// Measures the variants, which take turns under the same client.
+    /// Measures the variants, which take turns under the same client, and are built anew for
+    /// each round if it `rebuilds`.
     ///
     /// # Errors
     /// When an option is out of its range, a cluster cannot be built, or a turn fails.
@@ -81,6 +82,7 @@ impl Common {
         mut self,
         summary: &'static Summary,
         variants: &[Variant<'_>],
+        rebuilds: bool,
     ) -> Result<()> {
         if self.options.quick {
             self.sizes = Sizes(vec![1 << 10, 4 << 10, 16 << 10]);
@@ -99,6 +101,7 @@ impl Common {
             sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
             clusters: variants.iter().map(|variant| variant.kind).collect(),
             entries: entries.collect(),
+            rebuilds,
             ..Plan::new(summary, &self.network, &self.options)
         };
         plan.run(|asked| {
@@ -121,5 +124,5 @@ pub(crate) fn run(args: Args) -> Result<()> {
             ..Kind::new(&[System::Prism])
         },
     });
-    args.common.compare(&SUMMARY, &variants)
+    args.common.compare(&SUMMARY, &variants, false)
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })
     });
     let variants: Vec<Variant<'_>> = variants.collect();
-    let done = args.common.compare(&SUMMARY, &variants);
+    let done = args.common.compare(&SUMMARY, &variants, true);
     let _ = std::fs::remove_file(ACCESS_LOG);
     done
 }

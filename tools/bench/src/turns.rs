@@ -1,6 +1,7 @@
 //! Turns: every system has one in every round. A turn's row is written when it ends, and a turn
 //! that has a row is not measured again.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +51,9 @@ pub(crate) struct Job<J> {
 /// The progress of a command.
 pub(crate) struct Turns {
     result: &'static str,
-    rounds: usize,
+    /// The rounds to measure now.
+    rounds: Range<usize>,
+    warms_up: bool,
     rows: Rows,
     begun: Instant,
     /// All turns, finished turns, and turns that this run measured.
@@ -98,7 +101,8 @@ impl Turns {
     fn open(options: &Options, result: &'static str, jobs: usize) -> Result<Self> {
         Ok(Self {
             result,
-            rounds: options.rounds,
+            rounds: 0..options.rounds,
+            warms_up: options.rounds > 1,
             rows: Rows::open(options.rows.as_deref(), result)?,
             begun: Instant::now(),
             planned: jobs * options.rounds,
@@ -108,18 +112,23 @@ impl Turns {
         })
     }
 
+    /// From now on measures these rounds only.
+    pub(crate) fn only(&mut self, rounds: Range<usize>) {
+        self.rounds = rounds;
+    }
+
     /// Whether a turn of `jobs` is missing.
     pub(crate) fn wants<J>(&self, jobs: &[Job<J>]) -> bool {
         let turns = jobs
             .iter()
-            .flat_map(|job| (0..self.rounds).map(move |round| (job, round)));
+            .flat_map(|job| self.rounds.clone().map(move |round| (job, round)));
         let mut turns = turns.map(|(job, round)| self.turn(job, round));
         turns.any(|turn| !self.rows.has(&turn))
     }
 
     /// Counts `jobs` as done without measuring.
     pub(crate) fn pass<J>(&mut self, jobs: &[Job<J>]) {
-        self.done += jobs.len() * self.rounds;
+        self.done += jobs.len() * self.rounds.len();
     }
 
     /// Measures the missing turns of `jobs`, round by round. Before the first round each job has
@@ -132,7 +141,7 @@ impl Turns {
         jobs: &[Job<J>],
         mut measure: impl FnMut(&J, Option<u64>) -> Result<Values>,
     ) -> Result<()> {
-        if self.wants(jobs) && self.rounds > 1 {
+        if self.wants(jobs) && self.warms_up {
             for job in jobs {
                 self.go_on()?;
                 let warm_up = measure(&job.what, Some(WARM_UP_S));
@@ -151,7 +160,7 @@ impl Turns {
         jobs: &[Job<J>],
         mut measure: impl FnMut(&J) -> Result<Values>,
     ) -> Result<()> {
-        for round in 0..self.rounds {
+        for round in self.rounds.clone() {
             for job in jobs {
                 self.done += 1;
                 let turn = self.turn(job, round);
