@@ -231,6 +231,8 @@ export class Cluster {
       catching_up: {
         caught_up: 7,
         is_running: false,
+        parts: 0,
+        parts_done: 0,
         compared: 0,
         fetched: 0,
         fetched_bytes: 0,
@@ -314,6 +316,8 @@ function withTroubles(doc) {
   Object.assign(lagging, { status: "lagging", fetches_since: 7, caught_up: 3 });
   Object.assign(lagging.catching_up, {
     is_running: true,
+    parts: 24,
+    parts_done: 9,
     compared: 183204,
     fetched: 1288,
     fetched_bytes: 2.1e9,

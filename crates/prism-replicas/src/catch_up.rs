@@ -94,10 +94,17 @@ impl CatchUp<'_> {
         let agreed = self.replicator.all_agreed().await?;
         self.replicator.apply_records(&agreed).await?;
         self.compare_buckets(&agreed).await?;
+        let sources = self.sources();
+        {
+            let parts = 2 * sources.len() * existing(&agreed).count();
+            let mut report = self.node.progress();
+            (report.parts, report.parts_done) = (parts as u64, 0);
+        }
         for (bucket, _) in existing(&agreed) {
-            for source in self.sources() {
+            for source in &sources {
                 for uploads in [false, true] {
-                    self.catch_up_with(&source, bucket, uploads).await?;
+                    self.catch_up_with(source, bucket, uploads).await?;
+                    self.node.progress().parts_done += 1;
                 }
             }
         }

@@ -269,7 +269,12 @@ pub struct ProgressReport {
     pub caught_up: u64,
     /// Whether it is catching up now.
     pub is_running: bool,
-    /// Objects, uploads and parts that were compared with another node's. This and the other
+    /// The parts of the present try, or of the last one: the objects of each bucket with each
+    /// other node, and its uploads.
+    pub parts: u64,
+    /// The parts of it that are done.
+    pub parts_done: u64,
+    /// Objects, uploads and parts that were compared with another node's. This and the following
     /// counts begin with the process.
     pub compared: u64,
     /// Objects, uploads and parts that were fetched.

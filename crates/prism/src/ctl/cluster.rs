@@ -131,8 +131,8 @@ fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::R
     let (fetched, bytes) = (progress.fetched, progress.fetched_bytes);
     write!(
         out,
-        "{:<16} is catching up: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
-        "", progress.compared, progress.removed
+        "{:<16} is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
+        "", progress.parts_done, progress.parts, progress.compared, progress.removed
     )?;
     match progress.hindrance.as_str() {
         "" => writeln!(out),

@@ -288,6 +288,10 @@ fn a_backend_that_was_away_gets_what_it_missed_while_writes_go_on() {
             "{replicas} replicas: back after {took:?}, {fetched} things fetched"
         ));
         assert!(fetched > 50, "{fetched}");
+        let seen = seen_by(&cluster, "fe0");
+        let progress = &backend(&seen, "be1")["catching_up"];
+        let (parts, done) = (progress["parts"].as_u64(), progress["parts_done"].as_u64());
+        assert!(parts > Some(0) && done == parts, "{progress:#}");
         for _ in 0..2 {
             assert_content(&cluster, &content);
         }

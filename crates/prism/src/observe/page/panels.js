@@ -189,7 +189,8 @@ function backends(cluster) {
   fill(table("backends"), rows, "The cluster has no backends.");
 }
 
-// The rest that a backend lacks. Its share is known if the backend says how much there is in all.
+// What a backend has done of its catch-up: it compares its objects bucket by bucket with each other
+// backend.
 function catchUp(backend) {
   const { name, catching_up: report, fetches_since: wanted, caught_up: reached } = backend;
   const label = `Catch-up of ${name}`;
@@ -198,14 +199,15 @@ function catchUp(backend) {
   if (backend.status === "out") return without("begins when it is back");
   if (!report) return without("not in reach");
   if (!isBehind && !report.is_running) return without("complete");
-  const { compared, fetched, fetched_bytes: size, hindrance, total } = report;
+  const { parts, parts_done: done, compared, fetched, fetched_bytes: size, hindrance } = report;
   const wait = hindrance ? `; waits: ${hindrance}` : "";
+  const share = parts > 0 ? `${count(done)} of ${count(parts)} parts; ` : "";
   return {
-    text: `${count(compared)} compared, ${count(fetched)} fetched (${bytes(size)})${wait}`,
+    text: `${share}${count(compared)} compared, ${count(fetched)} fetched (${bytes(size)})${wait}`,
     class: "long",
     raw: compared,
     key: `backends.${name}.compared`,
-    progress: total > 0 ? Math.min(1, compared / total) : null,
+    progress: parts > 0 ? done / parts : null,
     label,
   };
 }
