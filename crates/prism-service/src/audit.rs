@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::access_log::{FILE_MODE, now_text};
+use crate::access_log::{FILE_MODE, time_text};
 
 /// The person or program that acts.
 #[derive(Clone, Debug, Serialize)]
@@ -83,7 +84,7 @@ impl AuditLog {
     /// file is opened each time, so it may be renamed at any time.
     pub fn record(&self, action: &Action<'_>) {
         let line = Line {
-            time: &now_text(),
+            time: &time_text(SystemTime::now()),
             action,
         };
         let line = serde_json::to_string(&line).unwrap_or_default();
