@@ -9,11 +9,31 @@ use anyhow::Context;
 use prism_config::{Credential, S3};
 use tokio::sync::watch;
 
-/// Time between two looks at the file.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Time between two looks at the file. A change counts within a second, so the rest is for reading
+/// the file.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The users. Each of them may do everything.
+/// The users.
 pub type Users = Arc<Vec<Credential>>;
+
+/// Warns of each user whose record says nothing about rights, unless it was so `before`.
+pub(super) fn warn_of_unlimited(before: &[Credential], users: &[Credential], remedy: &str) {
+    let unlimited = users.iter().filter(|user| user.is_unlimited_by_omission());
+    for user in unlimited.filter(|user| !before.contains(user)) {
+        tracing::warn!(
+            access_key = user.access_key,
+            remedy,
+            "the key may do everything, because its record says neither admin nor buckets"
+        );
+    }
+}
+
+/// The remedy for a key of a file.
+const IN_FILE: &str = "in s3.credentials_file, add `admin = true` to its [[credential]], or \
+                       `buckets = { NAME = [\"read\", \"write\", \"owner\"] }` with its rights";
+/// The remedy for a key in etcd.
+pub(super) const IN_ETCD: &str = "run `prism ctl key set KEY --admin true`, or give it rights with \
+                                  `prism ctl bucket allow` and run `prism ctl key set KEY --admin false`";
 
 /// The file and its users.
 pub(super) struct UsersFile {
@@ -37,6 +57,7 @@ impl UsersFile {
         // A change between these two lines is read again later.
         let seen = seen_of(&settings.credentials_file);
         let users = settings.load_credentials().context("s3.credentials_file")?;
+        warn_of_unlimited(&[], &users, IN_FILE);
         Ok(Self {
             settings: settings.clone(),
             users: watch::Sender::new(Arc::new(users)),
@@ -74,6 +95,7 @@ impl UsersFile {
         match self.settings.load_credentials() {
             Ok(users) => {
                 tracing::info!(users = users.len(), "the users have changed");
+                warn_of_unlimited(&self.users.borrow(), &users, IN_FILE);
                 self.users.send_replace(Arc::new(users));
             }
             Err(error) => tracing::error!(%error, "cannot read the users; the former ones stay"),

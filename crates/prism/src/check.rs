@@ -33,7 +33,26 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     print!("{}", summary(&config));
+    for warning in warnings(&config) {
+        eprintln!("warning: {warning}");
+    }
     Ok(())
+}
+
+/// The keys that may do everything because their records say nothing, if this machine has their
+/// file.
+fn warnings(config: &Config) -> Vec<String> {
+    let users = config.s3.load_credentials().unwrap_or_default();
+    let unlimited = users.iter().filter(|user| user.is_unlimited_by_omission());
+    unlimited
+        .map(|user| {
+            format!(
+                "s3.credentials_file: the key {} may do everything, because its record says \
+                 neither admin nor buckets; add `admin = true`, or `buckets` with its rights",
+                user.access_key
+            )
+        })
+        .collect()
 }
 
 /// The files that `name` lacks on this machine, each with its fix.

@@ -41,6 +41,7 @@ mod page;
 mod refill;
 mod relaying;
 mod replicas;
+mod rights;
 mod serve;
 mod sessions;
 mod slow_disk;
