@@ -12,6 +12,7 @@ mod pki;
 mod random;
 mod serve;
 mod switch;
+mod term;
 #[cfg(test)]
 mod version_tests;
 
@@ -41,10 +42,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // Commands that only print.
+    // Commands that only print, or print when their work is done.
     if matches!(
         command,
-        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_)
+        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_) | Command::Pki(_)
     ) {
         prism_sys::process::end_on_broken_pipe();
     }
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Ctl(args) => ctl::run(&args),
-        Command::Pki(args) => pki::run(&args),
+        Command::Pki(args) => pki::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,9 +11,11 @@ use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::certificates::watch_terms;
+use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
 use super::{admin, leave, pages, worker};
@@ -105,17 +107,7 @@ fn attend(
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let hang_up = || signal(SignalKind::hangup());
-        let mut hang_ups = [hang_up()?, hang_up()?, hang_up()?];
-        let [for_https, for_users, for_log] = &mut hang_ups;
-        let keep_https = supervise("certificates", async || keep_https(server, for_https).await);
-        let keep_users = supervise("users", async || {
-            let look = async || match for_users.recv().await {
-                Some(()) => (),
-                None => std::future::pending().await,
-            };
-            node.cluster.keep_current(look).await;
-        });
+        let mut hang_ups = HangUps::new()?;
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
         let accepting = async {
@@ -142,9 +134,8 @@ fn attend(
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
-            () = keep_https => {}
-            () = keep_users => {}
-            () = reopen_log(server, for_log) => {}
+            () = follow_files(server, &mut hang_ups) => {}
+            () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
@@ -162,29 +153,6 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
         Some(listener) => serve(listener, pages::pages(server)).await,
         None => std::future::pending().await,
     }
-}
-
-/// Loads certificates whenever their files change or SIGHUP arrives. Never returns.
-async fn keep_https(server: &Server, hang_up: &mut Signal) {
-    let Some(https) = &server.https else {
-        return std::future::pending().await;
-    };
-    loop {
-        tokio::select! {
-            () = https.keep_current() => {}
-            Some(()) = hang_up.recv() => https.reload(),
-        }
-    }
-}
-
-/// Opens the access log again on SIGHUP. Never returns.
-async fn reopen_log(server: &Server, hang_up: &mut Signal) {
-    while let Some(()) = hang_up.recv().await {
-        if let Some(log) = &server.requests.log {
-            log.reopen();
-        }
-    }
-    std::future::pending().await
 }
 
 /// Gives the service the present users, whenever they change. Never returns.

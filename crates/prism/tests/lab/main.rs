@@ -40,6 +40,7 @@ mod owners;
 mod page;
 mod refill;
 mod relaying;
+mod renewal;
 mod replicas;
 mod rights;
 mod serve;

@@ -9,9 +9,9 @@ use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Verified};
 
-use super::wire::{Wire, dialler, framed};
 use super::{POOLED, bed_with_connection};
 use crate::support::bed::Bed;
+use crate::support::wire::{Wire, dialler, framed};
 use crate::support::{eventually, turn};
 
 /// Handshakes that one address may have open.
