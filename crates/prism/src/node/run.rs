@@ -16,7 +16,9 @@ use tokio::sync::mpsc;
 
 use super::server::Server;
 use super::state::figures;
+use super::worker::Reports;
 use super::{admin, leave, pages, worker};
+use crate::notify::{Notifier, Watchdog};
 use crate::observe::serve;
 
 /// Time between two seals of the store's log.
@@ -48,12 +50,17 @@ pub(crate) fn until_stopped(
     let endpoint = server.endpoint_config()?;
     let (bound, all_bound) = mpsc::channel(workers);
     let (farewell, farewells) = farewells();
+    let mut watchdog = Watchdog::new(Notifier::from_environment());
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (server, endpoint) = (server.clone(), endpoint.clone());
-            let (bound, farewell) = (bound.clone(), farewell.clone());
             let name = format!("worker-{n}");
-            let work = move || worker::run(&server, endpoint, bound, farewell);
+            let reports = Reports {
+                bound: bound.clone(),
+                farewell: farewell.clone(),
+                beat: watchdog.add(&name),
+            };
+            let work = move || worker::run(&server, endpoint, reports);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
@@ -69,7 +76,13 @@ pub(crate) fn until_stopped(
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&server, listener, all_bound, farewells, workers, ready);
+    let started = Workers {
+        count: workers,
+        bound: all_bound,
+        farewells,
+        watchdog,
+    };
+    let attended = attend(&server, listener, started, ready);
     // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
     node.scrub.end();
@@ -86,15 +99,28 @@ pub(crate) fn until_stopped(
     attended
 }
 
+/// The workers, as the process around them knows them.
+struct Workers {
+    count: usize,
+    /// Gets a message of each worker whose listeners exist.
+    bound: mpsc::Receiver<()>,
+    farewells: Farewells,
+    watchdog: Watchdog,
+}
+
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
     server: &Arc<Server>,
     listener: Option<TcpListener>,
-    mut bound: mpsc::Receiver<()>,
-    mut farewells: Farewells,
-    workers: usize,
+    workers: Workers,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
+    let Workers {
+        count,
+        mut bound,
+        mut farewells,
+        watchdog,
+    } = workers;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -106,8 +132,8 @@ fn attend(
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let hang_up = || signal(SignalKind::hangup());
-        let mut hang_ups = [hang_up()?, hang_up()?, hang_up()?];
-        let [for_https, for_users, for_log] = &mut hang_ups;
+        let mut hang_ups = [hang_up()?, hang_up()?, hang_up()?, hang_up()?];
+        let [for_https, for_users, for_log, for_manager] = &mut hang_ups;
         let keep_https = supervise("certificates", async || keep_https(server, for_https).await);
         let keep_users = supervise("users", async || {
             let look = async || match for_users.recv().await {
@@ -123,8 +149,9 @@ fn attend(
             while bound.recv().await.is_some() {
                 started += 1;
             }
-            if started == workers {
+            if started == count {
                 server.accepts.store(true, Ordering::Relaxed);
+                watchdog.notifier.ready();
                 ready();
                 supervise("the admin socket", async || admin.run(server).await).await;
             }
@@ -138,6 +165,7 @@ fn attend(
                 _ = farewells.told.recv() => {}
             }
             tracing::info!("stopping: connections move to other nodes");
+            watchdog.stopping();
             leave::wind_down(node, farewells).await;
         };
         tokio::select! {
@@ -145,6 +173,8 @@ fn attend(
             () = keep_https => {}
             () = keep_users => {}
             () = reopen_log(server, for_log) => {}
+            () = announce_reloads(&watchdog.notifier, for_manager) => {}
+            () = watchdog.keep() => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
@@ -183,6 +213,18 @@ async fn reopen_log(server: &Server, hang_up: &mut Signal) {
         if let Some(log) = &server.requests.log {
             log.reopen();
         }
+    }
+    std::future::pending().await
+}
+
+/// Tells the service manager of each SIGHUP, and when all has been read again. Never returns.
+async fn announce_reloads(notifier: &Notifier, hang_up: &mut Signal) {
+    while let Some(()) = hang_up.recv().await {
+        notifier.reloading();
+        // The others that wait for the signal are parts of the same task, and take it without
+        // waiting. So all of them have taken it before this part of the task goes on.
+        tokio::task::yield_now().await;
+        notifier.ready();
     }
     std::future::pending().await
 }
