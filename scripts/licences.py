@@ -30,7 +30,7 @@ def parts(metadata):
         found.add(key)
         todo += [dependency["pkg"] for dependency in nodes[key]["deps"]
                  if any(kind["kind"] is None for kind in dependency["dep_kinds"])]
-    return sorted((packages[key] for key in found), key=lambda package: package["name"])
+    return sorted((packages[key] for key in found), key=lambda package: (package["name"], package["version"]))
 
 
 def texts(package):
