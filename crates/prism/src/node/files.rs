@@ -8,6 +8,7 @@ use prism_handoff::supervise::supervise;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::server::Server;
+use crate::notify::Notifier;
 
 /// The arrivals of SIGHUP, one for each kind of file.
 pub(super) struct HangUps {
@@ -15,6 +16,7 @@ pub(super) struct HangUps {
     users: Signal,
     identity: Signal,
     log: Signal,
+    manager: Signal,
 }
 
 impl HangUps {
@@ -26,17 +28,19 @@ impl HangUps {
             users: hang_up()?,
             identity: hang_up()?,
             log: hang_up()?,
+            manager: hang_up()?,
         })
     }
 }
 
-/// Follows all of them. Never returns.
-pub(super) async fn follow_files(server: &Server, hang_ups: &mut HangUps) {
+/// Follows all of them, and tells the service manager of each SIGHUP. Never returns.
+pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups: &mut HangUps) {
     let HangUps {
         https: for_https,
         users: for_users,
         identity: for_identity,
         log: for_log,
+        manager: for_manager,
     } = hang_ups;
     let node = &server.node;
     let https = supervise("certificates", async || match &server.https {
@@ -54,7 +58,14 @@ pub(super) async fn follow_files(server: &Server, hang_ups: &mut HangUps) {
         }
         None => std::future::pending().await,
     });
-    tokio::join!(https, users, identity, reopen_log(server, for_log));
+    let log = reopen_log(server, for_log);
+    tokio::join!(
+        https,
+        users,
+        identity,
+        log,
+        announce_reloads(notifier, for_manager)
+    );
 }
 
 /// Returns when SIGHUP arrives.
@@ -71,5 +82,17 @@ async fn reopen_log(server: &Server, hang_up: &mut Signal) {
         if let Some(log) = &server.requests.log {
             log.reopen();
         }
+    }
+}
+
+/// Tells the service manager of each SIGHUP, and when all has been read again. Never returns.
+async fn announce_reloads(notifier: &Notifier, hang_up: &mut Signal) {
+    loop {
+        arrival(hang_up).await;
+        notifier.reloading();
+        // The others that wait for the signal are parts of the same task, and take it without
+        // waiting. So all of them have taken it before this part of the task goes on.
+        tokio::task::yield_now().await;
+        notifier.ready();
     }
 }

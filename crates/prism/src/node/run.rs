@@ -18,7 +18,9 @@ use super::certificates::watch_terms;
 use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
+use super::worker::Reports;
 use super::{admin, leave, pages, worker};
+use crate::notify::{Notifier, Watchdog};
 use crate::observe::serve;
 
 /// Time between two seals of the store's log.
@@ -50,12 +52,17 @@ pub(crate) fn until_stopped(
     let endpoint = server.endpoint_config()?;
     let (bound, all_bound) = mpsc::channel(workers);
     let (farewell, farewells) = farewells();
+    let mut watchdog = Watchdog::new(Notifier::from_environment());
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (server, endpoint) = (server.clone(), endpoint.clone());
-            let (bound, farewell) = (bound.clone(), farewell.clone());
             let name = format!("worker-{n}");
-            let work = move || worker::run(&server, endpoint, bound, farewell);
+            let reports = Reports {
+                bound: bound.clone(),
+                farewell: farewell.clone(),
+                beat: watchdog.add(&name),
+            };
+            let work = move || worker::run(&server, endpoint, reports);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
@@ -71,7 +78,13 @@ pub(crate) fn until_stopped(
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&server, listener, all_bound, farewells, workers, ready);
+    let started = Workers {
+        count: workers,
+        bound: all_bound,
+        farewells,
+        watchdog,
+    };
+    let attended = attend(&server, listener, started, ready);
     // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
     node.scrub.end();
@@ -88,15 +101,28 @@ pub(crate) fn until_stopped(
     attended
 }
 
+/// The workers, as the process around them knows them.
+struct Workers {
+    count: usize,
+    /// Gets a message of each worker whose listeners exist.
+    bound: mpsc::Receiver<()>,
+    farewells: Farewells,
+    watchdog: Watchdog,
+}
+
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
     server: &Arc<Server>,
     listener: Option<TcpListener>,
-    mut bound: mpsc::Receiver<()>,
-    mut farewells: Farewells,
-    workers: usize,
+    workers: Workers,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
+    let Workers {
+        count,
+        mut bound,
+        mut farewells,
+        watchdog,
+    } = workers;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -115,8 +141,9 @@ fn attend(
             while bound.recv().await.is_some() {
                 started += 1;
             }
-            if started == workers {
+            if started == count {
                 server.accepts.store(true, Ordering::Relaxed);
+                watchdog.notifier.ready();
                 ready();
                 supervise("the admin socket", async || admin.run(server).await).await;
             }
@@ -130,12 +157,14 @@ fn attend(
                 _ = farewells.told.recv() => {}
             }
             tracing::info!("stopping: connections move to other nodes");
+            watchdog.stopping();
             leave::wind_down(node, farewells).await;
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
-            () = follow_files(server, &mut hang_ups) => {}
+            () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
             () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
+            () = watchdog.keep() => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}

@@ -34,6 +34,7 @@ mod long_path;
 mod min_replicas;
 mod mixture;
 mod netem;
+mod notify;
 mod objects;
 mod observe;
 mod owners;
