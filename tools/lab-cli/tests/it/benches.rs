@@ -240,7 +240,7 @@ fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
     bench.run();
     let systems = bench.count("system", &["hand-off", "relay", "auto"]);
     assert_eq!(systems, [1, 1, 1]);
-    let rows = bench.rows_of_load();
+    let rows = bench.rows();
     let frontend = |row: &Value| value(row, "frontend_cpu_s") / value(row, "requests");
     // A frontend passes every byte on, or almost none.
     assert!(frontend(&rows[1]) > 2.0 * frontend(&rows[0]), "{rows:?}");
