@@ -75,7 +75,7 @@ impl AuditLog {
     /// Checks that the file can be written.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// The file cannot be opened.
     pub fn check(&self) -> io::Result<()> {
         self.path.as_deref().map_or(Ok(()), |path| append(path, ""))
     }

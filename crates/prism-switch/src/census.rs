@@ -33,8 +33,8 @@ impl Census {
 pub struct LastCensus(Mutex<Option<Census>>);
 
 impl LastCensus {
-    /// That census; `None` before the end of the agent's first walk. A walk takes some 250 ms for
-    /// 1,000,000 flows, and starts at most each second.
+    /// The census; `None` before the end of the agent's first walk. Walks start at most once a
+    /// second.
     pub fn get(&self) -> Option<Census> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
