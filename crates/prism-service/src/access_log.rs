@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use prism_handoff::Count;
 use serde::Serialize;
@@ -26,14 +26,16 @@ use crate::observe::{About, Answered};
 const MAX_BUFFER_BYTES: usize = 4 << 20;
 /// The time in which requests gather before they are written.
 const GATHER: Duration = Duration::from_millis(200);
+/// Longest time for the last lines.
+const LAST_LINES: Duration = Duration::from_secs(2);
 /// The mode of a new file.
 pub(crate) const FILE_MODE: u32 = 0o640;
 
-/// An access log. Its last lines are written when it is dropped.
+/// An access log. Its last lines are written when it is dropped, if that takes no longer than 2 s.
 #[derive(Debug)]
 pub struct AccessLog {
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl AccessLog {
         let writer = std::thread::Builder::new().name("access-log".into());
         Ok(Self {
             shared,
-            writer: Some(writer.spawn(move || work.write_all(file))?),
+            writer: writer.spawn(move || work.write_all(file))?,
         })
     }
 
@@ -157,9 +159,10 @@ impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared.locked().is_ending = true;
         self.shared.has_lines.notify_one();
-        if let Some(writer) = self.writer.take() {
-            // A panic of the thread has no consequence here.
-            let _ = writer.join();
+        // The reader of a pipe may read no more. The process ends all the same.
+        let give_up = Instant::now() + LAST_LINES;
+        while !self.writer.is_finished() && Instant::now() < give_up {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
