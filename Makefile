@@ -12,13 +12,15 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also in a shell that is older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build dist demo test test-kernels lint bench clean
+.PHONY: help setup build dist packages demo test test-kernels lint bench clean
 
 help:
 	@echo 'make setup   install the packages for building, the demo and the tests (Debian 12)'
 	@echo 'make build   build $(PROGRAMS)/prism, and prism-lab beside it'
 	@echo 'make dist    build $(TARGET)/dist/prism for production: optimized as a whole and'
 	@echo '             profile-guided, by labs that need root; some 20 minutes'
+	@echo 'make packages   make dist, then .deb, .rpm and tarball in $(TARGET)/packages;'
+	@echo '             with PROFILE=release of the plain build instead, in a few minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
@@ -38,6 +40,17 @@ build: $(call installed,build)
 
 dist: $(call installed,dist)
 	scripts/dist.sh
+
+# The program of a release is that of `make dist`.
+PROFILE := dist
+packages: $(call installed,packages) $(PROFILE)-programs
+	scripts/packages.sh $(TARGET)/$(PROFILE) $(TARGET)/packages
+
+.PHONY: dist-programs release-programs
+dist-programs: dist
+
+release-programs: $(call installed,build)
+	$(BUILD) --features prism/otlp
 
 demo: $(call installed,demo)
 	$(BUILD)

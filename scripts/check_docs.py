@@ -13,7 +13,7 @@ import sys
 
 COLUMNS = 90
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-PATH = re.compile(r"`((?:bench|bpf|crates|docs|fuzz|scripts|tools)/[\w./-]+)`")
+PATH = re.compile(r"`((?:bench|bpf|contrib|crates|docs|fuzz|packaging|scripts|tools)/[\w./-]+)`")
 
 
 def headings(text):

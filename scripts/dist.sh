@@ -3,9 +3,9 @@
 #
 # The program is optimized as a whole (link-time optimization) and by a profile. It is
 # built twice: the first program counts which ways its code takes while it serves in labs
-# on this machine. The labs are those of prism-lab, which is installed beside the result,
-# and whose own build is the usual one. Needs root for the labs, and what setup.sh
-# installs for `dist`.
+# on this machine. The labs are those of prism-lab. It is installed beside the result, with
+# prism-manual for packages; the builds of these two are the usual ones. Needs root for the
+# labs, and what setup.sh installs for `dist`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,11 +35,11 @@ fi
 # With a named target cargo builds programs that run while building without FLAGS.
 build() { # DIRECTORY FLAGS
     RUSTFLAGS="${RUSTFLAGS:-} $2" cargo build --profile dist --locked --package prism \
-        --target "$host" --target-dir "$1"
+        --features otlp --target "$host" --target-dir "$1"
 }
 
-say 'building prism-lab'
-cargo build --release --locked --package prism-lab-cli --target-dir "$target"
+say 'building prism-lab and prism-manual'
+cargo build --release --locked --package prism-lab-cli --package prism-manual --target-dir "$target"
 lab=$target/release/prism-lab
 say 'building the program that counts'
 build "$work/counting" "-Cprofile-generate=$work/counts"
@@ -61,5 +61,5 @@ fi
 say 'building the program that serves'
 build "$work/serving" "-Cprofile-use=$profile"
 mkdir -p "$target/dist"
-install "$work/serving/$host/dist/prism" "$lab" "$target/dist"
+install "$work/serving/$host/dist/prism" "$lab" "$target/release/prism-manual" "$target/dist"
 say "$target/dist/prism"

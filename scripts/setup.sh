@@ -4,9 +4,11 @@
 #   build     compilers and headers
 #   lint      build, Python, and the Rust components rustfmt and clippy
 #   demo      build, and the programs of a lab and of the demo (the default)
-#   tests     demo, bench and lint, and programs of tests: a JDK, Go, S3 clients, ...
+#   tests     demo, bench, lint and packages without llvm-tools, and programs of tests: a
+#             JDK, Go, S3 clients, ...
 #   bench     demo, and the servers that Prism is measured beside
 #   dist      bench, and the Rust component llvm-tools
+#   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
 #
 # It installs only missing packages, and prints their names. It is safe to repeat, and ends
@@ -39,6 +41,8 @@ curl                  | command -v curl                      | curl
 aws                   | command -v aws                       | awscli
 '
 tests='
+debootstrap           | command -v debootstrap               | debootstrap
+keys of Debian        | test -e /usr/share/keyrings/debian-archive-keyring.gpg | debian-archive-keyring
 ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
 boto3                 | python3 -c "import boto3"            | python3-boto3
@@ -63,6 +67,12 @@ wrk                   | command -v wrk                       | wrk
 nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
 '
+packages='
+dpkg-deb              | command -v dpkg-deb                  | dpkg
+dpkg-shlibdeps        | command -v dpkg-shlibdeps            | dpkg-dev
+rpmbuild              | command -v rpmbuild                  | rpm
+python3               | command -v python3                   | python3
+'
 kernels='
 QEMU                  | command -v qemu-system-x86_64        | qemu-system-x86
 depmod and modprobe   | command -v depmod                    | kmod
@@ -73,12 +83,13 @@ case $group in
 build) needed=$build ;;
 lint) needed=$build$lint components='rustfmt clippy' ;;
 demo) needed=$build$demo ;;
-tests) needed=$build$lint$demo$tests$bench components='rustfmt clippy' ;;
+tests) needed=$build$lint$demo$tests$bench$packages components='rustfmt clippy' ;;
 bench) needed=$build$demo$bench ;;
 dist) needed=$build$demo$bench components='llvm-tools' ;;
-kernels) needed=$build$lint$demo$tests$bench$kernels components='rustfmt clippy' ;;
+packages) needed=$build$demo$bench$packages components='llvm-tools' ;;
+kernels) needed=$build$lint$demo$tests$bench$packages$kernels components='rustfmt clippy' ;;
 *)
-    echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist and kernels" >&2
+    echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist, packages and kernels" >&2
     exit 2
     ;;
 esac

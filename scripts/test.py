@@ -33,6 +33,7 @@ LANES = 2
 # Groups that wait more than they compute. One more lane runs them, one by one.
 WAITING = {
     "prism chaos", "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill",
+    "packages",
 }
 # Groups that count bytes and packets, and judge no time. They run after the groups above.
 COUNTING = {"prism bulk"}
@@ -164,6 +165,15 @@ def jobs_of(package, kind, name, path, directory, words):
         yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, low_priority)
 
 
+def packages_job(programs, words):
+    """The tests of packages of the programs that the tests have built."""
+    directories = {os.path.dirname(path) for path in programs if os.path.basename(path) == "prism"}
+    if words and not any(word in "packages::" for word in words):
+        return
+    for directory in directories:
+        yield Job("packages", ["scripts/test_packages.py", directory])
+
+
 def run_all(jobs):
     """Runs the jobs: the lanes, then COUNTING and the jobs beside it, then ALONE."""
     jobs = sorted(jobs, key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
@@ -240,10 +250,11 @@ def main():
     before = namespaces()
     if os.geteuid() != 0:
         print("test: not root: tests that need privilege (tiers 2 to 4) are skipped", flush=True)
-    programs, _ = build("--workspace", *FEATURES)
+    programs, others = build("--workspace", *FEATURES)
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
     jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], low_priority=True))
+    jobs += packages_job(others, words)
     stalls = Stalls()
     try:
         run_all(jobs)

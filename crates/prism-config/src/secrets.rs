@@ -3,17 +3,20 @@
 //! Each must be readable by its owner only. Secrets are zeroized when they are dropped, and
 //! `Debug` does not show them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use prism_s3::BucketName;
+use prism_s3::access::{KeyRights, Rights};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::model::{S3, Switch};
 use crate::tls::Tls;
 
-/// Longest secret file in bytes: 10,000 users of 100 bytes.
+/// Longest secret file in bytes: 5,000 users of 200 bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Most ticket secrets: the present one, and old ones during a rotation.
 const MAX_TICKET_SECRETS: usize = 4;
@@ -76,17 +79,41 @@ impl<const N: usize> fmt::Debug for SecretBytes<N> {
     }
 }
 
-/// One S3 user.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
+/// The key of one S3 user, and its rights.
+///
+/// A key without [`Self::admin`] and [`Self::buckets`] has every right.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 #[serde(deny_unknown_fields)]
 pub struct Credential {
     /// The public part, sent with each request.
     pub access_key: String,
     /// The secret part, which signs requests.
     pub secret_key: String,
+    /// Whether the key has every right on every bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[zeroize(skip)]
+    pub admin: Option<bool>,
+    /// The rights on buckets, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[zeroize(skip)]
+    pub buckets: Option<BTreeMap<String, Rights>>,
 }
 
 impl Credential {
+    /// The rights of the key.
+    pub fn rights(&self) -> KeyRights {
+        match (self.admin, &self.buckets) {
+            (Some(true), _) | (None, None) => KeyRights::Admin,
+            (_, Some(buckets)) => KeyRights::Buckets(buckets.clone()),
+            (Some(false), None) => KeyRights::NONE,
+        }
+    }
+
+    /// Whether the record says nothing about rights, so that the key has all of them.
+    pub const fn is_unlimited_by_omission(&self) -> bool {
+        self.admin.is_none() && self.buckets.is_none()
+    }
+
     /// Whether S3 clients can use these: 1 to 128 printable ASCII characters
     /// each.
     pub fn is_usable(&self) -> bool {
@@ -101,6 +128,8 @@ impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credential")
             .field("access_key", &self.access_key)
+            .field("admin", &self.admin)
+            .field("buckets", &self.buckets)
             .finish_non_exhaustive()
     }
 }
@@ -156,7 +185,10 @@ impl S3 {
         let form = |fault| form(&self.credentials_file, fault);
         // The TOML error would quote the line, and with it the secret.
         let file: CredentialFile = toml::from_str(&text).map_err(|_| {
-            form("is not a list of [[credential]] with access_key and secret_key, in TOML")
+            form(
+                "is not a list of [[credential]] in TOML, each with access_key, secret_key, and \
+                 admin = true or buckets = { NAME = [\"read\", \"write\", \"owner\"] }",
+            )
         })?;
         check_credentials(&file.credential).map_err(form)?;
         Ok(file.credential)
@@ -169,6 +201,10 @@ fn check_credentials(credentials: &[Credential]) -> Result<(), &'static str> {
     }
     if !credentials.iter().all(Credential::is_usable) {
         return Err("has a key that is empty, longer than 128 characters, or not printable ASCII");
+    }
+    let mut buckets = credentials.iter().flat_map(|user| &user.buckets).flatten();
+    if buckets.any(|(name, _)| BucketName::parse(name).is_err()) {
+        return Err("gives rights on a bucket whose name is not valid; correct the name");
     }
     let mut names: Vec<&str> = credentials.iter().map(|c| c.access_key.as_str()).collect();
     names.sort_unstable();

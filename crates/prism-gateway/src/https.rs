@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use prism_config::{Config, KernelTls, Node, Tls, TlsVersion};
 use prism_handoff::TlsService;
+use prism_handoff::followed::FollowedFiles;
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::{
     CertificateFiles, Certificates, DefaultTimeProvider, ServerConfig, Settings, Tickets,
@@ -23,6 +24,8 @@ pub struct Https {
     pub service: TlsService,
     /// `None` at a node that accepts no clients.
     certificates: Option<Arc<Certificates>>,
+    /// The files of the certificates and their keys.
+    files: FollowedFiles,
     /// The ticket secrets, if the configuration names a file of them.
     tickets: Option<Arc<Tickets>>,
     config: Tls,
@@ -45,6 +48,11 @@ impl Https {
                 kernel: None,
             },
             certificates: None,
+            files: FollowedFiles::new(
+                certificate_files(tls)
+                    .into_iter()
+                    .flat_map(|files| [files.certificate, files.key]),
+            ),
             tickets: None,
             config: tls.clone(),
         };
@@ -65,22 +73,18 @@ impl Https {
         Ok(Some(https))
     }
 
-    /// Loads certificates and ticket secrets again whenever their files have changed. Files that
-    /// cannot be loaded leave the old ones in use. Never returns.
-    pub async fn keep_current(&self) {
-        loop {
-            tokio::time::sleep(LOOK_AGAIN).await;
-            let Some(certificates) = &self.certificates else {
-                return std::future::pending().await;
-            };
-            if certificates.changed() {
-                self.reload();
-            }
+    /// Loads certificates and ticket secrets again whenever the files of certificates have changed,
+    /// and whenever `again` returns. Files that cannot be loaded leave the old ones in use. Never
+    /// returns.
+    pub async fn keep_current(&self, again: impl AsyncFnMut()) {
+        if self.certificates.is_none() {
+            return std::future::pending().await;
         }
+        self.files.follow(LOOK_AGAIN, again, || self.reload()).await;
     }
 
     /// Loads certificates and ticket secrets now. Open connections keep theirs.
-    pub fn reload(&self) {
+    fn reload(&self) {
         let Some(certificates) = &self.certificates else {
             return;
         };

@@ -9,7 +9,8 @@ use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
 use prism_service::{
-    About, Fault, Io, MAX_SKIP_BYTES, Request, RequestBody, Route, Service, send, span_of_request,
+    About, Fault, Io, MAX_SKIP_BYTES, Remote, Request, RequestBody, Route, Service, send,
+    span_of_request,
 };
 
 use crate::connections::{Place, UnderWay};
@@ -117,12 +118,21 @@ impl<S: Service> Gateway<S> {
                 return next;
             }
         };
+        let about = self.service.about(&request.meaning);
         place.begins(UnderWay {
             request_id: request.head.noted().id(),
-            operation: self.service.about(&request.meaning).operation,
+            operation: about.operation,
             begun: sight.begun,
         });
-        if let Err(error) = self.admit(&mut request).await {
+        // A valid signature counts, also for a request that is then denied.
+        if about.access_key.is_some() {
+            client.caller_is_known();
+        }
+        let remote = Remote {
+            address: client.client(),
+            is_tls: client.is_tls(),
+        };
+        if let Err(error) = self.admit(&mut request, remote).await {
             client.consume(head_bytes);
             let body = request.take_body(MAX_SKIP_BYTES);
             let next = self.refuse(client, &request.head, body, &error).await;
@@ -143,11 +153,15 @@ impl<S: Service> Gateway<S> {
     }
 
     /// Admits a request, if this node's placement is that of most nodes.
-    async fn admit(&self, request: &mut Request<S::Meaning>) -> Result<(), S::Error> {
+    async fn admit(
+        &self,
+        request: &mut Request<S::Meaning>,
+        client: Remote,
+    ) -> Result<(), S::Error> {
         if self.shared.process.places_differently() {
             return Err(self.service.error_for(Fault::Differs));
         }
-        let admitted = self.service.admit(request).await;
+        let admitted = self.service.admit(request, client).await;
         if admitted.is_err() {
             self.shared.counters.unauthenticated.add_one();
         }

@@ -91,7 +91,7 @@ impl<S: Service> Gateway<S> {
             });
         };
         let verified = Some(preamble.verified.clone());
-        let mut request = match self.service.understand(&mut head, verified) {
+        let request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::relayed(head, &preamble, meaning),
             Err(error) => {
                 let refused = self.refuse_relayed(io, &head, &error).await;
@@ -99,24 +99,10 @@ impl<S: Service> Gateway<S> {
                 return refused;
             }
         };
-        let answered = self.admit_relayed(io, &mut request).await;
+        // The relaying node has admitted it.
+        let answered = self.answer_relayed(io, &request).await;
         trace(&request.head, self.service.about(&request.meaning));
         answered
-    }
-
-    /// Answers a relayed request, if it is allowed.
-    async fn admit_relayed(
-        &self,
-        io: &mut RelayStream,
-        request: &mut Request<S::Meaning>,
-    ) -> io::Result<bool> {
-        // A node's own reads need no permission.
-        if !request.is_for_node
-            && let Err(error) = self.service.admit(request).await
-        {
-            return self.refuse_relayed(io, &request.head, &error).await;
-        }
-        self.answer_relayed(io, request).await
     }
 
     async fn refuse_relayed(

@@ -148,12 +148,12 @@ impl Connection {
         self.state.input.consume(n);
     }
 
-    /// A request on it was admitted, so the connection no longer counts as a newcomer.
+    /// A request on it was signed or admitted, so the connection no longer counts as a newcomer.
     pub fn caller_is_known(&mut self) {
         self.state.newcomer = None;
     }
 
-    /// Whether no request on it has been admitted yet.
+    /// Whether no request on it has been signed or admitted yet.
     pub fn is_newcomer(&self) -> bool {
         self.state.newcomer.is_some()
     }

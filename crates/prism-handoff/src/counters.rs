@@ -73,6 +73,8 @@ counters! {
     frames_malformed: counter "frames_malformed", "Frames from nodes that could not be decoded.";
     verdicts_unexpected: counter "verdicts_unexpected", "Verdicts that no hand-off waited for.";
     peers_refused: counter "peers_refused", "Connections to the node port that were not from a node of this cluster.";
+    identity_loads: counter "identity_loads", "Times that the node's certificate and the authorities were loaded again.";
+    identity_loads_failed: counter "identity_loads_failed", "Times that they could not be used, and the former ones stayed.";
     peers_suspected: counter "peers_suspected", "Times that a peer became suspect.";
     flows_released: counter "flows_released", "Flows released at the switch after their sockets were destroyed.";
     releases_failed: counter "releases_failed", "Releases that the switch did not confirm (it ages the entry out).";

@@ -55,9 +55,9 @@ impl Endpoint {
         let peers = Peers::new(&shared);
         if let Some(identity) = &config.identity {
             let listener = listen((config.address, config.peer_port).into())?;
-            let (peers, server) = (peers.clone(), identity.server.clone());
+            let (peers, identity) = (peers.clone(), identity.clone());
             keep("accepting nodes", async move || {
-                peers.accept_nodes(&listener, &server).await;
+                peers.accept_nodes(&listener, &identity).await;
             });
         }
         shared.listeners.send_replace(clients.len());

@@ -88,6 +88,7 @@ mod deferred;
 mod dial;
 mod endpoint;
 mod export;
+pub mod followed;
 mod frozen;
 mod given_up;
 mod health;

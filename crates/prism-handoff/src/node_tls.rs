@@ -47,7 +47,7 @@ pub(crate) async fn connect(
         Purpose::Channel => ALPN_HAND_OFF,
         Purpose::Relay => ALPN_RELAY,
     };
-    let mut config = ClientConfig::clone(&identity.client);
+    let mut config = ClientConfig::clone(&identity.present().client);
     config.alpn_protocols = vec![alpn.to_vec()];
     config.key_log = capture.key_log();
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
@@ -59,12 +59,12 @@ pub(crate) async fn connect(
 /// Does the handshake of a connection that a node has dialled. `known` names the node by its
 /// certificate.
 pub(crate) async fn accept(
-    config: &ServerConfig,
+    identity: &Identity,
     mut tcp: TcpStream,
     known: impl Fn(&CertificateDer<'_>) -> Option<String>,
 ) -> io::Result<(Secured, Purpose, String)> {
     let capture = Capture::default();
-    let mut config = config.clone();
+    let mut config = ServerConfig::clone(&identity.present().server);
     config.key_log = capture.key_log();
     let connection = ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);

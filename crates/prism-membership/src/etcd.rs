@@ -1,10 +1,13 @@
 //! The cluster's keys and values in etcd: keys below `<prefix>/<cluster>/`, values in JSON
 //! (docs/protocol.md, section 3). Nodes and tools use them.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
 use prism_etcd::{Change, Client, Condition};
+use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
 /// Changes in one call; etcd allows 128.
@@ -66,13 +69,19 @@ pub struct Pause {
     pub epoch: u64,
 }
 
-/// A user's value in etcd. The key's name has the access key.
+/// A user's value in etcd. The key's name has the access key. A field that this version does not
+/// know may take a right away, so a value with one is not used.
 #[derive(Serialize, Deserialize)]
-struct Secret {
+#[serde(deny_unknown_fields)]
+struct User {
     secret_key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    admin: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    buckets: Option<BTreeMap<String, Rights>>,
 }
 
-impl Drop for Secret {
+impl Drop for User {
     fn drop(&mut self) {
         zeroize::Zeroize::zeroize(&mut self.secret_key);
     }
@@ -129,10 +138,12 @@ impl Keys {
 
     /// Adds or replaces a user.
     pub fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
-        let secret = Secret {
+        let value = User {
             secret_key: user.secret_key.clone(),
+            admin: user.admin,
+            buckets: user.buckets.clone(),
         };
-        self.put(&Key::User(&user.access_key), &secret)
+        self.put(&Key::User(&user.access_key), &value)
     }
 
     /// The prefix of all keys of buckets.
@@ -148,10 +159,12 @@ impl Keys {
 
 /// Reads a user's value; `None` if clients cannot use it.
 pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
-    let mut secret: Secret = serde_json::from_slice(value).ok()?;
+    let mut value: User = serde_json::from_slice(value).ok()?;
     let user = Credential {
         access_key: access_key.to_owned(),
-        secret_key: std::mem::take(&mut secret.secret_key),
+        secret_key: std::mem::take(&mut value.secret_key),
+        admin: value.admin,
+        buckets: std::mem::take(&mut value.buckets),
     };
     user.is_usable().then_some(user)
 }
@@ -195,6 +208,8 @@ pub async fn put_users(client: &Client, keys: &Keys, config: &Config) -> anyhow:
 
 #[cfg(test)]
 mod tests {
+    use prism_s3::access::{KeyRights, Right};
+
     use super::*;
 
     #[test]
@@ -224,10 +239,33 @@ mod tests {
         }
     }
 
+    fn good_rights(value: &[u8]) -> Option<KeyRights> {
+        user("AK", value).map(|user| user.rights())
+    }
+
     #[test]
     fn a_user_is_one_with_keys_that_clients_can_use() {
         let good = user("AK", br#"{"secret_key":"sk"}"#);
         assert!(good.is_some_and(|user| user.secret_key == "sk" && user.access_key == "AK"));
+        assert!(good_rights(br#"{"secret_key":"s"}"#) == Some(KeyRights::Admin));
+        assert!(good_rights(br#"{"secret_key":"s","admin":true}"#) == Some(KeyRights::Admin));
+        let none = good_rights(br#"{"secret_key":"s","admin":false}"#);
+        assert_eq!(none, Some(KeyRights::NONE));
+        let some = user(
+            "AK",
+            br#"{"secret_key":"s","admin":false,"buckets":{"b":["read"]}}"#,
+        );
+        let read = Rights::NONE.with(Right::Read);
+        assert!(some.is_some_and(
+            |user| user.rights() == KeyRights::Buckets([("b".to_owned(), read)].into())
+        ));
+        for unknown in [
+            &br#"{"secret_key":"s","bucket":{"b":["read"]}}"#[..],
+            br#"{"secret_key":"s","buckets":{"b":["all"]}}"#,
+            br#"{"secret_key":"s","admin":"no"}"#,
+        ] {
+            assert_eq!(user("AK", unknown), None);
+        }
         assert_eq!(user("AK", br#"{"secret_key":""}"#), None);
         assert_eq!(user("AK", b"sk"), None);
     }

@@ -1,46 +1,55 @@
 //! The file of users, read again when it changes.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use prism_config::{Credential, S3};
+use prism_handoff::followed::FollowedFiles;
 use tokio::sync::watch;
 
-/// Time between two looks at the file.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Time between two looks at the file. A change counts within a second, so the rest is for reading
+/// the file.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The users. Each of them may do everything.
+/// The users.
 pub type Users = Arc<Vec<Credential>>;
+
+/// Warns of each user whose record says nothing about rights, unless it was so `before`.
+pub(super) fn warn_of_unlimited(before: &[Credential], users: &[Credential], remedy: &str) {
+    let unlimited = users.iter().filter(|user| user.is_unlimited_by_omission());
+    for user in unlimited.filter(|user| !before.contains(user)) {
+        tracing::warn!(
+            access_key = user.access_key,
+            remedy,
+            "the key may do everything, because its record says neither admin nor buckets"
+        );
+    }
+}
+
+/// The remedy for a key of a file.
+const IN_FILE: &str = "in s3.credentials_file, add `admin = true` to its [[credential]], or \
+                       `buckets = { NAME = [\"read\", \"write\", \"owner\"] }` with its rights";
+/// The remedy for a key in etcd.
+pub(super) const IN_ETCD: &str = "run `prism ctl key set KEY --admin true`, or give it rights with \
+                                  `prism ctl bucket allow` and run `prism ctl key set KEY --admin false`";
 
 /// The file and its users.
 pub(super) struct UsersFile {
     settings: S3,
     users: watch::Sender<Users>,
-    seen: Mutex<Option<Seen>>,
-}
-
-/// The metadata by which a change of the file is noticed without reading it: inode, length and
-/// time of the last change.
-type Seen = (u64, u64, i64, i64);
-
-fn seen_of(path: &Path) -> Option<Seen> {
-    let found = std::fs::metadata(path).ok()?;
-    let (inode, len) = (found.ino(), found.len());
-    Some((inode, len, found.mtime(), found.mtime_nsec()))
+    file: FollowedFiles,
 }
 
 impl UsersFile {
     pub(super) fn open(settings: &S3) -> anyhow::Result<Self> {
-        // A change between these two lines is read again later.
-        let seen = seen_of(&settings.credentials_file);
+        let file = FollowedFiles::new([settings.credentials_file.clone()]);
         let users = settings.load_credentials().context("s3.credentials_file")?;
+        warn_of_unlimited(&[], &users, IN_FILE);
         Ok(Self {
             settings: settings.clone(),
             users: watch::Sender::new(Arc::new(users)),
-            seen: Mutex::new(seen),
+            file,
         })
     }
 
@@ -50,30 +59,15 @@ impl UsersFile {
 
     /// Reads the file whenever it has changed or `again` returns. A file that cannot be used
     /// leaves the users as they are.
-    pub(super) async fn keep_current(&self, mut again: impl AsyncFnMut()) {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = again() => drop(self.set_seen(None)),
-            }
-            self.look();
-        }
+    pub(super) async fn keep_current(&self, again: impl AsyncFnMut()) {
+        self.file.follow(LOOK_AGAIN, again, || self.read()).await;
     }
 
-    /// Returns the metadata from before.
-    fn set_seen(&self, now: Option<Seen>) -> Option<Seen> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut seen, now)
-    }
-
-    fn look(&self) {
-        let now = seen_of(&self.settings.credentials_file);
-        if now == self.set_seen(now) {
-            return;
-        }
+    fn read(&self) {
         match self.settings.load_credentials() {
             Ok(users) => {
                 tracing::info!(users = users.len(), "the users have changed");
+                warn_of_unlimited(&self.users.borrow(), &users, IN_FILE);
                 self.users.send_replace(Arc::new(users));
             }
             Err(error) => tracing::error!(%error, "cannot read the users; the former ones stay"),
@@ -85,6 +79,7 @@ impl UsersFile {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "test code")]
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
 
@@ -115,17 +110,22 @@ mod tests {
         assert!(UsersFile::open(&settings).is_err());
         write(&path, &["a"]);
         let file = UsersFile::open(&settings).unwrap();
+        let look = || {
+            if file.file.changed() {
+                file.read();
+            }
+        };
         let news = file.users();
-        file.look();
+        look();
         assert!(!news.has_changed().unwrap());
         write(&path, &["a", "b"]);
-        file.look();
+        look();
         assert_eq!(keys(&file), ["a", "b"]);
         std::fs::write(&path, "[[credential]]\naccess_key = 1").unwrap();
-        file.look();
+        look();
         assert_eq!(keys(&file), ["a", "b"]);
         write(&path, &["c"]);
-        file.look();
+        look();
         assert_eq!(keys(&file), ["c"]);
     }
 }

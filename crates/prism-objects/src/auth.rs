@@ -1,49 +1,60 @@
 //! The caller of a request, identified by its signature or by the node that verified it. The
 //! outcome travels with hand-offs and relayed requests as [`Verified`].
+//!
+//! Not here: what the caller may do (`admit.rs`).
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::verified::{self, Caller, Verified};
+use prism_s3::access::{KeyRights, Right, Rights};
 use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
 use time::OffsetDateTime;
 
 use crate::request::Meaning;
 
-/// Identifies callers by their signatures.
+/// Identifies callers by their signatures, and knows the rights of their keys.
 pub(crate) struct Auth {
-    /// The authenticator with the present users.
-    authenticator: RwLock<Arc<Authenticator>>,
+    users: RwLock<Arc<Users>>,
     region: String,
-    pub(crate) anonymous: Anonymous,
+    /// The rights of everybody on every bucket.
+    pub(crate) everybody: Rights,
+}
+
+/// The present users.
+struct Users {
+    authenticator: Authenticator,
+    /// By access key.
+    rights: HashMap<String, Arc<KeyRights>>,
 }
 
 /// The outcome of a request's verification.
 pub(crate) struct Identified {
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
-    /// The decision of the bucket's policy, if it was asked.
-    pub(crate) policy: verified::Policy,
+    /// The rights of the caller's key, if this node knows it.
+    pub(crate) rights: Option<Arc<KeyRights>>,
 }
 
 impl Auth {
     pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
         let region = config.cluster.region.clone();
         Self {
-            authenticator: RwLock::new(authenticator(users, &region)),
+            users: RwLock::new(Users::of(users, &region)),
             region,
-            anonymous: config.s3.anonymous,
+            everybody: match config.s3.anonymous {
+                Anonymous::Read => Rights::NONE.with(Right::Read),
+                Anonymous::Deny => Rights::NONE,
+            },
         }
     }
 
     /// Replaces all users, from the next request on.
     pub(crate) fn replace(&self, users: &[Credential]) {
-        let new = authenticator(users, &self.region);
-        *self
-            .authenticator
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = new;
+        let new = Users::of(users, &self.region);
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
     /// Identifies the caller of a request, by the verification of another node or by the
@@ -53,30 +64,41 @@ impl Auth {
         head: &RequestHead,
         verified: Option<Verified>,
     ) -> Result<Identified, S3Error> {
-        let authenticator = self.authenticator.read();
-        let authenticator = authenticator
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        match verified {
-            Some(verified) => restored(&authenticator, verified),
+        let users = self.users.read();
+        let users = users.unwrap_or_else(PoisonError::into_inner).clone();
+        let known = match verified {
+            Some(verified) => restored(&users.authenticator, verified)?,
             None => {
-                let known = authenticator.authenticate(head, OffsetDateTime::now_utc())?;
-                let Authenticated { principal, payload } = known;
-                Ok(Identified {
-                    principal,
-                    payload,
-                    policy: verified::Policy::NotAsked,
-                })
+                let now = OffsetDateTime::now_utc();
+                users.authenticator.authenticate(head, now)?
             }
-        }
+        };
+        let Authenticated { principal, payload } = known;
+        let rights = match &principal {
+            Principal::AccessKey(key) => users.rights.get(key).cloned(),
+            Principal::Anonymous => None,
+        };
+        Ok(Identified {
+            principal,
+            payload,
+            rights,
+        })
     }
 }
 
-fn authenticator(users: &[Credential], region: &str) -> Arc<Authenticator> {
-    let credentials = users
-        .iter()
-        .map(|user| (user.access_key.as_str(), user.secret_key.as_str()));
-    Arc::new(Authenticator::new(credentials, region))
+impl Users {
+    fn of(users: &[Credential], region: &str) -> Arc<Self> {
+        let secrets = users
+            .iter()
+            .map(|user| (user.access_key.as_str(), user.secret_key.as_str()));
+        let rights = users
+            .iter()
+            .map(|user| (user.access_key.clone(), Arc::new(user.rights())));
+        Arc::new(Self {
+            authenticator: Authenticator::new(secrets, region),
+            rights: rights.collect(),
+        })
+    }
 }
 
 impl Meaning {
@@ -85,7 +107,7 @@ impl Meaning {
         Verified {
             request_id: 0,
             trace: None,
-            caller: caller(&self.principal, self.policy),
+            caller: caller(&self.principal),
             body: match &self.payload {
                 Payload::Unsigned => verified::Body::Unsaid,
                 Payload::Sha256(hash) => verified::Body::Sha256(*hash),
@@ -99,9 +121,9 @@ impl Meaning {
 }
 
 /// The caller in the form that other nodes receive.
-pub(crate) fn caller(principal: &Principal, policy: verified::Policy) -> Caller {
+fn caller(principal: &Principal) -> Caller {
     match principal {
-        Principal::Anonymous => Caller::Anonymous(policy),
+        Principal::Anonymous => Caller::Anonymous,
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     }
 }
@@ -115,10 +137,10 @@ fn saved_seed(seed: Seed) -> verified::Seed {
 }
 
 /// The reverse of [`Meaning::verified`].
-fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Identified, S3Error> {
-    let (principal, policy) = match verified.caller {
-        Caller::AccessKey(key) => (Principal::AccessKey(key), verified::Policy::NotAsked),
-        Caller::Anonymous(policy) => (Principal::Anonymous, policy),
+fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Authenticated, S3Error> {
+    let principal = match verified.caller {
+        Caller::AccessKey(key) => Principal::AccessKey(key),
+        Caller::Anonymous => Principal::Anonymous,
     };
     let payload = match verified.body {
         verified::Body::Unsaid => Payload::Unsigned,
@@ -129,11 +151,7 @@ fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Identif
             Payload::Streaming(Streaming { trailer, chain })
         }
     };
-    Ok(Identified {
-        principal,
-        payload,
-        policy,
-    })
+    Ok(Authenticated { principal, payload })
 }
 
 fn restored_chain(
@@ -160,10 +178,11 @@ mod tests {
     use prism_s3::time::parse_iso_basic;
 
     use super::*;
+    use crate::request::Standing;
 
     #[test]
     fn a_verification_is_the_same_at_the_next_node() {
-        let authenticator = authenticator(&[], "r");
+        let authenticator = Authenticator::new([], "r");
         let knows = Authenticator::new([("key", "secret")], "r");
         let time = parse_iso_basic("20130524T010203Z").unwrap();
         let signature = [9; 32];
@@ -176,12 +195,8 @@ mod tests {
             streaming(false, Some(Box::new(chain))),
         ];
         for payload in payloads {
-            let known = Identified {
-                principal: Principal::AccessKey("key".into()),
-                payload,
-                policy: verified::Policy::NotAsked,
-            };
-            let (meaning, known) = meaning_of(known);
+            let known = (Principal::AccessKey("key".into()), payload);
+            let meaning = meaning_of(known.clone());
             let sent = Verified::decode(&meaning.verified().encode()).unwrap();
             let again = restored(&knows, sent.clone()).unwrap();
             assert_eq!((again.principal, again.payload), known);
@@ -191,19 +206,18 @@ mod tests {
         }
     }
 
-    fn meaning_of(known: Identified) -> (Meaning, (Principal, Payload)) {
+    fn meaning_of((principal, payload): (Principal, Payload)) -> Meaning {
         let text = b"GET /bkt/k HTTP/1.1\r\nHost: h\r\n\r\n";
         let (head, _) = RequestHead::parse(text, &prism_http::Limits::DEFAULT)
             .unwrap()
             .unwrap();
-        let sent = (known.principal.clone(), known.payload.clone());
-        let meaning = Meaning {
+        Meaning {
             operation: Operation::parse(&head).unwrap(),
-            principal: known.principal,
-            payload: known.payload,
-            policy: known.policy,
+            principal,
+            payload,
+            rights: None,
+            standing: Standing::Open,
             lease_term: None,
-        };
-        (meaning, sent)
+        }
     }
 }

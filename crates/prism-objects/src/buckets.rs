@@ -10,10 +10,12 @@
 //! uploads are deleted after that. If the second step fails, the record says `live` again.
 
 use std::io;
+use std::sync::Arc;
 
 use prism_cluster::replica::Bucket;
 use prism_http::{Exchange, Headers};
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
+use prism_s3::access::KeyRights;
 use prism_s3::cors::{self, CorsConfig};
 use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
 use prism_service::Io;
@@ -58,6 +60,9 @@ impl Objects {
         };
         if !concerns_all_backends(operation) {
             return self.send_answer(call, answer).await;
+        }
+        if call.request.meaning.operation.changes_bucket() {
+            self.rules.forget(bucket);
         }
         // The CORS fields are by the rules after the operation.
         let extra = self.rules.cors_fields(&call.request.head).await;
@@ -222,14 +227,16 @@ fn max_body_bytes(operation: &BucketOperation) -> Option<u64> {
     }
 }
 
-/// Lists the buckets of this store. Blocks on disk.
-pub(crate) fn list(store: &Store, (): &(), (): &()) -> Result<Answer, S3Error> {
+/// Lists the buckets of this store on which a key has a right. Blocks on disk.
+pub(crate) fn list(store: &Store, rights: &Arc<KeyRights>, (): &()) -> Result<Answer, S3Error> {
     let buckets = store.buckets().list().in_s3()?;
-    let named: Vec<_> = buckets
+    let named = buckets
         .iter()
-        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, b.created_ms)))
+        .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, b.created_ms)));
+    let shown: Vec<_> = named
+        .filter(|(name, _)| !rights.on(name).is_empty())
         .collect();
-    let listed = named.iter().map(|(name, created)| (name, *created));
+    let listed = shown.iter().map(|(name, created)| (name, *created));
     Ok(Answer::xml(xml::list_buckets(listed)))
 }
 

@@ -55,12 +55,24 @@ impl Objects {
             let owner = view.primary(bucket.as_str(), key.as_str());
             owner.map(NodeName::to_string)
         };
+        let mut judged = Vec::new();
         let mut by_owner: BTreeMap<String, Vec<DeleteTarget>> = BTreeMap::new();
         for (target, key) in wanted.parsed() {
+            let key = key.and_then(|key| {
+                let object = ObjectRef {
+                    bucket: bucket.clone(),
+                    key: key.clone(),
+                };
+                self.decide_deletion(&request.meaning, object, target.version.clone())?;
+                Ok(key)
+            });
             // The results below report keys without an owner.
-            if let Some(owner) = key.ok().and_then(|key| owner_of(&key)) {
+            if let Some(owner) = key.as_ref().ok().and_then(owner_of) {
                 by_owner.entry(owner).or_default().push(target.clone());
             }
+            judged.push((target, key));
+            // Long policies take time.
+            tokio::task::coop::consume_budget().await;
         }
         let mut answers = self.delete_at_owners(request, bucket, by_owner).await;
         let has_no_bucket = |answer: &Result<_, S3Error>| {
@@ -72,7 +84,7 @@ impl Objects {
         if !answers.is_empty() && answers.values().all(has_no_bucket) {
             return Err(Code::NoSuchBucket.into());
         }
-        let results = wanted.parsed().map(|(target, key)| {
+        let results = judged.into_iter().map(|(target, key)| {
             let done = key.and_then(|key| {
                 match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
                     Some(Ok(done)) => deleted(done.next().ok_or(Code::InternalError)?),

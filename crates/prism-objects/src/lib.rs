@@ -6,7 +6,8 @@
 //! | question | file |
 //! |---|---|
 //! | which nodes answer a request? | `route.rs` |
-//! | who is the caller, and may they? | `auth.rs`, `rules.rs` |
+//! | who is the caller? | `auth.rs` |
+//! | may they do this? | `admit.rs`; the documents that say so: `rules.rs` |
 //! | which function answers an operation? | `serve.rs`; of buckets: `buckets.rs` |
 //! | how does a body get to the disk? | `bodies.rs` |
 //!
@@ -14,6 +15,7 @@
 //! (`prism-s3`), and files (`prism-store`).
 #![forbid(unsafe_code)]
 
+mod admit;
 mod answer;
 mod attributes;
 mod auth;

@@ -6,17 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Anonymous;
 use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
-use prism_proto::verified::{Policy, Verified};
+use prism_proto::verified::Verified;
 use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{About, Fault, Io, Route, Service, Subject};
+use prism_service::{About, Fault, Io, Remote, Route, Service, Subject};
 
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
-use crate::request::{Call, Meaning, Request};
+use crate::request::{Call, Meaning, Request, Standing};
 use crate::route;
 use crate::rules::BucketRules;
 use crate::shared::Shared;
@@ -88,13 +87,16 @@ impl Service for Objects {
     ) -> Result<Meaning, S3Error> {
         // The lease is taken before any decision uses the cluster's state.
         let lease_term = self.node.replication.begin();
+        let standing = match verified {
+            Some(_) => Standing::Vouched,
+            None => Standing::Open,
+        };
         let known = self.shared.auth.identify(head, verified)?;
         let hoisted = with_hoisted(head)?;
         let mut operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
         if operation.is_preflight() && self.shared.allows_page(head) {
             operation = Operation::Preflight;
         }
-        known.principal.authorize(&operation)?;
         if let Some(hoisted) = hoisted {
             *head = hoisted;
         }
@@ -102,25 +104,14 @@ impl Service for Objects {
             operation,
             principal: known.principal,
             payload: known.payload,
-            policy: known.policy,
+            rights: known.rights,
+            standing,
             lease_term,
         })
     }
 
-    /// Asks the bucket's policy about an anonymous caller, if it decides and was not asked.
-    async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
-        let meaning = &mut request.meaning;
-        let is_open =
-            self.shared.auth.anonymous == Anonymous::Read || meaning.operation.is_preflight();
-        let is_settled =
-            meaning.principal != Principal::Anonymous || meaning.policy == Policy::Allows;
-        if !is_settled && !is_open {
-            if !self.rules.allow_everybody(&meaning.operation).await {
-                return Err(Code::AccessDenied.into());
-            }
-            meaning.policy = Policy::Allows;
-        }
-        Ok(())
+    async fn admit(&self, request: &mut Request, client: Remote) -> Result<(), S3Error> {
+        self.admit_client(&mut request.meaning, client).await
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {

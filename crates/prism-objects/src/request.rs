@@ -1,9 +1,12 @@
 //! A request of the object store, and its connection while it is answered.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
 use prism_http::Exchange;
 use prism_membership::LeaseTerm;
-use prism_proto::verified::Policy;
-use prism_s3::{Operation, Payload, Principal};
+use prism_s3::access::{Circumstances, KeyRights};
+use prism_s3::{Operation, Payload, Policy, Principal};
 use prism_service::{Io, MAX_SKIP_BYTES, RequestBody};
 
 /// A request as S3 understands it.
@@ -12,10 +15,26 @@ pub struct Meaning {
     pub(crate) operation: Operation,
     pub(crate) principal: Principal,
     pub(crate) payload: Payload,
-    /// The decision of the bucket's policy on an anonymous caller, if it was asked.
-    pub(crate) policy: Policy,
+    /// The rights of the caller's key, if this node knows it.
+    pub(crate) rights: Option<Arc<KeyRights>>,
+    pub(crate) standing: Standing,
     /// The lease that allowed this node to serve when it read the request.
     pub(crate) lease_term: Option<LeaseTerm>,
+}
+
+/// Whether a request is allowed.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// Nobody has decided it.
+    Open,
+    /// Another node has allowed it.
+    Vouched,
+    /// This node has allowed it, by these facts.
+    Allowed {
+        /// The policy of the bucket, as far as the decision depends on it.
+        policy: Option<Rc<Policy>>,
+        circumstances: Circumstances,
+    },
 }
 
 /// One request of the object store.

@@ -4,6 +4,8 @@
 //! nodes that it relays to have a newer view, a node that gets a relayed request, and a
 //! frontend that gets a returned connection.
 
+use std::time::Instant;
+
 use prism_http::RequestHead;
 use prism_replicas::Node;
 use prism_s3::{BucketOperation, ObjectRef, Operation};
@@ -81,11 +83,12 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     names
 }
 
-/// All backends in sync, in random order. Backends that leave come last.
+/// All backends in sync, in random order. Backends that leave or did not answer come last.
 pub(crate) fn backends(node: &Node) -> Vec<String> {
-    let mut names = node.replication.in_sync();
+    let (mut names, now) = (node.replication.in_sync(), Instant::now());
     fastrand::shuffle(&mut names);
-    names.sort_by_key(|name| node.process.is_leaving(name));
+    let (process, health) = (&node.process, &node.process.health);
+    names.sort_by_key(|name| (process.is_leaving(name), health.comes_last(name, now)));
     names
 }
 

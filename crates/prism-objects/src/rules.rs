@@ -1,6 +1,6 @@
-//! The rules in a bucket's documents: its policy says who may make requests, its CORS rules
-//! say which web pages may see the answers. Backends have the documents in their stores. A
-//! frontend asks a backend and remembers the answer for a second.
+//! The rules in a bucket's documents: its policy says which requests are allowed or denied, its
+//! CORS rules say which web pages may see the answers. Backends have the documents in their
+//! stores. Other nodes ask a backend. Answers are remembered for a second.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,16 +13,21 @@ use prism_replicas::{Node, Question, Replicator, Reply};
 use prism_s3::cors::CorsConfig;
 use prism_s3::{BucketName, Code, Document, Operation, Policy, S3Error};
 use prism_store::Store;
+use tokio::sync::OnceCell;
 
 use crate::route;
 
-/// Lifetime of a remembered answer, and so of a policy that was removed.
-const LIFETIME: Duration = Duration::from_secs(1);
+/// Lifetime of a remembered answer, and so of a policy that was removed. A change counts within a
+/// second after its answer, so the rest is for the way to other nodes.
+const LIFETIME: Duration = Duration::from_millis(900);
 /// Buckets remembered by each worker; a policy takes 20 KiB at most, CORS rules 64 KiB.
 const CAPACITY: usize = 256;
 
-/// Documents of one kind that a backend sent within [`LIFETIME`], by bucket.
-struct RecentDocuments<T>(HashMap<String, (Instant, Option<Rc<T>>)>);
+/// The document of a bucket. It is asked for once, and all who wait share the answer.
+type Asked<T> = Rc<OnceCell<Result<Option<Rc<T>>, S3Error>>>;
+
+/// Documents of one kind that were asked for within [`LIFETIME`], by bucket.
+struct RecentDocuments<T>(HashMap<String, (Instant, Asked<T>)>);
 
 impl<T> Default for RecentDocuments<T> {
     fn default() -> Self {
@@ -31,16 +36,19 @@ impl<T> Default for RecentDocuments<T> {
 }
 
 impl<T> RecentDocuments<T> {
-    fn get(&self, bucket: &str, now: Instant) -> Option<Option<Rc<T>>> {
-        let (asked, document) = self.0.get(bucket)?;
-        (now.saturating_duration_since(*asked) < LIFETIME).then(|| document.clone())
-    }
-
-    fn put(&mut self, bucket: &str, document: Option<Rc<T>>, now: Instant) {
+    /// The document of a bucket, or the place for it.
+    fn get(&mut self, bucket: &str, now: Instant) -> Asked<T> {
+        if let Some((asked, document)) = self.0.get(bucket)
+            && now.saturating_duration_since(*asked) < LIFETIME
+        {
+            return document.clone();
+        }
         if self.0.len() >= CAPACITY {
             self.0.clear();
         }
-        self.0.insert(bucket.to_owned(), (now, document));
+        let place = Asked::default();
+        self.0.insert(bucket.to_owned(), (now, place.clone()));
+        place
     }
 }
 
@@ -65,21 +73,25 @@ impl BucketRules {
         }
     }
 
-    /// Whether a bucket's policy allows everybody an operation. It does not if no backend is in
-    /// reach.
-    pub(crate) async fn allow_everybody(&self, operation: &Operation) -> bool {
-        let Some(bucket) = operation.bucket() else {
-            return false;
-        };
+    /// The policy of a bucket, if it has one.
+    ///
+    /// # Errors
+    /// No backend is in reach. `AccessDenied` if the policy cannot be read.
+    pub(crate) async fn policy(&self, bucket: &BucketName) -> Result<Option<Rc<Policy>>, S3Error> {
         let question = |bucket| Question::Policy { bucket };
-        let parse = |text: &[u8]| Policy::parse(bucket, text);
-        match self.recent(&self.policies, bucket, question, parse).await {
-            Ok(policy) => policy.is_some_and(|policy| policy.allows(operation)),
-            Err(error) => {
-                tracing::warn!(%bucket, %error, "no backend has sent the bucket's policy; the request is denied");
-                false
-            }
-        }
+        let parse = |text: &[u8]| {
+            Policy::parse(bucket, text).map_err(|error| {
+                tracing::error!(%bucket, %error, "cannot read the bucket's policy, so its requests are denied; the bucket's owner can replace or delete it");
+                Code::AccessDenied.into()
+            })
+        };
+        self.recent(&self.policies, bucket, question, parse).await
+    }
+
+    /// Forgets the documents of a bucket, which may have changed.
+    pub(crate) fn forget(&self, bucket: &BucketName) {
+        self.policies.borrow_mut().0.remove(bucket.as_str());
+        self.cors.borrow_mut().0.remove(bucket.as_str());
     }
 
     /// A document of a bucket, from memory or from a backend.
@@ -91,16 +103,25 @@ impl BucketRules {
         parse: impl Fn(&[u8]) -> Result<T, S3Error>,
     ) -> Result<Option<Rc<T>>, S3Error> {
         let name = bucket.as_str();
-        let recent = known.borrow().get(name, Instant::now());
-        if let Some(document) = recent {
-            return Ok(document);
+        let place = known.borrow_mut().get(name, Instant::now());
+        if let Some(Ok(document)) = place.get() {
+            return Ok(document.clone());
         }
-        let text = Box::pin(self.ask_any(&question(name.to_owned()))).await?;
-        let document = text.map(|text| parse(text.as_bytes()).map(Rc::new));
-        let document = document.transpose()?;
-        let mut known = known.borrow_mut();
-        known.put(name, document.clone(), Instant::now());
-        Ok(document)
+        let asking = async || {
+            let text = self.ask_any(&question(name.to_owned())).await?;
+            let document = text.map(|text| parse(text.as_bytes()).map(Rc::new));
+            document.transpose()
+        };
+        let answer = Box::pin(place.get_or_init(asking)).await.clone();
+        // A failure counts only for those who have waited for it. A bucket that is missing may be
+        // made at once, with documents.
+        if answer.is_err() {
+            known.borrow_mut().0.remove(name);
+        }
+        match answer {
+            Err(error) if error.code() == Code::NoSuchBucket => Ok(None),
+            answer => answer,
+        }
     }
 
     /// The document from the first backend that answers. Every backend in sync knows all
@@ -108,14 +129,14 @@ impl BucketRules {
     async fn ask_any(&self, question: &Question) -> Result<Option<String>, S3Error> {
         let mut nodes = route::backends(&self.node);
         if self.node.store.is_some() && self.node.replication.is_in_sync() {
-            nodes = vec![self.node.name.clone()];
+            nodes.sort_by_key(|name| *name != self.node.name);
         }
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in nodes {
             match self.replicator.ask(&node, question).await {
                 Ok(Reply::Document(document)) => return Ok(document),
                 Ok(_) => return Err(Code::InternalError.into()),
-                Err(error) if error.code() == Code::NoSuchBucket => return Ok(None),
+                Err(error) if error.code() == Code::NoSuchBucket => return Err(error),
                 Err(error) => failure = error,
             }
         }
@@ -179,12 +200,12 @@ mod tests {
     #[test]
     fn an_answer_is_remembered_for_its_lifetime_and_few_are() {
         let (mut policies, now) = (RecentDocuments::<Policy>::default(), Instant::now());
-        assert_eq!(policies.get("b", now), None);
-        policies.put("b", None, now);
-        assert_eq!(policies.get("b", now), Some(None));
-        assert_eq!(policies.get("b", now + LIFETIME), None);
+        let place = policies.get("b", now);
+        assert!(place.get().is_none() && place.set(Ok(None)).is_ok());
+        assert_eq!(policies.get("b", now).get(), Some(&Ok(None)));
+        assert_eq!(policies.get("b", now + LIFETIME).get(), None);
         for n in 0..2 * CAPACITY {
-            policies.put(&n.to_string(), None, now);
+            policies.get(&n.to_string(), now);
         }
         assert!(policies.0.len() <= CAPACITY);
     }

@@ -35,7 +35,11 @@ impl Objects {
             return self.answer_object(call, store, object, operation).await;
         }
         call.skip_body().await;
-        let answer = self.on_store(&(), &(), buckets::list).await;
+        let answer = match &call.request.meaning.rights {
+            Some(rights) => self.on_store(rights, &(), buckets::list).await,
+            // Another node has, and this one will hear of it.
+            None => Err(S3Error::from(Code::ServiceUnavailable).into()),
+        };
         self.send_answer(call, answer).await
     }
 

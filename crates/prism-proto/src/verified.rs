@@ -1,20 +1,20 @@
 //! The outcome of a request's verification, for the node that answers it (docs/protocol.md,
 //! section 2.7). It travels with a hand-off as the context, and with a relayed request in its
-//! preamble.
+//! preamble. The node that reads a client's request decides whether it is allowed, and a denied
+//! request goes to no other node.
 //!
 //! Not here: how a request is verified, and what the caller may do (`prism-s3`).
 
 use crate::wire::{DecodeError, Put, Reader};
 
 /// Version of the layout.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 const NOT_TRACED: u8 = 0;
 const TRACED: u8 = 1;
 
-const CALLER_NOT_ASKED: u8 = 1;
-const CALLER_BY_POLICY: u8 = 2;
-const CALLER_ACCESS_KEY: u8 = 3;
+const CALLER_ANONYMOUS: u8 = 1;
+const CALLER_ACCESS_KEY: u8 = 2;
 
 const BODY_UNSAID: u8 = 0;
 const BODY_SHA256: u8 = 1;
@@ -59,18 +59,7 @@ pub enum Caller {
     /// The holder of this access key: 1 to 255 bytes.
     AccessKey(String),
     /// The request is not signed.
-    Anonymous(Policy),
-}
-
-/// The bucket policy's answer for an anonymous caller. A denied request goes to no other
-/// node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// It was not asked.
-    #[default]
-    NotAsked,
-    /// It lets everybody do this.
-    Allows,
+    Anonymous,
 }
 
 /// The caller's declaration of the body's bytes.
@@ -129,8 +118,7 @@ impl Verified {
             }
         }
         match &self.caller {
-            Caller::Anonymous(Policy::NotAsked) => out.put(&[CALLER_NOT_ASKED]),
-            Caller::Anonymous(Policy::Allows) => out.put(&[CALLER_BY_POLICY]),
+            Caller::Anonymous => out.put(&[CALLER_ANONYMOUS]),
             Caller::AccessKey(key) => {
                 out.put(&[CALLER_ACCESS_KEY]);
                 out.put_short_str(key);
@@ -169,8 +157,7 @@ impl Verified {
             _ => return Err(DecodeError::Invalid("trace")),
         };
         let caller = match r.u8("caller")? {
-            CALLER_NOT_ASKED => Caller::Anonymous(Policy::NotAsked),
-            CALLER_BY_POLICY => Caller::Anonymous(Policy::Allows),
+            CALLER_ANONYMOUS => Caller::Anonymous,
             CALLER_ACCESS_KEY => match r.short_str("access key")? {
                 "" => return Err(DecodeError::Invalid("access key")),
                 key => Caller::AccessKey(key.to_owned()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prism_cluster::Status;
 use prism_http::RequestHead;
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Policy, Verified};
+use prism_proto::verified::{Body, Caller, Verified};
 use prism_s3::{Code, Principal, S3Error};
 use prism_service::{PeerRequest, join_all, parse_own_head};
 use prism_store::Replicas;
@@ -31,7 +31,7 @@ pub(crate) fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
 /// A request of this node on behalf of `principal`.
 pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
     let caller = match principal {
-        Principal::Anonymous => Caller::Anonymous(Policy::NotAsked),
+        Principal::Anonymous => Caller::Anonymous,
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     };
     let verified = Verified {

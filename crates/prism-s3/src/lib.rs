@@ -1,7 +1,7 @@
 //! S3 semantics and authentication over `prism-http`, without I/O.
 //!
 //! A node parses a request head with `prism-http`. This crate then tells the caller ([`auth`]),
-//! the operation ([`op`]), the hashes that the body must have ([`integrity`]), its framing in
+//! the operation ([`op`]), whether it is allowed ([`access`]), the hashes that the body must have ([`integrity`]), its framing in
 //! chunks ([`streaming`]), the bytes to send ([`range`]) and the text of the answer ([`xml`],
 //! [`error`]). Time is a parameter everywhere.
 //!
@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod auth;
 pub mod canonical;
 pub mod cors;

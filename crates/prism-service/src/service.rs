@@ -1,6 +1,7 @@
 //! The interface that a service implements.
 
 use std::io;
+use std::net::SocketAddr;
 
 use prism_http::{BodyError, Exchange, HeadError, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
@@ -45,6 +46,15 @@ pub struct Subject<'r> {
     pub name: &'r str,
 }
 
+/// The client's end of the connection that a request came on.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    /// The client's address.
+    pub address: SocketAddr,
+    /// Whether the connection has TLS.
+    pub is_tls: bool,
+}
+
 /// A service of which several nodes answer requests.
 ///
 /// Every node that has a client's connection calls the service in the same order: understand,
@@ -64,22 +74,27 @@ pub trait Service: 'static {
     /// Limits of requests.
     fn limits(&self) -> &Limits;
 
-    /// Finds the caller and the operation, and whether it is allowed. `verified`: another node has
-    /// verified the caller. May replace `head`.
+    /// Finds the caller and the operation. `verified`: another node has verified the caller, and
+    /// has admitted the request. May replace `head`.
     ///
     /// # Errors
-    /// The request is malformed or forbidden.
+    /// The request is malformed, or its signature is not valid.
     fn understand(
         &self,
         head: &mut RequestHead,
         verified: Option<Verified>,
     ) -> Result<Self::Meaning, Self::Error>;
 
-    /// Checks a client's request as far as that needs other nodes.
+    /// Decides whether a client's request is allowed. Only the node that has the connection does
+    /// this, unless another node has admitted the request.
     ///
     /// # Errors
-    /// The request is forbidden, or the other nodes are out of reach.
-    async fn admit(&self, request: &mut Request<Self::Meaning>) -> Result<(), Self::Error>;
+    /// The request is forbidden, or the nodes that know are out of reach.
+    async fn admit(
+        &self,
+        request: &mut Request<Self::Meaning>,
+        client: Remote,
+    ) -> Result<(), Self::Error>;
 
     /// Begins a request before it is routed. A change waits here while the cluster takes a step.
     async fn begin(&self, meaning: &Self::Meaning) -> Option<Self::Change<'_>>;

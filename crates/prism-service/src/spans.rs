@@ -90,7 +90,7 @@ pub fn trace_of(head: &RequestHead) -> Option<TraceId> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use prism_http::Limits;
-    use prism_proto::verified::{Body, Caller, Policy};
+    use prism_proto::verified::{Body, Caller};
 
     use super::*;
 
@@ -149,7 +149,7 @@ mod tests {
         let mut verified = Verified {
             request_id: 5,
             trace: TraceId::new(TRACE),
-            caller: Caller::Anonymous(Policy::NotAsked),
+            caller: Caller::Anonymous,
             body: Body::Unsaid,
         };
         let span = span_of_request(&head(""), Some(&verified), None).unwrap();

@@ -94,14 +94,15 @@ impl<'a> Agent<'a> {
     }
 
     /// Takes a step each second until `stop` is set. It takes fewer if the table is so large
-    /// that steps would need more than a twentieth of a CPU.
+    /// that steps would need more than a twentieth of a CPU. It calls `stepped` after each.
     ///
     /// # Errors
     /// [`KernelError`]. The agent can be run again.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), KernelError> {
+    pub fn run(&mut self, stop: &AtomicBool, mut stepped: impl FnMut()) -> Result<(), KernelError> {
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             let aged = self.step(start)?;
+            stepped();
             if aged != Aged::default() {
                 tracing::debug!(?aged, "aged flows");
             }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use prism_cluster::MinReplicas;
-use prism_config::{Config, Node};
+use prism_config::{Config, Node, Peers};
+use prism_handoff::pki::Identity;
 
 use crate::node::spans_fault;
 
@@ -33,7 +34,26 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     print!("{}", summary(&config));
+    for warning in warnings(&config) {
+        eprintln!("warning: {warning}");
+    }
     Ok(())
+}
+
+/// The keys that may do everything because their records say nothing, if this machine has their
+/// file.
+fn warnings(config: &Config) -> Vec<String> {
+    let users = config.s3.load_credentials().unwrap_or_default();
+    let unlimited = users.iter().filter(|user| user.is_unlimited_by_omission());
+    unlimited
+        .map(|user| {
+            format!(
+                "s3.credentials_file: the key {} may do everything, because its record says \
+                 neither admin nor buckets; add `admin = true`, or `buckets` with its rights",
+                user.access_key
+            )
+        })
+        .collect()
 }
 
 /// The files that `name` lacks on this machine, each with its fix.
@@ -57,18 +77,7 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         faults.push(format!("{error:#}"));
     }
     if config.nodes.len() > 1 || config.cluster.etcd.is_some() {
-        let files = [
-            ("peers.ca_file", config.peers.ca_file.clone()),
-            ("peers.cert_dir", config.peers.cert_file(name)),
-            ("peers.cert_dir", config.peers.key_file(name)),
-        ];
-        for (field, path) in files {
-            if let Err(error) = std::fs::File::open(&path) {
-                let path = path.display();
-                let fix = "make it with `prism pki init`";
-                faults.push(format!("{field}: cannot read {path}: {error}; {fix}"));
-            }
-        }
+        faults.extend(identity_faults(&config.peers, name));
     }
     if node.is_backend() && node.store.exists() && !node.store.is_dir() {
         let store = node.store.display();
@@ -77,6 +86,30 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
         ));
     }
     Ok(faults)
+}
+
+/// The faults of the files by which other nodes know `name`.
+fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
+    let (certificate, key) = (peers.cert_file(name), peers.key_file(name));
+    let files = [
+        ("peers.ca_file", &peers.ca_file),
+        ("peers.cert_dir", &certificate),
+        ("peers.cert_dir", &key),
+    ];
+    let absent = files.into_iter().filter_map(|(field, path)| {
+        let error = std::fs::File::open(path).err()?;
+        let (path, fix) = (path.display(), "make it with `prism pki`");
+        Some(format!("{field}: cannot read {path}: {error}; {fix}"))
+    });
+    let absent: Vec<_> = absent.collect();
+    if !absent.is_empty() {
+        return absent;
+    }
+    let error = Identity::load(&peers.ca_file, &certificate, &key).err();
+    error
+        .map(|error| format!("peers: {error}"))
+        .into_iter()
+        .collect()
 }
 
 /// The node called `name`; `None` for the switch.

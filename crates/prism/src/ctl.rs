@@ -2,9 +2,11 @@
 //! asks the nodes of this host through their admin sockets, and writes the cluster's state
 //! in etcd.
 
+mod bucket;
 mod cluster;
 mod connections;
-mod credentials;
+mod key;
+mod keys;
 mod members;
 mod reach;
 mod recover;
@@ -18,7 +20,7 @@ use prism_proto::control::{FlowState, Owner};
 use prism_switch::{FlowRecord, SwitchView};
 use serde_json::{Value, json};
 
-/// Show flows, counters and backends; scrub, drain and rebalance backends; change users.
+/// Show flows, counters and backends; scrub, drain and rebalance backends; change keys.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CtlArgs {
     #[command(subcommand)]
@@ -51,7 +53,8 @@ enum CtlCommand {
     Drain(members::DrainArgs),
     DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
-    Credentials(credentials::CredentialsArgs),
+    Key(key::KeyArgs),
+    Bucket(bucket::BucketArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -75,7 +78,8 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Drain(args) => members::drain(args, &mut out),
         CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
-        CtlCommand::Credentials(args) => credentials::run(args, &mut out),
+        CtlCommand::Key(args) => key::run(args, &mut out),
+        CtlCommand::Bucket(args) => bucket::run(args, &mut out),
     };
     printed.and_then(|()| Ok(out.flush()?))
 }

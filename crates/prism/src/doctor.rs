@@ -2,6 +2,7 @@
 //!
 //! It changes nothing. Without privilege it reports some subjects as unknown.
 
+mod certificates;
 mod finding;
 mod kernel;
 mod network;
@@ -70,6 +71,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     if let Some(node) = node {
         let service = node.is_frontend().then_some(*config.service.address.ip());
         findings.extend(network::addresses(node.address, service));
+        findings.extend(certificates::examine(&config, node));
     }
     let interfaces = match &config.switch {
         Some(switch) if is_switch => switch.interfaces.clone(),

@@ -7,6 +7,8 @@
 //! Not here: what the parts do.
 
 mod admin;
+mod certificates;
+mod files;
 mod leave;
 mod metrics;
 mod pages;

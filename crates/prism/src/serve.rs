@@ -183,6 +183,7 @@ impl Introduction<'_> {
         let Credential {
             access_key,
             secret_key,
+            ..
         } = self.user;
         match self.file {
             None => {

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use prism_membership::{Directory, observe as observe_cluster};
 
+use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
 /// The tenant of the one cluster of this switch.
@@ -90,29 +91,30 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             None => at_start.clone(),
         }),
     });
+    let mut watchdog = Watchdog::new(Notifier::from_environment());
     serve(
         pauses.clone(),
-        control,
-        leases.clone(),
-        news,
-        listener.map(|listener| (listener, pages)),
+        Beside {
+            control,
+            leases: leases.clone(),
+            news,
+            admin: listener.map(|listener| (listener, pages)),
+            beat: watchdog.add("leases"),
+        },
     )?;
+    watchdog.notifier.ready();
+    let mut reporter = Reporter::new(&watchdog);
     while !pauses.stop.load(Ordering::Relaxed) {
-        if let Err(error) = agent.run(&pauses.pause) {
+        if let Err(error) = agent.run(&pauses.pause, || reporter.turn()) {
             tracing::warn!(%error, "cannot age flows; trying again");
             std::thread::sleep(RETRY);
         }
+        reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
         let Some(observed) = &observed else { continue };
         let now = observed.directory.borrow().clone();
         if *now != directory {
-            let updated = switch_config(&config, settings, &now)
-                .and_then(|tables| Ok(agent.update_tables(&tables)?));
-            if let Err(error) = updated {
-                tracing::error!(
-                    error = format!("{error:#}"),
-                    "the switch's tables lack a change of the nodes; trying again"
-                );
+            if !update_tables(&mut agent, &config, settings, &now) {
                 std::thread::sleep(RETRY);
                 pauses.pause.store(true, Ordering::Relaxed);
                 continue;
@@ -122,8 +124,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             leases.set_nodes(addresses(&directory));
         }
     }
+    watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
+fn update_tables(
+    agent: &mut Agent<'_>,
+    config: &Config,
+    settings: &prism_config::Switch,
+    directory: &Directory,
+) -> bool {
+    let updated = switch_config(config, settings, directory)
+        .and_then(|tables| Ok(agent.update_tables(&tables)?));
+    if let Err(error) = &updated {
+        tracing::error!(
+            error = format!("{error:#}"),
+            "the switch's tables lack a change of the nodes; trying again"
+        );
+    }
+    updated.is_ok()
 }
 
 /// The IPv4 addresses of etcd's endpoints. Names that cannot be resolved are left out, with
@@ -211,20 +232,30 @@ fn switch_config(
     })
 }
 
-/// Starts the thread that grants leases, and waits for a signal and for news.
-fn serve(
-    pauses: Arc<Pauses>,
+/// The work of the thread beside the agent's loop.
+struct Beside {
     control: SocketAddr,
     leases: Arc<Leases>,
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
-) -> anyhow::Result<()> {
+    beat: Beat,
+}
+
+/// Starts the thread that grants leases, and waits for a signal and for news.
+fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let Beside {
+        control,
+        leases,
+        news,
+        admin,
+        beat,
+    } = beside;
     std::thread::Builder::new()
         .name("leases".into())
         .spawn(move || {
@@ -247,6 +278,7 @@ fn serve(
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
+                    () = beat.keep() => {}
                     () = supervise("leases", async || grant(control, leases.clone()).await) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }

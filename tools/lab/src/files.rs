@@ -52,6 +52,8 @@ pub(crate) fn new_credential() -> Result<Credential, LabError> {
     Ok(Credential {
         access_key: format!("PRISM{}", random_hex(8)?.to_ascii_uppercase()),
         secret_key: random_hex(20)?,
+        admin: Some(true),
+        buckets: None,
     })
 }
 
@@ -137,7 +139,7 @@ pub(crate) fn write(
         (random_hex(16)? + "\n").as_bytes(),
     )?;
     let credentials = format!(
-        "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\n",
+        "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\nadmin = true\n",
         credential.access_key, credential.secret_key
     );
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use prism_config::{Config, ConfigError, HandOffMode, Problem, SecretError};
+use prism_s3::access::{KeyRights, Right, Rights};
 
 const GOOD: &str = r#"
 [cluster]
@@ -208,6 +209,49 @@ fn secrets_must_be_private_and_well_formed() {
     );
     let error = config.s3.load_credentials().unwrap_err();
     assert!(!error.to_string().contains("hush"), "{error}");
+}
+
+#[test]
+fn a_key_has_the_rights_that_its_record_says_or_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::from_toml(GOOD).unwrap();
+    config.s3.credentials_file = dir.path().join("users");
+    let read = |fields: &str| {
+        let text = format!("[[credential]]\naccess_key = \"a\"\nsecret_key = \"s\"\n{fields}");
+        write_private(&config.s3.credentials_file, &text);
+        config.s3.load_credentials().map(|users| {
+            let user = users.first().unwrap();
+            (user.rights(), user.is_unlimited_by_omission())
+        })
+    };
+    let photos = Rights::NONE.with(Right::Read).with(Right::Write);
+    let photos = KeyRights::Buckets([("photos".to_owned(), photos)].into());
+    for (fields, rights, is_by_omission) in [
+        ("", KeyRights::Admin, true),
+        ("admin = true", KeyRights::Admin, false),
+        ("admin = false", KeyRights::NONE, false),
+        ("buckets = {}", KeyRights::NONE, false),
+        (
+            "buckets = { photos = [\"read\", \"write\"] }",
+            photos.clone(),
+            false,
+        ),
+        (
+            "admin = true\nbuckets = { photos = [\"read\"] }",
+            KeyRights::Admin,
+            false,
+        ),
+    ] {
+        assert_eq!(read(fields).unwrap(), (rights, is_by_omission), "{fields}");
+    }
+    for fields in [
+        "buckets = { photos = [\"all\"] }",
+        "buckets = { Photos = [\"read\"] }",
+        "bucket = { photos = [\"read\"] }",
+        "admin = 1",
+    ] {
+        assert!(read(fields).is_err(), "{fields}");
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::io;
 
 use prism_http::{Exchange, Headers, Limits, RequestHead, ResponseHead};
-use prism_proto::verified::{Body, Caller, Policy, Verified};
-use prism_service::{About, Fault, Io, Request, Route, Service, Subject, send};
+use prism_proto::verified::{Body, Caller, Verified};
+use prism_service::{About, Fault, Io, Remote, Request, Route, Service, Subject, send};
 
 /// Longest body, in bytes.
 const MAX_BODY_BYTES: u64 = 1 << 10;
@@ -29,7 +29,7 @@ impl Service for Echo {
         }
     }
 
-    async fn admit(&self, _: &mut Request<()>) -> Result<(), String> {
+    async fn admit(&self, _: &mut Request<()>, _: Remote) -> Result<(), String> {
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Service for Echo {
         Verified {
             request_id: 0,
             trace: None,
-            caller: Caller::Anonymous(Policy::NotAsked),
+            caller: Caller::Anonymous,
             body: Body::Unsaid,
         }
     }

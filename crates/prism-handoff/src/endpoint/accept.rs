@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::newcomers::Bounds;
@@ -20,7 +19,7 @@ use crate::dial::tune;
 use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
 use crate::peers::Peers;
-use crate::pki::peer_name;
+use crate::pki::{Identity, peer_name};
 use crate::relay_stream::RelayStream;
 use crate::supervise::locked;
 
@@ -138,11 +137,7 @@ impl Shared {
 }
 
 impl Peers {
-    pub(super) async fn accept_nodes(
-        self: &Rc<Self>,
-        listener: &TcpListener,
-        config: &Arc<rustls::ServerConfig>,
-    ) {
+    pub(super) async fn accept_nodes(self: &Rc<Self>, listener: &TcpListener, identity: &Identity) {
         loop {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -158,9 +153,9 @@ impl Peers {
                 self.refused(from, &"too many handshakes from its address");
                 continue;
             };
-            let (peers, config) = (self.clone(), config.clone());
+            let (peers, identity) = (self.clone(), identity.clone());
             tokio::task::spawn_local(async move {
-                let handshake = peers.admit(stream, &config, newcomer);
+                let handshake = peers.admit(stream, &identity, newcomer);
                 if let Err(error) = handshake.await {
                     peers.refused(from, &error);
                 }
@@ -181,7 +176,7 @@ impl Peers {
     async fn admit(
         self: &Rc<Self>,
         stream: TcpStream,
-        config: &Arc<rustls::ServerConfig>,
+        identity: &Identity,
         newcomer: Newcomer,
     ) -> io::Result<()> {
         tune(&stream)?;
@@ -189,7 +184,7 @@ impl Peers {
             let names = self.names();
             peer_name(certificate, names.iter().map(String::as_str))
         };
-        let accepting = node_tls::accept(config, stream, known);
+        let accepting = node_tls::accept(identity, stream, known);
         let (secured, purpose, peer) = tokio::select! {
             accepted = tokio::time::timeout(newcomer.time_left(), accepting) => {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??

@@ -9,6 +9,7 @@ use prism_etcd::Error;
 
 use super::etcd::{self, Key};
 use super::{Directory, Known, Participant, replace};
+use crate::users;
 
 /// Time between two checks that the watch misses nothing. A silent watch may mean that
 /// nothing changes, or that its member of etcd has lost the other members.
@@ -115,7 +116,9 @@ impl Participant {
         channels.users.send_if_modified(|present| {
             let is_new = counts && !known.users.values().eq(present.iter());
             if is_new {
-                *present = Arc::new(known.users.values().cloned().collect());
+                let users: Vec<_> = known.users.values().cloned().collect();
+                users::warn_of_unlimited(present, &users, users::IN_ETCD);
+                *present = Arc::new(users);
             }
             is_new
         });

@@ -84,17 +84,3 @@ fn versions_stay_until_they_are_deleted_by_name() {
     server.send(&format!("DELETE /bkt/k?versionId={marker}"), &[], &[]);
     assert_eq!(server.send("GET /bkt/k", &[], &[]).text(), "second");
 }
-
-#[test]
-fn what_everybody_may_read_is_the_policys_to_say() {
-    let server = Server::alone();
-    server.send("PUT /bkt", &[], &[]);
-    server.send("PUT /bkt/k", &[], b"open");
-    let policy = br#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
-        "Action":"s3:GetObject","Resource":"arn:aws:s3:::bkt/*"}]}"#;
-    let put = server.send("PUT /bkt?policy", &[], policy);
-    assert_eq!(put.status, 204, "{}", put.text());
-    assert_eq!(server.send_unsigned("GET /bkt/k").text(), "open");
-    assert_eq!(server.send_unsigned("GET /bkt").status, 403);
-    assert_eq!(server.send_unsigned("DELETE /bkt/k").status, 403);
-}

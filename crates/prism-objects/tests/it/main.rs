@@ -11,5 +11,6 @@ mod buckets;
 mod memory;
 mod multipart;
 mod objects;
+mod rights;
 mod routes;
 mod support;

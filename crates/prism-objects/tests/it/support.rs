@@ -1,6 +1,6 @@
 //! One node that serves from memory to memory.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -8,15 +8,22 @@ use prism_config::{Config, Credential, Role};
 use prism_http::{BodyReader, Exchange, Headers, Limits, RequestHead, ResponseHead};
 use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
-use prism_proto::verified::{Body, Caller, Policy, Verified};
+use prism_proto::verified::{Body, Caller, Verified};
 use prism_replicas::{Node, Replicator};
-use prism_service::{Link, Peers, Request, RequestBody, Route, Service};
+use prism_s3::access::Rights;
+use prism_service::{Link, Peers, Remote, Request, RequestBody, Route, Service};
+use prism_signer::{Body as Signed, Signer};
 use prism_store::Store;
+use time::OffsetDateTime;
 use tokio::task::LocalSet;
 
 use crate::memory::MemoryIo;
 
-const USER: &str = "user";
+/// The key with every right.
+const ADMIN: &str = "admin";
+const SECRET: &str = "secret";
+/// The address of every client.
+const CLIENT: &str = "192.0.2.7:4711";
 
 /// The configuration of backends with these names.
 pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
@@ -38,6 +45,7 @@ pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
 /// One node, its store, and the thread that it runs on.
 pub(crate) struct Server {
     pub(crate) objects: Objects,
+    shared: Arc<Shared>,
     runtime: tokio::runtime::Runtime,
     local: LocalSet,
     _dir: tempfile::TempDir,
@@ -90,10 +98,7 @@ impl Server {
             ..prism_store::Config::default()
         };
         let store = Store::open(dir.path(), settings).unwrap();
-        let users = [Credential {
-            access_key: USER.into(),
-            secret_key: "secret".into(),
-        }];
+        let users = [key(ADMIN, None)];
         let cluster = Cluster::of_users(&config, &users).unwrap();
         let config = Arc::new(config);
         let shared = Arc::new(Shared::new(&config, &users, Arc::new(Link::new(0))));
@@ -104,40 +109,55 @@ impl Server {
             .unwrap();
         let replicator = Rc::new(Replicator::new(node, Rc::new(Peers::none())));
         Self {
-            objects: Objects::new(shared, replicator),
+            objects: Objects::new(shared.clone(), replicator),
+            shared,
             runtime,
             local: LocalSet::new(),
             _dir: dir,
         }
     }
 
+    /// Gives keys rights on buckets. The key of [`Self::send`] keeps all.
+    pub(crate) fn set_rights(&self, rights: &[(&str, &str, Rights)]) {
+        let mut users = vec![key(ADMIN, None)];
+        for (name, bucket, rights) in rights {
+            users.push(key(name, Some((bucket, *rights))));
+        }
+        self.shared.replace_users(&users);
+    }
+
     /// Sends `METHOD path` with these header fields, as somebody who may do everything.
     pub(crate) fn send(&self, start: &str, fields: &[(&str, &str)], body: &[u8]) -> Answer {
-        self.send_as(Caller::AccessKey(USER.into()), start, fields, body)
+        self.send_by(Some(ADMIN), start, fields, body)
     }
 
     /// The same, without a signature.
     pub(crate) fn send_unsigned(&self, start: &str) -> Answer {
-        self.send_as(Caller::Anonymous(Policy::NotAsked), start, &[], &[])
+        self.send_by(None, start, &[], &[])
     }
 
-    fn send_as(&self, caller: Caller, start: &str, fields: &[(&str, &str)], body: &[u8]) -> Answer {
-        let mut head = head_of(start, fields, body.len());
+    /// The same, signed with this key.
+    pub(crate) fn send_by(
+        &self,
+        key: Option<&str>,
+        start: &str,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let mut head = head_of(key, start, fields, body.len());
         let mut io = MemoryIo::sending([body, b"GET /next"].concat());
         let work = async {
-            let verified = Verified {
-                request_id: 1,
-                trace: None,
-                caller,
-                body: Body::Unsaid,
-            };
             let objects = &self.objects;
-            let meaning = match objects.understand(&mut head, Some(verified)) {
+            let meaning = match objects.understand(&mut head, None) {
                 Ok(meaning) => meaning,
                 Err(error) => return (refuse(objects, &mut io, &head, &error).await, head),
             };
+            let client = Remote {
+                address: CLIENT.parse::<SocketAddr>().unwrap(),
+                is_tls: false,
+            };
             let mut request = Request::new(head, 0, meaning);
-            if let Err(error) = objects.admit(&mut request).await {
+            if let Err(error) = objects.admit(&mut request, client).await {
                 return (
                     refuse(objects, &mut io, &request.head, &error).await,
                     request.head,
@@ -154,11 +174,11 @@ impl Server {
 
     /// Which nodes answer a request.
     pub(crate) fn route(&self, start: &str) -> Route {
-        let mut head = head_of(start, &[], 0);
+        let mut head = head_of(None, start, &[], 0);
         let verified = Verified {
             request_id: 1,
             trace: None,
-            caller: Caller::AccessKey(USER.into()),
+            caller: Caller::AccessKey(ADMIN.into()),
             body: Body::Unsaid,
         };
         let meaning = self.objects.understand(&mut head, Some(verified)).unwrap();
@@ -166,16 +186,46 @@ impl Server {
     }
 }
 
-fn head_of(start: &str, fields: &[(&str, &str)], body_bytes: usize) -> RequestHead {
-    let mut text = format!("{start} HTTP/1.1\r\nHost: memory\r\n");
+/// A key with every right, or with these rights on one bucket.
+fn key(name: &str, rights: Option<(&str, Rights)>) -> Credential {
+    Credential {
+        access_key: name.to_owned(),
+        secret_key: SECRET.to_owned(),
+        admin: Some(rights.is_none()),
+        buckets: rights.map(|(bucket, rights)| [(bucket.to_owned(), rights)].into()),
+    }
+}
+
+/// The head of a request, signed with a key.
+fn head_of(
+    key: Option<&str>,
+    start: &str,
+    fields: &[(&str, &str)],
+    body_bytes: usize,
+) -> RequestHead {
+    let (method, target) = start.split_once(' ').unwrap();
+    let mut headers = Headers::new();
+    headers.append("Host", "memory").unwrap();
     for (name, value) in fields {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        headers.append(name, value).unwrap();
     }
-    if body_bytes > 0 || start.starts_with('P') {
-        text.push_str(&format!("Content-Length: {body_bytes}\r\n"));
+    if body_bytes > 0 || method.starts_with('P') {
+        let length = body_bytes.to_string();
+        headers.append("Content-Length", length).unwrap();
     }
-    text.push_str("\r\n");
-    let (head, len) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
+    if let Some(key) = key {
+        let (signer, now) = (
+            Signer::new(key, SECRET, "us-east-1"),
+            OffsetDateTime::now_utc(),
+        );
+        signer
+            .sign(method, target, &mut headers, Signed::Unsigned, now)
+            .unwrap();
+    }
+    let mut text = format!("{start} HTTP/1.1\r\n").into_bytes();
+    headers.write_to(&mut text);
+    text.extend_from_slice(b"\r\n");
+    let (head, len) = RequestHead::parse(&text, &Limits::DEFAULT)
         .unwrap()
         .unwrap();
     assert_eq!(len, text.len());

@@ -5,8 +5,7 @@ pub(crate) fn every_form() -> Vec<Verified> {
     let callers = [
         Caller::AccessKey("AKIAEXAMPLE".into()),
         Caller::AccessKey("k".repeat(255)),
-        Caller::Anonymous(Policy::NotAsked),
-        Caller::Anonymous(Policy::Allows),
+        Caller::Anonymous,
     ];
     let seed = Seed {
         signature: [7; 32],
@@ -56,16 +55,16 @@ fn nothing_is_not_taken_for_an_anonymous_caller() {
         let bytes = [&[version][..], &[0; 8], &[NOT_TRACED], rest].concat();
         Verified::decode(&bytes)
     };
-    assert!(with(VERSION, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_ok());
+    assert!(with(VERSION, &[CALLER_ANONYMOUS, BODY_UNSAID]).is_ok());
     assert!(with(VERSION, &[0, BODY_UNSAID]).is_err());
     assert!(with(VERSION, &[CALLER_ACCESS_KEY, 0, BODY_UNSAID]).is_err());
-    assert!(with(VERSION + 1, &[CALLER_NOT_ASKED, BODY_UNSAID]).is_err());
+    assert!(with(VERSION + 1, &[CALLER_ANONYMOUS, BODY_UNSAID]).is_err());
 }
 
 #[test]
 fn a_trace_of_zeros_is_refused() {
     let with = |trace: [u8; 16]| {
-        let rest = [CALLER_NOT_ASKED, BODY_UNSAID];
+        let rest = [CALLER_ANONYMOUS, BODY_UNSAID];
         let bytes = [&[VERSION][..], &[0; 8], &[TRACED], &trace, &rest].concat();
         Verified::decode(&bytes)
     };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, hmac};
-use prism_http::{Method, RequestHead};
+use prism_http::RequestHead;
 use zeroize::Zeroizing;
 
 use self::header::{Authorization, Signed, malformed};
@@ -26,35 +26,15 @@ use crate::fields::{parse_hex, single};
 use crate::query::Query;
 use crate::streaming::{Chain, Form, Seed, Streaming, is_announced};
 use crate::time::iso_basic;
-use crate::{Code, ObjectOperation, Operation, S3Error};
+use crate::{Code, S3Error};
 
 /// The caller of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// A caller without a signature. The caller of this crate decides whether anybody may read,
-    /// or asks the bucket's policy ([`crate::Policy`]).
+    /// A caller without a signature.
     Anonymous,
     /// The holder of the secret of this access key.
     AccessKey(String),
-}
-
-impl Principal {
-    /// Checks that this caller may do this operation.
-    ///
-    /// # Errors
-    /// `AccessDenied`.
-    pub fn authorize(&self, operation: &Operation) -> Result<(), S3Error> {
-        use ObjectOperation::{Get, Head};
-        match (self, operation) {
-            (Self::AccessKey(_), _) => Ok(()),
-            (_, Operation::Object(_, Get(read) | Head(read))) if !read.overrides.is_empty() => {
-                Err(Code::InvalidRequest
-                    .with_message("Headers of the answer can be set by signed requests only."))
-            }
-            _ if operation.may_be_anonymous() => Ok(()),
-            _ => Err(Code::AccessDenied.into()),
-        }
-    }
 }
 
 /// The client's declaration about the bytes of the body.
@@ -228,14 +208,18 @@ impl Authenticator {
 
 /// The outcome for a request without a signature.
 fn anonymous(head: &RequestHead) -> Result<Authenticated, S3Error> {
-    // Browsers do not sign preflights.
-    match head.method() {
-        Method::Options | Method::Get | Method::Head => Ok(Authenticated {
-            principal: Principal::Anonymous,
-            payload: Payload::Unsigned,
-        }),
-        _ => Err(Code::AccessDenied.into()),
-    }
+    let payload = match single(head.headers(), "x-amz-content-sha256")? {
+        None => Payload::Unsigned,
+        Some(content) => match announced(content)? {
+            (payload, false) => payload,
+            // Chunks are signed by somebody.
+            (_, true) => return Err(Code::AccessDenied.into()),
+        },
+    };
+    Ok(Authenticated {
+        principal: Principal::Anonymous,
+        payload,
+    })
 }
 
 /// The payload of a value of `x-amz-content-sha256`, and whether its chunks are signed.

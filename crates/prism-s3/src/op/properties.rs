@@ -1,6 +1,7 @@
-//! The properties of each operation: who may be allowed it, and whether it moves data.
+//! The properties of each operation: what it is about, its parts, and whether it moves data.
 
-use super::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};
+use super::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation, ReadObject};
+use crate::conditions::Conditions;
 use crate::{BucketName, Code, S3Error};
 
 impl Operation {
@@ -63,12 +64,45 @@ impl Operation {
 
     /// Whether the operation only reads an object, so that every replica may answer it.
     pub const fn only_reads_object(&self) -> bool {
-        matches!(self, Self::Object(..)) && self.may_be_anonymous()
+        use ObjectOperation as Op;
+        matches!(
+            self,
+            Self::Object(
+                _,
+                Op::Get(_) | Op::Head(_) | Op::GetAttributes(_) | Op::GetTagging { .. }
+            )
+        )
     }
 
-    /// Whether anonymous callers may be allowed this.
-    pub(crate) const fn may_be_anonymous(&self) -> bool {
-        !self.actions().is_empty() || self.is_preflight()
+    /// The read of the source that is a part of a copy.
+    pub fn read_of_source(&self) -> Option<Self> {
+        let Self::Object(_, operation) = self else {
+            return None;
+        };
+        let source = match operation {
+            ObjectOperation::Copy(copy) => &copy.source,
+            ObjectOperation::CopyPart(part) => &part.source,
+            _ => return None,
+        };
+        let object = ObjectRef {
+            bucket: source.bucket.clone(),
+            key: source.key.clone(),
+        };
+        let read = ReadObject {
+            version: source.version.clone(),
+            ..ReadObject::default()
+        };
+        Some(Self::Object(object, ObjectOperation::Get(read)))
+    }
+
+    /// The deletion of one object, or of a version of it, that is a part of a DeleteObjects.
+    pub fn deletion_of(object: ObjectRef, version: Option<String>) -> Self {
+        let conditions = Conditions::default();
+        let deletion = ObjectOperation::Delete {
+            version,
+            conditions,
+        };
+        Self::Object(object, deletion)
     }
 
     /// Whether the operation changes a bucket itself, and not objects in it.
@@ -93,30 +127,6 @@ impl Operation {
             self,
             Self::Preflight | Self::Bucket(_, BucketOperation::Preflight)
         )
-    }
-
-    /// The actions that a policy must allow to everybody, if it can allow this operation.
-    /// A version takes other actions, which no policy here can allow.
-    pub(crate) fn actions_for_everybody(&self) -> Option<&'static [&'static str]> {
-        let actions = self.actions();
-        (!actions.is_empty() && self.version().is_none()).then_some(actions)
-    }
-
-    /// The actions that everybody must be allowed for an anonymous caller to do this. With
-    /// none, only callers with a signature may.
-    const fn actions(&self) -> &'static [&'static str] {
-        use BucketOperation as OfBucket;
-        use ObjectOperation as OfObject;
-        match self {
-            Self::Bucket(_, OfBucket::GetLocation) => &["s3:GetBucketLocation"],
-            Self::Bucket(_, OfBucket::Head | OfBucket::ListObjects(_)) => &["s3:ListBucket"],
-            Self::Object(_, OfObject::Get(_) | OfObject::Head(_)) => &["s3:GetObject"],
-            Self::Object(_, OfObject::GetAttributes(_)) => {
-                &["s3:GetObject", "s3:GetObjectAttributes"]
-            }
-            Self::Object(_, OfObject::GetTagging { .. }) => &["s3:GetObjectTagging"],
-            _ => &[],
-        }
     }
 }
 

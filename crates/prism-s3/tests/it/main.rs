@@ -7,6 +7,7 @@
     reason = "test code"
 )]
 
+mod access;
 mod auth;
 mod names;
 mod operations;

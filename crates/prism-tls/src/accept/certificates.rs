@@ -1,13 +1,13 @@
 //! The certificates that are served, chosen by host name, and their reload.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::files::{CertificateError, CertificateFiles, Stamp, stamp};
+use super::files::{CertificateError, CertificateFiles};
 
 /// Most certificates of a server; each is read on every reload.
 const MAX_CERTIFICATES: usize = 1_024;
@@ -18,8 +18,6 @@ const MAX_CERTIFICATES: usize = 1_024;
 pub struct Certificates {
     files: Vec<CertificateFiles>,
     table: RwLock<Arc<Table>>,
-    /// The files as the last attempt to load them found them.
-    seen: Mutex<Vec<Option<Stamp>>>,
 }
 
 impl Certificates {
@@ -30,12 +28,10 @@ impl Certificates {
     /// # Errors
     /// If a file cannot be read, or has a fault.
     pub fn load(files: Vec<CertificateFiles>) -> Result<Self, CertificateError> {
-        let seen = stamps(&files);
         let table = Table::load(&files)?;
         Ok(Self {
             files,
             table: RwLock::new(Arc::new(table)),
-            seen: Mutex::new(seen),
         })
     }
 
@@ -44,19 +40,9 @@ impl Certificates {
     /// # Errors
     /// If a file cannot be read, or has a fault. All old certificates then stay in force.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        // A change while the files are read must count as one.
-        let seen = stamps(&self.files);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         let table = Arc::new(Table::load(&self.files)?);
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         Ok(())
-    }
-
-    /// Whether a file has changed since the last load or reload. A reload that failed counts
-    /// too, so that a fault is reported once. No content is read.
-    #[must_use]
-    pub fn changed(&self) -> bool {
-        stamps(&self.files) != *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The host names that have a certificate, sorted.
@@ -81,14 +67,6 @@ impl ResolvesServerCert for Certificates {
         self.table()
             .find(hello.server_name(), hello.signature_schemes())
     }
-}
-
-fn stamps(files: &[CertificateFiles]) -> Vec<Option<Stamp>> {
-    files
-        .iter()
-        .flat_map(CertificateFiles::paths)
-        .map(stamp)
-        .collect()
 }
 
 type Keys = Vec<Arc<CertifiedKey>>;

@@ -1,8 +1,7 @@
 //! Certificates and keys in PEM files, read and checked.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -66,11 +65,6 @@ impl CertificateFiles {
                 Err(CertificateError::Unusable(fault))
             }
         }
-    }
-
-    /// Both files, in a fixed order.
-    pub(super) fn paths(&self) -> [&Path; 2] {
-        [&self.certificate, &self.key]
     }
 
     fn read_chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
@@ -170,24 +164,4 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
     std::fs::read(path)
         .map(Zeroizing::new)
         .map_err(|e| unreadable(path, e))
-}
-
-/// The metadata that change whenever a file is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
-    size_bytes: u64,
-    modified: Option<SystemTime>,
-}
-
-/// The stamp of the file at `path`, or of a link's target. `None` if it cannot be read.
-pub(super) fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(Stamp {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        size_bytes: metadata.len(),
-        modified: metadata.modified().ok(),
-    })
 }

@@ -1,6 +1,5 @@
 //! The metrics of a node.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prism_cluster::Status;
@@ -9,8 +8,8 @@ use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_replicas::Node;
 use prism_service::BUCKETS_S;
 use prism_store::Store;
-use x509_cert::Certificate;
 
+use super::certificates::ends;
 use super::pages::not_ready;
 use super::server::Server;
 use crate::observe::{Metric, Value, build_info};
@@ -169,29 +168,13 @@ fn add_backends(node: &Node, metrics: &mut Vec<Metric>) {
 }
 
 fn add_certificates(server: &Server, metrics: &mut Vec<Metric>) {
-    for (file, end_s) in certificates(server) {
-        let help = "When the first certificate of the file expires, in seconds since 1970.";
+    for (file, end_s) in ends(server) {
+        let help = "When the certificate of the file expires, in seconds since 1970; of several \
+            authorities the first to end.";
         let name = "tls_certificate_expiry_timestamp_seconds";
-        let metric = Metric::new(name, help, Value::Gauge(end_s));
+        let metric = Metric::new(name, help, Value::Gauge(end_s as f64));
         metrics.push(metric.with("file", file.display().to_string()));
     }
-}
-
-/// The files with certificates of this node, and their ends in seconds since 1970.
-pub(super) fn certificates(server: &Server) -> Vec<(PathBuf, f64)> {
-    let config = &server.node.config;
-    let of_service = config.service.tls.iter().flat_map(|tls| &tls.certificates);
-    let of_service = of_service.map(|certificate| certificate.file.clone());
-    let of_node = (!server.is_alone()).then(|| config.peers.cert_file(&server.node.name));
-    let files = of_service.chain(of_node);
-    let ends = files.filter_map(|file| end_of_certificate(&file).map(|end_s| (file, end_s)));
-    ends.collect()
-}
-
-fn end_of_certificate(file: &Path) -> Option<f64> {
-    let chain = Certificate::load_pem_chain(&std::fs::read(file).ok()?).ok()?;
-    let validity = chain.first()?.tbs_certificate().validity();
-    Some(validity.not_after.to_unix_duration().as_secs_f64())
 }
 
 /// A histogram of values, of which those above the last bound have no bucket of their own.

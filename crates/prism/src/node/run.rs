@@ -11,12 +11,16 @@ use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::certificates::watch_terms;
+use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
+use super::worker::Reports;
 use super::{admin, leave, pages, worker};
+use crate::notify::{Notifier, Watchdog};
 use crate::observe::serve;
 
 /// Time between two seals of the store's log.
@@ -48,12 +52,17 @@ pub(crate) fn until_stopped(
     let endpoint = server.endpoint_config()?;
     let (bound, all_bound) = mpsc::channel(workers);
     let (farewell, farewells) = farewells();
+    let mut watchdog = Watchdog::new(Notifier::from_environment());
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (server, endpoint) = (server.clone(), endpoint.clone());
-            let (bound, farewell) = (bound.clone(), farewell.clone());
             let name = format!("worker-{n}");
-            let work = move || worker::run(&server, endpoint, bound, farewell);
+            let reports = Reports {
+                bound: bound.clone(),
+                farewell: farewell.clone(),
+                beat: watchdog.add(&name),
+            };
+            let work = move || worker::run(&server, endpoint, reports);
             std::thread::Builder::new().name(name).spawn(work)
         })
         .collect::<Result<_, _>>()
@@ -69,7 +78,13 @@ pub(crate) fn until_stopped(
         std::thread::Builder::new().name("scrub".into()).spawn(work)
     });
     let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
-    let attended = attend(&server, listener, all_bound, farewells, workers, ready);
+    let started = Workers {
+        count: workers,
+        bound: all_bound,
+        farewells,
+        watchdog,
+    };
+    let attended = attend(&server, listener, started, ready);
     // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
     node.scrub.end();
@@ -86,15 +101,28 @@ pub(crate) fn until_stopped(
     attended
 }
 
+/// The workers, as the process around them knows them.
+struct Workers {
+    count: usize,
+    /// Gets a message of each worker whose listeners exist.
+    bound: mpsc::Receiver<()>,
+    farewells: Farewells,
+    watchdog: Watchdog,
+}
+
 /// Answers the admin socket and waits for a signal, or for the workers' end.
 fn attend(
     server: &Arc<Server>,
     listener: Option<TcpListener>,
-    mut bound: mpsc::Receiver<()>,
-    mut farewells: Farewells,
-    workers: usize,
+    workers: Workers,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
+    let Workers {
+        count,
+        mut bound,
+        mut farewells,
+        watchdog,
+    } = workers;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -105,17 +133,7 @@ fn attend(
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let hang_up = || signal(SignalKind::hangup());
-        let mut hang_ups = [hang_up()?, hang_up()?, hang_up()?];
-        let [for_https, for_users, for_log] = &mut hang_ups;
-        let keep_https = supervise("certificates", async || keep_https(server, for_https).await);
-        let keep_users = supervise("users", async || {
-            let look = async || match for_users.recv().await {
-                Some(()) => (),
-                None => std::future::pending().await,
-            };
-            node.cluster.keep_current(look).await;
-        });
+        let mut hang_ups = HangUps::new()?;
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
         let accepting = async {
@@ -123,8 +141,9 @@ fn attend(
             while bound.recv().await.is_some() {
                 started += 1;
             }
-            if started == workers {
+            if started == count {
                 server.accepts.store(true, Ordering::Relaxed);
+                watchdog.notifier.ready();
                 ready();
                 supervise("the admin socket", async || admin.run(server).await).await;
             }
@@ -138,13 +157,14 @@ fn attend(
                 _ = farewells.told.recv() => {}
             }
             tracing::info!("stopping: connections move to other nodes");
+            watchdog.stopping();
             leave::wind_down(node, farewells).await;
         };
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
-            () = keep_https => {}
-            () = keep_users => {}
-            () = reopen_log(server, for_log) => {}
+            () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
+            () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
+            () = watchdog.keep() => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
@@ -162,29 +182,6 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
         Some(listener) => serve(listener, pages::pages(server)).await,
         None => std::future::pending().await,
     }
-}
-
-/// Loads certificates whenever their files change or SIGHUP arrives. Never returns.
-async fn keep_https(server: &Server, hang_up: &mut Signal) {
-    let Some(https) = &server.https else {
-        return std::future::pending().await;
-    };
-    loop {
-        tokio::select! {
-            () = https.keep_current() => {}
-            Some(()) = hang_up.recv() => https.reload(),
-        }
-    }
-}
-
-/// Opens the access log again on SIGHUP. Never returns.
-async fn reopen_log(server: &Server, hang_up: &mut Signal) {
-    while let Some(()) = hang_up.recv().await {
-        if let Some(log) = &server.requests.log {
-            log.reopen();
-        }
-    }
-    std::future::pending().await
 }
 
 /// Gives the service the present users, whenever they change. Never returns.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_config::{Config, CongestionWindow, HandOffMethod};
+use prism_config::{Config, CongestionWindow, HandOffMethod, Peers};
 use prism_gateway::{Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
 use prism_handoff::{EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit};
@@ -28,6 +28,8 @@ pub(crate) struct Server {
     /// The connections.
     pub(crate) gateway: Arc<prism_gateway::Shared>,
     pub(crate) https: Option<Https>,
+    /// How other nodes know this one; `None` if there are never any.
+    pub(crate) identity: Option<Identity>,
     /// The requests that it has answered.
     pub(crate) requests: Arc<Requests>,
     /// Whether every worker accepts connections.
@@ -47,6 +49,7 @@ impl Server {
         let config = Arc::new(config);
         let settings = check::node(&config, name)?;
         let https = Https::load(&config, settings)?;
+        let identity = identity(&config.peers, name)?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
@@ -73,6 +76,7 @@ impl Server {
             node,
             objects,
             https,
+            identity,
             requests,
             accepts: AtomicBool::new(false),
             started: Instant::now(),
@@ -82,7 +86,7 @@ impl Server {
     /// Whether there are never other nodes. A configuration from a file names an authority, and
     /// may get more nodes.
     pub(super) fn is_alone(&self) -> bool {
-        self.node.config.peers.ca_file.as_os_str().is_empty()
+        self.identity.is_none()
     }
 
     pub(crate) fn settings(&self) -> anyhow::Result<&prism_config::Node> {
@@ -92,12 +96,7 @@ impl Server {
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
         let (node, config) = (&self.node, &self.node.config);
-        let (service, peers, limits) = (&config.service, &config.peers, &config.limits);
-        let identity = (!self.is_alone()).then(|| {
-            let (cert, key) = (peers.cert_file(&node.name), peers.key_file(&node.name));
-            let identity = Identity::load(&peers.ca_file, &cert, &key);
-            identity.context("this node's certificate (make one with `prism pki init`)")
-        });
+        let (service, limits) = (&config.service, &config.limits);
         let switch = config.switch.as_ref().map(|switch| {
             anyhow::Ok(SwitchAddress {
                 control: switch.control.into(),
@@ -110,9 +109,9 @@ impl Server {
             address: settings.address.into(),
             service: service.address.into(),
             listen: settings.is_frontend(),
-            peer_port: peers.port,
+            peer_port: config.peers.port,
             peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
-            identity: identity.transpose()?,
+            identity: self.identity.clone(),
             switch: switch.transpose()?,
             placement: node.cluster.placement_digest(config),
             method: match service.hand_off_method {
@@ -136,6 +135,20 @@ impl Server {
         let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
         Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
     }
+}
+
+/// The identity of the node `name`. A configuration without an authority is for a single node.
+fn identity(peers: &Peers, name: &str) -> anyhow::Result<Option<Identity>> {
+    if peers.ca_file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let identity = Identity::load(
+        &peers.ca_file,
+        &peers.cert_file(name),
+        &peers.key_file(name),
+    );
+    let identity = identity.context("this node's certificate (`prism pki` makes them)")?;
+    Ok(Some(identity))
 }
 
 fn access_log(config: &Config) -> anyhow::Result<Option<AccessLog>> {

@@ -10,7 +10,8 @@ use prism_membership::Host;
 use prism_replicas::NodeFigures;
 use serde_json::{Map, Value, json};
 
-use super::metrics::{certificates, free_bytes};
+use super::certificates::ends;
+use super::metrics::free_bytes;
 use super::pages::not_ready;
 use super::server::Server;
 use crate::observe::fetch;
@@ -111,7 +112,7 @@ pub(super) fn figures(server: &Arc<Server>) -> Value {
     let relayed = totals.relayed.iter().map(
         |(node, tally)| json!({ "node": node, "count": tally.count, "bytes": tally.sent_bytes }),
     );
-    let certificates = certificates(server)
+    let certificates = ends(server)
         .into_iter()
         .map(|(file, end_s)| json!({ "file": file, "expires_s": end_s }));
     let dropped = server.requests.log.as_ref().map(|log| log.dropped_lines());

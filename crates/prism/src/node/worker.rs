@@ -14,15 +14,29 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::server::{Server, other_nodes};
+use crate::notify::Beat;
 
-/// Serves until the node ends. Sends to `bound` once the listeners exist. Drops the parts of
-/// `farewell` when peers know that the node leaves, and new clients go elsewhere.
+/// The signs that a worker gives the process around it.
+pub(super) struct Reports {
+    /// Gets a message once the listeners exist.
+    pub(super) bound: mpsc::Sender<()>,
+    /// The worker drops its parts when peers know that the node leaves, and new clients go
+    /// elsewhere.
+    pub(super) farewell: Farewell,
+    pub(super) beat: Beat,
+}
+
+/// Serves until the node ends.
 pub(super) fn run(
     server: &Server,
     endpoint: EndpointConfig,
-    bound: mpsc::Sender<()>,
-    farewell: Farewell,
+    reports: Reports,
 ) -> anyhow::Result<()> {
+    let Reports {
+        bound,
+        farewell,
+        beat,
+    } = reports;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -46,6 +60,7 @@ pub(super) fn run(
         let shared = server.gateway.clone();
         let gateway = Rc::new(Gateway::new(shared, objects, handle.clone(), to_others));
         keep_tasks(&replicator);
+        tokio::task::spawn_local(beat.keep());
         let node = node.clone();
         keep("the directory", async move || {
             follow_directory(&node, &handle).await;

@@ -40,6 +40,8 @@ fn from_environment() -> anyhow::Result<Option<Credential>> {
         (Ok(access_key), Ok(secret_key)) => Credential {
             access_key,
             secret_key,
+            admin: Some(true),
+            buckets: None,
         },
         (Err(env::VarError::NotPresent), Err(env::VarError::NotPresent)) => return Ok(None),
         _ => bail!("set {access} and {secret}, or neither"),
@@ -63,6 +65,7 @@ fn make(path: &Path) -> io::Result<()> {
     writeln!(file, "[[credential]]")?;
     writeln!(file, "access_key = \"{access_key}\"")?;
     writeln!(file, "secret_key = \"{secret_key}\"")?;
+    writeln!(file, "admin = true")?;
     file.sync_all()?;
     let named = fs::hard_link(&unfinished, path);
     fs::remove_file(&unfinished)?;

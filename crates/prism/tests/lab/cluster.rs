@@ -128,18 +128,18 @@ fn users_come_and_go_at_once_and_an_etcd_that_is_away_for_a_moment_is_not_missed
     let refused = open.call(&cluster.request("GET", "?max-keys=1"));
     assert_eq!(refused.status(), 403);
 
-    let add = ["credentials", "add", "NEWUSER", "--secret-stdin"];
+    let add = ["key", "new", "NEWUSER", "--secret-stdin", "--admin"];
     ctl(&cluster, &add, "new-secret\n");
     cluster.signer = Signer::new("NEWUSER", "new-secret", "us-east-1");
     let took = all_answered(&cluster, 200);
     let answer = open.call(&cluster.request("GET", "?max-keys=1"));
     assert_eq!(answer.status(), 200);
-    assert!(ctl(&cluster, &["credentials", "list"], "").contains("NEWUSER\n"));
-    let again = refused_ctl(&cluster, &["credentials", "add", "NEWUSER"]);
-    assert!(again.contains("credentials remove NEWUSER"), "{again}");
+    assert!(ctl(&cluster, &["key", "list"], "").contains("NEWUSER  admin\n"));
+    let again = refused_ctl(&cluster, &["key", "new", "NEWUSER"]);
+    assert!(again.contains("key rotate NEWUSER"), "{again}");
     let answer = open.call(&cluster.request("GET", "?max-keys=1"));
     assert_eq!(answer.status(), 200, "its secret is the same");
-    ctl(&cluster, &["credentials", "remove", "NEWUSER"], "");
+    ctl(&cluster, &["key", "delete", "NEWUSER"], "");
     let gone = all_answered(&cluster, 403);
     let answer = open.call(&cluster.request("GET", "?max-keys=1"));
     assert_eq!(answer.status(), 403);

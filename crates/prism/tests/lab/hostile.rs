@@ -10,7 +10,6 @@ mod repeated;
 mod service_port;
 mod syn;
 mod verdicts;
-mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -106,7 +106,7 @@ function ofCluster(cluster, add) {
 function ofCertificate({ name }, { file, expires_s }, now_ms, add) {
   const left_s = expires_s - now_ms / 1000;
   if (left_s >= CERTIFICATE_DAYS * DAY_S) return;
-  const remedy = "Renew it; nodes read certificates of the service again by themselves.";
+  const remedy = "Renew it; nodes read the file again by themselves.";
   if (left_s <= 0) {
     add("critical", `${file} of ${name} has expired`, remedy);
   } else {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use prism_http::Method;
 use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTES, Refusal};
 
-use super::wire::{Wire, acceptor, dialler, framed};
 use super::{OBJECTS, SEED};
 use crate::support::bed::{Bed, NumberedClient, Way, path};
+use crate::support::wire::{Wire, acceptor, dialler, framed};
 use crate::support::{eventually, say, turn};
 
 /// Intercepts a hand-off to `be2`, whose place the test takes.

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Policy, Verified};
+use prism_proto::verified::{Body, Caller, Verified};
 
-use super::wire::{Wire, dialler, framed};
 use super::{POOLED, bed_with_connection};
 use crate::support::bed::Bed;
+use crate::support::wire::{Wire, dialler, framed};
 use crate::support::{eventually, turn};
 
 /// Handshakes that one address may have open.
@@ -115,13 +115,13 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
         verified: Verified {
             request_id: 1,
             trace: None,
-            caller: Caller::Anonymous(Policy::NotAsked),
+            caller: Caller::Anonymous,
             body: Body::Unsaid,
         },
         most_bytes: None,
     };
     preamble.encode(&mut good);
-    let request = b"GET /bucket/key HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let request = b"GET /absent?location HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let mut refused = 0;
     for (at, change) in [(0, 1), (4, 1), (5, 0x80)] {
         let mut bad = [&good[..], request].concat();
@@ -140,9 +140,9 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
         assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
         assert!(said.contains("\r\nConnection: close\r\n"), "{said}");
     }
-    // The unchanged preamble is understood.
+    // The unchanged preamble is understood. The word of a node counts that it is allowed.
     let said = answer(&[&good[..], request].concat());
-    assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
+    assert!(said.starts_with("HTTP/1.1 404 "), "{said}");
     client.get(bed.object_of("be0"));
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use prism_http::{Limits, RequestHead};
 use prism_proto::relay::Preamble;
 
-use super::wire::{Wire, acceptor};
 use crate::support::client::Request;
+use crate::support::wire::{Wire, acceptor};
 use crate::support::{BUCKET, Cluster, turn};
 
 const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";

@@ -10,8 +10,8 @@ use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, Refusal};
 
 use super::OBJECTS;
 use super::frames::intercept;
-use super::wire::Wire;
 use crate::support::bed::{Bed, NumberedClient, Way, content, path};
+use crate::support::wire::Wire;
 use crate::support::{say, turn};
 
 /// The target's words when it has the state.

@@ -209,8 +209,13 @@ for _ in range(5):
     assert fetch(plain)[:2] == (200, b"third")
 assert fetch(f"{endpoint}/{BUCKET}/race")[0] == 403 and fetch(f"{endpoint}/{BUCKET}")[0] == 403
 assert fetch(plain, "PUT", b"evil")[0] == 403 and fetch(plain, "DELETE")[0] == 403
+unknown = json.dumps({"Statement": [dict(statement, Action="s3:GetObjectAcl")]})
+refused("NotImplemented", s3.put_bucket_policy, Policy=unknown)
 denial = json.dumps({"Statement": [dict(statement, Effect="Deny")]})
-refused("NotImplemented", s3.put_bucket_policy, Policy=denial)
+s3.put_bucket_policy(Bucket=BUCKET, Policy=denial)
+time.sleep(1.1)
+refused("AccessDenied", s3.get_object, Key="once")
+assert s3.get_bucket_policy(Bucket=BUCKET)["Policy"] == denial
 s3.delete_bucket_policy(Bucket=BUCKET)
 time.sleep(1.1)
 assert fetch(plain)[0] == 403

@@ -9,6 +9,7 @@ pub mod objects;
 pub mod packets;
 pub mod plain;
 pub mod tls;
+pub mod wire;
 
 pub use flows::Known;
 pub use prism_lab::testing::{eventually, say, turn};

@@ -1,0 +1,221 @@
+//! Conditions of statements.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::Deserialize;
+
+use super::{Asked, OneOrMany, fits};
+use crate::{Code, S3Error};
+
+/// A condition. All conditions of a statement have to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Condition {
+    test: Test,
+    /// Whether the test must fail.
+    negated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Test {
+    /// The client's address is in one of these networks.
+    Address(Vec<Network>),
+    /// The prefix of a listing is one of these.
+    PrefixIs(Vec<String>),
+    /// It matches one of these patterns.
+    PrefixLike(Vec<String>),
+    /// The connection has TLS, or has not.
+    Tls(bool),
+}
+
+/// The conditions of a statement, as they are written.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub(super) struct Written {
+    ip_address: Option<OfAddress>,
+    not_ip_address: Option<OfAddress>,
+    string_equals: Option<OfPrefix>,
+    string_not_equals: Option<OfPrefix>,
+    string_like: Option<OfPrefix>,
+    string_not_like: Option<OfPrefix>,
+    bool: Option<OfTransport>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfAddress {
+    #[serde(rename = "aws:SourceIp")]
+    networks: OneOrMany<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfPrefix {
+    #[serde(rename = "s3:prefix")]
+    prefixes: OneOrMany<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfTransport {
+    #[serde(rename = "aws:SecureTransport")]
+    is_tls: OneOrMany<TrueOrFalse>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TrueOrFalse {
+    Bool(bool),
+    Text(String),
+}
+
+impl Written {
+    pub(super) fn read(self) -> Result<Vec<Condition>, S3Error> {
+        let mut conditions = Vec::new();
+        let mut add = |negated, test| conditions.push(Condition { test, negated });
+        for (negated, of) in [(false, self.ip_address), (true, self.not_ip_address)] {
+            if let Some(OfAddress { networks }) = of {
+                let networks = networks.into_vec()?;
+                let networks = networks.iter().map(|text| Network::parse(text));
+                add(negated, Test::Address(networks.collect::<Result<_, _>>()?));
+            }
+        }
+        for (negated, of) in [(false, self.string_equals), (true, self.string_not_equals)] {
+            if let Some(OfPrefix { prefixes }) = of {
+                add(negated, Test::PrefixIs(prefixes.into_vec()?));
+            }
+        }
+        for (negated, of) in [(false, self.string_like), (true, self.string_not_like)] {
+            if let Some(OfPrefix { prefixes }) = of {
+                add(negated, Test::PrefixLike(prefixes.into_vec()?));
+            }
+        }
+        if let Some(OfTransport { is_tls }) = self.bool {
+            add(false, Test::Tls(one_truth(&is_tls.into_vec()?)?));
+        }
+        Ok(conditions)
+    }
+}
+
+/// The value of a `Bool`, which has to be one.
+fn one_truth(values: &[TrueOrFalse]) -> Result<bool, S3Error> {
+    match values {
+        [TrueOrFalse::Bool(value)] => Ok(*value),
+        [TrueOrFalse::Text(text)] if text == "true" => Ok(true),
+        [TrueOrFalse::Text(text)] if text == "false" => Ok(false),
+        _ => Err(Code::MalformedPolicy
+            .with_message("The value of aws:SecureTransport has to be true or false.")),
+    }
+}
+
+impl Condition {
+    /// Whether it holds. A test of a prefix fails for operations that have none.
+    pub(super) fn holds(&self, asked: &Asked<'_>) -> bool {
+        let is_prefix = |test: &dyn Fn(&str) -> bool| asked.prefix.is_some_and(test);
+        let holds = match &self.test {
+            Test::Address(networks) => {
+                let address = bits(asked.circumstances.address);
+                networks.iter().any(|network| network.contains(address))
+            }
+            Test::PrefixIs(texts) => is_prefix(&|prefix| texts.iter().any(|text| text == prefix)),
+            Test::PrefixLike(patterns) => is_prefix(&|prefix| {
+                let mut patterns = patterns.iter();
+                patterns.any(|pattern| fits(pattern.chars(), prefix.chars()))
+            }),
+            Test::Tls(is_tls) => asked.circumstances.is_tls == *is_tls,
+        };
+        holds != self.negated
+    }
+}
+
+/// The addresses that begin with some bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Network {
+    /// As in [`bits`].
+    address: u128,
+    mask: u128,
+}
+
+/// The bits of an address of IPv6. One of IPv4 counts as `::ffff:a.b.c.d` (RFC 4291, section
+/// 2.5.5.2), so that both families are compared alike.
+fn bits(address: IpAddr) -> u128 {
+    let address: Ipv6Addr = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    address.to_bits()
+}
+
+impl Network {
+    fn parse(text: &str) -> Result<Self, S3Error> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let read = || {
+            let address: IpAddr = address.parse().ok()?;
+            let family_bits: u32 = match address {
+                IpAddr::V4(_) => 32,
+                IpAddr::V6(_) => 128,
+            };
+            let length = match length {
+                Some(length) => length.parse().ok()?,
+                None => family_bits,
+            };
+            let host_bits = family_bits.checked_sub(length)?;
+            let mask = u128::MAX.checked_shl(host_bits).unwrap_or_default();
+            Some(Self {
+                address: bits(address) & mask,
+                mask,
+            })
+        };
+        read().ok_or_else(|| {
+            Code::MalformedPolicy.with_message(format!(
+                "{text:.64} is not an address or a network such as 10.0.0.0/8 or 2001:db8::/32."
+            ))
+        })
+    }
+
+    const fn contains(&self, address: u128) -> bool {
+        address & self.mask == self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_network_has_the_addresses_that_begin_with_it() {
+        for (network, address, expected) in [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.1.2.3/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "10.0.0.2", false),
+            ("0.0.0.0/0", "255.1.1.1", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("0.0.0.0/0", "::ffff:10.0.0.1", true),
+            ("2001:db8::/32", "2001:db8:1::9", true),
+            ("2001:db8::/32", "2001:db9::", false),
+            ("::/0", "2001:db9::", true),
+            ("2001:db8::1", "2001:db8::1", true),
+        ] {
+            let contains = Network::parse(network)
+                .unwrap()
+                .contains(bits(address.parse().unwrap()));
+            assert_eq!(contains, expected, "{network} {address}");
+        }
+        for wrong in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/-1",
+            "a",
+        ] {
+            assert!(Network::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

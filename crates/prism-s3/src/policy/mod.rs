@@ -1,0 +1,178 @@
+//! Bucket policies: which callers may do which operations on a bucket, and which may not.
+//!
+//! A policy with parts that Prism does not know is refused. A policy that is accepted has its
+//! full effect. Not here: the decision itself ([`crate::access`]).
+
+mod condition;
+mod document;
+mod pattern;
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use self::condition::Condition;
+use self::document::Document;
+pub(crate) use self::pattern::fits;
+use crate::access::Circumstances;
+use crate::access::actions::Actions;
+use crate::{BucketName, Code, ObjectKey, S3Error};
+
+/// The policy of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    bucket: BucketName,
+    statements: Vec<Statement>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Statement {
+    effect: Effect,
+    principals: Principals,
+    actions: Actions,
+    /// Patterns of what follows the bucket's name: nothing for the bucket, `/KEY` for an object. A
+    /// policy names its own bucket only.
+    resources: Vec<String>,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Effect {
+    Allow,
+    Deny,
+}
+
+/// The callers that a statement is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Principals {
+    /// Everybody, also without a signature.
+    Everybody,
+    /// The holders of these access keys.
+    AccessKeys(BTreeSet<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    /// Its values, of which there has to be one.
+    fn into_vec(self) -> Result<Vec<T>, S3Error> {
+        match self {
+            Self::One(one) => Ok(vec![one]),
+            Self::Many(many) if many.is_empty() => {
+                Err(Code::MalformedPolicy.with_message("The policy has an empty list."))
+            }
+            Self::Many(many) => Ok(many),
+        }
+    }
+}
+
+/// A question to a policy.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    /// The caller; `None` without a signature.
+    pub(crate) access_key: Option<&'a str>,
+    pub(crate) actions: Actions,
+    /// `None`: the bucket itself.
+    pub(crate) key: Option<&'a ObjectKey>,
+    /// The prefix of a listing.
+    pub(crate) prefix: Option<&'a str>,
+    pub(crate) circumstances: &'a Circumstances,
+}
+
+/// The answer of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A statement denies one of the actions.
+    Denied,
+    /// Statements allow all actions.
+    Allowed,
+    Silent,
+}
+
+impl Policy {
+    /// The longest policy, in bytes, as in S3.
+    pub const MAX_BYTES: usize = 20 * 1024;
+
+    /// Reads a policy of this bucket.
+    ///
+    /// # Errors
+    /// `MalformedPolicy`; `NotImplemented` for principals and actions that Prism does not know.
+    pub fn parse(bucket: &BucketName, body: &[u8]) -> Result<Self, S3Error> {
+        let malformed = |why: String| Code::MalformedPolicy.with_message(why);
+        if body.len() > Self::MAX_BYTES {
+            return Err(malformed("The policy is longer than 20 KiB.".to_owned()));
+        }
+        let document: Document = serde_json::from_slice(body)
+            .map_err(|error| malformed(format!("The policy is not understood: {error}.")))?;
+        Ok(Self {
+            bucket: bucket.clone(),
+            statements: document.statements(bucket)?,
+        })
+    }
+
+    /// The bucket that it is about.
+    pub const fn bucket(&self) -> &BucketName {
+        &self.bucket
+    }
+
+    pub(crate) fn verdict(&self, asked: &Asked<'_>) -> Verdict {
+        let mut allowed = Actions::default();
+        for statement in &self.statements {
+            if !statement.actions.has_any(asked.actions)
+                || !statement.concerns(asked)
+                || !statement.covers(asked.key)
+            {
+                continue;
+            }
+            match statement.effect {
+                Effect::Deny => return Verdict::Denied,
+                Effect::Allow => allowed = allowed.and(statement.actions),
+            }
+        }
+        match allowed.has_all(asked.actions) {
+            true => Verdict::Allowed,
+            false => Verdict::Silent,
+        }
+    }
+
+    /// Whether a statement allows one of the actions on some key.
+    pub(crate) fn allows_for_some_key(&self, asked: &Asked<'_>) -> bool {
+        self.statements.iter().any(|statement| {
+            statement.effect == Effect::Allow
+                && statement.actions.has_any(asked.actions)
+                && statement.concerns(asked)
+        })
+    }
+}
+
+impl Statement {
+    /// Whether it is about this caller in these circumstances.
+    fn concerns(&self, asked: &Asked<'_>) -> bool {
+        let is_principal = match (&self.principals, asked.access_key) {
+            (Principals::Everybody, _) => true,
+            (Principals::AccessKeys(keys), Some(key)) => keys.contains(key),
+            (Principals::AccessKeys(_), None) => false,
+        };
+        is_principal
+            && self
+                .conditions
+                .iter()
+                .all(|condition| condition.holds(asked))
+    }
+
+    fn covers(&self, key: Option<&ObjectKey>) -> bool {
+        let mut resources = self.resources.iter();
+        match key {
+            None => resources.any(|pattern| fits(pattern.chars(), std::iter::empty())),
+            Some(key) => resources.any(|pattern| {
+                let name = std::iter::once('/').chain(key.as_str().chars());
+                fits(pattern.chars(), name)
+            }),
+        }
+    }
+}

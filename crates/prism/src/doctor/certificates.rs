@@ -1,0 +1,42 @@
+//! Findings about certificates: those that end soon, and those that have ended.
+
+use prism_config::{Config, Node};
+
+use super::finding::{Finding, Subject};
+use crate::term::{Dated, Term, now_s};
+
+const SUBJECT: Subject = Subject("certificates");
+/// The remedies for a certificate of each kind.
+const RENEW_NODE: &str = "renew it with `prism pki issue --replace`; see docs/operating.md";
+const RENEW_AUTHORITY: &str = "replace the authority (`prism pki new-authority`), or drop it if \
+                               another one has replaced it; see docs/operating.md";
+const RENEW_SERVICE: &str = "renew it at its authority; nodes read the file again";
+
+/// Files that cannot be read are faults of the configuration.
+pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
+    let (now, mut found) = (now_s(), Vec::new());
+    if !config.peers.ca_file.as_os_str().is_empty() {
+        let own = Dated::first_in(&config.peers.cert_file(&node.name));
+        found.extend(own.ok().flatten().map(|own| (own, RENEW_NODE)));
+        let authorities = Dated::all_in(&config.peers.ca_file).unwrap_or_default();
+        let authorities = authorities.into_iter();
+        found.extend(authorities.map(|authority| (authority, RENEW_AUTHORITY)));
+    }
+    if let Some(tls) = config.service.tls.as_ref().filter(|_| node.is_frontend()) {
+        let files = tls.certificates.iter();
+        let dated = files.filter_map(|files| Dated::first_in(&files.file).ok().flatten());
+        found.extend(dated.map(|dated| (dated, RENEW_SERVICE)));
+    }
+    let findings = found.iter();
+    let findings = findings.map(|(dated, mend)| finding(dated, mend, now));
+    findings.collect()
+}
+
+fn finding(dated: &Dated, mend: &str, now_s: u64) -> Finding {
+    let said = dated.said(now_s);
+    match dated.term(now_s) {
+        Term::Valid => SUBJECT.good(said),
+        Term::EndsSoon => SUBJECT.advice(said, mend),
+        Term::Ended => SUBJECT.missing(said, mend),
+    }
+}

@@ -1,0 +1,98 @@
+//! Files that a node reads again while it runs: when they change, and on SIGHUP.
+//!
+//! Not here: what is in them.
+
+use std::io;
+
+use prism_handoff::supervise::supervise;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::server::Server;
+use crate::notify::Notifier;
+
+/// The arrivals of SIGHUP, one for each kind of file.
+pub(super) struct HangUps {
+    https: Signal,
+    users: Signal,
+    identity: Signal,
+    log: Signal,
+    manager: Signal,
+}
+
+impl HangUps {
+    /// From now on SIGHUP does not end the process.
+    pub(super) fn new() -> io::Result<Self> {
+        let hang_up = || signal(SignalKind::hangup());
+        Ok(Self {
+            https: hang_up()?,
+            users: hang_up()?,
+            identity: hang_up()?,
+            log: hang_up()?,
+            manager: hang_up()?,
+        })
+    }
+}
+
+/// Follows all of them, and tells the service manager of each SIGHUP. Never returns.
+pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups: &mut HangUps) {
+    let HangUps {
+        https: for_https,
+        users: for_users,
+        identity: for_identity,
+        log: for_log,
+        manager: for_manager,
+    } = hang_ups;
+    let node = &server.node;
+    let https = supervise("certificates", async || match &server.https {
+        Some(https) => https.keep_current(async || arrival(for_https).await).await,
+        None => std::future::pending().await,
+    });
+    let users = supervise("users", async || {
+        let again = async || arrival(for_users).await;
+        node.cluster.keep_current(again).await;
+    });
+    let identity = supervise("the node's certificate", async || match &server.identity {
+        Some(identity) => {
+            let again = async || arrival(for_identity).await;
+            identity.keep_current(&node.process.counters, again).await;
+        }
+        None => std::future::pending().await,
+    });
+    let log = reopen_log(server, for_log);
+    tokio::join!(
+        https,
+        users,
+        identity,
+        log,
+        announce_reloads(notifier, for_manager)
+    );
+}
+
+/// Returns when SIGHUP arrives.
+async fn arrival(hang_up: &mut Signal) {
+    if hang_up.recv().await.is_none() {
+        std::future::pending().await
+    }
+}
+
+/// Opens the access log again on SIGHUP. Never returns.
+async fn reopen_log(server: &Server, hang_up: &mut Signal) {
+    loop {
+        arrival(hang_up).await;
+        if let Some(log) = &server.requests.log {
+            log.reopen();
+        }
+    }
+}
+
+/// Tells the service manager of each SIGHUP, and when all has been read again. Never returns.
+async fn announce_reloads(notifier: &Notifier, hang_up: &mut Signal) {
+    loop {
+        arrival(hang_up).await;
+        notifier.reloading();
+        // The others that wait for the signal are parts of the same task, and take it without
+        // waiting. So all of them have taken it before this part of the task goes on.
+        tokio::task::yield_now().await;
+        notifier.ready();
+    }
+}

@@ -1,0 +1,113 @@
+//! Messages to the service manager that started this process, by the protocol of
+//! sd_notify(3): datagrams to the socket that `NOTIFY_SOCKET` names. Without that variable
+//! nothing is sent.
+//!
+//! Not here: when a process is ready or alive. Its main loop says so.
+
+mod watchdog;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use self::watchdog::{Beat, Reporter, Watchdog};
+
+/// The sender of messages to the service manager. Its copies are the same sender.
+#[derive(Clone)]
+pub(crate) struct Notifier {
+    /// `None` without a service manager that wants messages.
+    target: Option<Arc<Target>>,
+    /// The longest time between two messages [`Notifier::alive`]; `None` if none are wanted.
+    limit: Option<Duration>,
+}
+
+struct Target {
+    socket: UnixDatagram,
+    address: SocketAddr,
+}
+
+impl Notifier {
+    /// The sender that the variables `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` of this
+    /// process name. A socket that cannot be used is logged, and nothing is sent.
+    pub(crate) fn from_environment() -> Self {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let target = variable("NOTIFY_SOCKET").and_then(|name| match Target::open(&name) {
+            Ok(target) => Some(Arc::new(target)),
+            Err(error) => {
+                tracing::warn!(?name, %error, "cannot use NOTIFY_SOCKET; the service manager gets no messages");
+                None
+            }
+        });
+        let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
+        // A process that was started by the service does not answer for it.
+        let is_meant =
+            number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let limit = number("WATCHDOG_USEC").filter(|micros| is_meant && *micros > 0);
+        Self {
+            limit: limit
+                .map(Duration::from_micros)
+                .filter(|_| target.is_some()),
+            target,
+        }
+    }
+
+    /// The service takes requests. Also the end of [`Notifier::reloading`].
+    pub(crate) fn ready(&self) {
+        self.send("READY=1");
+    }
+
+    /// The service reads its files again.
+    pub(crate) fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// The service ends.
+    pub(crate) fn stopping(&self) {
+        self.send("STOPPING=1");
+    }
+
+    /// The service goes on. The service manager restarts a service that does not say so in time.
+    fn alive(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    fn send(&self, message: &str) {
+        let Some(target) = &self.target else { return };
+        if let Err(error) = target.send(message.as_bytes()) {
+            tracing::warn!(message, %error, "cannot send a message to the service manager");
+        }
+    }
+}
+
+impl Target {
+    /// A path, or `@` and a name of the abstract namespace.
+    fn open(name: &OsStr) -> io::Result<Self> {
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+            _ => SocketAddr::from_pathname(name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        // A service manager that does not read must not stop the service.
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, address })
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.socket.send_to_addr(message, &self.address).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+#[path = "notify/notify_tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+//! The time that certificates are still valid, as operators are told of it.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prism_handoff::pki::{Certificate, PkiError, date};
+
+/// A certificate that ends within this time is named.
+const SOON_DAYS: u64 = 30;
+const DAY_S: u64 = 86_400;
+
+/// Whether a certificate has to be renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Term {
+    Valid,
+    EndsSoon,
+    Ended,
+}
+
+/// A certificate with its file.
+#[derive(Clone, Debug)]
+pub(crate) struct Dated {
+    pub(crate) file: PathBuf,
+    subject: String,
+    /// In seconds since 1970.
+    pub(crate) end_s: u64,
+}
+
+impl Dated {
+    pub(crate) fn new(file: PathBuf, certificate: Certificate) -> Self {
+        Self {
+            file,
+            subject: certificate.subject,
+            end_s: certificate.end_s,
+        }
+    }
+
+    /// All certificates in a file.
+    pub(crate) fn all_in(file: &Path) -> Result<Vec<Self>, PkiError> {
+        let found = Certificate::read_all(file)?.into_iter();
+        Ok(found.map(|found| Self::new(file.into(), found)).collect())
+    }
+
+    /// The certificate of a server, which is the first of its file.
+    pub(crate) fn first_in(file: &Path) -> Result<Option<Self>, PkiError> {
+        Ok(Self::all_in(file)?.into_iter().next())
+    }
+
+    /// `now_s` is in seconds since 1970.
+    pub(crate) fn term(&self, now_s: u64) -> Term {
+        match self.end_s.checked_sub(now_s) {
+            None | Some(0) => Term::Ended,
+            Some(left_s) if left_s < SOON_DAYS * DAY_S => Term::EndsSoon,
+            Some(_) => Term::Valid,
+        }
+    }
+
+    /// When it ends, as in "/etc/prism/be0.crt (CN=be0) ends on 2026-12-01, in 7 days".
+    pub(crate) fn said(&self, now_s: u64) -> String {
+        let (file, subject, end) = (self.file.display(), &self.subject, date(self.end_s));
+        match self.end_s.checked_sub(now_s) {
+            None => format!("{file} ({subject}) has ended on {end}"),
+            Some(left_s) => {
+                let days = left_s / DAY_S;
+                format!("{file} ({subject}) ends on {end}, in {days} days")
+            }
+        }
+    }
+}
+
+/// The present time in seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_named_thirty_days_before_its_end() {
+        let certificate = Dated {
+            file: "be0.crt".into(),
+            subject: "CN=be0".into(),
+            end_s: 100 * DAY_S,
+        };
+        let of = |now_s| (certificate.term(now_s), certificate.said(now_s));
+        let soon = "be0.crt (CN=be0) ends on 1970-04-11, in";
+        assert_eq!(of(70 * DAY_S), (Term::Valid, format!("{soon} 30 days")));
+        let later = (Term::EndsSoon, format!("{soon} 29 days"));
+        assert_eq!(of(70 * DAY_S + 1), later);
+        let last = (Term::EndsSoon, format!("{soon} 0 days"));
+        assert_eq!(of(100 * DAY_S - 1), last);
+        let ended = "be0.crt (CN=be0) has ended on 1970-04-11".to_owned();
+        assert_eq!(of(100 * DAY_S + 1), (Term::Ended, ended));
+    }
+}

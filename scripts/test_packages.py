@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Makes packages of programs that are built, installs them in a fresh Debian 12, and runs the
+program there, by its units too. The host is left as it is.
+
+Usage: scripts/test_packages.py PROGRAMS [FILTER...]
+       (PROGRAMS is the directory of prism and prism-manual; scripts/test.py gives it)
+
+It needs root. Without it the tests are skipped, and say so; with CI set they fail.
+"""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+from debian_root import Failed, Root, run
+
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", "target"))
+UNITS = ("prism-node", "prism-switch", "prism-serve")
+CLUSTER = """
+[cluster]
+name = "test"
+[service]
+address = "10.9.0.1:80"
+[switch]
+control = "10.9.0.2:7300"
+key_file = "switch.key"
+interfaces = ["lo"]
+[[node]]
+name = "be0"
+address = "10.9.0.2"
+roles = ["frontend", "backend"]
+[peers]
+ca_file = "pki/ca.crt"
+cert_dir = "pki"
+[s3]
+credentials_file = "credentials.toml"
+"""
+CREDENTIALS = '[[credential]]\naccess_key = "KEY"\nsecret_key = "secret"\n'
+METRICS = "http://127.0.0.1:9464/metrics"
+# Where Debian's zsh looks, and where the zsh of distributions with rpm does.
+ZSH = ("/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
+
+
+def equal(found, wanted):
+    if found != wanted:
+        raise Failed(f"found {found!r}\nwanted {wanted!r}")
+
+
+def contains(text, wanted):
+    if wanted not in text:
+        raise Failed(f"no {wanted!r} in:\n{text}")
+
+
+class Packages:
+    """The packages, and the system into which the .deb is installed."""
+
+    def __init__(self, programs):
+        self.directory = os.path.join(TARGET, "packages-test")
+        self.said = run("scripts/packages.sh", programs, self.directory)
+        self.deb, self.rpm, self.tar = (self.only(f"*.{kind}") for kind in ("deb", "rpm", "tar.gz"))
+        self.root = None
+
+    def only(self, pattern):
+        [path] = glob.glob(os.path.join(self.directory, pattern))
+        return path
+
+    def write(self, path, text, mode=0o644):
+        path = self.root.inside(path)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
+    def state(self, unit):
+        said = self.root.call("systemctl", "show", "-p", "ActiveState,SubState,NRestarts", "--value", unit)
+        return said.split()
+
+    def start(self, unit):
+        """Starts a unit, and returns once it has told systemd that it is ready."""
+        try:
+            self.root.call("systemctl", "start", unit)
+            equal(self.state(unit), ["0", "active", "running"])
+        except Failed as failed:
+            log = self.root.call("journalctl", "--no-pager", "-u", unit)
+            raise Failed(f"{failed}\n{log}") from failed
+
+    def s3(self, address, credentials, *arguments):
+        return self.root.from_host("curl", "-sS", "--fail-with-body", "--max-time", "10", "--aws-sigv4",
+                                   "aws:amz:us-east-1:s3", "-u", credentials,
+                                   "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", *arguments[1:],
+                                   f"http://{address}/{arguments[0]}")
+
+    def store_and_read(self, address, credentials):
+        self.s3(address, credentials, "first", "-X", "PUT")
+        self.s3(address, credentials, "first/object", "-X", "PUT", "--data-binary", "what was stored")
+        self.assert_stored(address, credentials)
+
+    def assert_stored(self, address, credentials):
+        equal(self.s3(address, credentials, "first/object"), "what was stored")
+
+
+def serve_credentials(path):
+    with open(path, encoding="utf-8") as file:
+        keys = dict(re.findall(r'^(\w+) = "(.*)"', file.read(), re.M))
+    return f"{keys['access_key']}:{keys['secret_key']}"
+
+
+def files_of_deb(packages):
+    lines = run("dpkg-deb", "--contents", packages.deb).splitlines()
+    return sorted(line.split(None, 5)[5][1:] for line in lines if line.startswith("-"))
+
+
+def all_formats_have_the_same_files_and_the_deb_says_what_it_needs(packages):
+    files = files_of_deb(packages)
+    rpm = run("rpm", "-qp", "--qf", r"[%{FILEMODES:perms} %{FILENAMES}\n]", packages.rpm)
+    rpm = [line.split(None, 1)[1] for line in rpm.splitlines() if line.startswith("-")]
+    equal(sorted(path.replace(ZSH[1], ZSH[0]) for path in rpm), files)
+    tar = run("tar", "-tzf", packages.tar).splitlines()
+    equal(sorted(path[path.index("/"):] for path in tar if not path.endswith("/")), files)
+    configuration = [path for path in files if path.startswith("/etc/")]
+    equal(sorted(run("rpm", "-qp", "--configfiles", packages.rpm).split()), configuration)
+    contains(run("dpkg-deb", "--field", packages.deb, "Depends"), "libelf1")
+    contains(run("rpm", "-qp", "--requires", packages.rpm), "libelf.so.1()(64bit)")
+    for script in ("preuninstall", "postinstall", "postuninstall"):
+        contains(run("rpm", "-qp", "--scripts", packages.rpm), script)
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=packages.directory)
+
+
+def the_deb_installs_with_its_dependencies_and_starts_nothing(packages):
+    packages.root.install(packages.deb)
+    packages.root.start()
+    contains(packages.root.call("prism", "--version"), "prism ")
+    for unit in UNITS:
+        equal(packages.state(unit), ["0", "inactive", "dead"])
+        if os.path.exists(packages.root.inside(f"/etc/systemd/system/multi-user.target.wants/{unit}.service")):
+            raise Failed(f"{unit} is enabled")
+
+
+def the_manual_and_the_completions_are_there(packages):
+    for page in ("prism", "prism-serve", "prism-ctl-cluster"):
+        text = run("zcat", packages.root.inside(f"/usr/share/man/man1/{page}.1.gz"))
+        contains(text, ".TH")
+        contains(text, page.replace("-", "\\-"))
+    script = ("source /usr/share/bash-completion/completions/prism; COMP_WORDS=(prism ser) COMP_CWORD=1; "
+              "_prism prism ser prism; echo \"${COMPREPLY[@]}\"")
+    equal(packages.root.call("bash", "-ec", script), "serve\n")
+    contains(run("zcat", packages.root.inside("/usr/share/doc/prism/third-party-licences.gz")), "rustls")
+
+
+def systemd_finds_no_fault_in_the_units(packages):
+    paths = [f"/usr/lib/systemd/system/{unit}.service" for unit in UNITS]
+    equal(packages.root.call("systemd-analyze", "verify", "--man=no", *paths), "")
+
+
+def the_example_is_a_valid_configuration(packages):
+    contains(packages.root.call("prism", "check", "/etc/prism/prism.toml"), "example")
+
+
+def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
+    packages.start("prism-serve")
+    credentials = serve_credentials(packages.root.inside("/var/lib/prism-serve/credentials.toml"))
+    packages.store_and_read("127.0.0.1:9000", credentials)
+    packages.root.call("systemctl", "reload", "prism-serve")
+    packages.assert_stored("127.0.0.1:9000", credentials)
+    packages.root.call("systemctl", "restart", "prism-serve")
+    packages.assert_stored("127.0.0.1:9000", credentials)
+    # The access key is printed to a person only.
+    journal = packages.root.call("journalctl", "--no-pager", "-u", "prism-serve")
+    if credentials.partition(":")[2] in journal:
+        raise Failed(f"the journal has the secret key:\n{journal}")
+    packages.root.call("systemctl", "stop", "prism-serve")
+    equal(packages.state("prism-serve"), ["0", "inactive", "dead"])
+
+
+def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
+    root = packages.root
+    for address in ("10.9.0.1", "10.9.0.2"):
+        root.from_host("ip", "address", "add", f"{address}/32", "dev", "lo")
+    packages.write("/etc/prism/prism.toml", CLUSTER)
+    packages.write("/etc/prism/switch.key", "00112233445566778899aabbccddeeff\n", 0o600)
+    packages.write("/etc/prism/credentials.toml", CREDENTIALS, 0o600)
+    packages.write("/etc/default/prism", "PRISM_NODE=be0\n")
+    root.call("prism", "pki", "init", "--dir", "/etc/prism/pki", "--nodes", "be0")
+    packages.start("prism-switch")
+    packages.start("prism-node")
+    packages.store_and_read("10.9.0.1", "KEY:secret")
+    deadline = time.monotonic() + 10
+    while not re.search(r"^prism_\w*workers_leased\S* [1-9]", root.from_host("curl", "-sS", METRICS), re.M):
+        if time.monotonic() > deadline:
+            raise Failed("the node has no lease from the switch")
+        time.sleep(0.1)
+    root.call("systemctl", "reload", "prism-node")
+    packages.assert_stored("10.9.0.1", "KEY:secret")
+    log = root.call("journalctl", "--no-pager", "-u", "prism-node", "-u", "prism-switch")
+    if re.search(r"\bERROR\b|not permitted|denied", log):
+        raise Failed(log)
+    root.call("systemctl", "stop", "prism-node", "prism-switch")
+    for unit in ("prism-node", "prism-switch"):
+        equal(packages.state(unit), ["0", "inactive", "dead"])
+
+
+def the_program_serves_from_the_root_of_the_image(packages):
+    """What the Containerfile does in its first stage, and how it starts the program."""
+    with open("packaging/Containerfile", encoding="utf-8") as file:
+        text = file.read()
+    entry, arguments = (json.loads(re.search(rf"^{word} (\[.*\])$", text, re.M)[1]) for word in ("ENTRYPOINT", "CMD"))
+    user = re.search(r"^USER (\S+)$", text, re.M)[1]
+    for source in re.search(r"^COPY (.*) /build/$", text, re.M)[1].split():
+        if source.startswith("packaging/"):
+            run("cp", source, packages.root.inside("/tmp"))
+    packages.root.call("/tmp/image-root.sh", "/usr/bin/prism", "/tmp/image")
+    with subprocess.Popen(["nsenter", "--target", str(packages.root.first), "--net", "chroot",
+                           f"--userspec={user}", packages.root.inside("/tmp/image"), *entry, *arguments],
+                          stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]}) as server:
+        try:
+            while b"Ctrl-C" not in (line := server.stdout.readline()):
+                if not line:
+                    raise Failed("the program ends in the image")
+            credentials = serve_credentials(packages.root.inside("/tmp/image/data/credentials.toml"))
+            packages.store_and_read("127.0.0.1:9000", credentials)
+        finally:
+            server.terminate()
+        equal(server.wait(20), 0)
+
+
+def a_purge_stops_the_units_and_leaves_objects_and_keys(packages):
+    root = packages.root
+    root.call("systemctl", "enable", "--now", "prism-serve")
+    root.call("dpkg", "--purge", "prism")
+    for unit in UNITS:
+        equal(packages.state(unit)[1], "inactive")
+    for path in ("/usr/bin/prism", "/etc/prism/prism.toml", "/etc/default/prism",
+                 "/etc/systemd/system/multi-user.target.wants/prism-serve.service"):
+        if os.path.lexists(root.inside(path)):
+            raise Failed(f"{path} is left")
+    for path in ("/etc/prism/switch.key", "/etc/prism/pki/be0.key", "/var/lib/prism/FORMAT",
+                 "/var/lib/private/prism-serve/credentials.toml", "/var/lib/private/prism-serve/store"):
+        if not os.path.exists(root.inside(path)):
+            raise Failed(f"{path} is gone")
+
+
+# In this order. Each needs the one before it.
+TESTS = [
+    all_formats_have_the_same_files_and_the_deb_says_what_it_needs,
+    the_deb_installs_with_its_dependencies_and_starts_nothing,
+    the_manual_and_the_completions_are_there,
+    systemd_finds_no_fault_in_the_units,
+    the_example_is_a_valid_configuration,
+    the_unit_serve_stores_objects_and_they_survive_a_restart,
+    the_units_of_a_cluster_run_with_their_capabilities_only,
+    the_program_serves_from_the_root_of_the_image,
+    a_purge_stops_the_units_and_leaves_objects_and_keys,
+]
+
+
+def main():
+    programs = os.path.abspath(sys.argv[1])
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    if os.geteuid() != 0:
+        if "CI" in os.environ:
+            sys.exit("CI must run these tests as root")
+        print("SKIPPED: needs root")
+        print("test result: ok. 0 passed; 0 failed; 0 ignored")
+        return
+    passed, failed = 0, []
+    packages = Packages(programs)
+    with Root(os.path.join(TARGET, "debootstrap")) as packages.root:
+        for test in TESTS:
+            start = time.monotonic()
+            try:
+                test(packages)
+            except (Failed, OSError, KeyError, TypeError, ValueError, subprocess.SubprocessError):
+                traceback.print_exc(file=sys.stdout)
+                failed.append(test.__name__)
+                break
+            passed += 1
+            print(f"test {test.__name__} ... ok ({time.monotonic() - start:.1f} s)", flush=True)
+    if failed:
+        print("\nfailures:\n" + "".join(f"    {name}\n" for name in failed))
+    print(f"test result: {'FAILED' if failed else 'ok'}. {passed} passed; {len(failed)} failed; 0 ignored")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
