@@ -56,7 +56,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         builds.map(|(name, program)| Variant {
             name,
             case: Case::default().with("way", *way),
-            is_watched: false,
             kind: Kind {
                 relay_up_to: *relay_up_to,
                 program,
@@ -65,5 +64,5 @@ pub(crate) fn run(args: Args) -> Result<()> {
         })
     });
     let variants: Vec<Variant<'_>> = variants.collect();
-    args.common.compare(&SUMMARY, &variants, false)
+    args.common.compare(&SUMMARY, &variants)
 }

@@ -10,8 +10,8 @@ use prism_config::RelayUpTo;
 use crate::cluster::System;
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Entry, Kind, Plan, Size};
-use crate::rows::Case;
+use crate::plan::{Asked, Entry, Kind, Plan, Size};
+use crate::rows::{Case, Values};
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, OBJECTS, PRISM_OVER_OTHERS};
 use crate::turns::{Options, within};
@@ -67,22 +67,38 @@ pub(crate) struct Common {
 pub(crate) struct Variant<'v> {
     pub(crate) name: &'static str,
     pub(crate) case: Case,
-    /// A page is open that shows it.
-    pub(crate) is_watched: bool,
     pub(crate) kind: Kind<'v>,
 }
 
 impl Common {
-    /// Measures the variants, which take turns under the same client, and are built anew for
-    /// each round if it `rebuilds`.
+    /// Measures the variants, which take turns under the same client.
     ///
     /// # Errors
     /// When an option is out of its range, a cluster cannot be built, or a turn fails.
-    pub(crate) fn compare(
+    pub(crate) fn compare(self, summary: &'static Summary, variants: &[Variant<'_>]) -> Result<()> {
+        let entries = variants.iter().enumerate().map(|(cluster, variant)| Entry {
+            name: variant.name,
+            system: System::Prism,
+            cluster,
+            case: variant.case.clone(),
+            what: (),
+        });
+        let clusters = variants.iter().map(|variant| variant.kind).collect();
+        self.take_turns(summary, clusters, entries.collect(), |asked| {
+            asked.wrk(&asked.gets())
+        })
+    }
+
+    /// Measures `entries`, whose turns are by `turn`.
+    ///
+    /// # Errors
+    /// When an option is out of its range, a cluster cannot be built, or a turn fails.
+    pub(crate) fn take_turns<W>(
         mut self,
         summary: &'static Summary,
-        variants: &[Variant<'_>],
-        rebuilds: bool,
+        clusters: Vec<Kind<'_>>,
+        entries: Vec<Entry<W>>,
+        turn: impl Fn(&Asked<'_, W>) -> Result<Values>,
     ) -> Result<()> {
         if self.options.quick {
             self.sizes = Sizes(vec![1 << 10, 4 << 10, 16 << 10]);
@@ -90,26 +106,13 @@ impl Common {
         self.options.settle(3, 2)?;
         self.network.check()?;
         within("--connections", self.connections, 4_000)?;
-        let entries = variants.iter().enumerate().map(|(cluster, variant)| Entry {
-            name: variant.name,
-            system: System::Prism,
-            cluster,
-            case: variant.case.clone(),
-            what: variant.is_watched,
-        });
         let plan = Plan {
             sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
-            clusters: variants.iter().map(|variant| variant.kind).collect(),
-            entries: entries.collect(),
-            rebuilds,
+            clusters,
+            entries,
             ..Plan::new(summary, &self.network, &self.options)
         };
-        plan.run(|asked| {
-            let page = asked.what.then(|| asked.cluster.open_page()).transpose()?;
-            let values = asked.wrk(&asked.gets());
-            drop(page);
-            values
-        })
+        plan.run(turn)
     }
 }
 
@@ -118,11 +121,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let variants = WAYS.map(|(name, relay_up_to)| Variant {
         name,
         case: Case::default(),
-        is_watched: false,
         kind: Kind {
             relay_up_to,
             ..Kind::new(&[System::Prism])
         },
     });
-    args.common.compare(&SUMMARY, &variants, false)
+    args.common.compare(&SUMMARY, &variants)
 }

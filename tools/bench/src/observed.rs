@@ -1,16 +1,17 @@
-//! `prism-lab bench observed`: what it costs to watch a cluster. One cluster writes an access log,
-//! answers HTTP with its metrics, and a page is open that shows it. The others have none of these:
-//! two alike, whose difference is noise. All run the same program.
+//! `prism-lab bench observed`: what it costs to watch a cluster. In the turns of one, each node
+//! writes an access log, its metrics are read, and a page is open that shows it. In others the
+//! same cluster has none of these. Those of the others have two names: their difference is noise.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 use prism_config::{Config, RelayUpTo};
 
 use crate::cluster::System;
-use crate::crossover::{Common, Variant};
-use crate::plan::Kind;
-use crate::rows::Case;
+use crate::crossover::Common;
+use crate::plan::{Asked, Entry, Kind};
+use crate::rows::{Case, Values};
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 
@@ -18,11 +19,14 @@ use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 const ACCESS_LOG: &str = "/dev/shm/prism-bench-access.log";
 /// The stream of what the page shows.
 const EVENTS: &str = "http://127.0.0.1:9464/events";
+/// The metrics of a process.
+const METRICS: &str = "http://127.0.0.1:9464/metrics";
 
-const WAYS: [(&str, RelayUpTo); 2] = [
-    ("hand-off", RelayUpTo::Bytes(0)),
-    ("relay", RelayUpTo::Bytes(u32::MAX)),
-];
+/// The default, and every connection handed off.
+const WAYS: [(&str, RelayUpTo); 2] = [("auto", RelayUpTo::Auto), ("hand-off", RelayUpTo::Bytes(0))];
+
+/// The turns of a round, and whether the cluster is watched in them.
+const TURNS: [(&str, bool); 3] = [("watched", true), ("unwatched", false), ("again", false)];
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "observed",
@@ -35,10 +39,10 @@ pub(crate) const SUMMARY: Summary = Summary {
     }],
 };
 
-/// Measure a cluster that is watched beside one that is not.
+/// Measure a cluster while it is watched, and while it is not.
 ///
-/// The watched one has metrics, an access log and an open page. Needs root, `wrk` and `curl`
-/// (`scripts/setup.sh bench`).
+/// Watched, it has an access log and an open page, and its metrics are read in each turn. Needs
+/// root, `wrk` and `curl` (`scripts/setup.sh bench`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -47,24 +51,39 @@ pub(crate) struct Args {
 
 /// Runs the benchmark.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let variants = WAYS.iter().flat_map(|(way, relay_up_to)| {
-        [("watched", true), ("unwatched", false), ("copy", false)].map(|(name, is_watched)| {
-            Variant {
-                name,
-                case: Case::default().with("way", *way),
-                is_watched,
-                kind: Kind {
-                    relay_up_to: *relay_up_to,
-                    configure: if is_watched { watched } else { unwatched },
-                    ..Kind::new(&[System::Prism])
-                },
-            }
+    let clusters = WAYS.map(|(_, relay_up_to)| Kind {
+        relay_up_to,
+        ..Kind::new(&[System::Prism])
+    });
+    let ways = WAYS.iter().enumerate();
+    let entries = ways.flat_map(|(cluster, (way, _))| {
+        TURNS.map(|(name, is_watched)| Entry {
+            name,
+            system: System::Prism,
+            cluster,
+            case: Case::default().with("way", *way),
+            what: is_watched,
         })
     });
-    let variants: Vec<Variant<'_>> = variants.collect();
-    let done = args.common.compare(&SUMMARY, &variants, true);
+    let done = args
+        .common
+        .take_turns(&SUMMARY, clusters.into(), entries.collect(), turn);
     let _ = std::fs::remove_file(ACCESS_LOG);
     done
+}
+
+/// Loads a cluster that is watched, or not.
+fn turn(asked: &Asked<'_, bool>) -> Result<Values> {
+    let lab = asked.cluster.prism();
+    if !asked.what {
+        lab.reload(|config| config.log.access = PathBuf::new())?;
+        return asked.wrk(&asked.gets());
+    }
+    lab.reload(watched)?;
+    let page = asked.cluster.open_page()?;
+    let values = asked.wrk(&asked.gets());
+    drop(page);
+    values
 }
 
 /// The configuration of nodes that are watched.
@@ -82,9 +101,9 @@ pub(crate) fn unwatched(config: &mut Config) {
 pub(crate) struct OpenPage(Child);
 
 impl OpenPage {
-    /// Opens it with `curl`, a command for the host of a node.
+    /// Reads the metrics and opens the page with `curl`, a command for the host of a node.
     pub(crate) fn open(mut curl: Command) -> Result<Self> {
-        curl.args(["--silent", "--no-buffer", EVENTS]);
+        curl.args(["--silent", "--no-buffer", METRICS, EVENTS]);
         curl.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(Self(curl.spawn().context("starting curl")?))
     }

@@ -66,9 +66,6 @@ pub(crate) struct Plan<'p, W> {
     pub(crate) has_to_move: bool,
     /// Turns write objects, which are compared afterwards.
     pub(crate) has_writes: bool,
-    /// Each round builds the clusters anew. Two clusters alike may differ by some percent as
-    /// long as they live, so that more rounds with the same ones do not show a smaller effect.
-    pub(crate) rebuilds: bool,
 }
 
 /// One turn.
@@ -145,7 +142,6 @@ impl<'p, W> Plan<'p, W> {
             round_trip: None,
             has_to_move: false,
             has_writes: false,
-            rebuilds: false,
         }
     }
 
@@ -156,14 +152,9 @@ impl<'p, W> Plan<'p, W> {
     pub(crate) fn run(&self, turn: impl Fn(&Asked<'_, W>) -> Result<Values>) -> Result<()> {
         let count = self.sizes.len() * self.entries.len();
         let mut turns = Turns::begin(self.options, self.summary.result, count)?;
-        let rounds = self.options.rounds;
-        let each = if self.rebuilds { 1 } else { rounds };
-        for first in (0..rounds).step_by(each) {
-            turns.only(first..first + each);
-            let mut sizes = self.sizes.iter();
-            if sizes.any(|size| turns.wants(&self.jobs(size))) {
-                self.measure(&mut turns, &turn)?;
-            }
+        let mut sizes = self.sizes.iter();
+        if sizes.any(|size| turns.wants(&self.jobs(size))) {
+            self.measure(&mut turns, &turn)?;
         }
         self.summary.tell(turns.rows(), self.options.json)
     }

@@ -1,7 +1,6 @@
 //! Turns: every system has one in every round. A turn's row is written when it ends, and a turn
 //! that has a row is not measured again.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +50,7 @@ pub(crate) struct Job<J> {
 /// The progress of a command.
 pub(crate) struct Turns {
     result: &'static str,
-    /// The rounds to measure now.
-    rounds: Range<usize>,
+    rounds: usize,
     warms_up: bool,
     rows: Rows,
     begun: Instant,
@@ -101,7 +99,7 @@ impl Turns {
     fn open(options: &Options, result: &'static str, jobs: usize) -> Result<Self> {
         Ok(Self {
             result,
-            rounds: 0..options.rounds,
+            rounds: options.rounds,
             warms_up: options.rounds > 1,
             rows: Rows::open(options.rows.as_deref(), result)?,
             begun: Instant::now(),
@@ -112,23 +110,18 @@ impl Turns {
         })
     }
 
-    /// From now on measures these rounds only.
-    pub(crate) fn only(&mut self, rounds: Range<usize>) {
-        self.rounds = rounds;
-    }
-
     /// Whether a turn of `jobs` is missing.
     pub(crate) fn wants<J>(&self, jobs: &[Job<J>]) -> bool {
         let turns = jobs
             .iter()
-            .flat_map(|job| self.rounds.clone().map(move |round| (job, round)));
+            .flat_map(|job| (0..self.rounds).map(move |round| (job, round)));
         let mut turns = turns.map(|(job, round)| self.turn(job, round));
         turns.any(|turn| !self.rows.has(&turn))
     }
 
     /// Counts `jobs` as done without measuring.
     pub(crate) fn pass<J>(&mut self, jobs: &[Job<J>]) {
-        self.done += jobs.len() * self.rounds.len();
+        self.done += jobs.len() * self.rounds;
     }
 
     /// Measures the missing turns of `jobs`, round by round. Before the first round each job has
@@ -160,7 +153,7 @@ impl Turns {
         jobs: &[Job<J>],
         mut measure: impl FnMut(&J) -> Result<Values>,
     ) -> Result<()> {
-        for round in self.rounds.clone() {
+        for round in 0..self.rounds {
             for job in in_turn(jobs, round) {
                 self.done += 1;
                 let turn = self.turn(job, round);

@@ -125,7 +125,6 @@ pub(crate) fn write(
     programs: &Programs,
     store_dir: &Path,
 ) -> Result<(), LabError> {
-    let text = checked_toml(config)?;
     let directory = plan.name.state_dir();
     for name in ["admin", "log", "pki"] {
         create_private_dir(&directory.join(name))?;
@@ -133,7 +132,7 @@ pub(crate) fn write(
     for link in plan.servers().filter(|link| link.kind == HostKind::Backend) {
         create_private_dir(&store_dir.join(&link.host))?;
     }
-    write_private(&config_path(&plan.name), text.as_bytes())?;
+    write_config(&plan.name, config)?;
     write_private(
         &directory.join("switch.key"),
         (random_hex(16)? + "\n").as_bytes(),
@@ -153,6 +152,11 @@ pub(crate) fn write(
         run(command.args(["--nodes", &names.join(",")]))?;
     }
     Ok(())
+}
+
+/// Writes the common configuration of all processes.
+pub(crate) fn write_config(name: &LabName, config: &Config) -> Result<(), LabError> {
+    write_private(&config_path(name), checked_toml(config)?.as_bytes())
 }
 
 /// Writes the configuration that the nodes read instead of the common one.

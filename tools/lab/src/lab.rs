@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use prism_config::Credential;
+use prism_config::{Config, Credential};
 use rustix::process::Signal;
 
 use crate::capture::{Capture, CaptureOptions, command as capture_command};
@@ -233,6 +233,22 @@ impl Lab {
             host: host.into(),
             fault,
         })
+    }
+
+    /// Changes the configuration of the nodes, and lets them read it.
+    ///
+    /// # Errors
+    /// When it has a fault, or a node does not take it.
+    pub fn reload(&self, change: impl FnOnce(&mut Config)) -> Result<(), LabError> {
+        let path = files::config_path(self.name());
+        let config = Config::load(&path);
+        let mut config = config.map_err(|error| LabError::Config(error.to_string()))?;
+        change(&mut config);
+        files::write_config(self.name(), &config)?;
+        for link in self.state.plan.servers() {
+            self.ask(&link.host, "reload")?;
+        }
+        Ok(())
     }
 
     /// The lab's name.
