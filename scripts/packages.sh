@@ -13,6 +13,8 @@ programs=$(realpath "$1") output=$(realpath -m "$2")
 shift 2
 formats=${*:-deb rpm tar}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# Packages sort 0.3.0~dev before 0.3.0.
+version=${version/-/\~}
 machine=$(uname -m)
 # Files have the time of the last commit; a source tree without git has that of its changelog.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
