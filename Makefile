@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also in a shell that is older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build dist packages demo test test-kernels lint bench clean
+.PHONY: help setup build dist packages demo test test-kernels test-upgrade lint bench clean
 
 help:
 	@echo 'make setup   install the packages for building, the demo and the tests (Debian 12)'
@@ -24,6 +24,8 @@ help:
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
+	@echo 'make test-upgrade   a cluster is upgraded from the previous release under load, and hosts'
+	@echo '             from its package; some 8 minutes'
 	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove all build results'
@@ -61,6 +63,10 @@ test: $(call installed,tests)
 
 test-kernels: $(call installed,kernels)
 	python3 scripts/kernels.py
+
+test-upgrade: $(call installed,tests)
+	previous=$$(scripts/previous.sh) && PRISM_PREVIOUS=$$previous/prism \
+		python3 scripts/test.py every_process_restarts
 
 # Fuzz targets are checked with the workspace's profile, so that both share dependencies. Nothing
 # is linked, so libFuzzer need not exist.

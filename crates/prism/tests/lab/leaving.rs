@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
-use prism_lab::LabSpec;
+use prism_lab::{LabSpec, Programs};
 use prism_netns::NetNs;
 use prism_signer::Signer;
 use rustls::pki_types::ServerName;
@@ -20,6 +21,7 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::tls;
 use crate::support::{Cluster, eventually, say, turn};
 
+const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 const MIB: u64 = 1 << 20;
 /// The longest time until a node is in sync again.
 const IN_SYNC: Duration = Duration::from_secs(30);
@@ -27,7 +29,12 @@ const IN_SYNC: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(3);
 
 fn up(frontends: usize, tls: bool) -> Cluster {
+    up_by(Path::new(PRISM), frontends, tls)
+}
+
+fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
     Cluster::up_with(3, |spec: &mut LabSpec| {
+        spec.programs = Programs::Prism(program.into());
         (spec.frontends, spec.etcd, spec.tls) = (frontends, true, tls);
         spec.configure = Some(Box::new(|config| {
             config.cluster.replicas = 2;
@@ -307,10 +314,36 @@ fn rounds() -> usize {
     rounds.map_or(1, |rounds| rounds.parse().unwrap())
 }
 
+/// The program of a lab, which each process runs from its next start.
+struct Installed(tempfile::TempDir);
+
+impl Installed {
+    /// First it is the program `PRISM_PREVIOUS` of another release, if that is set.
+    fn new() -> Self {
+        let installed = Self(tempfile::tempdir().unwrap());
+        let previous = std::env::var_os("PRISM_PREVIOUS");
+        installed.replace(&previous.unwrap_or_else(|| PRISM.into()));
+        installed
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("prism")
+    }
+
+    fn replace(&self, program: impl AsRef<Path>) {
+        let next = self.path().with_extension("next");
+        std::os::unix::fs::symlink(program, &next).unwrap();
+        std::fs::rename(next, self.path()).unwrap();
+    }
+}
+
+/// A rolling upgrade: with `PRISM_PREVIOUS`, from the program of the previous release.
 #[test]
 fn every_process_restarts_under_load_and_no_request_fails() {
     let Some(_turn) = turn() else { return };
-    let mut cluster = up(2, true);
+    let installed = Installed::new();
+    let mut cluster = up_by(&installed.path(), 2, true);
+    installed.replace(PRISM);
     eventually("all are in sync", IN_SYNC, || all_in_sync(&cluster));
     let watch = Watch::events(&cluster, "rolling");
     let (caller, load) = (Caller::of(&cluster), Load::new());
