@@ -11,6 +11,7 @@ mod bounds;
 mod check;
 mod cluster;
 mod etcd;
+mod lines;
 mod load;
 mod model;
 mod problem;

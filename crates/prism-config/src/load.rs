@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
+use crate::lines::line_of;
 use crate::model::{Config, STDOUT};
 use crate::problem::Problem;
 
@@ -40,9 +41,26 @@ pub enum ConfigError {
 }
 
 fn list(problems: &[Problem]) -> String {
-    let lines = problems.iter().map(|problem| format!("\n  {problem}"));
+    let lines = problems.iter().map(|problem| match problem.line {
+        Some(line) => format!("\n  line {line}: {problem}"),
+        None => format!("\n  {problem}"),
+    });
     let lines: String = lines.collect();
     format!("{} fault(s) in the configuration:{lines}", problems.len())
+}
+
+impl ConfigError {
+    /// The reason in one line, for a log.
+    pub fn in_one_line(&self) -> String {
+        match self {
+            Self::Syntax(error) => {
+                let shown = error.to_string();
+                let place = shown.lines().next().unwrap_or_default();
+                format!("{place}: {}", error.message())
+            }
+            other => other.to_string().replace("\n ", ""),
+        }
+    }
 }
 
 impl Config {
@@ -77,7 +95,7 @@ impl Config {
             toml::from_str(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
         let (config, mut problems) = extract(Value::Table(table));
         let Some(config) = config else {
-            return Err(ConfigError::Invalid(problems));
+            return Err(invalid(problems, text));
         };
         let mut further = config.problems();
         // A removed value looks missing, but its fault has been reported.
@@ -88,7 +106,7 @@ impl Config {
         problems.extend(further);
         match problems.is_empty() {
             true => Ok(config),
-            false => Err(ConfigError::Invalid(problems)),
+            false => Err(invalid(problems, text)),
         }
     }
 
@@ -124,6 +142,14 @@ impl Config {
             }
         }
     }
+}
+
+/// The error of these problems of `text`, each with its line.
+fn invalid(mut problems: Vec<Problem>, text: &str) -> ConfigError {
+    for problem in &mut problems {
+        problem.line = line_of(text, &problem.field);
+    }
+    ConfigError::Invalid(problems)
 }
 
 /// Whether `path` is `outer` or a part of it.
@@ -162,6 +188,7 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
         field: error.path().to_string(),
         fault: message,
         fix: fix.into(),
+        line: None,
     }
 }
 

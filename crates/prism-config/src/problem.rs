@@ -15,6 +15,8 @@ pub struct Problem {
     pub fault: String,
     /// How to fix it.
     pub fix: String,
+    /// Its line in the file, or that of what surrounds a missing field.
+    pub line: Option<usize>,
 }
 
 /// The faults that were found.
@@ -28,6 +30,7 @@ impl Found {
                 field: field.into(),
                 fault: fault.to_string(),
                 fix: fix.into(),
+                line: None,
             });
         }
     }

@@ -5,6 +5,9 @@
 //! Requests gather for [`GATHER`]. A queue that wakes its writer for each line, as that of
 //! `tracing-appender`, takes several times as much processor time. Many lines in a row take less
 //! of it than a line after each request.
+//!
+//! A log may be turned on, off, and to another file at any time. A request looks at one flag to see
+//! whether it is on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use prism_handoff::Count;
+use rustix::fs::{OFlags, fcntl_setfl};
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -31,27 +35,55 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 /// The mode of a new file.
 pub(crate) const FILE_MODE: u32 = 0o640;
 
-/// An access log. Its last lines are written when it is dropped, if that takes no longer than 2 s.
-#[derive(Debug)]
-pub struct AccessLog {
-    shared: Arc<Shared>,
-    writer: JoinHandle<()>,
+/// The place of the lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AccessLogTo {
+    /// Nowhere: the log is off.
+    #[default]
+    Nowhere,
+    /// Standard output.
+    Stdout,
+    /// The end of this file.
+    File(PathBuf),
 }
 
-#[derive(Debug)]
+/// An access log. Its last lines are written when it is dropped, if that takes no longer than 2 s.
+#[derive(Debug, Default)]
+pub struct AccessLog {
+    is_on: AtomicBool,
+    shared: Arc<Shared>,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    to: AccessLogTo,
+    /// The thread that writes; `None` until the log is on for the first time.
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
 struct Shared {
     buffer: Mutex<Buffer>,
-    has_lines: Condvar,
-    reopen: AtomicBool,
+    has_work: Condvar,
     dropped: Count,
-    /// `None` for standard output.
-    path: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
 struct Buffer {
     waiting: Batch,
+    /// The new place of lines, also of those that wait. If it is nowhere, they still go to the
+    /// old one.
+    next: Option<Output>,
     is_ending: bool,
+}
+
+/// An open place of lines.
+#[derive(Debug)]
+enum Output {
+    Nowhere,
+    Stdout,
+    File(File),
 }
 
 /// Requests that wait to be written.
@@ -107,31 +139,59 @@ struct Line<'r> {
 }
 
 impl AccessLog {
-    /// Opens a log that appends to the file at `path`, or writes to standard output (`None`).
+    /// Opens a log.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started.
-    pub fn open(path: Option<&Path>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            buffer: Mutex::default(),
-            has_lines: Condvar::new(),
-            reopen: AtomicBool::new(false),
-            dropped: Count::default(),
-            path: path.map(Path::to_owned),
-        });
-        let file = shared.path.as_deref().map(open_file).transpose()?;
-        let work = shared.clone();
-        let writer = std::thread::Builder::new().name("access-log".into());
-        Ok(Self {
-            shared,
-            writer: writer.spawn(move || work.write_all(file))?,
-        })
+    pub fn open(to: &AccessLogTo) -> io::Result<Self> {
+        let log = Self::default();
+        log.turn_to(to)?;
+        Ok(log)
+    }
+
+    /// Writes the requests that end from now on to another place.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be started. The log stays as it was.
+    pub fn turn_to(&self, to: &AccessLogTo) -> io::Result<()> {
+        self.open_in(&mut self.locked(), to)
     }
 
     /// Opens the file again by its name, after it was renamed.
-    pub fn reopen(&self) {
-        self.shared.reopen.store(true, Ordering::Relaxed);
-        self.shared.has_lines.notify_one();
+    ///
+    /// # Errors
+    /// The file cannot be opened. The log stays as it was.
+    pub fn reopen(&self) -> io::Result<()> {
+        let mut writer = self.locked();
+        let to = writer.to.clone();
+        self.open_in(&mut writer, &to)
+    }
+
+    fn open_in(&self, writer: &mut Writer, to: &AccessLogTo) -> io::Result<()> {
+        let output = Output::open(to)?;
+        let is_on = *to != AccessLogTo::Nowhere;
+        if is_on && writer.thread.is_none() {
+            let (work, thread) = (self.shared.clone(), std::thread::Builder::new());
+            writer.thread = Some(
+                thread
+                    .name("access-log".into())
+                    .spawn(move || work.write_all())?,
+            );
+        }
+        writer.to = to.clone();
+        self.shared.locked().next = Some(output);
+        self.is_on.store(is_on, Ordering::Relaxed);
+        self.shared.has_work.notify_one();
+        Ok(())
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether requests are written.
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
     }
 
     /// Lines that were dropped because the buffer was full, or could not be written.
@@ -139,8 +199,11 @@ impl AccessLog {
         self.shared.dropped.read()
     }
 
-    /// Adds a request that ends now.
+    /// Adds a request that ends now, if the log is on.
     pub(crate) fn write(&self, answered: &Answered<'_>) {
+        if !self.is_on() {
+            return;
+        }
         let ended = SystemTime::now();
         let mut buffer = self.shared.locked();
         if buffer.waiting.bytes() >= MAX_BUFFER_BYTES {
@@ -150,7 +213,7 @@ impl AccessLog {
         buffer.waiting.add(answered, ended);
         drop(buffer);
         if is_first {
-            self.shared.has_lines.notify_one();
+            self.shared.has_work.notify_one();
         }
     }
 }
@@ -158,10 +221,14 @@ impl AccessLog {
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared.locked().is_ending = true;
-        self.shared.has_lines.notify_one();
+        self.shared.has_work.notify_one();
+        let writer = self.writer.get_mut();
+        let thread = &writer.unwrap_or_else(PoisonError::into_inner).thread;
         // The reader of a pipe may read no more. The process ends all the same.
         let give_up = Instant::now() + LAST_LINES;
-        while !self.writer.is_finished() && Instant::now() < give_up {
+        while thread.as_ref().is_some_and(|thread| !thread.is_finished())
+            && Instant::now() < give_up
+        {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -173,37 +240,29 @@ impl Shared {
     }
 
     /// Writes lines until the log ends.
-    fn write_all(&self, mut file: Option<File>) {
+    fn write_all(&self) {
         let (mut batch, mut lines, mut is_ending) = (Batch::default(), Vec::new(), false);
-        let mut works = true;
+        let (mut output, mut works) = (Output::Nowhere, true);
         while !is_ending {
-            let waiting = self.has_lines.wait_while(self.locked(), |buffer| {
+            let waiting = self.has_work.wait_while(self.locked(), |buffer| {
                 let is_idle = buffer.waiting.requests.is_empty() && !buffer.is_ending;
-                is_idle && !self.reopen.load(Ordering::Relaxed)
+                is_idle && buffer.next.is_none()
             });
             drop(waiting);
             std::thread::sleep(GATHER);
-            {
+            let next = {
                 let mut buffer = self.locked();
                 std::mem::swap(&mut buffer.waiting, &mut batch);
                 is_ending = buffer.is_ending;
-            }
-            batch.write_lines(&mut lines);
-            if let Some(path) = &self.path
-                && self.reopen.swap(false, Ordering::Relaxed)
-            {
-                match open_file(path) {
-                    Ok(opened) => file = Some(opened),
-                    Err(error) => {
-                        let path = path.display();
-                        tracing::warn!(%path, %error, "cannot open the access log again; writing to the old file");
-                    }
-                }
-            }
-            let written = match &mut file {
-                Some(file) => file.write_all(&lines),
-                None => io::stdout().write_all(&lines),
+                buffer.next.take()
             };
+            batch.write_lines(&mut lines);
+            let is_last = matches!(next, Some(Output::Nowhere));
+            match next {
+                Some(next) if !is_last => output = next,
+                _ => {}
+            }
+            let written = output.write_all(&lines);
             if let Err(error) = &written {
                 self.dropped.add(batch.requests.len() as u64);
                 if works {
@@ -213,13 +272,39 @@ impl Shared {
             works = written.is_ok();
             batch.clear();
             lines.clear();
+            if is_last {
+                output = Output::Nowhere;
+            }
         }
     }
 }
 
+impl Output {
+    fn open(to: &AccessLogTo) -> io::Result<Self> {
+        Ok(match to {
+            AccessLogTo::Nowhere => Self::Nowhere,
+            AccessLogTo::Stdout => Self::Stdout,
+            AccessLogTo::File(path) => Self::File(open_file(path)?),
+        })
+    }
+
+    fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::Stdout => io::stdout().write_all(lines),
+            Self::File(file) => file.write_all(lines),
+        }
+    }
+}
+
+/// Opens a file to append to it. A pipe without a reader is an error, instead of a wait for one.
 fn open_file(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(FILE_MODE).open(path)
+    options.append(true).create(true).mode(FILE_MODE);
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(nonblocking).open(path)?;
+    fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
 }
 
 impl Batch {

@@ -26,7 +26,7 @@ mod request_body;
 mod service;
 mod spans;
 
-pub use access_log::{AccessLog, request_id_text};
+pub use access_log::{AccessLog, AccessLogTo, request_id_text};
 pub use answer::{send, set};
 pub use audit::{Action, Actor, AuditLog};
 pub use counters::RequestCounters;

@@ -158,8 +158,8 @@ pub struct Tallies {
 #[derive(Debug, Default)]
 pub struct Requests {
     workers: Mutex<Vec<Arc<Mutex<Tallies>>>>,
-    /// The access log, if there is one.
-    pub log: Option<AccessLog>,
+    /// The access log.
+    pub log: AccessLog,
     /// The audit log.
     pub audit: AuditLog,
     spans: Option<Arc<dyn Spans>>,
@@ -175,7 +175,7 @@ pub struct RequestsOfThread {
 
 impl Requests {
     /// The requests of a process that writes these logs, and makes these spans.
-    pub fn new(log: Option<AccessLog>, audit: AuditLog, spans: Option<Arc<dyn Spans>>) -> Self {
+    pub fn new(log: AccessLog, audit: AuditLog, spans: Option<Arc<dyn Spans>>) -> Self {
         Self {
             workers: Mutex::default(),
             log,
@@ -213,9 +213,7 @@ impl RequestsOfThread {
     /// Adds a request.
     pub fn add(&self, answered: &Answered<'_>) {
         locked(&self.tallies).add(answered);
-        if let Some(log) = &self.all.log {
-            log.write(answered);
-        }
+        self.all.log.write(answered);
         if answered.about.is_administrative {
             answered.record_in(&self.all.audit);
         }

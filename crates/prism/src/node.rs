@@ -12,6 +12,7 @@ mod files;
 mod leave;
 mod metrics;
 mod pages;
+mod reload;
 mod run;
 mod server;
 mod spans;
@@ -59,6 +60,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .listen
         .map(|address| bind(address, "admin.listen"));
     let listener = listener.transpose()?;
-    let server = Server::open(config, &args.node, cluster, store)?;
+    let server = Server::open(
+        config,
+        &args.node,
+        cluster,
+        store,
+        Some(args.config.clone()),
+    )?;
     until_stopped(server, listener, || {})
 }

@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let listener = admin_listener(args.admin_listen)?;
     let admin = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     config.service.cors_origins = admin.iter().flat_map(origins).collect();
-    let server = Server::open(config, NAME, cluster, store)?;
+    let server = Server::open(config, NAME, cluster, store, None)?;
     until_stopped(server, listener, || {
         let introduction = Introduction {
             args,

@@ -7,6 +7,7 @@ use std::io;
 use prism_handoff::supervise::supervise;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::reload::reload;
 use super::server::Server;
 use crate::notify::Notifier;
 
@@ -15,7 +16,7 @@ pub(super) struct HangUps {
     https: Signal,
     users: Signal,
     identity: Signal,
-    log: Signal,
+    config: Signal,
     manager: Signal,
 }
 
@@ -27,7 +28,7 @@ impl HangUps {
             https: hang_up()?,
             users: hang_up()?,
             identity: hang_up()?,
-            log: hang_up()?,
+            config: hang_up()?,
             manager: hang_up()?,
         })
     }
@@ -39,7 +40,7 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
         https: for_https,
         users: for_users,
         identity: for_identity,
-        log: for_log,
+        config: for_config,
         manager: for_manager,
     } = hang_ups;
     let node = &server.node;
@@ -58,12 +59,12 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
         }
         None => std::future::pending().await,
     });
-    let log = reopen_log(server, for_log);
+    let config = reload_config(server, for_config);
     tokio::join!(
         https,
         users,
         identity,
-        log,
+        config,
         announce_reloads(notifier, for_manager)
     );
 }
@@ -75,13 +76,11 @@ async fn arrival(hang_up: &mut Signal) {
     }
 }
 
-/// Opens the access log again on SIGHUP. Never returns.
-async fn reopen_log(server: &Server, hang_up: &mut Signal) {
+/// Reads the configuration again on SIGHUP. Never returns.
+async fn reload_config(server: &Server, hang_up: &mut Signal) {
     loop {
         arrival(hang_up).await;
-        if let Some(log) = &server.requests.log {
-            log.reopen();
-        }
+        reload(server);
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
         "The longest answer that is relayed.",
         Value::Gauge(server.gateway.relay_up_to_bytes().into()),
     ));
-    if let Some(log) = &server.requests.log {
+    let log = &server.requests.log;
+    if log.is_on() {
         metrics.push(Metric::new(
             "access_log_dropped_lines",
             "Lines of the access log that were dropped.",

@@ -1,5 +1,6 @@
 //! A node with all of its parts, opened by its configuration.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_proto::control::ControlKey;
 use prism_replicas::Node;
-use prism_service::{AccessLog, AuditLog, Link, Requests};
+use prism_service::{AccessLog, AccessLogTo, AuditLog, Link, Requests};
 use prism_store::Store;
 
 use super::spans;
@@ -32,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) identity: Option<Identity>,
     /// The requests that it has answered.
     pub(crate) requests: Arc<Requests>,
+    /// The file of its configuration; `None` if the command line is the configuration.
+    pub(super) file: Option<PathBuf>,
     /// Whether every worker accepts connections.
     pub(crate) accepts: AtomicBool,
     /// When it was opened.
@@ -45,6 +48,7 @@ impl Server {
         name: &str,
         cluster: Cluster,
         store: Option<Store>,
+        file: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         let config = Arc::new(config);
         let settings = check::node(&config, name)?;
@@ -78,6 +82,7 @@ impl Server {
             https,
             identity,
             requests,
+            file,
             accepts: AtomicBool::new(false),
             started: Instant::now(),
         })
@@ -151,15 +156,19 @@ fn identity(peers: &Peers, name: &str) -> anyhow::Result<Option<Identity>> {
     Ok(Some(identity))
 }
 
-fn access_log(config: &Config) -> anyhow::Result<Option<AccessLog>> {
-    let path = &config.log.access;
-    if path.as_os_str().is_empty() {
-        return Ok(None);
+/// The place of the access log.
+pub(super) fn access_log_to(config: &Config) -> AccessLogTo {
+    match &config.log.access {
+        path if path.as_os_str().is_empty() => AccessLogTo::Nowhere,
+        _ if config.logs_access_to_stdout() => AccessLogTo::Stdout,
+        path => AccessLogTo::File(path.clone()),
     }
-    let file = (!config.logs_access_to_stdout()).then_some(&**path);
-    let log = AccessLog::open(file);
-    let log = log.with_context(|| format!("cannot open log.access {}", path.display()))?;
-    Ok(Some(log))
+}
+
+fn access_log(config: &Config) -> anyhow::Result<AccessLog> {
+    let path = config.log.access.display();
+    AccessLog::open(&access_log_to(config))
+        .with_context(|| format!("cannot open log.access {path}"))
 }
 
 fn audit_log(config: &Config) -> anyhow::Result<AuditLog> {

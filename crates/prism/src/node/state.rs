@@ -115,7 +115,8 @@ pub(super) fn figures(server: &Arc<Server>) -> Value {
     let certificates = ends(server)
         .into_iter()
         .map(|(file, end_s)| json!({ "file": file, "expires_s": end_s }));
-    let dropped = server.requests.log.as_ref().map(|log| log.dropped_lines());
+    let log = &server.requests.log;
+    let dropped = log.is_on().then(|| log.dropped_lines());
     json!({
         "version": env!("PRISM_VERSION"),
         "time_ms": as_ms(SystemTime::now()),

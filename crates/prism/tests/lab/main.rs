@@ -41,6 +41,7 @@ mod owners;
 mod page;
 mod refill;
 mod relaying;
+mod reload;
 mod renewal;
 mod replicas;
 mod rights;
