@@ -1,10 +1,9 @@
-//! The access log: one line a request. A request copies its facts to a buffer in memory; one
-//! thread makes lines of them and writes these out. Requests never wait for it: those that find
-//! the buffer full are dropped and counted.
+//! The access log: one line a request. A request adds its line to a buffer in memory, which one
+//! thread writes out. Requests never wait for it: lines that find the buffer full are dropped and
+//! counted.
 //!
-//! Requests gather for [`GATHER`]. A queue that wakes its writer for each line, as that of
-//! `tracing-appender`, takes several times as much processor time. Many lines in a row take less
-//! of it than a line after each request.
+//! Lines gather for [`GATHER`]. A queue that wakes its writer for each line, as that of
+//! `tracing-appender`, takes several times as much processor time.
 //!
 //! A log may be turned on, off, and to another file at any time. A request looks at one flag to see
 //! whether it is on.
@@ -20,15 +19,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prism_handoff::Count;
 use rustix::fs::{OFlags, fcntl_setfl};
-use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::observe::{About, Answered};
+mod lines;
 
-/// Most bytes of requests that wait to be written: some 10,000 requests.
+pub(crate) use self::lines::LineMaker;
+use crate::observe::Answered;
+
+/// Most bytes of lines that wait to be written: some 10,000 requests.
 const MAX_BUFFER_BYTES: usize = 4 << 20;
-/// The time in which requests gather before they are written.
+/// The time in which lines gather before they are written.
 const GATHER: Duration = Duration::from_millis(200);
 /// Longest time for the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -71,11 +72,17 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Buffer {
-    waiting: Batch,
+    lines: Lines,
     /// The new place of lines, also of those that wait. If it is nowhere, they still go to the
     /// old one.
     next: Option<Output>,
     is_ending: bool,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    text: Vec<u8>,
+    count: u64,
 }
 
 /// An open place of lines.
@@ -84,58 +91,6 @@ enum Output {
     Nowhere,
     Stdout,
     File(File),
-}
-
-/// Requests that wait to be written.
-#[derive(Debug, Default)]
-struct Batch {
-    requests: Vec<Waiting>,
-    /// The texts of all requests, one after the other.
-    texts: String,
-}
-
-/// A request without its texts.
-#[derive(Debug)]
-struct Waiting {
-    ended: SystemTime,
-    facts: Answered<'static>,
-    /// Lengths of its texts, in bytes.
-    lengths: [Option<usize>; TEXTS],
-}
-
-/// Access key, bucket, key, version, frontend, backend.
-const TEXTS: usize = 6;
-
-/// A line in JSON.
-#[derive(Serialize)]
-struct Line<'r> {
-    time: &'r str,
-    request_id: &'r str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<&'r str>,
-    client: std::net::SocketAddr,
-    operation: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    access_key: Option<&'r str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bucket: Option<&'r str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'r str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<&'r str>,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
-    bytes_in: u64,
-    bytes_out: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_byte_us: Option<u64>,
-    total_us: u64,
-    frontend: &'r str,
-    backend: &'r str,
-    path: &'static str,
-    hand_offs: u8,
-    tls: bool,
 }
 
 impl AccessLog {
@@ -200,17 +155,19 @@ impl AccessLog {
     }
 
     /// Adds a request that ends now, if the log is on.
-    pub(crate) fn write(&self, answered: &Answered<'_>) {
+    pub(crate) fn write(&self, answered: &Answered<'_>, maker: &mut LineMaker) {
         if !self.is_on() {
             return;
         }
-        let ended = SystemTime::now();
+        let line = maker.line(answered, SystemTime::now());
         let mut buffer = self.shared.locked();
-        if buffer.waiting.bytes() >= MAX_BUFFER_BYTES {
+        let lines = &mut buffer.lines;
+        if lines.text.len() + line.len() > MAX_BUFFER_BYTES {
             return self.shared.dropped.add_one();
         }
-        let is_first = buffer.waiting.requests.is_empty();
-        buffer.waiting.add(answered, ended);
+        let is_first = lines.count == 0;
+        lines.text.extend_from_slice(line);
+        lines.count += 1;
         drop(buffer);
         if is_first {
             self.shared.has_work.notify_one();
@@ -241,37 +198,36 @@ impl Shared {
 
     /// Writes lines until the log ends.
     fn write_all(&self) {
-        let (mut batch, mut lines, mut is_ending) = (Batch::default(), Vec::new(), false);
+        let (mut lines, mut is_ending) = (Lines::default(), false);
         let (mut output, mut works) = (Output::Nowhere, true);
         while !is_ending {
             let waiting = self.has_work.wait_while(self.locked(), |buffer| {
-                let is_idle = buffer.waiting.requests.is_empty() && !buffer.is_ending;
+                let is_idle = buffer.lines.count == 0 && !buffer.is_ending;
                 is_idle && buffer.next.is_none()
             });
             drop(waiting);
             std::thread::sleep(GATHER);
             let next = {
                 let mut buffer = self.locked();
-                std::mem::swap(&mut buffer.waiting, &mut batch);
+                std::mem::swap(&mut buffer.lines, &mut lines);
                 is_ending = buffer.is_ending;
                 buffer.next.take()
             };
-            batch.write_lines(&mut lines);
             let is_last = matches!(next, Some(Output::Nowhere));
             match next {
                 Some(next) if !is_last => output = next,
                 _ => {}
             }
-            let written = output.write_all(&lines);
+            let written = output.write_all(&lines.text);
             if let Err(error) = &written {
-                self.dropped.add(batch.requests.len() as u64);
+                self.dropped.add(lines.count);
                 if works {
                     tracing::warn!(%error, "cannot write the access log; its lines are dropped");
                 }
             }
             works = written.is_ok();
-            batch.clear();
-            lines.clear();
+            lines.text.clear();
+            lines.count = 0;
             if is_last {
                 output = Output::Nowhere;
             }
@@ -307,124 +263,12 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-impl Batch {
-    fn bytes(&self) -> usize {
-        self.requests.len() * size_of::<Waiting>() + self.texts.len()
-    }
-
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.texts.clear();
-    }
-
-    fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
-        let about = answered.about;
-        let texts = [
-            about.access_key,
-            about.bucket,
-            about.key,
-            about.version,
-            Some(answered.frontend),
-            Some(answered.backend),
-        ];
-        for text in texts.into_iter().flatten() {
-            self.texts.push_str(text);
-        }
-        self.requests.push(Waiting {
-            ended,
-            facts: answered.with_texts([None; TEXTS]),
-            lengths: texts.map(|text| text.map(str::len)),
-        });
-    }
-
-    /// Appends the lines of all requests.
-    fn write_lines(&self, out: &mut Vec<u8>) {
-        let mut rest = self.texts.as_str();
-        for request in &self.requests {
-            let texts = request.lengths.map(|length| {
-                let (text, behind) = rest.split_at_checked(length?)?;
-                rest = behind;
-                Some(text)
-            });
-            append(&request.facts.with_texts(texts), request.ended, out);
-        }
-    }
-}
-
-impl Answered<'_> {
-    /// The same facts with other texts, in the order of [`TEXTS`].
-    fn with_texts<'t>(&self, texts: [Option<&'t str>; TEXTS]) -> Answered<'t> {
-        let [access_key, bucket, key, version, frontend, backend] = texts;
-        Answered {
-            about: About {
-                is_administrative: self.about.is_administrative,
-                operation: self.about.operation,
-                access_key,
-                bucket,
-                key,
-                version,
-            },
-            id: self.id,
-            trace_id: self.trace_id,
-            client: self.client,
-            status: self.status,
-            error: self.error,
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-            first_byte: self.first_byte,
-            total: self.total,
-            frontend: frontend.unwrap_or_default(),
-            backend: backend.unwrap_or_default(),
-            is_relayed: self.is_relayed,
-            hand_offs: self.hand_offs,
-            is_tls: self.is_tls,
-        }
-    }
-}
-
-/// Appends the line of a request.
-fn append(answered: &Answered<'_>, ended: SystemTime, out: &mut Vec<u8>) {
-    let about = &answered.about;
-    let trace_id = answered
-        .trace_id
-        .map(|id| format!("{:032x}", u128::from_be_bytes(id)));
-    let line = Line {
-        time: &time_text(ended),
-        request_id: &request_id_text(answered.id),
-        trace_id: trace_id.as_deref(),
-        client: answered.client,
-        operation: about.operation,
-        access_key: about.access_key,
-        bucket: about.bucket,
-        key: about.key,
-        version: about.version,
-        status: answered.status,
-        error: answered.error,
-        bytes_in: answered.bytes_in,
-        bytes_out: answered.bytes_out,
-        first_byte_us: answered.first_byte.map(as_us),
-        total_us: as_us(answered.total),
-        frontend: answered.frontend,
-        backend: answered.backend,
-        path: answered.path(),
-        hand_offs: answered.hand_offs,
-        tls: answered.is_tls,
-    };
-    // Writing to memory does not fail.
-    let _ = serde_json::to_writer(&mut *out, &line);
-    out.push(b'\n');
-}
-
 /// A time in UTC, to the millisecond.
 pub(crate) fn time_text(time: SystemTime) -> String {
     let time = OffsetDateTime::from(time);
     let millis = u32::from(time.millisecond()) * 1_000_000;
     let time = time.replace_nanosecond(millis).unwrap_or(time);
     time.format(&Rfc3339).unwrap_or_default()
-}
-
-fn as_us(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The identifier of a request as clients and logs have it.
@@ -434,61 +278,4 @@ pub fn request_id_text(id: u64) -> String {
         digit + if digit < 10 { b'0' } else { b'A' - 10 }
     });
     String::from_utf8_lossy(&digits).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_have_the_texts_of_their_own_requests() {
-        let request = |key, access_key, version| Answered {
-            about: About {
-                is_administrative: false,
-                operation: "GetObject",
-                access_key,
-                bucket: Some("photos"),
-                key: Some(key),
-                version,
-            },
-            id: 0x12ab,
-            trace_id: Some([1; 16]),
-            client: ([192, 0, 2, 1], 4000).into(),
-            status: 404,
-            error: Some("NoSuchKey"),
-            bytes_in: 0,
-            bytes_out: 7,
-            first_byte: None,
-            total: Duration::from_micros(9),
-            frontend: "fe0",
-            backend: "be0",
-            is_relayed: false,
-            hand_offs: 1,
-            is_tls: true,
-        };
-        let requests = [
-            request("\"é\"", Some("AK"), None),
-            request("", None, Some("v1")),
-            request("b", Some("AK"), Some("v2")),
-        ];
-        let (mut batch, mut expected) = (Batch::default(), Vec::new());
-        for request in &requests {
-            batch.add(request, SystemTime::UNIX_EPOCH);
-            append(request, SystemTime::UNIX_EPOCH, &mut expected);
-        }
-        let mut lines = Vec::new();
-        batch.write_lines(&mut lines);
-        assert_eq!(
-            String::from_utf8_lossy(&lines),
-            String::from_utf8_lossy(&expected)
-        );
-        let first = String::from_utf8_lossy(&lines);
-        let first = first.lines().next().unwrap_or_default();
-        assert!(
-            first.starts_with(r#"{"time":"1970-01-01T00:00:00Z","request_id":"00000000000012AB","#)
-        );
-        assert!(
-            first.contains(r#""access_key":"AK","bucket":"photos","key":"\"é\"","status":404"#)
-        );
-    }
 }

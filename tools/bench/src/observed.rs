@@ -2,7 +2,6 @@
 //! writes an access log, its metrics are read, and a page is open that shows it. In others the
 //! same cluster has none of these. Those of the others have two names: their difference is noise.
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -25,8 +24,53 @@ const METRICS: &str = "http://127.0.0.1:9464/metrics";
 /// The default, and every connection handed off.
 const WAYS: [(&str, RelayUpTo); 2] = [("auto", RelayUpTo::Auto), ("hand-off", RelayUpTo::Bytes(0))];
 
-/// The turns of a round, and whether the cluster is watched in them.
-const TURNS: [(&str, bool); 3] = [("watched", true), ("unwatched", false), ("again", false)];
+/// The turns of a round.
+const TURNS: [(&str, Watched); 5] = [
+    (
+        "watched",
+        Watched {
+            log: true,
+            page: true,
+        },
+    ),
+    (
+        "log",
+        Watched {
+            log: true,
+            page: false,
+        },
+    ),
+    (
+        "page",
+        Watched {
+            log: false,
+            page: true,
+        },
+    ),
+    (
+        "unwatched",
+        Watched {
+            log: false,
+            page: false,
+        },
+    ),
+    (
+        "again",
+        Watched {
+            log: false,
+            page: false,
+        },
+    ),
+];
+
+/// The parts of a turn's observation.
+#[derive(Clone, Copy)]
+struct Watched {
+    /// An access log is written.
+    log: bool,
+    /// A page is open, and metrics are read once.
+    page: bool,
+}
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "observed",
@@ -57,12 +101,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     });
     let ways = WAYS.iter().enumerate();
     let entries = ways.flat_map(|(cluster, (way, _))| {
-        TURNS.map(|(name, is_watched)| Entry {
+        TURNS.map(|(name, watched)| Entry {
             name,
             system: System::Prism,
             cluster,
             case: Case::default().with("way", *way),
-            what: is_watched,
+            what: watched,
         })
     });
     let done = args
@@ -73,14 +117,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// Loads a cluster that is watched, or not.
-fn turn(asked: &Asked<'_, bool>) -> Result<Values> {
+fn turn(asked: &Asked<'_, Watched>) -> Result<Values> {
+    let access = if asked.what.log { ACCESS_LOG } else { "" };
     let lab = asked.cluster.prism();
-    if !asked.what {
-        lab.reload(|config| config.log.access = PathBuf::new())?;
-        return asked.wrk(&asked.gets());
-    }
-    lab.reload(watched)?;
-    let page = asked.cluster.open_page()?;
+    lab.reload(|config| config.log.access = access.into())?;
+    let page = asked.what.page.then(|| asked.cluster.open_page());
+    let page = page.transpose()?;
     let values = asked.wrk(&asked.gets());
     drop(page);
     values

@@ -246,8 +246,11 @@ impl Lab {
         change(&mut config);
         files::write_config(self.name(), &config)?;
         for link in self.state.plan.servers() {
-            self.ask(&link.host, "reload")?;
+            if let Some(process) = self.process(&link.host) {
+                process.signal(Signal::HUP);
+            }
         }
+        std::thread::sleep(Duration::from_millis(200));
         Ok(())
     }
 
