@@ -75,6 +75,8 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("admin.socket_dir", Restart, Never),
 ];
 
+const QUOTA: &str = "store.quota_bytes";
+
 /// Fields of a node that concern every process. The others concern this node alone.
 const OF_ALL: [&str; 2] = ["address", "roles"];
 
@@ -92,7 +94,11 @@ pub struct Change {
 
 impl Change {
     fn new(path: &[String], old: Option<&Value>, new: Option<&Value>) -> Self {
-        let (at_nodes, at_switch) = effects(path);
+        let (mut at_nodes, at_switch) = effects(path);
+        // A store without a quota has not counted its small objects.
+        if path.join(".") == QUOTA && old == Some(&Value::Integer(0)) {
+            at_nodes = Restart;
+        }
         Self {
             path: path.to_vec(),
             old: old.map(Value::to_string),

@@ -2,6 +2,7 @@
 //! this process, and go on while it is away.
 
 mod pages;
+mod reload;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_config::{Config, HookMode};
+use prism_config::{Config, HookMode, Running};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
 use prism_switch::{
@@ -80,15 +81,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
-    let (known, at_start) = (news.clone(), Arc::new(directory.clone()));
+    let running = Arc::new(Running::new(config.clone()));
+    let (known, shown) = (news.clone(), running.clone());
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
         census: agent.census(),
-        directory: Box::new(move || match &known {
-            Some(known) => known.borrow().clone(),
-            None => at_start.clone(),
+        directory: Box::new(move || {
+            let known = known.as_ref().map(|known| known.borrow().clone());
+            Arc::new(nodes(&shown.now(), known.as_deref()))
         }),
     });
     let mut watchdog = Watchdog::new(Notifier::from_environment());
@@ -100,10 +102,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             news,
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
+            reload: reload::Reload {
+                file: args.config.clone(),
+                running: running.clone(),
+                notifier: watchdog.notifier.clone(),
+            },
         },
     )?;
     watchdog.notifier.ready();
     let mut reporter = Reporter::new(&watchdog);
+    let mut applied = running.now();
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause, || reporter.turn()) {
             tracing::warn!(%error, "cannot age flows; trying again");
@@ -111,22 +119,37 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
-        let Some(observed) = &observed else { continue };
-        let now = observed.directory.borrow().clone();
-        if *now != directory {
+        let known = observed
+            .as_ref()
+            .map(|seen| seen.directory.borrow().clone());
+        let config = running.now();
+        let now = nodes(&config, known.as_deref());
+        if now != directory || config.admin.scrapers != applied.admin.scrapers {
             if !update_tables(&mut agent, &config, settings, &now) {
                 std::thread::sleep(RETRY);
                 pauses.pause.store(true, Ordering::Relaxed);
                 continue;
             }
-            directory = (*now).clone();
-            tracing::info!(nodes = directory.iter().count(), "the nodes have changed");
+            (directory, applied) = (now, config);
+            tracing::info!(
+                nodes = directory.iter().count(),
+                "the switch has the present nodes"
+            );
             leases.set_nodes(addresses(&directory));
         }
     }
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// The nodes of the file, and those that etcd knows.
+fn nodes(config: &Config, known: Option<&Directory>) -> Directory {
+    let of_file = Directory::of(config);
+    match known {
+        Some(known) => of_file.joined_by(known),
+        None => of_file,
+    }
 }
 
 /// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
@@ -239,6 +262,7 @@ struct Beside {
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
+    reload: reload::Reload,
 }
 
 /// Starts the thread that grants leases, and waits for a signal and for news.
@@ -255,6 +279,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
         news,
         admin,
         beat,
+        reload,
     } = beside;
     std::thread::Builder::new()
         .name("leases".into())
@@ -264,8 +289,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let signals = (
                     signal(SignalKind::terminate()),
                     signal(SignalKind::interrupt()),
+                    signal(SignalKind::hangup()),
                 );
-                let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
                 let show_pages = async {
@@ -278,6 +304,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
+                    () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
                     () = supervise("leases", async || grant(control, leases.clone()).await) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}

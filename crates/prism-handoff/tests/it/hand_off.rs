@@ -61,7 +61,7 @@ fn a_connection_that_the_target_refuses_stays_with_its_source() {
         "refused",
         |name, config| {
             if name == "right" {
-                config.max_connections = 0;
+                config.clients = Arc::new(ClientLimits::new(0, NewcomerLimits::default()));
             }
         },
         |nodes| {
