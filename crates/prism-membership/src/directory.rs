@@ -59,7 +59,7 @@ impl Directory {
         all
     }
 
-    /// These nodes and the others. What the others say of the same node counts more.
+    /// These nodes and the others. A node of both is as the others have it.
     #[must_use]
     pub fn joined_by(&self, others: &Self) -> Self {
         self.with(&others.0)

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
-    let mut directory = Directory::of(&config);
+    let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
     let switch = Switch::load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .transpose()?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     let running = Arc::new(Running::new(config.clone()));
-    let (known, shown) = (news.clone(), running.clone());
+    let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
@@ -110,8 +110,48 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         },
     )?;
     watchdog.notifier.ready();
-    let mut reporter = Reporter::new(&watchdog);
-    let mut applied = running.now();
+    age_flows(
+        &mut agent,
+        &pauses,
+        &watchdog,
+        &Followed {
+            observed: observed.as_ref().map(|seen| seen.directory.clone()),
+            running,
+            leases,
+        },
+        Given {
+            nodes: directory,
+            config: at_start,
+        },
+    );
+    watchdog.stopping();
+    tracing::info!("agent stopped; the switch goes on");
+    Ok(())
+}
+
+/// The changes that the agent follows.
+struct Followed {
+    /// The nodes that etcd knows.
+    observed: Option<watch::Receiver<Arc<Directory>>>,
+    running: Arc<Running>,
+    leases: Arc<Leases>,
+}
+
+/// The nodes and the configuration that the switch has been given.
+struct Given {
+    nodes: Directory,
+    config: Arc<Config>,
+}
+
+/// Ages flows, and gives the switch new nodes, until the process ends.
+fn age_flows(
+    agent: &mut Agent<'_>,
+    pauses: &Pauses,
+    watchdog: &Watchdog,
+    followed: &Followed,
+    mut given: Given,
+) {
+    let mut reporter = Reporter::new(watchdog);
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause, || reporter.turn()) {
             tracing::warn!(%error, "cannot age flows; trying again");
@@ -119,28 +159,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
-        let known = observed
-            .as_ref()
-            .map(|seen| seen.directory.borrow().clone());
-        let config = running.now();
+        let known = followed.observed.as_ref().map(|seen| seen.borrow().clone());
+        let config = followed.running.now();
         let now = nodes(&config, known.as_deref());
-        if now != directory || config.admin.scrapers != applied.admin.scrapers {
-            if !update_tables(&mut agent, &config, settings, &now) {
-                std::thread::sleep(RETRY);
-                pauses.pause.store(true, Ordering::Relaxed);
-                continue;
-            }
-            (directory, applied) = (now, config);
-            tracing::info!(
-                nodes = directory.iter().count(),
-                "the switch has the present nodes"
-            );
-            leases.set_nodes(addresses(&directory));
+        if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
+            continue;
         }
+        if !update_tables(agent, &config, &now) {
+            std::thread::sleep(RETRY);
+            pauses.pause.store(true, Ordering::Relaxed);
+            continue;
+        }
+        given = Given { nodes: now, config };
+        tracing::info!(
+            nodes = given.nodes.iter().count(),
+            "the switch has the present nodes"
+        );
+        followed.leases.set_nodes(addresses(&given.nodes));
     }
-    watchdog.stopping();
-    tracing::info!("agent stopped; the switch goes on");
-    Ok(())
 }
 
 /// The nodes of the file, and those that etcd knows.
@@ -153,13 +189,13 @@ fn nodes(config: &Config, known: Option<&Directory>) -> Directory {
 }
 
 /// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
-fn update_tables(
-    agent: &mut Agent<'_>,
-    config: &Config,
-    settings: &prism_config::Switch,
-    directory: &Directory,
-) -> bool {
-    let updated = switch_config(config, settings, directory)
+fn update_tables(agent: &mut Agent<'_>, config: &Config, directory: &Directory) -> bool {
+    let settings = config
+        .switch
+        .as_ref()
+        .context("there is no section [switch]");
+    let updated = settings
+        .and_then(|settings| switch_config(config, settings, directory))
         .and_then(|tables| Ok(agent.update_tables(&tables)?));
     if let Err(error) = &updated {
         tracing::error!(

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::{Config, Running};
 use prism_gateway::{Gateway, Parts, Shared};
-use prism_handoff::{Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
+use prism_handoff::{ClientLimits, Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
 use prism_http::{Limits, ResponseHead};
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

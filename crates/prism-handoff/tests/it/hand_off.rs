@@ -1,5 +1,8 @@
 //! Hand-offs between two nodes behind a switch, as root.
 
+use std::sync::Arc;
+
+use prism_handoff::{ClientLimits, NewcomerLimits};
 use prism_proto::node::MAX_MOVES;
 
 use crate::app::{BULK, Client, Node, eventually, run, with_nodes};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{
-    Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, Peer, PeerError, Process,
-    RelayStream,
+    ClientLimits, Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, NewcomerLimits,
+    Peer, PeerError, Process, RelayStream,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -29,7 +29,7 @@ pub(super) struct Reloaded {
 /// Reads the configuration file again, and opens the access log again. A file with faults changes
 /// nothing.
 pub(super) fn reload(server: &Server) -> Reloaded {
-    // Those who follow certificates, keys and users.
+    // The followers of certificates, keys and users look again.
     server.asked.send_replace(());
     let done = reload_config(server);
     done.log(server.file.as_deref());

@@ -38,7 +38,7 @@ pub(crate) struct Server {
     pub(crate) requests: Arc<Requests>,
     pub(super) link: Arc<Link>,
     pub(super) clients: Arc<ClientLimits>,
-    /// Of a million requests, the number that begin a trace; `None` without a collector.
+    /// The number of requests of a million that begin a trace; `None` without a collector.
     pub(super) sampling: Option<Arc<AtomicU32>>,
     /// Tells of reloads that were asked for on the admin socket.
     pub(super) asked: watch::Sender<()>,

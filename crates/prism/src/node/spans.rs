@@ -18,7 +18,7 @@ pub(super) struct Receivers {
     pub(super) requests: Arc<dyn Spans>,
     /// The receiver of hand-offs.
     pub(super) hand_offs: Arc<dyn Observer>,
-    /// Of a million requests, the number that begin a trace.
+    /// The number of requests of a million that begin a trace.
     pub(super) sampling: Arc<AtomicU32>,
 }
 

@@ -100,7 +100,7 @@ impl Exporter {
         })
     }
 
-    /// Of a million requests, the number that begin a trace.
+    /// The number of requests of a million that begin a trace.
     pub(super) fn sampling(&self) -> Arc<AtomicU32> {
         self.sample_per_million.clone()
     }
