@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod change;
 mod check;
 mod cluster;
 mod etcd;
@@ -16,11 +17,13 @@ mod load;
 mod model;
 mod problem;
 mod relay;
+mod running;
 mod secrets;
 mod tls;
 mod trace;
 
 pub use bounds::{Limits, Store};
+pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;
 pub use etcd::{Endpoint, Etcd};
 pub use load::ConfigError;
@@ -30,6 +33,7 @@ pub use model::{
 };
 pub use problem::Problem;
 pub use relay::RelayUpTo;
+pub use running::{Running, RunningOfThread};
 pub use secrets::{Credential, SecretBytes, SecretError};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};
 pub use trace::Trace;

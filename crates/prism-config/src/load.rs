@@ -116,6 +116,7 @@ impl Config {
             &mut self.peers.cert_dir,
             &mut self.s3.credentials_file,
             &mut self.admin.socket_dir,
+            &mut self.log.audit,
         ];
         let access = Some(&mut self.log.access).filter(|path| path.as_os_str() != STDOUT);
         let key = self.switch.as_mut().map(|switch| &mut switch.key_file);

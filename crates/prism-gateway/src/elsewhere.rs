@@ -28,7 +28,7 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
         peers: &[String],
     ) -> Next {
-        let returns = self.shared.config.service.hand_off == HandOffMode::Return
+        let returns = self.config().service.hand_off == HandOffMode::Return
             && client.origin() != self.shared.name;
         let origin = returns.then(|| client.origin().to_owned());
         if has_body(&request.head) {

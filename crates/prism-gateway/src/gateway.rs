@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prism_config::Config;
+use prism_config::{Config, Running, RunningOfThread};
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
 use prism_service::{
     DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, RequestsOfThread, Service,
@@ -29,7 +29,7 @@ pub struct Neighbour {
 
 /// The data that the threads of a node share to serve connections.
 pub struct Shared {
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<Running>,
     pub(crate) name: String,
     pub(crate) is_frontend: bool,
     pub(crate) is_backend: bool,
@@ -48,7 +48,7 @@ pub struct Shared {
 /// The parts of a node that [`Shared::new`] needs.
 pub struct Parts {
     /// The configuration of the cluster.
-    pub config: Arc<Config>,
+    pub config: Arc<Running>,
     /// The hand-off library's part of the process.
     pub process: Arc<Process>,
     /// Counters of requests.
@@ -66,7 +66,7 @@ pub struct Parts {
 impl Shared {
     /// The shared data of the node that is configured as `node`.
     pub fn new(node: &prism_config::Node, parts: Parts) -> Self {
-        let relay_up_to = parts.config.service.relay_up_to;
+        let relay_up_to = parts.config.now().service.relay_up_to;
         Self {
             name: node.name.clone(),
             is_frontend: node.is_frontend(),
@@ -94,16 +94,17 @@ impl Shared {
         self.threshold.relay_ns()
     }
 
-    /// Whether plain HTTP is redirected to HTTPS.
-    pub(crate) fn redirects(&self) -> bool {
-        let tls = self.config.service.tls.as_ref();
-        tls.is_some_and(|tls| tls.redirect_http)
+    /// Relays by the present configuration, and by the present speed of the link.
+    pub fn reconfigure(&self) {
+        let up_to = self.config.now().service.relay_up_to;
+        self.threshold.set(up_to, self.link.is_known());
     }
 }
 
 /// One thread that serves connections.
 pub struct Gateway<S> {
     pub(crate) shared: Arc<Shared>,
+    config: RunningOfThread,
     pub(crate) service: S,
     pub(crate) handle: Handle,
     pub(crate) peers: Rc<Peers>,
@@ -122,6 +123,7 @@ impl<S: Service> Gateway<S> {
         Self {
             following: shared.orders.follow(),
             requests: shared.requests.of_thread(),
+            config: shared.config.of_thread(),
             shared,
             service,
             handle,
@@ -139,7 +141,7 @@ impl<S: Service> Gateway<S> {
             let _ = orders
                 .wait_for(|orders| orders.stage >= Stage::Leaving)
                 .await;
-            let drain = self.shared.config.limits.drain_timeout();
+            let drain = self.config().limits.drain_timeout();
             let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
             let _ = orders
                 .wait_for(|orders| orders.stage == Stage::Ending)
@@ -173,6 +175,18 @@ impl<S: Service> Gateway<S> {
         if ended.is_err() {
             tracing::warn!("closed requests that were under way at the end of the drain time");
         }
+    }
+
+    /// The present configuration.
+    pub(crate) fn config(&self) -> Rc<Config> {
+        self.config.now()
+    }
+
+    /// Whether plain HTTP is redirected to HTTPS.
+    pub(crate) fn redirects(&self) -> bool {
+        let config = self.config();
+        let tls = config.service.tls.as_ref();
+        tls.is_some_and(|tls| tls.redirect_http)
     }
 
     /// Resolves when an order has made `stops` true.

@@ -117,7 +117,7 @@ impl<S: Service> Gateway<S> {
     /// ends with this node.
     pub(crate) fn stays_or_moves(&self) -> bool {
         let stage = self.following.borrow().stage;
-        let can_move = self.shared.config.switch.is_some() && !self.successors().is_empty();
+        let can_move = self.config().switch.is_some() && !self.successors().is_empty();
         stage == Stage::Serving || stage < Stage::Ending && can_move
     }
 

@@ -47,7 +47,7 @@ enum NoRequest {
 impl<S: Service> Gateway<S> {
     /// Serves a client until its connection ends or moves.
     pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
-        client.set_io_timeout(self.shared.config.limits.stall_timeout());
+        client.set_io_timeout(self.config().limits.stall_timeout());
         let mut verified = verified_by_source(&client);
         let mut told = self.told_moves();
         let connections = self.shared.connections.clone();
@@ -93,7 +93,7 @@ impl<S: Service> Gateway<S> {
             .set_id(id.unwrap_or_else(|| fastrand::u64(1..)));
         let span = span_of_request(&head, verified.as_ref(), self.shared.requests.spans());
         head.noted().set_span(span);
-        if !client.is_tls() && self.shared.redirects() {
+        if !client.is_tls() && self.redirects() {
             let next = self.redirect(client, &head).await;
             self.observe(&sight, &head, About::UNKNOWN, &next);
             return next;
@@ -197,7 +197,8 @@ impl<S: Service> Gateway<S> {
         client: &mut Connection,
         told: u32,
     ) -> Result<(RequestHead, usize), NoRequest> {
-        let limits = &self.shared.config.limits;
+        let config = self.config();
+        let limits = &config.limits;
         let mut waited = limits.idle_timeout();
         let mut deadline = None;
         loop {
@@ -269,9 +270,10 @@ impl<S: Service> Gateway<S> {
     /// Sends a client that speaks HTTP to the same resource over HTTPS. 308 keeps
     /// method and body (RFC 9110, section 15.4.9).
     async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
-        let service = self.shared.config.tls_address().map(|tls| tls.port());
+        let config = self.config();
+        let service = config.tls_address().map(|tls| tls.port());
         let host = head.host().map(|host| without_port(host).to_owned());
-        let host = host.unwrap_or_else(|| self.shared.config.service.address.ip().to_string());
+        let host = host.unwrap_or_else(|| config.service.address.ip().to_string());
         let port = match service {
             None | Some(443) => String::new(),
             Some(port) => format!(":{port}"),

@@ -12,8 +12,8 @@
 //! the hand-off itself would take as much of the link. Without a known link speed, only very
 //! short answers are relayed.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prism_config::RelayUpTo;
@@ -54,7 +54,7 @@ impl Chance {
     /// The longest answer to relay.
     pub(crate) fn most_bytes(self, relaying: &Threshold) -> u32 {
         match self.is_trial {
-            true => relaying.most_bytes,
+            true => relaying.most_bytes(),
             false => relaying.up_to_bytes(),
         }
     }
@@ -64,10 +64,13 @@ impl Chance {
 pub(crate) struct Threshold {
     /// 0 if nothing is relayed.
     up_to_bytes: AtomicU32,
-    /// The measured costs of relaying; `None` for a configured threshold.
-    relayed_ns: Option<Mutex<Line>>,
+    /// Whether it follows the measured costs, and is not configured. It changes under the lock of
+    /// `relayed_ns`.
+    is_auto: AtomicBool,
+    /// The measured costs of relaying.
+    relayed_ns: Mutex<Line>,
     /// The largest threshold that `auto` may choose.
-    most_bytes: u32,
+    most_bytes: AtomicU32,
     /// GETs so far.
     turns: AtomicU32,
 }
@@ -75,25 +78,51 @@ pub(crate) struct Threshold {
 impl Threshold {
     /// `link_is_known`: the configuration has the speed of the link.
     pub(crate) fn new(up_to: RelayUpTo, link_is_known: bool) -> Self {
+        let threshold = Self {
+            up_to_bytes: AtomicU32::default(),
+            is_auto: AtomicBool::default(),
+            relayed_ns: Mutex::default(),
+            most_bytes: AtomicU32::default(),
+            turns: AtomicU32::default(),
+        };
+        threshold.set(up_to, link_is_known);
+        threshold
+    }
+
+    /// Begins again with another configuration, unless it is the present one.
+    pub(crate) fn set(&self, up_to: RelayUpTo, link_is_known: bool) {
         let most_bytes = match link_is_known {
             true => MOST_BYTES,
             false => MOST_BYTES_BLINDLY,
         };
-        let (bytes, relayed_ns) = match up_to {
-            RelayUpTo::Bytes(bytes) => (bytes, None),
+        let mut relayed_ns = self.locked();
+        let bytes = match up_to {
+            RelayUpTo::Bytes(bytes) => bytes,
+            RelayUpTo::Auto if self.is_auto() && self.most_bytes() == most_bytes => return,
             RelayUpTo::Auto => {
-                let nothing = Line::default();
+                *relayed_ns = Line::default();
                 // Without measurements the result does not depend on the cost of a hand-off.
-                let bytes = crossover_bytes(1.0, &nothing, most_bytes);
-                (bytes, Some(Mutex::new(nothing)))
+                crossover_bytes(1.0, &relayed_ns, most_bytes)
             }
         };
-        Self {
-            up_to_bytes: AtomicU32::new(bytes),
-            relayed_ns,
-            most_bytes,
-            turns: AtomicU32::default(),
-        }
+        let is_auto = up_to == RelayUpTo::Auto;
+        self.is_auto.store(is_auto, Ordering::Relaxed);
+        self.most_bytes.store(most_bytes, Ordering::Relaxed);
+        self.up_to_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn is_auto(&self) -> bool {
+        self.is_auto.load(Ordering::Relaxed)
+    }
+
+    fn most_bytes(&self) -> u32 {
+        self.most_bytes.load(Ordering::Relaxed)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Line> {
+        self.relayed_ns
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The longest answer that is relayed; 0 if none is.
@@ -103,7 +132,7 @@ impl Threshold {
 
     /// The treatment of the next GET.
     pub(crate) fn next(&self) -> Chance {
-        if self.relayed_ns.is_none() {
+        if !self.is_auto() {
             return Chance::default();
         }
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
@@ -120,26 +149,27 @@ impl Threshold {
 
     /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
     pub(crate) fn relay_ns(&self) -> f64 {
-        let relayed_ns = self.relayed_ns.as_ref();
-        let line = relayed_ns.map(|line| line.lock().unwrap_or_else(PoisonError::into_inner));
-        line.and_then(|line| line.y.get()).unwrap_or_default()
+        self.locked().y.get().unwrap_or_default()
     }
 
     /// Learns that an answer of `bytes` was relayed in the processor time `spent`, while a
     /// hand-off takes `hand_off_ns`.
     pub(crate) fn relayed(&self, bytes: u64, spent: Duration, hand_off_ns: Option<f64>) {
-        let Some(relayed_ns) = &self.relayed_ns else {
+        if !self.is_auto() {
             return;
-        };
-        let mut relayed_ns = relayed_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut relayed_ns = self.locked();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let spent_ns = spent.as_secs_f64() * 1e9;
         relayed_ns.add(bytes.into(), spent_ns * (1.0 + OWNERS_SHARE));
         let Some(hand_off_ns) = hand_off_ns else {
             return;
         };
-        let bytes = crossover_bytes(hand_off_ns, &relayed_ns, self.most_bytes);
-        self.up_to_bytes.store(bytes, Ordering::Relaxed);
+        let bytes = crossover_bytes(hand_off_ns, &relayed_ns, self.most_bytes());
+        // It may have been configured meanwhile.
+        if self.is_auto() {
+            self.up_to_bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -264,6 +294,22 @@ mod tests {
                 .copied()
                 .all(|chance| chance.most_bytes(&relaying) == up_to_bytes)
         );
+    }
+
+    #[test]
+    fn another_configuration_counts_at_once_and_the_same_one_changes_nothing() {
+        let relaying = auto();
+        measure(&relaying, 33.0);
+        let measured = relaying.up_to_bytes();
+        relaying.set(RelayUpTo::Auto, true);
+        assert_eq!(relaying.up_to_bytes(), measured);
+        relaying.set(RelayUpTo::Bytes(7), true);
+        measure(&relaying, 33.0);
+        assert_eq!(relaying.up_to_bytes(), 7);
+        relaying.set(RelayUpTo::Auto, true);
+        assert_eq!(relaying.up_to_bytes(), auto().up_to_bytes());
+        relaying.set(RelayUpTo::Auto, false);
+        assert_eq!(relaying.up_to_bytes(), MOST_BYTES_BLINDLY);
     }
 
     #[test]

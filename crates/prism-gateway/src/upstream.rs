@@ -18,7 +18,7 @@ impl<S: Service> Gateway<S> {
     /// Answers the requests that another node relays, until it closes.
     pub(crate) async fn serve_relay(self: Rc<Self>, stream: RelayStream, peer: String) {
         let mut io = stream;
-        io.set_io_timeout(self.shared.config.limits.stall_timeout());
+        io.set_io_timeout(self.config().limits.stall_timeout());
         loop {
             // An idle stream must not delay the end of the node.
             let begun = tokio::select! {

@@ -78,6 +78,7 @@ mod buffers;
 mod by_kernel;
 mod channel;
 mod claims;
+mod client_limits;
 mod client_tls;
 mod closed_sockets;
 mod connection;
@@ -111,6 +112,7 @@ pub mod supervise;
 pub mod trace;
 mod wait_timer;
 
+pub use client_limits::ClientLimits;
 pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters, Figure, tasks_restarted};

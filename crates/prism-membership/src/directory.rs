@@ -59,6 +59,12 @@ impl Directory {
         all
     }
 
+    /// These nodes and the others. A node of both is as the others have it.
+    #[must_use]
+    pub fn joined_by(&self, others: &Self) -> Self {
+        self.with(&others.0)
+    }
+
     /// All nodes, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Host)> {
         self.0.iter().map(|(name, host)| (name.as_str(), host))

@@ -27,7 +27,7 @@ impl Objects {
             address: client.address.ip(),
             is_tls: client.is_tls,
         };
-        let caller = meaning.caller(self.shared.auth.everybody);
+        let caller = meaning.caller(self.shared.auth.everybody());
         let operation = &meaning.operation;
         let policy = self.decide(operation, &caller, &circumstances).await?;
         if let Some(read) = operation.read_of_source() {
@@ -72,7 +72,7 @@ impl Objects {
             return Err(Code::AccessDenied.into());
         };
         let deletion = Operation::deletion_of(object, version);
-        let caller = meaning.caller(self.shared.auth.everybody);
+        let caller = meaning.caller(self.shared.auth.everybody());
         access::decide(&deletion, &caller, policy.as_deref(), circumstances)
     }
 }

@@ -4,6 +4,7 @@
 //! Not here: what the caller may do (`admit.rs`).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use prism_config::{Anonymous, Config, Credential};
@@ -19,8 +20,8 @@ use crate::request::Meaning;
 pub(crate) struct Auth {
     users: RwLock<Arc<Users>>,
     region: String,
-    /// The rights of everybody on every bucket.
-    pub(crate) everybody: Rights,
+    /// Whether everybody may read every bucket.
+    anonymous_reads: AtomicBool,
 }
 
 /// The present users.
@@ -44,10 +45,21 @@ impl Auth {
         Self {
             users: RwLock::new(Users::of(users, &region)),
             region,
-            everybody: match config.s3.anonymous {
-                Anonymous::Read => Rights::NONE.with(Right::Read),
-                Anonymous::Deny => Rights::NONE,
-            },
+            anonymous_reads: AtomicBool::new(config.s3.anonymous == Anonymous::Read),
+        }
+    }
+
+    /// Changes the rights of everybody, from the next request on.
+    pub(crate) fn set_anonymous(&self, anonymous: Anonymous) {
+        let reads = anonymous == Anonymous::Read;
+        self.anonymous_reads.store(reads, Ordering::Relaxed);
+    }
+
+    /// The rights of everybody on every bucket.
+    pub(crate) fn everybody(&self) -> Rights {
+        match self.anonymous_reads.load(Ordering::Relaxed) {
+            true => Rights::NONE.with(Right::Read),
+            false => Rights::NONE,
         }
     }
 

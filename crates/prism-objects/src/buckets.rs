@@ -85,7 +85,8 @@ impl Objects {
         body: Vec<u8>,
     ) -> Result<Answer, Failure> {
         use BucketOperation as Op;
-        let region = self.node.config.cluster.region.as_str();
+        let config = self.node.config.now();
+        let region = config.cluster.region.as_str();
         match operation {
             Op::Create => self.create_bucket(bucket, &body).await,
             Op::Delete => self.delete_bucket(bucket).await,
@@ -144,7 +145,8 @@ impl Objects {
     }
 
     async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, Failure> {
-        let (name, region) = (bucket.as_str(), &self.node.config.cluster.region);
+        let config = self.node.config.now();
+        let (name, region) = (bucket.as_str(), &config.cluster.region);
         if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
             let message = format!("Buckets can be created in {region} only.");
             return Err(Code::InvalidArgument.with_message(message).into());

@@ -40,7 +40,7 @@ impl Objects {
     pub fn new(shared: Arc<Shared>, replicator: Rc<Replicator>) -> Self {
         let node = replicator.node.clone();
         Self {
-            rules: BucketRules::new(replicator.clone(), shared.pages.clone()),
+            rules: BucketRules::new(replicator.clone(), shared.clone()),
             bodies: Bodies::new(node.clone(), shared.clone()),
             node,
             shared,

@@ -16,6 +16,7 @@ use prism_store::Store;
 use tokio::sync::OnceCell;
 
 use crate::route;
+use crate::shared::Shared;
 
 /// Lifetime of a remembered answer, and so of a policy that was removed. A change counts within a
 /// second after its answer, so the rest is for the way to other nodes.
@@ -58,18 +59,17 @@ pub(crate) struct BucketRules {
     replicator: Rc<Replicator>,
     policies: RefCell<RecentDocuments<Policy>>,
     cors: RefCell<RecentDocuments<CorsConfig>>,
-    /// The web pages that may use every bucket.
-    pages: Option<CorsConfig>,
+    shared: Arc<Shared>,
 }
 
 impl BucketRules {
-    pub(crate) fn new(replicator: Rc<Replicator>, pages: Option<CorsConfig>) -> Self {
+    pub(crate) fn new(replicator: Rc<Replicator>, shared: Arc<Shared>) -> Self {
         Self {
             node: replicator.node.clone(),
             replicator,
             policies: RefCell::default(),
             cors: RefCell::default(),
-            pages,
+            shared,
         }
     }
 
@@ -150,7 +150,8 @@ impl BucketRules {
         if *head.method() == Method::Options {
             return None;
         }
-        if let Some(fields) = self.pages.as_ref().and_then(|pages| fields(pages, head)) {
+        let pages = self.shared.pages();
+        if let Some(fields) = pages.and_then(|pages| fields(&pages, head)) {
             return Some(fields);
         }
         let bucket = Operation::bucket_named(head)?;

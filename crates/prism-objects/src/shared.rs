@@ -1,6 +1,6 @@
 //! The state that the threads of a node share.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use prism_config::{Config, Credential};
 use prism_http::{Limits, RequestHead};
@@ -20,8 +20,8 @@ const PREFLIGHT_S: u32 = 600;
 pub struct Shared {
     pub(crate) auth: Auth,
     pub(crate) limits: Limits,
-    /// The web pages that may use every bucket with their users' own keys.
-    pub(crate) pages: Option<CorsConfig>,
+    /// The rule for web pages that may use every bucket with their users' own keys.
+    pages: RwLock<Option<Arc<CorsConfig>>>,
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
     pub(crate) link: Arc<Link>,
@@ -37,16 +37,29 @@ impl Shared {
                 body_bytes: config.limits.max_object_bytes,
                 ..Limits::DEFAULT
             },
-            pages: pages(&config.service.cors_origins),
+            pages: RwLock::new(pages(&config.service.cors_origins)),
             hashing: Hashing::default(),
             commits: Commits::default(),
             link,
         }
     }
 
+    /// Answers by another configuration, from the next request on. The limits of requests stay.
+    pub fn reconfigure(&self, config: &Config) {
+        self.auth.set_anonymous(config.s3.anonymous);
+        let mut present = self.pages.write().unwrap_or_else(PoisonError::into_inner);
+        *present = pages(&config.service.cors_origins);
+    }
+
     /// Replaces all users, from the next request on.
     pub fn replace_users(&self, users: &[Credential]) {
         self.auth.replace(users);
+    }
+
+    /// The rule for web pages of `service.cors_origins`, if there are any.
+    pub(crate) fn pages(&self) -> Option<Arc<CorsConfig>> {
+        let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
+        pages.clone()
     }
 
     /// Whether a page of `service.cors_origins` asks.
@@ -57,7 +70,7 @@ impl Shared {
     /// The answer to a browser that asks what a page of `service.cors_origins` may do.
     pub(crate) fn preflight(&self, head: &RequestHead) -> Result<Answer, S3Error> {
         cors::asked(head.headers())?;
-        let pages = self.pages.as_ref().ok_or_else(cors::forbidden)?;
+        let pages = self.pages().ok_or_else(cors::forbidden)?;
         Ok(Answer {
             head: pages.preflight(head.headers())?,
             document: Vec::new(),
@@ -71,7 +84,7 @@ impl Shared {
 }
 
 /// The rule for web pages of these origins.
-fn pages(origins: &[String]) -> Option<CorsConfig> {
+fn pages(origins: &[String]) -> Option<Arc<CorsConfig>> {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let rule = CorsRule {
         id: None,
@@ -87,5 +100,5 @@ fn pages(origins: &[String]) -> Option<CorsConfig> {
         max_age_s: Some(PREFLIGHT_S),
     };
     // Without origins there is no rule.
-    CorsConfig::new(vec![rule]).ok()
+    CorsConfig::new(vec![rule]).ok().map(Arc::new)
 }

@@ -26,13 +26,14 @@ type LastUpload = Option<(String, UploadId)>;
 
 /// Aborts idle uploads of which this node is the primary.
 pub(crate) async fn expire_uploads(replicator: &Replicator) {
-    let days = u64::from(replicator.node.config.store.expire_uploads_days);
-    if days == 0 {
-        return;
-    }
     let mut pause = START_PAUSE;
     loop {
         tokio::time::sleep(pause).await;
+        let days = u64::from(replicator.node.config.now().store.expire_uploads_days);
+        if days == 0 {
+            pause = LOOK_EVERY;
+            continue;
+        }
         let before_ms = now_ms().saturating_sub(days.saturating_mul(DAY_MS));
         pause = LOOK_EVERY;
         match expire_all(replicator, before_ms).await {

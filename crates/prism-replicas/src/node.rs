@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use prism_cluster::MinReplicas;
 use prism_cluster::replica::StampClock;
-use prism_config::Config;
+use prism_config::Running;
 use prism_handoff::Process;
 use prism_membership::Cluster;
 use prism_s3::{Code, S3Error};
@@ -31,7 +31,7 @@ pub struct Node {
     /// Its name in the configuration.
     pub name: String,
     /// The cluster's configuration.
-    pub config: Arc<Config>,
+    pub config: Arc<Running>,
     /// The members, addresses and users of the cluster.
     pub cluster: Cluster,
     /// The nodes that have each key, and the jobs for them.
@@ -67,14 +67,14 @@ impl Node {
     /// # Errors
     /// The store refuses the cluster's buckets, or has another number of replicas.
     pub fn new(
-        config: Arc<Config>,
+        config: Arc<Running>,
         name: &str,
         cluster: Cluster,
         store: Option<Store>,
     ) -> anyhow::Result<Self> {
         let process = Arc::new(Process::default());
         let view = cluster.view.borrow().clone();
-        let min_replicas = MinReplicas(config.cluster.min_replicas);
+        let min_replicas = MinReplicas(config.now().cluster.min_replicas);
         let lease = cluster.lease.clone();
         let health = process.health.clone();
         let replication = Replication::new(name, view, min_replicas, lease, health);
@@ -114,7 +114,7 @@ impl Node {
             self.cluster
                 .report(|report| report.store = store.identity());
         } else {
-            store.expect_replicas(self.config.cluster.replicas.into())?;
+            store.expect_replicas(self.config.now().cluster.replicas.into())?;
         }
         if self.may_replicate() {
             store.replicate(self.replication.clone());
@@ -165,7 +165,7 @@ impl Replicator {
     #[must_use]
     pub fn new(node: Arc<Node>, peers: Rc<Peers>) -> Self {
         Self {
-            pace: Pace::new(node.config.store.refill_bytes_per_s),
+            pace: Pace::new(node.config.now().store.refill_bytes_per_s),
             node,
             peers,
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Bytes per second; 0 for no bound.
-    rate: u64,
+    rate: Cell<u64>,
     /// The end of the time that the bytes so far may take.
     until: Cell<Option<Instant>>,
 }
@@ -16,17 +16,23 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(rate: u64) -> Self {
         Self {
-            rate,
+            rate: Cell::new(rate),
             until: Cell::new(None),
         }
     }
 
+    /// Changes the rate for bytes that are counted from now on.
+    pub(crate) fn set_rate(&self, rate: u64) {
+        self.rate.set(rate);
+    }
+
     /// Counts `bytes`, and returns the time to wait after them.
     pub(crate) fn wait_after(&self, bytes: u64, now: Instant) -> Duration {
-        if self.rate == 0 {
+        let rate = self.rate.get();
+        if rate == 0 {
             return Duration::ZERO;
         }
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let begins = self.until.get().map_or(now, |until| until.max(now));
         // A time that the clock cannot express is not waited for.

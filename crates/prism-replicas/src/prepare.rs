@@ -77,7 +77,7 @@ impl Replicator {
         };
         let mut disk = DiskWait {
             last_interim: Instant::now(),
-            stall_timeout: self.node.config.limits.stall_timeout(),
+            stall_timeout: self.node.config.now().limits.stall_timeout(),
         };
         let mut writing = spawn_blocking(begin);
         let mut piece = read_piece(io, left).await?;

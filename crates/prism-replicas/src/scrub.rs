@@ -61,8 +61,6 @@ struct Run {
 impl Scrubber {
     /// Scrubs the store whenever that is due or asked for, until [`Scrubber::end`]. Blocks.
     pub fn run(&self, node: &Node, store: &Store) {
-        let interval = Duration::from_secs(node.config.store.scrub_interval_s.into());
-        let background = node.config.store.scrub_bytes_per_s;
         // A run that panicked is over.
         self.locked().is_running = false;
         // A new store is due after an interval.
@@ -71,9 +69,15 @@ impl Scrubber {
         {
             tracing::warn!(%error, "cannot save the time of the scrub");
         }
-        while let Some(rate) = self.wait(store, interval, background) {
+        while let Some(rate) = self.wait(node, store) {
             self.scrub_once(store, rate);
         }
+    }
+
+    /// Looks again when a run is due, after a change of the configuration.
+    pub fn look_again(&self) {
+        let _state = self.locked();
+        self.changed.notify_all();
     }
 
     /// Ends the present run and [`Scrubber::run`].
@@ -123,7 +127,7 @@ impl Scrubber {
     }
 
     /// Waits until a run is due, and returns its pace; `None` to end.
-    fn wait(&self, store: &Store, interval: Duration, background: u64) -> Option<u64> {
+    fn wait(&self, node: &Node, store: &Store) -> Option<u64> {
         let mut state = self.locked();
         loop {
             if state.ending {
@@ -132,6 +136,8 @@ impl Scrubber {
             if let Some(rate) = state.wanted {
                 return Some(rate);
             }
+            let settings = node.config.now().store.clone();
+            let interval = Duration::from_secs(settings.scrub_interval_s.into());
             let due = match interval.is_zero() {
                 true => Duration::MAX,
                 false => {
@@ -140,7 +146,7 @@ impl Scrubber {
                 }
             };
             if due.is_zero() {
-                return Some(background);
+                return Some(settings.scrub_bytes_per_s);
             }
             // A change of the clock is noticed within an hour.
             let nap = due.min(Duration::from_secs(3_600));

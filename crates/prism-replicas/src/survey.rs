@@ -36,7 +36,7 @@ impl Replicator {
         let backends =
             backends.map(|(name, reply)| describe(name, reply.ok(), state, known.as_deref()));
         json!({
-            "cluster": self.node.config.cluster.name,
+            "cluster": self.node.config.now().cluster.name,
             "asked": self.node.name,
             "kept_in_etcd": known.is_some(),
             "epoch": replication.epoch(),

@@ -279,3 +279,7 @@ pub fn request_id_text(id: u64) -> String {
     });
     String::from_utf8_lossy(&digits).into_owned()
 }
+
+#[cfg(test)]
+#[path = "access_log_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -20,6 +21,11 @@ pub enum Actor<'a> {
     Local {
         /// The user's number, which the kernel vouches for.
         uid: u32,
+    },
+    /// The sender of a signal, whom the process does not know.
+    Signal {
+        /// The name of the signal.
+        signal: &'static str,
     },
     /// A client of the service.
     Client {
@@ -57,19 +63,33 @@ struct Line<'a> {
 }
 
 /// An audit log.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct AuditLog {
     /// `None`: the actions stand in the process's own log.
-    path: Option<PathBuf>,
+    path: RwLock<Option<PathBuf>>,
 }
 
 impl AuditLog {
     /// A log in the file at `path`, or in the process's own log if the path is empty.
     pub fn new(path: &Path) -> Self {
-        let is_file = !path.as_os_str().is_empty();
         Self {
-            path: is_file.then(|| path.to_owned()),
+            path: RwLock::new(file_at(path)),
         }
+    }
+
+    /// Records later actions at another place, as in [`AuditLog::new`].
+    ///
+    /// # Errors
+    /// The file cannot be opened. The log stays as it was.
+    pub fn turn_to(&self, path: &Path) -> io::Result<()> {
+        Self::new(path).check()?;
+        *self.path.write().unwrap_or_else(PoisonError::into_inner) = file_at(path);
+        Ok(())
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        let path = self.path.read().unwrap_or_else(PoisonError::into_inner);
+        path.clone()
     }
 
     /// Checks that the file can be written.
@@ -77,7 +97,7 @@ impl AuditLog {
     /// # Errors
     /// The file cannot be opened.
     pub fn check(&self) -> io::Result<()> {
-        self.path.as_deref().map_or(Ok(()), |path| append(path, ""))
+        self.path().map_or(Ok(()), |path| append(&path, ""))
     }
 
     /// Adds an action. If the file cannot be written, the action stands in the process's log. The
@@ -88,7 +108,7 @@ impl AuditLog {
             action,
         };
         let line = serde_json::to_string(&line).unwrap_or_default();
-        match &self.path {
+        match &self.path() {
             None => tracing::info!(target: "prism::audit", "{line}"),
             Some(path) => {
                 if let Err(error) = append(path, &format!("{line}\n")) {
@@ -98,6 +118,11 @@ impl AuditLog {
             }
         }
     }
+}
+
+/// The file at a path; `None` for an empty one.
+fn file_at(path: &Path) -> Option<PathBuf> {
+    Some(path.to_owned()).filter(|path| !path.as_os_str().is_empty())
 }
 
 fn append(path: &Path, text: &str) -> io::Result<()> {

@@ -18,7 +18,7 @@ const LONGEST_BUSY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Link {
     /// 0 if the speed is unknown.
-    ns_per_kib: u64,
+    ns_per_kib: AtomicU64,
     begun: Instant,
     /// The end of the backlog, in ns from `begun`.
     until_ns: AtomicU64,
@@ -27,17 +27,21 @@ pub struct Link {
 impl Link {
     /// A link of `mbit_s` Mbit/s; 0 if its speed is unknown.
     pub fn new(mbit_s: u32) -> Self {
-        let ns_per_kib = (LINK_SHARE * 1024 * 8 * 1_000).checked_div(mbit_s.into());
         Self {
-            ns_per_kib: ns_per_kib.unwrap_or_default(),
+            ns_per_kib: AtomicU64::new(ns_per_kib(mbit_s)),
             begun: Instant::now(),
             until_ns: AtomicU64::new(0),
         }
     }
 
+    /// Changes the speed of the link, as in [`Link::new`].
+    pub fn set_mbit_s(&self, mbit_s: u32) {
+        self.ns_per_kib.store(ns_per_kib(mbit_s), Ordering::Relaxed);
+    }
+
     /// Whether the speed of the link is known.
     pub fn is_known(&self) -> bool {
-        self.ns_per_kib > 0
+        self.ns_per_kib.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the link has room for a relayed answer. Always true for an unknown link.
@@ -58,7 +62,8 @@ impl Link {
     }
 
     fn takes(&self, bytes: u64, now: Instant) {
-        let takes_ns = u128::from(bytes) * u128::from(self.ns_per_kib) / 1024;
+        let ns_per_kib = self.ns_per_kib.load(Ordering::Relaxed);
+        let takes_ns = u128::from(bytes) * u128::from(ns_per_kib) / 1024;
         let takes_ns = u64::try_from(takes_ns).unwrap_or(u64::MAX);
         let now_ns = self.ns(now);
         let most_ns = now_ns.saturating_add(LONGEST_BUSY.as_nanos() as u64);
@@ -70,6 +75,12 @@ impl Link {
         // The closure never returns `None`.
         let _ = self.until_ns.fetch_update(stored, seen, later);
     }
+}
+
+/// The time in which half of a link of `mbit_s` Mbit/s sends a KiB; 0 for an unknown speed.
+fn ns_per_kib(mbit_s: u32) -> u64 {
+    let ns = (LINK_SHARE * 1024 * 8 * 1_000).checked_div(mbit_s.into());
+    ns.unwrap_or_default()
 }
 
 #[cfg(test)]

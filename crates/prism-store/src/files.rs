@@ -23,6 +23,8 @@ use crate::{
 /// Free bytes below which the store commits nothing: more than one batch and a few full write
 /// buffers.
 const TREE_ROOM: u64 = 32 << 20;
+/// The quota of a store that has none; no store has more bytes.
+const UNLIMITED: u64 = u64::MAX;
 
 /// The files of an open store.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub(crate) struct Files {
     layout: Layout,
     generation: u64,
     next: AtomicU64,
-    reserve_bytes: u64,
+    reserve_bytes: AtomicU64,
     durability: Durability,
     pub(crate) usage: Usage,
 }
@@ -53,7 +55,7 @@ impl Files {
             layout,
             generation,
             next: AtomicU64::new(0),
-            reserve_bytes: config.reserve_bytes,
+            reserve_bytes: AtomicU64::new(config.reserve_bytes),
             durability: config.durability,
             usage: Usage::new(config.quota_bytes),
         })
@@ -69,17 +71,28 @@ impl Files {
         FileId::new(self.generation, counter).ok_or(Error::WritesDisabled)
     }
 
+    fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the reserve and the quota.
+    pub(crate) fn set_room(&self, reserve_bytes: u64, quota: Option<u64>) {
+        self.reserve_bytes.store(reserve_bytes, Ordering::Relaxed);
+        let quota = quota.unwrap_or(UNLIMITED);
+        self.usage.quota.store(quota, Ordering::Relaxed);
+    }
+
     /// [`Error::NoSpace`] unless `bytes` more would leave the reserve free.
     /// Costs a `statvfs`; does not wait for the disk.
     pub(crate) fn check_room(&self, bytes: u64) -> Result<(), Error> {
-        self.check_free(self.reserve_bytes.saturating_add(bytes))
+        self.check_free(self.reserve_bytes().saturating_add(bytes))
     }
 
     /// [`Error::NoSpace`] if so little of the reserve is left that a write of the tree could fail
     /// halfway, after which it takes no more. Deletions check this too, because they are written
     /// to the log.
     pub(crate) fn check_room_for_tree(&self) -> Result<(), Error> {
-        self.check_free(TREE_ROOM.min(self.reserve_bytes / 8))
+        self.check_free(TREE_ROOM.min(self.reserve_bytes() / 8))
     }
 
     fn check_free(&self, wanted: u64) -> Result<(), Error> {
@@ -133,7 +146,8 @@ impl Files {
 /// time.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    quota: Option<u64>,
+    /// [`UNLIMITED`] for none.
+    quota: AtomicU64,
     used: AtomicU64,
 }
 
@@ -147,13 +161,17 @@ pub(crate) struct Change {
 impl Usage {
     pub(crate) fn new(quota: Option<u64>) -> Self {
         Self {
-            quota,
+            quota: AtomicU64::new(quota.unwrap_or(UNLIMITED)),
             used: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn is_limited(&self) -> bool {
-        self.quota.is_some()
+        self.quota() != UNLIMITED
+    }
+
+    fn quota(&self) -> u64 {
+        self.quota.load(Ordering::Relaxed)
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -162,10 +180,7 @@ impl Usage {
 
     /// [`Error::NoSpace`] if a change grows the store beyond the quota.
     pub(crate) fn check(&self, taken: u64, given: u64) -> Result<(), Error> {
-        let Some(quota) = self.quota else {
-            return Ok(());
-        };
-        let after = self.used().saturating_sub(given);
+        let (quota, after) = (self.quota(), self.used().saturating_sub(given));
         match taken > given && after.saturating_add(taken) > quota {
             true => Err(Error::NoSpace),
             false => Ok(()),

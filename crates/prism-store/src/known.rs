@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -21,7 +22,7 @@ pub(crate) type Changed = (i64, i64);
 /// The blocks that were found good, and when.
 #[derive(Debug)]
 pub(crate) struct Known {
-    recheck: Duration,
+    recheck_s: AtomicU64,
     since: Instant,
     files: Mutex<Files>,
 }
@@ -43,10 +44,14 @@ struct Good {
 impl Known {
     pub(crate) fn new(recheck: Duration) -> Self {
         Self {
-            recheck,
+            recheck_s: AtomicU64::new(recheck.as_secs()),
             since: Instant::now(),
             files: Mutex::default(),
         }
+    }
+
+    pub(crate) fn set_recheck(&self, recheck: Duration) {
+        self.recheck_s.store(recheck.as_secs(), Ordering::Relaxed);
     }
 
     fn now_s(&self) -> u64 {
@@ -55,7 +60,7 @@ impl Known {
 
     pub(crate) fn good_until(&self, id: FileId, changed: Changed, bytes: Range<u64>) -> u64 {
         let Range { start: at, end } = bytes;
-        let recheck_s = self.recheck.as_secs();
+        let recheck_s = self.recheck_s.load(Ordering::Relaxed);
         if recheck_s == 0 {
             return at;
         }

@@ -92,6 +92,19 @@ impl Store {
         self.inner.files.usage.used()
     }
 
+    /// Changes the reserve, the quota and the time between two comparisons of a block, from the
+    /// next operation on. A store that was opened without a quota has not counted objects outside
+    /// of files, so a later quota does not count them either. Does not block.
+    pub fn set_bounds(
+        &self,
+        reserve_bytes: u64,
+        quota_bytes: Option<u64>,
+        recheck: std::time::Duration,
+    ) {
+        self.inner.files.set_room(reserve_bytes, quota_bytes);
+        self.inner.known.set_recheck(recheck);
+    }
+
     /// Appends an empty write to the log, if there was a write since the last call. Damage at
     /// the very end of a log looks like an interrupted write. Closing the store does the same.
     /// Without `fsync` it has no effect. Blocks on disk.

@@ -10,6 +10,7 @@ mod keys;
 mod members;
 mod reach;
 mod recover;
+mod reload;
 mod scrub;
 
 use std::collections::BTreeMap;
@@ -53,6 +54,7 @@ enum CtlCommand {
     Drain(members::DrainArgs),
     DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
+    Reload(reload::ReloadArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
 }
@@ -78,6 +80,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Drain(args) => members::drain(args, &mut out),
         CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
+        CtlCommand::Reload(args) => reload::run(args, &mut out),
         CtlCommand::Key(args) => key::run(args, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, &mut out),
     };

@@ -2,6 +2,7 @@
 //! this process, and go on while it is away.
 
 mod pages;
+mod reload;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_config::{Config, HookMode};
+use prism_config::{Config, HookMode, Running};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
 use prism_switch::{
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
-    let mut directory = Directory::of(&config);
+    let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
     let switch = Switch::load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
@@ -80,15 +81,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
-    let (known, at_start) = (news.clone(), Arc::new(directory.clone()));
+    let running = Arc::new(Running::new(config.clone()));
+    let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
         census: agent.census(),
-        directory: Box::new(move || match &known {
-            Some(known) => known.borrow().clone(),
-            None => at_start.clone(),
+        directory: Box::new(move || {
+            let known = known.as_ref().map(|known| known.borrow().clone());
+            Arc::new(nodes(&shown.now(), known.as_deref()))
         }),
     });
     let mut watchdog = Watchdog::new(Notifier::from_environment());
@@ -100,10 +102,56 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             news,
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
+            reload: reload::Reload {
+                file: args.config.clone(),
+                running: running.clone(),
+                notifier: watchdog.notifier.clone(),
+            },
         },
     )?;
     watchdog.notifier.ready();
-    let mut reporter = Reporter::new(&watchdog);
+    age_flows(
+        &mut agent,
+        &pauses,
+        &watchdog,
+        &Followed {
+            observed: observed.as_ref().map(|seen| seen.directory.clone()),
+            running,
+            leases,
+        },
+        Given {
+            nodes: directory,
+            config: at_start,
+        },
+    );
+    watchdog.stopping();
+    tracing::info!("agent stopped; the switch goes on");
+    Ok(())
+}
+
+/// The changes that the agent follows.
+struct Followed {
+    /// The nodes that etcd knows.
+    observed: Option<watch::Receiver<Arc<Directory>>>,
+    running: Arc<Running>,
+    leases: Arc<Leases>,
+}
+
+/// The nodes and the configuration that the switch has been given.
+struct Given {
+    nodes: Directory,
+    config: Arc<Config>,
+}
+
+/// Ages flows, and gives the switch new nodes, until the process ends.
+fn age_flows(
+    agent: &mut Agent<'_>,
+    pauses: &Pauses,
+    watchdog: &Watchdog,
+    followed: &Followed,
+    mut given: Given,
+) {
+    let mut reporter = Reporter::new(watchdog);
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause, || reporter.turn()) {
             tracing::warn!(%error, "cannot age flows; trying again");
@@ -111,32 +159,43 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
-        let Some(observed) = &observed else { continue };
-        let now = observed.directory.borrow().clone();
-        if *now != directory {
-            if !update_tables(&mut agent, &config, settings, &now) {
-                std::thread::sleep(RETRY);
-                pauses.pause.store(true, Ordering::Relaxed);
-                continue;
-            }
-            directory = (*now).clone();
-            tracing::info!(nodes = directory.iter().count(), "the nodes have changed");
-            leases.set_nodes(addresses(&directory));
+        let known = followed.observed.as_ref().map(|seen| seen.borrow().clone());
+        let config = followed.running.now();
+        let now = nodes(&config, known.as_deref());
+        if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
+            continue;
         }
+        if !update_tables(agent, &config, &now) {
+            std::thread::sleep(RETRY);
+            pauses.pause.store(true, Ordering::Relaxed);
+            continue;
+        }
+        given = Given { nodes: now, config };
+        tracing::info!(
+            nodes = given.nodes.iter().count(),
+            "the switch has the present nodes"
+        );
+        followed.leases.set_nodes(addresses(&given.nodes));
     }
-    watchdog.stopping();
-    tracing::info!("agent stopped; the switch goes on");
-    Ok(())
+}
+
+/// The nodes of the file, and those that etcd knows.
+fn nodes(config: &Config, known: Option<&Directory>) -> Directory {
+    let of_file = Directory::of(config);
+    match known {
+        Some(known) => of_file.joined_by(known),
+        None => of_file,
+    }
 }
 
 /// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
-fn update_tables(
-    agent: &mut Agent<'_>,
-    config: &Config,
-    settings: &prism_config::Switch,
-    directory: &Directory,
-) -> bool {
-    let updated = switch_config(config, settings, directory)
+fn update_tables(agent: &mut Agent<'_>, config: &Config, directory: &Directory) -> bool {
+    let settings = config
+        .switch
+        .as_ref()
+        .context("there is no section [switch]");
+    let updated = settings
+        .and_then(|settings| switch_config(config, settings, directory))
         .and_then(|tables| Ok(agent.update_tables(&tables)?));
     if let Err(error) = &updated {
         tracing::error!(
@@ -239,6 +298,7 @@ struct Beside {
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
+    reload: reload::Reload,
 }
 
 /// Starts the thread that grants leases, and waits for a signal and for news.
@@ -255,6 +315,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
         news,
         admin,
         beat,
+        reload,
     } = beside;
     std::thread::Builder::new()
         .name("leases".into())
@@ -264,8 +325,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let signals = (
                     signal(SignalKind::terminate()),
                     signal(SignalKind::interrupt()),
+                    signal(SignalKind::hangup()),
                 );
-                let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
                 let show_pages = async {
@@ -278,6 +340,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
+                    () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
                     () = supervise("leases", async || grant(control, leases.clone()).await) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::{Config, Running};
 use prism_gateway::{Gateway, Parts, Shared};
-use prism_handoff::{Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
+use prism_handoff::{ClientLimits, Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
 use prism_http::{Limits, ResponseHead};
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -40,8 +40,7 @@ fn endpoint_config(service: SocketAddr) -> EndpointConfig {
         method: Method::Freeze,
         carry_window: false,
         tls: None,
-        max_connections: 10,
-        newcomers: NewcomerLimits::default(),
+        clients: Arc::new(ClientLimits::new(10, NewcomerLimits::default())),
         transit: None,
     }
 }
@@ -63,7 +62,7 @@ fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
         };
         let parts = Parts {
             requests: Arc::<Requests>::default(),
-            config: Arc::new(Config::default()),
+            config: Arc::new(Running::new(Config::default())),
             process,
             counters: given,
             link: Arc::new(Link::new(0)),

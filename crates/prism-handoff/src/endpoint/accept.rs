@@ -114,7 +114,7 @@ impl Shared {
     /// Makes room for one more client: the oldest newcomer may have to give way.
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
         let (counters, clients) = (&self.counters, &self.process.clients);
-        let limits = self.config.newcomers;
+        let limits = self.config.clients.newcomers();
         let bounds = Bounds {
             per_address: limits.per_address,
             in_all: usize::MAX,

@@ -7,8 +7,8 @@ use prism_proto::export::Method;
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::ServerConfig;
 
+use crate::client_limits::ClientLimits;
 use crate::control::SwitchAddress;
-use crate::newcomers::NewcomerLimits;
 use crate::pki::Identity;
 
 /// The configuration of an endpoint.
@@ -41,10 +41,8 @@ pub struct EndpointConfig {
     pub carry_window: bool,
     /// The service over TLS. Default none.
     pub tls: Option<TlsService>,
-    /// The largest number of client connections of the process. Default 100,000.
-    pub max_connections: u64,
-    /// Bounds on client connections without an admitted request.
-    pub newcomers: NewcomerLimits,
+    /// Bounds on client connections.
+    pub clients: Arc<ClientLimits>,
     /// Decides about connections that come back to this node, before they are restored. Default
     /// none.
     pub transit: Option<Transit>,
@@ -73,8 +71,7 @@ impl EndpointConfig {
             method: Method::Freeze,
             carry_window: true,
             tls: None,
-            max_connections: 100_000,
-            newcomers: NewcomerLimits::default(),
+            clients: Arc::default(),
             transit: None,
         })
     }

@@ -196,7 +196,7 @@ impl Shared {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.counters.connections_open.read() < self.config.max_connections
+        self.counters.connections_open.read() < self.config.clients.connections()
     }
 
     /// The state of a new connection, which counts as open from now on.

@@ -1,5 +1,8 @@
 //! Hand-offs between two nodes behind a switch, as root.
 
+use std::sync::Arc;
+
+use prism_handoff::{ClientLimits, NewcomerLimits};
 use prism_proto::node::MAX_MOVES;
 
 use crate::app::{BULK, Client, Node, eventually, run, with_nodes};
@@ -61,7 +64,7 @@ fn a_connection_that_the_target_refuses_stays_with_its_source() {
         "refused",
         |name, config| {
             if name == "right" {
-                config.max_connections = 0;
+                config.clients = Arc::new(ClientLimits::new(0, NewcomerLimits::default()));
             }
         },
         |nodes| {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{
-    Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, Peer, PeerError, Process,
-    RelayStream,
+    ClientLimits, Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, NewcomerLimits,
+    Peer, PeerError, Process, RelayStream,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -198,7 +198,7 @@ fn a_client_beyond_the_limit_is_closed_unless_a_newcomer_gives_way() {
     run(async {
         let process = Arc::<Process>::default();
         let mut config = cluster.config("near", cluster.pki.path());
-        config.max_connections = 1;
+        config.clients = Arc::new(ClientLimits::new(1, NewcomerLimits::default()));
         let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
         let mut first = cluster.client().await;
         let mut newcomer = next_client(&mut near).await;

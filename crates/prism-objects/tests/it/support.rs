@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prism_config::{Config, Credential, Role};
+use prism_config::{Config, Credential, Role, Running};
 use prism_http::{BodyReader, Exchange, Headers, Limits, RequestHead, ResponseHead};
 use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
@@ -100,9 +100,10 @@ impl Server {
         let store = Store::open(dir.path(), settings).unwrap();
         let users = [key(ADMIN, None)];
         let cluster = Cluster::of_users(&config, &users).unwrap();
-        let config = Arc::new(config);
         let shared = Arc::new(Shared::new(&config, &users, Arc::new(Link::new(0))));
-        let node = Arc::new(Node::new(config, name, cluster, Some(store)).unwrap());
+        let node = Arc::new(
+            Node::new(Arc::new(Running::new(config)), name, cluster, Some(store)).unwrap(),
+        );
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -107,34 +107,10 @@ fn as_us(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::About;
+    use crate::access_log::tests::request;
 
     #[test]
     fn a_line_is_json_with_escaped_texts_and_only_the_known_facts() {
-        let request = |key, access_key, version| Answered {
-            about: About {
-                is_administrative: false,
-                operation: "GetObject",
-                access_key,
-                bucket: Some("photos"),
-                key: Some(key),
-                version,
-            },
-            id: 0x12ab,
-            trace_id: Some([1; 16]),
-            client: ([192, 0, 2, 1], 4000).into(),
-            status: 404,
-            error: Some("NoSuchKey"),
-            bytes_in: 0,
-            bytes_out: 7,
-            first_byte: None,
-            total: Duration::from_micros(9),
-            frontend: "fe0",
-            backend: "be0",
-            is_relayed: false,
-            hand_offs: 1,
-            is_tls: true,
-        };
         let mut maker = LineMaker::default();
         let mut line = |key, access_key, version, after: Duration| {
             let line = maker.line(&request(key, access_key, version), UNIX_EPOCH + after);

@@ -6,28 +6,41 @@ use std::io;
 
 use prism_handoff::supervise::supervise;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
-use super::reload::reload;
+use super::reload::reload_by_signal;
 use super::server::Server;
 use crate::notify::Notifier;
 
 /// The arrivals of SIGHUP, one for each kind of file.
 pub(super) struct HangUps {
-    https: Signal,
-    users: Signal,
-    identity: Signal,
+    https: Again,
+    users: Again,
+    identity: Again,
     config: Signal,
     manager: Signal,
 }
 
+/// The arrivals of SIGHUP, and of the question on the admin socket that has the same meaning.
+struct Again {
+    hang_up: Signal,
+    asked: watch::Receiver<()>,
+}
+
 impl HangUps {
     /// From now on SIGHUP does not end the process.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(server: &Server) -> io::Result<Self> {
         let hang_up = || signal(SignalKind::hangup());
+        let again = || {
+            io::Result::Ok(Again {
+                hang_up: hang_up()?,
+                asked: server.asked.subscribe(),
+            })
+        };
         Ok(Self {
-            https: hang_up()?,
-            users: hang_up()?,
-            identity: hang_up()?,
+            https: again()?,
+            users: again()?,
+            identity: again()?,
             config: hang_up()?,
             manager: hang_up()?,
         })
@@ -45,7 +58,9 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
     } = hang_ups;
     let node = &server.node;
     let https = supervise("certificates", async || match &server.https {
-        Some(https) => https.keep_current(async || arrival(for_https).await).await,
+        Some(https) => {
+            https.keep_current(async || arrival(for_https).await).await;
+        }
         None => std::future::pending().await,
     });
     let users = supervise("users", async || {
@@ -70,24 +85,33 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
 }
 
 /// Returns when SIGHUP arrives.
-async fn arrival(hang_up: &mut Signal) {
+async fn hung_up(hang_up: &mut Signal) {
     if hang_up.recv().await.is_none() {
         std::future::pending().await
+    }
+}
+
+/// Returns when SIGHUP arrives, or the admin socket is asked to reload.
+async fn arrival(again: &mut Again) {
+    tokio::select! {
+        () = hung_up(&mut again.hang_up) => {}
+        // The sender lives as long as the server.
+        _ = again.asked.changed() => {}
     }
 }
 
 /// Reads the configuration again on SIGHUP. Never returns.
 async fn reload_config(server: &Server, hang_up: &mut Signal) {
     loop {
-        arrival(hang_up).await;
-        reload(server);
+        hung_up(hang_up).await;
+        reload_by_signal(server);
     }
 }
 
 /// Tells the service manager of each SIGHUP, and when all has been read again. Never returns.
 async fn announce_reloads(notifier: &Notifier, hang_up: &mut Signal) {
     loop {
-        arrival(hang_up).await;
+        hung_up(hang_up).await;
         notifier.reloading();
         // The others that wait for the signal are parts of the same task, and take it without
         // waiting. So all of them have taken it before this part of the task goes on.

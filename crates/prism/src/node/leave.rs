@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Ends a node within its drain time.
 pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
-    let (begun, limit) = (Instant::now(), node.config.limits.drain_timeout());
+    let (begun, limit) = (Instant::now(), node.config.now().limits.drain_timeout());
     node.orders.enter(Stage::Leaving);
     let leaving = async {
         while farewells.told.recv().await.is_some() {}

@@ -210,7 +210,11 @@ fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
     let help = "Bytes of objects and parts.";
     gauge("store_used_bytes", help, store.bytes_used());
     let help = "The most bytes of objects and parts; 0 without a limit.";
-    gauge("store_quota_bytes", help, node.config.store.quota_bytes);
+    gauge(
+        "store_quota_bytes",
+        help,
+        node.config.now().store.quota_bytes,
+    );
     let help = "Free bytes of the file system beyond those that writes leave.";
     gauge("store_free_bytes", help, free_bytes(node));
     let open_changes = store.open_changes().older_than(Duration::ZERO, None);
@@ -220,8 +224,9 @@ fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
 
 /// The free bytes that writes may use; 0 if they cannot be read.
 pub(super) fn free_bytes(node: &Node) -> u64 {
-    let settings = node.config.node(&node.name);
+    let config = node.config.now();
+    let settings = config.node(&node.name);
     let free = settings.and_then(|settings| rustix::fs::statvfs(&settings.store).ok());
     let free = free.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
-    free.saturating_sub(node.config.store.reserve_bytes)
+    free.saturating_sub(config.store.reserve_bytes)
 }

@@ -50,7 +50,7 @@ fn page(server: &Server, path: &str) -> Option<Page> {
         },
         "/counters" => Page::json(&admin::counters(server)),
         "/debug/connections" => Page::json(&connections(server)),
-        path => return asset(path, &store_urls(&server.node.config)),
+        path => return asset(path, &store_urls(&server.node.config.now())),
     })
 }
 

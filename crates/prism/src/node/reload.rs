@@ -1,24 +1,198 @@
-//! Changes of the configuration of a node that runs.
+//! A reload: a node reads its configuration file again, and acts by the fields that apply at run
+//! time. All other fields keep their values until a restart.
+//!
+//! Not here: which fields these are (`prism-config`).
 
-use prism_config::Config;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::server::{Server, access_log_to};
+use prism_config::{Change, Config, Effect, Reader};
+use prism_service::{Action, Actor};
+use serde_json::{Value, json};
+
+use super::server::{Server, access_log_to, newcomers, quota};
+
+/// The outcome of a reload.
+#[derive(Debug, Default)]
+pub(super) struct Reloaded {
+    /// The changes that the node acts by.
+    now: Vec<Change>,
+    /// The changes that need a restart of this node.
+    restart: Vec<Change>,
+    /// The changes of fields that only other processes use.
+    elsewhere: Vec<Change>,
+    /// The reasons why changes were not made.
+    faults: Vec<String>,
+}
 
 /// Reads the configuration file again, and opens the access log again. A file with faults changes
 /// nothing.
-pub(super) fn reload(server: &Server) {
-    let log = &server.requests.log;
-    let config = server.file.as_deref().map(Config::load).transpose();
-    let opened = match &config {
-        Ok(Some(config)) => log.turn_to(&access_log_to(config)),
-        Ok(None) | Err(_) => log.reopen(),
-    };
-    if let Err(error) = config {
-        let fault = error.in_one_line();
-        let file = server.file.as_deref().unwrap_or("".as_ref()).display();
-        tracing::warn!(%file, fault, "the configuration stays as it was: its file has a fault");
+pub(super) fn reload(server: &Server) -> Reloaded {
+    // The followers of certificates, keys and users look again.
+    server.asked.send_replace(());
+    let done = reload_config(server);
+    done.log(server.file.as_deref());
+    done
+}
+
+/// The same after a signal, which the followers of other files have got themselves.
+pub(super) fn reload_by_signal(server: &Server) {
+    let done = reload_config(server);
+    done.log(server.file.as_deref());
+    if !done.is_empty() {
+        server.requests.audit.record(&Action {
+            actor: Actor::Signal { signal: "SIGHUP" },
+            at: &server.node.name,
+            action: "reload",
+            subject: None,
+            outcome: &done.outcome(),
+        });
     }
-    if let Err(error) = opened {
-        tracing::warn!(%error, "cannot open the access log; it stays as it was");
+}
+
+fn reload_config(server: &Server) -> Reloaded {
+    let read = match &server.file {
+        Some(file) => Config::load(file).map(|new| sorted(server, &new).map(|done| (done, new))),
+        None => Ok(Ok((
+            Reloaded::default(),
+            (*server.node.config.now()).clone(),
+        ))),
+    };
+    match read.and_then(|sorted| sorted) {
+        Ok((mut done, new)) => {
+            done.apply(server, &new);
+            done
+        }
+        Err(error) => {
+            let mut faults = vec![error.in_one_line()];
+            // Its file may have been renamed.
+            faults.extend(server.requests.log.reopen().err().map(access_log_fault));
+            Reloaded {
+                faults,
+                ..Reloaded::default()
+            }
+        }
+    }
+}
+
+/// The changes to `new`, by their effect at this node. Fails if those that apply now do not fit
+/// the fields that stay.
+fn sorted(server: &Server, new: &Config) -> Result<Reloaded, prism_config::ConfigError> {
+    let (present, this) = (server.node.config.now(), Reader::Node(&server.node.name));
+    let mut done = Reloaded::default();
+    for change in present.changes_to(new) {
+        let place = match change.effect_at(this) {
+            Effect::Reload => &mut done.now,
+            Effect::Restart => &mut done.restart,
+            Effect::Never => &mut done.elsewhere,
+        };
+        place.push(change);
+    }
+    present.with_changes(&done.now, new)?;
+    Ok(done)
+}
+
+impl Reloaded {
+    /// Makes the changes that apply now. One that fails becomes a fault.
+    fn apply(&mut self, server: &Server, new: &Config) {
+        let reopened = self.now.iter().all(|change| change.field() != "log.access");
+        let reopened = reopened.then(|| server.requests.log.reopen().err());
+        self.faults.extend(reopened.flatten().map(access_log_fault));
+        let faults = &mut self.faults;
+        self.now.retain(|change| match act(server, new, change) {
+            Ok(()) => true,
+            Err(error) => {
+                faults.push(format!("{}: {error:#}", change.field()));
+                false
+            }
+        });
+        match server.node.config.now().with_changes(&self.now, new) {
+            Ok(config) => {
+                server.node.config.replace(config);
+                spread(server);
+            }
+            Err(error) => self.faults.push(error.in_one_line()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.now.is_empty() && self.restart.is_empty() && self.faults.is_empty()
+    }
+
+    fn outcome(&self) -> String {
+        match self.faults.as_slice() {
+            [] => "done".into(),
+            faults => faults.join("; "),
+        }
+    }
+
+    fn log(&self, file: Option<&Path>) {
+        for change in &self.now {
+            tracing::info!(%change, "the configuration has changed");
+        }
+        for change in &self.restart {
+            tracing::warn!(%change, "a change of the configuration needs a restart");
+        }
+        let file = file.unwrap_or(Path::new("")).display();
+        for fault in &self.faults {
+            tracing::warn!(%file, fault, "a fault of the configuration; the old one stays");
+        }
+    }
+
+    /// The outcome in JSON, for the node of this name.
+    pub(super) fn document(&self, node: &str) -> Value {
+        let shown = |changes: &[Change]| -> Vec<Value> {
+            let all = changes.iter();
+            all.map(
+                |change| json!({ "field": change.field(), "old": change.old, "new": change.new }),
+            )
+            .collect()
+        };
+        let mut document = json!({
+            "node": node,
+            "now": shown(&self.now),
+            "restart": shown(&self.restart),
+            "elsewhere": shown(&self.elsewhere),
+            "faults": self.faults,
+        });
+        if let (false, Some(fields)) = (self.faults.is_empty(), document.as_object_mut()) {
+            fields.insert("error".into(), self.outcome().into());
+        }
+        document
+    }
+}
+
+fn access_log_fault(error: std::io::Error) -> String {
+    format!("cannot open the access log again; lines go to the old file: {error}")
+}
+
+/// Acts by a change that may fail.
+fn act(server: &Server, new: &Config, change: &Change) -> anyhow::Result<()> {
+    match change.field().as_str() {
+        "log.access" => Ok(server.requests.log.turn_to(&access_log_to(new))?),
+        "log.audit" => Ok(server.requests.audit.turn_to(&new.log.audit)?),
+        "log.level" => crate::log::set_level(&new.log.level),
+        _ => Ok(()),
+    }
+}
+
+/// Gives the parts of the node the present configuration. Other parts look at it themselves.
+fn spread(server: &Server) {
+    let (node, config) = (&server.node, server.node.config.now());
+    if let Some(settings) = config.node(&node.name) {
+        server.link.set_mbit_s(settings.link_mbit_s);
+    }
+    server.gateway.reconfigure();
+    server.objects.reconfigure(&config);
+    let connections = config.limits.connections.into();
+    server.clients.set(connections, newcomers(&config));
+    if let Some(store) = &node.store {
+        let recheck = Duration::from_secs(config.store.recheck_s.into());
+        store.set_bounds(config.store.reserve_bytes, quota(&config), recheck);
+    }
+    node.scrub.look_again();
+    if let Some(sampling) = &server.sampling {
+        sampling.store(config.trace.sample_per_million, Ordering::Relaxed);
     }
 }

@@ -128,12 +128,12 @@ fn attend(
         .build()?;
     runtime.block_on(async {
         let node = &server.node;
-        let path = node.config.admin_socket(&node.name);
+        let path = node.config.now().admin_socket(&node.name);
         let admin = admin::Admin::bind(&path)
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_ups = HangUps::new()?;
+        let mut hang_ups = HangUps::new(server)?;
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
         let accepting = async {

@@ -2,20 +2,23 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_config::{Config, CongestionWindow, HandOffMethod, Peers};
+use prism_config::{Config, CongestionWindow, HandOffMethod, Peers, Running};
 use prism_gateway::{Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
-use prism_handoff::{EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit};
+use prism_handoff::{
+    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit,
+};
 use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_proto::control::ControlKey;
 use prism_replicas::Node;
 use prism_service::{AccessLog, AccessLogTo, AuditLog, Link, Requests};
 use prism_store::Store;
+use tokio::sync::watch;
 
 use super::spans;
 use crate::check;
@@ -33,6 +36,12 @@ pub(crate) struct Server {
     pub(crate) identity: Option<Identity>,
     /// The requests that it has answered.
     pub(crate) requests: Arc<Requests>,
+    pub(super) link: Arc<Link>,
+    pub(super) clients: Arc<ClientLimits>,
+    /// The number of requests of a million that begin a trace; `None` without a collector.
+    pub(super) sampling: Option<Arc<AtomicU32>>,
+    /// Tells of reloads that were asked for on the admin socket.
+    pub(super) asked: watch::Sender<()>,
     /// The file of its configuration; `None` if the command line is the configuration.
     pub(super) file: Option<PathBuf>,
     /// Whether every worker accepts connections.
@@ -50,15 +59,18 @@ impl Server {
         store: Option<Store>,
         file: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
-        let config = Arc::new(config);
         let settings = check::node(&config, name)?;
+        let running = Arc::new(Running::new(config.clone()));
         let https = Https::load(&config, settings)?;
         let identity = identity(&config.peers, name)?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
-        let node = Arc::new(Node::new(config.clone(), name, cluster, store)?);
+        let node = Arc::new(Node::new(running.clone(), name, cluster, store)?);
         let receivers = spans::receivers(&config, settings)?;
+        let sampling = receivers
+            .as_ref()
+            .map(|receivers| receivers.sampling.clone());
         if let Some(receivers) = &receivers {
             node.process.trace.observe(receivers.hand_offs.clone());
         }
@@ -67,11 +79,11 @@ impl Server {
         let requests = Arc::new(Requests::new(access, audit, spans));
         let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
         let parts = Parts {
-            config: config.clone(),
+            config: running,
             process: node.process.clone(),
             counters: node.counters.clone(),
             requests: requests.clone(),
-            link,
+            link: link.clone(),
             orders: node.orders.clone(),
             neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
         };
@@ -82,6 +94,13 @@ impl Server {
             https,
             identity,
             requests,
+            link,
+            clients: Arc::new(ClientLimits::new(
+                config.limits.connections.into(),
+                newcomers(&config),
+            )),
+            sampling,
+            asked: watch::Sender::new(()),
             file,
             accepts: AtomicBool::new(false),
             started: Instant::now(),
@@ -94,14 +113,14 @@ impl Server {
         self.identity.is_none()
     }
 
-    pub(crate) fn settings(&self) -> anyhow::Result<&prism_config::Node> {
-        check::node(&self.node.config, &self.node.name)
+    pub(crate) fn settings(&self) -> anyhow::Result<prism_config::Node> {
+        check::node(&self.node.config.now(), &self.node.name).cloned()
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
-        let (node, config) = (&self.node, &self.node.config);
-        let (service, limits) = (&config.service, &config.limits);
+        let (node, config) = (&self.node, &*self.node.config.now());
+        let service = &config.service;
         let switch = config.switch.as_ref().map(|switch| {
             anyhow::Ok(SwitchAddress {
                 control: switch.control.into(),
@@ -125,11 +144,7 @@ impl Server {
             },
             carry_window: service.congestion_window == CongestionWindow::Carry,
             tls: self.https.as_ref().map(|https| https.service.clone()),
-            max_connections: limits.connections.into(),
-            newcomers: NewcomerLimits {
-                per_address: limits.unauthenticated_per_address,
-                timeout: limits.unauthenticated_timeout(),
-            },
+            clients: self.clients.clone(),
             transit: Some(self.transit()),
         })
     }
@@ -154,6 +169,19 @@ fn identity(peers: &Peers, name: &str) -> anyhow::Result<Option<Identity>> {
     );
     let identity = identity.context("this node's certificate (`prism pki` makes them)")?;
     Ok(Some(identity))
+}
+
+/// The bounds on newcomers.
+pub(super) fn newcomers(config: &Config) -> NewcomerLimits {
+    NewcomerLimits {
+        per_address: config.limits.unauthenticated_per_address,
+        timeout: config.limits.unauthenticated_timeout(),
+    }
+}
+
+/// The quota of a store.
+pub(super) fn quota(config: &Config) -> Option<u64> {
+    Some(config.store.quota_bytes).filter(|bytes| *bytes > 0)
 }
 
 /// The place of the access log.
@@ -212,7 +240,7 @@ pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<S
             prism_config::Durability::None => prism_store::Durability::None,
         },
         node: node.name.clone(),
-        quota_bytes: Some(config.store.quota_bytes).filter(|bytes| *bytes > 0),
+        quota_bytes: quota(config),
         reserve_bytes: config.store.reserve_bytes,
         recheck: Duration::from_secs(config.store.recheck_s.into()),
         ..prism_store::Config::default()

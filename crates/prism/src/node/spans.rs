@@ -6,6 +6,7 @@
 mod otlp;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use prism_config::{Config, Node, Trace};
 use prism_handoff::trace::Observer;
@@ -17,6 +18,8 @@ pub(super) struct Receivers {
     pub(super) requests: Arc<dyn Spans>,
     /// The receiver of hand-offs.
     pub(super) hand_offs: Arc<dyn Observer>,
+    /// The number of requests of a million that begin a trace.
+    pub(super) sampling: Arc<AtomicU32>,
 }
 
 /// The fault of a configuration that wants spans to be sent by a program that cannot.
@@ -45,6 +48,7 @@ pub(super) fn receivers(config: &Config, node: &Node) -> anyhow::Result<Option<R
 fn start(config: &Config, node: &Node) -> anyhow::Result<Receivers> {
     let exporter = Arc::new(otlp::Exporter::start(config, node)?);
     Ok(Receivers {
+        sampling: exporter.sampling(),
         requests: exporter.clone(),
         hand_offs: exporter,
     })

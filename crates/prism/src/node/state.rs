@@ -18,11 +18,11 @@ use crate::observe::fetch;
 
 /// The state of the cluster of a node.
 pub(super) async fn state(server: &Server) -> Value {
-    let node = &server.node;
+    let (node, config) = (&server.node, server.node.config.now());
     let (figures, cluster, switch) = tokio::join!(
         node.replication.figures(),
         node.replication.survey(),
-        switch(&node.config)
+        switch(&config)
     );
     let directory = node.cluster.directory.borrow().clone();
     let nodes = figures.unwrap_or_default().into_iter().map(|known| {
@@ -34,7 +34,7 @@ pub(super) async fn state(server: &Server) -> Value {
         "name": node.name,
         "version": env!("PRISM_VERSION"),
         "time_ms": as_ms(SystemTime::now()),
-        "store_urls": store_urls(&node.config),
+        "store_urls": store_urls(&config),
         "nodes": nodes.collect::<Vec<_>>(),
         "cluster": cluster,
         "switch": switch,
@@ -184,7 +184,7 @@ fn store(server: &Server) -> Value {
     let open_changes = store.open_changes().older_than(Duration::ZERO, None);
     json!({
         "used_bytes": store.bytes_used(),
-        "quota_bytes": node.config.store.quota_bytes,
+        "quota_bytes": node.config.now().store.quota_bytes,
         "free_bytes": free_bytes(node),
         "corrupt_reads": store.integrity().corrupt_reads(),
         "scrub_faults": node.scrub.totals().faults,

@@ -53,7 +53,7 @@ pub(super) fn run(
         let _ = bound.send(()).await;
         drop(bound);
         let handle = endpoint.handle();
-        let stall_timeout = node.config.limits.stall_timeout();
+        let stall_timeout = node.config.now().limits.stall_timeout();
         let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
         let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
         let objects = Objects::new(server.objects.clone(), replicator.clone());

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -50,7 +50,7 @@ pub(super) struct Exporter {
     processor: BatchSpanProcessor,
     queue: Arc<Queue>,
     scope: InstrumentationScope,
-    sample_per_million: u32,
+    sample_per_million: Arc<AtomicU32>,
 }
 
 /// The number of spans that wait, and the outcomes of others.
@@ -96,8 +96,13 @@ impl Exporter {
             processor,
             queue,
             scope: InstrumentationScope::builder("prism").build(),
-            sample_per_million: config.trace.sample_per_million,
+            sample_per_million: Arc::new(AtomicU32::new(config.trace.sample_per_million)),
         })
+    }
+
+    /// The number of requests of a million that begin a trace.
+    pub(super) fn sampling(&self) -> Arc<AtomicU32> {
+        self.sample_per_million.clone()
     }
 
     /// Queues a span, if there is room.
@@ -165,7 +170,7 @@ impl Drop for Exporter {
 
 impl Spans for Exporter {
     fn samples(&self) -> bool {
-        fastrand::u32(..ALL_PER_MILLION) < self.sample_per_million
+        fastrand::u32(..ALL_PER_MILLION) < self.sample_per_million.load(Ordering::Relaxed)
     }
 
     fn add(&self, request: &RequestSpan<'_>) {

@@ -1,0 +1,272 @@
+//! The changes from one configuration to another, and when each takes effect.
+//!
+//! The fields are those that serde writes. [`RULES`] alone says which of them apply while a
+//! process runs. A value is a number, a word or a path: the file has no secrets.
+
+use std::fmt;
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::load::ConfigError;
+use crate::model::Config;
+
+/// The moment at which a process acts by a changed field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// At its next reload.
+    Reload,
+    /// After its restart.
+    Restart,
+    /// Never: the process does not use the field.
+    Never,
+}
+
+/// A process that reads the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader<'n> {
+    /// The node with this name.
+    Node(&'n str),
+    /// The agent of the switch.
+    Switch,
+}
+
+use Effect::{Never, Reload, Restart};
+
+/// When fields take effect: at nodes, and at the agent of the switch. `*` stands for one part of a
+/// name. The first rule that fits counts; a field without a rule needs a restart of both.
+const RULES: &[(&str, Effect, Effect)] = &[
+    ("cluster.region", Restart, Never),
+    ("cluster.replicas", Restart, Never),
+    ("cluster.min_replicas", Restart, Never),
+    ("service.hand_off", Reload, Never),
+    ("service.hand_off_method", Restart, Never),
+    ("service.congestion_window", Restart, Never),
+    ("service.relay_up_to", Reload, Never),
+    ("service.urls", Reload, Never),
+    ("service.cors_origins", Reload, Never),
+    ("service.tls.port", Restart, Restart),
+    ("service.tls.redirect_http", Reload, Never),
+    ("service.tls.*", Restart, Never),
+    ("switch.pin_dir", Never, Restart),
+    ("switch.interfaces", Never, Restart),
+    ("switch.mode", Never, Restart),
+    ("switch.max_flows", Never, Restart),
+    ("switch.idle_timeout_s", Never, Restart),
+    ("node.*", Restart, Reload),
+    ("node.*.address", Restart, Reload),
+    ("node.*.roles", Restart, Reload),
+    ("node.*.link_mbit_s", Reload, Never),
+    ("node.*.*", Restart, Never),
+    ("peers.*", Restart, Never),
+    ("store.*", Reload, Never),
+    ("limits.head_bytes", Restart, Never),
+    ("limits.max_object_bytes", Restart, Never),
+    ("limits.*", Reload, Never),
+    ("s3.anonymous", Reload, Never),
+    ("s3.*", Restart, Never),
+    ("log.level", Reload, Reload),
+    ("log.access", Reload, Never),
+    ("log.audit", Reload, Never),
+    ("trace.sample_per_million", Reload, Never),
+    ("trace.otlp", Restart, Never),
+    ("admin.listen", Restart, Never),
+    ("admin.scrapers", Never, Reload),
+    ("admin.socket_dir", Restart, Never),
+];
+
+const QUOTA: &str = "store.quota_bytes";
+
+/// Fields of a node that concern every process. The others concern this node alone.
+const OF_ALL: [&str; 2] = ["address", "roles"];
+
+/// A changed field.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    path: Vec<String>,
+    /// Its value in the old configuration, in TOML; `None` if it has none.
+    pub old: Option<String>,
+    /// Its value in the new configuration.
+    pub new: Option<String>,
+    at_nodes: Effect,
+    at_switch: Effect,
+}
+
+impl Change {
+    fn new(path: &[String], old: Option<&Value>, new: Option<&Value>) -> Self {
+        let (mut at_nodes, at_switch) = effects(path);
+        // A store without a quota has not counted its small objects.
+        if path.join(".") == QUOTA && old == Some(&Value::Integer(0)) {
+            at_nodes = Restart;
+        }
+        Self {
+            path: path.to_vec(),
+            old: old.map(Value::to_string),
+            new: new.map(Value::to_string),
+            at_nodes,
+            at_switch,
+        }
+    }
+
+    /// The name of the field, such as `limits.idle_timeout_s` or `node.be0.workers`.
+    pub fn field(&self) -> String {
+        self.path.join(".")
+    }
+
+    /// When the field takes effect at a process.
+    pub fn effect_at(&self, reader: Reader<'_>) -> Effect {
+        match (reader, self.only_node()) {
+            (Reader::Switch, _) => self.at_switch,
+            (Reader::Node(name), Some(only)) if name != only => Never,
+            (Reader::Node(_), _) => self.at_nodes,
+        }
+    }
+
+    /// The node that alone uses the field, if it is such a field.
+    fn only_node(&self) -> Option<&str> {
+        match self.path.as_slice() {
+            [section, name, field] if section == "node" && !OF_ALL.contains(&field.as_str()) => {
+                Some(name)
+            }
+            _ => None,
+        }
+    }
+
+    /// The processes at which the field takes effect in this way; empty for none.
+    fn readers(&self, effect: Effect) -> String {
+        let nodes = self.only_node().unwrap_or("the nodes");
+        let both = [(self.at_nodes, nodes), (self.at_switch, "the switch agent")];
+        let named = both.iter().filter(|(at, _)| *at == effect);
+        named
+            .map(|(_, name)| *name)
+            .collect::<Vec<_>>()
+            .join(" and ")
+    }
+
+    /// When the field takes effect, at which processes.
+    pub fn effect(&self) -> String {
+        let (reload, restart) = (self.readers(Reload), self.readers(Restart));
+        let reload = (!reload.is_empty()).then(|| format!("reload of {reload}"));
+        let restart = (!restart.is_empty()).then(|| format!("restart of {restart}"));
+        reload
+            .into_iter()
+            .chain(restart)
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
+        let (old, new) = (shown(&self.old), shown(&self.new));
+        write!(f, "{}: {old} -> {new}", self.field())
+    }
+}
+
+/// When the field at `path` takes effect at nodes, and at the agent of the switch.
+fn effects(path: &[String]) -> (Effect, Effect) {
+    let fits = |pattern: &str| {
+        let mut parts = pattern.split('.');
+        let fit = path
+            .iter()
+            .all(|part| parts.next().is_some_and(|p| p == "*" || p == part));
+        fit && parts.next().is_none()
+    };
+    let rule = RULES.iter().find(|(pattern, ..)| fits(pattern));
+    rule.map_or((Restart, Restart), |(_, nodes, switch)| (*nodes, *switch))
+}
+
+impl Config {
+    /// The changes that make this configuration the configuration `new`, by name.
+    pub fn changes_to(&self, new: &Self) -> Vec<Change> {
+        let (mut found, mut path) = (Vec::new(), Vec::new());
+        compare(&tree(self), &tree(new), &mut path, &mut found);
+        found
+    }
+
+    /// This configuration with `changes`, which lead to `new`.
+    ///
+    /// # Errors
+    /// The fields do not fit together without the other changes.
+    pub fn with_changes(&self, changes: &[Change], new: &Self) -> Result<Self, ConfigError> {
+        let (mut tree_of_both, source) = (tree(self), tree(new));
+        for Change { path, .. } in changes {
+            put(&mut tree_of_both, path, find(&source, path));
+        }
+        let order = self.nodes.iter().chain(&new.nodes).map(|node| &node.name);
+        let both =
+            from_tree(tree_of_both, order).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
+        match both.problems() {
+            problems if problems.is_empty() => Ok(both),
+            problems => Err(ConfigError::Invalid(problems)),
+        }
+    }
+}
+
+/// A configuration as a tree, with the nodes by name.
+fn tree(config: &Config) -> Table {
+    // A configuration is always a table: its tests write it to text.
+    let mut tree = Table::try_from(config).unwrap_or_default();
+    if let Some(Value::Array(nodes)) = tree.remove("node") {
+        let named = nodes.into_iter().filter_map(|node| {
+            let name = node.get("name")?.as_str()?.to_owned();
+            Some((name, node))
+        });
+        tree.insert("node".into(), Value::Table(named.collect()));
+    }
+    tree
+}
+
+/// The configuration of a tree. Its nodes have the order of these names.
+fn from_tree<'n>(
+    mut tree: Table,
+    order: impl Iterator<Item = &'n String>,
+) -> Result<Config, toml::de::Error> {
+    if let Some(Value::Table(mut nodes)) = tree.remove("node") {
+        let nodes = order.filter_map(|name| nodes.remove(name)).collect();
+        tree.insert("node".into(), Value::Array(nodes));
+    }
+    Config::deserialize(tree)
+}
+
+/// Adds the changes between two tables at `path`.
+fn compare(old: &Table, new: &Table, path: &mut Vec<String>, found: &mut Vec<Change>) {
+    let added = new.keys().filter(|key| !old.contains_key(*key));
+    for key in old.keys().chain(added) {
+        path.push(key.clone());
+        match (old.get(key), new.get(key)) {
+            (Some(Value::Table(old)), Some(Value::Table(new))) => compare(old, new, path, found),
+            (old, new) if old != new => found.push(Change::new(path, old, new)),
+            _ => {}
+        }
+        path.pop();
+    }
+}
+
+fn find<'t>(tree: &'t Table, path: &[String]) -> Option<&'t Value> {
+    let (last, parents) = path.split_last()?;
+    let parent = parents
+        .iter()
+        .try_fold(tree, |table, key| table.get(key)?.as_table());
+    parent?.get(last)
+}
+
+/// Gives the field at `path` this value, or none.
+fn put(tree: &mut Table, path: &[String], value: Option<&Value>) {
+    let Some((last, parents)) = path.split_last() else {
+        return;
+    };
+    let parent = parents
+        .iter()
+        .try_fold(tree, |table, key| table.get_mut(key)?.as_table_mut());
+    match (parent, value) {
+        (Some(parent), Some(value)) => drop(parent.insert(last.clone(), value.clone())),
+        (Some(parent), None) => drop(parent.remove(last)),
+        (None, _) => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

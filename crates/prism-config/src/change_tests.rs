@@ -1,0 +1,222 @@
+//! Every field is in one class, and the documents say which.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const FULL: &str = r#"
+[cluster]
+name = "demo"
+min_replicas = 1
+[cluster.etcd]
+endpoints = ["https://10.77.0.5:2379"]
+ca_file = "/etc/ca"
+cert_file = "/etc/cert"
+key_file = "/etc/key"
+[service]
+address = "10.77.0.1:80"
+[service.tls]
+ticket_secret_file = "/etc/tickets"
+[[service.tls.certificate]]
+file = "/etc/s3.crt"
+key_file = "/etc/s3.key"
+[switch]
+control = "10.77.0.2:7300"
+key_file = "/etc/switch.key"
+interfaces = ["eth0"]
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "/etc/prism"
+[s3]
+credentials_file = "/etc/users"
+[trace]
+otlp = "http://127.0.0.1:4318/v1/traces"
+"#;
+
+fn full() -> Config {
+    Config::from_toml(FULL).unwrap()
+}
+
+/// The paths of all fields of a configuration.
+fn leaves(table: &Table, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    for (key, value) in table {
+        path.push(key.clone());
+        match value {
+            Value::Table(inner) => leaves(inner, path, found),
+            _ => found.push(path.clone()),
+        }
+        path.pop();
+    }
+}
+
+fn all_leaves() -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    leaves(&tree(&full()), &mut Vec::new(), &mut found);
+    found
+}
+
+/// Another value of the same field, whether it makes sense or not.
+fn other(value: &Value) -> Value {
+    match value {
+        Value::Integer(number) => Value::Integer(number + 1),
+        Value::Boolean(is) => Value::Boolean(!is),
+        Value::Array(_) => Value::Array(vec!["other".into()]),
+        other => Value::String(format!("{other}x")),
+    }
+}
+
+#[test]
+fn each_changed_field_is_reported_alone_and_in_one_class() {
+    let old = tree(&full());
+    let leaves = all_leaves();
+    assert!(leaves.len() > 60, "{}", leaves.len());
+    for path in leaves {
+        let mut new = old.clone();
+        let changed = other(find(&old, &path).unwrap());
+        put(&mut new, &path, Some(&changed));
+        let mut found = Vec::new();
+        compare(&old, &new, &mut Vec::new(), &mut found);
+        let [change] = found.as_slice() else {
+            panic!("{path:?}: {found:?}");
+        };
+        assert_eq!(change.field(), path.join("."));
+        assert_eq!(change.new.as_deref(), Some(changed.to_string().as_str()));
+        assert!(
+            !change.effect().is_empty(),
+            "{change} has no effect anywhere"
+        );
+    }
+}
+
+#[test]
+fn each_rule_is_for_a_field_that_exists_and_is_reached() {
+    let mut reached: BTreeMap<&str, usize> = BTreeMap::new();
+    let node = vec!["node".to_owned(), "be0".to_owned()];
+    for path in all_leaves().into_iter().chain([node]) {
+        let fits = |pattern: &str| {
+            let parts: Vec<_> = pattern.split('.').collect();
+            let pairs = || parts.iter().zip(&path);
+            parts.len() == path.len() && pairs().all(|(p, part)| *p == "*" || p == part)
+        };
+        if let Some((pattern, ..)) = RULES.iter().find(|(pattern, ..)| fits(pattern)) {
+            *reached.entry(pattern).or_default() += 1;
+        }
+    }
+    for (pattern, ..) in RULES {
+        assert!(reached.contains_key(pattern), "{pattern} fits no field");
+    }
+}
+
+#[test]
+fn a_section_a_node_and_an_optional_field_come_and_go() {
+    let (with, mut without) = (full(), full());
+    without.cluster.etcd = None;
+    without.cluster.min_replicas = None;
+    without.nodes.pop();
+    let fields =
+        |changes: Vec<Change>| -> Vec<String> { changes.iter().map(Change::field).collect() };
+    let expected = ["cluster.etcd", "cluster.min_replicas", "node.be0"];
+    assert_eq!(fields(with.changes_to(&without)), expected);
+    let added = without.changes_to(&with);
+    assert_eq!(
+        added.iter().map(|c| c.old.as_deref()).collect::<Vec<_>>(),
+        [None; 3]
+    );
+    assert_eq!(added[1].to_string(), "cluster.min_replicas: none -> 1");
+    assert_eq!(without.with_changes(&added, &with).unwrap(), with);
+}
+
+#[test]
+fn a_nodes_own_field_concerns_no_other_process() {
+    let (old, mut new) = (full(), full());
+    new.nodes[1].workers = 3;
+    new.nodes[1].link_mbit_s = 100;
+    new.log.level = "debug".into();
+    let changes = old.changes_to(&new);
+    let effects = |reader| -> Vec<Effect> {
+        changes
+            .iter()
+            .map(|change| change.effect_at(reader))
+            .collect()
+    };
+    assert_eq!(effects(Reader::Node("be0")), [Reload, Reload, Restart]);
+    assert_eq!(effects(Reader::Node("fe0")), [Reload, Never, Never]);
+    assert_eq!(effects(Reader::Switch), [Reload, Never, Never]);
+    assert_eq!(changes[2].effect(), "restart of be0");
+    assert_eq!(
+        changes[0].effect(),
+        "reload of the nodes and the switch agent"
+    );
+}
+
+#[test]
+fn only_the_named_changes_apply_and_only_if_they_fit_the_rest() {
+    let (old, mut new) = (full(), full());
+    new.limits.idle_timeout_s = 5_000;
+    new.switch.as_mut().unwrap().idle_timeout_s = 6_000;
+    new.log.level = "debug".into();
+    let changes = old.changes_to(&new);
+    let now: Vec<Change> = changes
+        .into_iter()
+        .filter(|change| change.effect_at(Reader::Node("fe0")) == Reload)
+        .collect();
+    // The switch would forget connections that may be silent for longer.
+    let refused = old.with_changes(&now, &new).unwrap_err().to_string();
+    assert!(
+        refused.contains("switch.idle_timeout_s: 3600 s is not longer"),
+        "{refused}"
+    );
+    new.limits.idle_timeout_s = 70;
+    let applied = old.with_changes(&now, &new).unwrap();
+    assert_eq!(applied.limits.idle_timeout_s, 70);
+    assert_eq!(applied.log.level, "debug");
+    assert_eq!(applied.switch.unwrap().idle_timeout_s, 3_600);
+}
+
+/// The fields in the tables of docs/configuration.md, each with whether its row has the mark.
+fn documented() -> BTreeMap<String, bool> {
+    let text = include_str!("../../../docs/configuration.md");
+    let (mut section, mut is_table, mut found) = (None, false, BTreeMap::new());
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            let name = heading.split('`').nth(1).unwrap_or_default();
+            section = name
+                .strip_prefix('[')
+                .map(|name| name.trim_matches(['[', ']']).to_owned());
+        }
+        is_table = line.starts_with("| field |") || is_table && line.starts_with('|');
+        let row = line.strip_prefix("| `").filter(|_| is_table);
+        let (Some(section), Some(row)) = (&section, row) else {
+            continue;
+        };
+        let cell = row.split(" | ").next().unwrap_or_default();
+        for field in cell.split('`').step_by(2).filter(|field| !field.is_empty()) {
+            let name = format!("{section}.{field}");
+            found.entry(name).or_insert(cell.contains('↻'));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_documents_mark_the_fields_that_apply_at_run_time() {
+    let documented = documented();
+    for path in all_leaves() {
+        let (nodes, switch) = effects(&path);
+        let applies = nodes == Reload || switch == Reload && nodes == Never;
+        let name = match path.as_slice() {
+            [section, _, field] if section == "node" => format!("node.{field}"),
+            path => path.join("."),
+        };
+        assert_eq!(documented.get(&name), Some(&applies), "{name}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `prism ctl reload`: the nodes of this host read their configuration file again.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::reach::{ConfigFile, ask, print_json};
+use crate::check;
+
+/// Have the nodes on this host read their files again, as on SIGHUP.
+///
+/// Prints the changes of the configuration: those that a node acts by from now on, those
+/// that need its restart, and those of fields that only other processes use. Exits with
+/// status 1 if a file has a fault. The node then goes on as before.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct ReloadArgs {
+    /// Name of a node; may be repeated [default: all nodes that run on this host].
+    #[arg(long, value_name = "NAME")]
+    node: Vec<String>,
+    #[command(flatten)]
+    config: ConfigFile,
+    /// Print JSON: an array with the outcome at each node.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The outcome at a node.
+#[derive(Deserialize)]
+struct Told {
+    node: String,
+    now: Vec<Changed>,
+    restart: Vec<Changed>,
+    elsewhere: Vec<Changed>,
+    faults: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Changed {
+    field: String,
+    old: Option<String>,
+    new: Option<String>,
+}
+
+pub(super) fn run(args: &ReloadArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let sockets = sockets(args)?;
+    let answers = sockets.iter().map(|socket| ask(socket, "reload"));
+    let answers: anyhow::Result<Vec<(Told, Value)>> = answers.collect();
+    let (told, documents): (Vec<_>, Vec<_>) = answers?.into_iter().unzip();
+    if args.json {
+        print_json(out, &documents)?;
+    } else {
+        for told in &told {
+            print(told, out)?;
+        }
+    }
+    out.flush()?;
+    match told.iter().map(|told| told.faults.len()).sum() {
+        0_usize => Ok(()),
+        faults => bail!("{faults} fault(s)"),
+    }
+}
+
+fn sockets(args: &ReloadArgs) -> anyhow::Result<Vec<PathBuf>> {
+    let config = args.config.load()?;
+    let named = args.node.iter();
+    let named = named.map(|name| Ok(config.admin_socket(&check::node(&config, name)?.name)));
+    let mut sockets = named.collect::<anyhow::Result<Vec<_>>>()?;
+    if sockets.is_empty() {
+        let all = config.nodes.iter();
+        let all = all.map(|node| config.admin_socket(&node.name));
+        sockets.extend(all.filter(|socket| socket.exists()));
+    }
+    if sockets.is_empty() {
+        bail!("no node of {} runs on this host", args.config.display());
+    }
+    Ok(sockets)
+}
+
+fn print(told: &Told, out: &mut impl Write) -> std::io::Result<()> {
+    let name = &told.node;
+    let all = [
+        ("changed now", &told.now),
+        ("needs a restart", &told.restart),
+        ("of other processes", &told.elsewhere),
+    ];
+    for (effect, changes) in all {
+        for Changed { field, old, new } in changes {
+            let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
+            let (old, new) = (shown(old), shown(new));
+            writeln!(out, "{name}: {effect}: {field}: {old} -> {new}")?;
+        }
+    }
+    for fault in &told.faults {
+        writeln!(out, "{name}: fault: {fault}")?;
+    }
+    if all.iter().all(|(_, changes)| changes.is_empty()) && told.faults.is_empty() {
+        writeln!(out, "{name}: no changes")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! The agent reads the configuration file again on SIGHUP. Its loop gives the switch new nodes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prism_config::{Config, Effect, Reader, Running};
+use tokio::signal::unix::Signal;
+
+use super::Pauses;
+use crate::notify::Notifier;
+
+/// The file, and the configuration that the agent acts by.
+pub(super) struct Reload {
+    pub(super) file: PathBuf,
+    pub(super) running: Arc<Running>,
+    pub(super) notifier: Notifier,
+}
+
+impl Reload {
+    /// Reads the file again on each SIGHUP. Never returns.
+    pub(super) async fn follow(&self, hang_up: &mut Signal, pauses: &Pauses) {
+        while hang_up.recv().await.is_some() {
+            self.notifier.reloading();
+            let read = Config::load(&self.file);
+            if let Err(error) = read.and_then(|new| self.take_over(&new)) {
+                let (file, fault) = (self.file.display(), error.in_one_line());
+                tracing::warn!(%file, fault, "a fault of the configuration; the old one stays");
+            }
+            pauses.pause.store(true, Ordering::Relaxed);
+            self.notifier.ready();
+        }
+        std::future::pending().await
+    }
+
+    /// Changes the fields that apply at run time, and logs all changes.
+    fn take_over(&self, new: &Config) -> Result<(), prism_config::ConfigError> {
+        let present = self.running.now();
+        let changes = present.changes_to(new);
+        let effects = |effect| {
+            let all = changes.iter();
+            all.filter(move |change| change.effect_at(Reader::Switch) == effect)
+        };
+        let now: Vec<_> = effects(Effect::Reload).cloned().collect();
+        let next = present.with_changes(&now, new)?;
+        if let Err(error) = crate::log::set_level(&next.log.level) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot change the level of the log"
+            );
+        }
+        for change in &now {
+            tracing::info!(%change, "the configuration has changed");
+        }
+        for change in effects(Effect::Restart) {
+            tracing::warn!(%change, "a change of the configuration needs a restart");
+        }
+        self.running.replace(next);
+        Ok(())
+    }
+}
