@@ -168,11 +168,8 @@ fn read(view: &View<'_>) -> Result<HashMap<String, BucketUsage>, Error> {
     named.collect()
 }
 
-/// Counts everything, and replaces the sums in the tree. Takes 1 s for about a million objects.
-fn count_again(
-    view: &View<'_>,
-    batch: &mut Batch,
-) -> Result<HashMap<String, BucketUsage>, Error> {
+/// Counts everything, and replaces the sums in the tree.
+fn count_again(view: &View<'_>, batch: &mut Batch) -> Result<HashMap<String, BucketUsage>, Error> {
     let lsm = view.lsm;
     let mut deltas = BTreeMap::new();
     for (tree, counted) in [
@@ -272,5 +269,79 @@ impl Counted {
                 Ok((bucket_of(object_key).into(), delta))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Bucket, Config, ObjectMeta, Stamp};
+
+    fn open(dir: &std::path::Path) -> Store {
+        let config = Config {
+            reserve_bytes: 0,
+            ..Config::default()
+        };
+        Store::open(dir, config).unwrap()
+    }
+
+    fn put(store: &Store, key: &str, len: usize) {
+        let mut writer = store.begin_put("bucket", key, None).unwrap();
+        writer.write(&vec![7; len]).unwrap();
+        writer.commit(ObjectMeta::default()).unwrap();
+    }
+
+    #[test]
+    fn a_store_counts_again_after_a_process_that_did_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
+        store.buckets().accept_record("bucket", &bucket).unwrap();
+        put(&store, "large", 100_000);
+        put(&store, "small", 10);
+        let wanted = store.bucket_usage("bucket");
+        let (bytes, objects) = (100_010, 2);
+        assert_eq!(wanted, BucketUsage { bytes, objects });
+        let lsm = &store.inner.lsm;
+        let mut batch = Batch::default();
+        // As an older release leaves it.
+        let wrong = BucketUsage { bytes: 1, objects };
+        stage(lsm, &mut batch, "bucket", wrong);
+        stage(lsm, &mut batch, "gone", wrong);
+        lsm.commit(batch, PersistMode::Buffer).unwrap();
+        drop(store);
+        let store = open(dir.path());
+        assert_eq!(store.bucket_usage("bucket"), wrong, "sums are read");
+        store.inner.lsm.next_generation().unwrap();
+        drop(store);
+        let store = open(dir.path());
+        assert_eq!(store.bucket_usage("bucket"), wanted);
+        assert_eq!(store.bucket_usage("gone"), BucketUsage::default());
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_replaced_and_all_is_counted_again_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
+        store.buckets().accept_record("bucket", &bucket).unwrap();
+        put(&store, "whole", 10);
+        let lsm = &store.inner.lsm;
+        let mut batch = Batch::default();
+        let key = crate::keys::object_key("bucket", "damaged");
+        batch.insert(&lsm.objects, key.clone(), [1]);
+        lsm.commit(batch, PersistMode::Buffer).unwrap();
+        let mut batch = Batch::default();
+        batch.remove(&lsm.objects, key);
+        assert_eq!(store.inner.usage.stage(&lsm.view(), &mut batch), vec![]);
+        lsm.commit(batch, PersistMode::Buffer).unwrap();
+        assert_eq!(lsm.usage_counted_by().unwrap(), None);
+        drop(store);
+        let store = open(dir.path());
+        let (bytes, objects) = (10, 1);
+        let wanted = BucketUsage { bytes, objects };
+        assert_eq!(store.bucket_usage("bucket"), wanted);
+        assert!(store.inner.lsm.usage_counted_by().unwrap().is_some());
     }
 }
