@@ -22,6 +22,7 @@ use std::{
 };
 
 use fjall::PersistMode;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     codec::decode,
@@ -34,7 +35,7 @@ use crate::{
 };
 
 /// What a store has of one bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BucketUsage {
     /// Bytes of its objects, of their versions, and of the parts of open uploads.
     pub bytes: u64,
