@@ -121,7 +121,10 @@ impl Replicator {
             return;
         }
         let own = store.bucket_usage(bucket);
-        let answers = self.ask_others(bucket).await;
+        // A backend that has just failed to answer is asked again later, if its last answer is known.
+        let mut skipped: Vec<String> = locked(&watched.state).told.by.keys().cloned().collect();
+        skipped.retain(|name| self.node.replication.is_avoided(name));
+        let answers = self.ask_others(bucket, &skipped).await;
         let mut state = locked(&watched.state);
         let told = &mut state.told;
         for (name, answer) in answers {
@@ -141,10 +144,14 @@ impl Replicator {
     }
 
     /// The other backends' usage of a bucket; none of those that are out, or do not answer.
-    async fn ask_others(&self, bucket: &str) -> Vec<(String, Option<UsageHere>)> {
+    async fn ask_others(
+        &self,
+        bucket: &str,
+        skipped: &[String],
+    ) -> Vec<(String, Option<UsageHere>)> {
         let replication = &self.node.replication;
         let mut others = replication.backends_with(|status| status != Status::Out);
-        others.retain(|name| *name != self.node.name && !replication.is_avoided(name));
+        others.retain(|name| *name != self.node.name && !skipped.contains(name));
         let question = Question::Usage {
             bucket: bucket.to_owned(),
         };
@@ -183,7 +190,7 @@ impl Replicator {
             let here = self.node.quotas.usage_here(store, bucket);
             told.insert(self.node.name.clone(), here);
         }
-        for (name, answer) in self.ask_others(bucket).await {
+        for (name, answer) in self.ask_others(bucket, &[]).await {
             told.extend(answer.map(|usage| (name, usage)));
         }
         let (backends, replicas) = self.node.spread();

@@ -2,6 +2,7 @@
 //! makes the change, so it also works in a cluster without etcd.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
@@ -35,6 +36,9 @@ pub(super) struct QuotaArgs {
     /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// Use this admin socket instead, such as that of `prism serve`.
+    #[arg(long, value_name = "PATH", conflicts_with = "node")]
+    socket: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -95,7 +99,10 @@ impl QuotaArgs {
 
 pub(super) fn run(args: &QuotaArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let bucket = BucketName::parse(&args.bucket)?;
-    let socket = args.config.admin_socket(args.node.as_deref())?;
+    let socket = match &args.socket {
+        Some(socket) => socket.clone(),
+        None => args.config.admin_socket(args.node.as_deref())?,
+    };
     let (report, document) = asked(&socket, &bucket, &args.change())?;
     if args.json {
         return print_json(out, &document);
@@ -109,11 +116,7 @@ pub(super) fn ask_node(config: &ConfigFile, bucket: &BucketName) -> anyhow::Resu
     Ok(asked(&config.admin_socket(None)?, bucket, "")?.0)
 }
 
-fn asked(
-    socket: &std::path::Path,
-    bucket: &BucketName,
-    change: &str,
-) -> anyhow::Result<(Report, Value)> {
+fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(Report, Value)> {
     let question = format!("quota {}{change}", bucket.as_str());
     let (document, _): (Value, Value) = ask(socket, &question)?;
     if let Some(error) = document.get("error").and_then(Value::as_str) {

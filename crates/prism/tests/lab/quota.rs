@@ -246,7 +246,7 @@ fn an_object_counts_once_whatever_the_number_of_its_replicas_and_at_every_backen
 #[test]
 fn many_writes_at_once_at_one_backend_do_not_exceed_the_quota_together() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up(1);
+    let cluster = Cluster::up(2);
     let (bytes, _) = usage(&cluster);
     limit_bytes(&cluster, bytes + 5_000_000);
     let done: usize = std::thread::scope(|scope| {
@@ -254,7 +254,8 @@ fn many_writes_at_once_at_one_backend_do_not_exceed_the_quota_together() {
         let threads: Vec<_> = (0..16)
             .map(|n| {
                 scope.spawn(move || {
-                    let object = Object::new(format!("many-{n}"), 1_000_000);
+                    let object =
+                        Object::new(cluster.key_on("be1", &format!("many-{n}")), 1_000_000);
                     let answer = cluster.connect().try_to_put(cluster, &object);
                     match answer.status() {
                         200 => 1,
