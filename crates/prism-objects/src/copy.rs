@@ -99,8 +99,8 @@ impl Objects {
         let (len, expected) = (Some(source.len), Expected::default());
         let begun = self.begin_part(object, &part.upload, part.number, len, expected);
         let (writer, expected) = begun.await?;
-        let named = (part.upload.as_str(), part.number);
-        let room = self.room_for_part(object, named, source.len).await?;
+        let room = self.room_for_part(object, &part.upload, part.number, source.len);
+        let room = room.await?;
         let pipe = Pipe::plain(writer, expected, Becomes::default(), source.md5.take());
         self.receive_source(source, pipe.within(room), true).await
     }

@@ -82,10 +82,9 @@ impl Objects {
         let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         let begun = self.begin_part(object, &part.upload, part.number, part.length, expected);
         let (writer, expected) = begun.await?;
-        let (named, length) = ((part.upload.as_str(), part.number), part.length);
-        let room = self
-            .room_for_part(object, named, length.unwrap_or_default())
-            .await?;
+        let length = part.length.unwrap_or_default();
+        let room = self.room_for_part(object, &part.upload, part.number, length);
+        let room = room.await?;
         let pipe = Pipe::new(writer, expected, Becomes::default(), request)?;
         Ok(pipe.within(room))
     }

@@ -32,7 +32,8 @@ impl Objects {
     pub(crate) async fn room_for_part(
         &self,
         object: &ObjectRef,
-        (upload, number): (&str, u16),
+        upload: &str,
+        number: u16,
         len: u64,
     ) -> Result<Option<Room>, S3Error> {
         let upload = UploadId::parse(upload);
@@ -87,7 +88,8 @@ fn named(object: &ObjectRef, id: UploadId) -> UploadName<'_> {
     }
 }
 
-/// The length of the object that a write of its key replaces. Where versions are kept it stays.
+/// The length of the object that a write of its key replaces. A bucket with versions keeps the
+/// object.
 fn replaced(store: &Store, object: &ObjectRef) -> Result<Option<u64>, S3Error> {
     let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
     match store.buckets().get(bucket).in_s3()?.versioning {

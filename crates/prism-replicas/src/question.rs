@@ -110,7 +110,7 @@ pub enum Question {
         /// The bucket's name.
         bucket: String,
     },
-    /// Asks what the asked node has of a bucket.
+    /// Asks for the asked node's usage of a bucket.
     Usage {
         /// The bucket's name.
         bucket: String,
@@ -150,7 +150,7 @@ pub enum Reply {
         /// The epoch of the asked node.
         epoch: u64,
     },
-    /// What the asked node has of a bucket.
+    /// The asked node's usage of a bucket.
     Usage(UsageHere),
     /// Yes or no.
     Has(bool),

@@ -1,5 +1,5 @@
-//! The quota of a bucket, and its arithmetic: what a cluster has of a bucket by the counts of its
-//! backends, and whether a write may add to that.
+//! The quota of a bucket, and its arithmetic: the cluster's usage by the counts of its backends,
+//! and whether a write may add to that.
 //!
 //! Not here: asking the backends (`quotas.rs`), and counting (`prism_store::BucketUsage`).
 
@@ -29,7 +29,7 @@ pub struct QuotaChange {
     pub objects: Option<Option<u64>>,
 }
 
-/// What a write adds to a bucket.
+/// The growth of a bucket by a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
     /// The new bytes and objects.
@@ -41,9 +41,9 @@ pub struct Growth {
 /// One backend's answer about a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UsageHere {
-    /// What its store has. Each replica of a key counts.
+    /// The usage of its store. Each replica of a key counts.
     pub stored: BucketUsage,
-    /// What the writes under way will add. Only the primary of a key counts it.
+    /// The growth by the writes under way. Only the primary of a key counts it.
     pub reserved: BucketUsage,
 }
 
@@ -128,7 +128,7 @@ impl Growth {
     }
 }
 
-/// What the cluster has of a bucket by the answers of its backends, each key counted once.
+/// The cluster's usage of a bucket by the answers of its backends, each key counted once.
 /// Backends that never answered are taken to have as much as the others have on average:
 /// placement gives each of them the same share.
 pub(crate) fn total(

@@ -54,7 +54,7 @@ struct Watched {
 #[derive(Default)]
 struct State {
     quota: Quota,
-    /// What the writes under way add.
+    /// The growth by the writes under way.
     reserved: BucketUsage,
     told: Told,
 }
@@ -64,7 +64,7 @@ struct State {
 struct Told {
     at: Option<Instant>,
     by: BTreeMap<String, UsageHere>,
-    /// What this store had then.
+    /// This store's usage then.
     own: BucketUsage,
 }
 
@@ -77,12 +77,12 @@ pub struct Room {
     most_bytes: u64,
 }
 
-/// The quota of a bucket, and what the cluster has of it.
+/// The quota of a bucket, and its usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaReport {
     /// The quota; the default without one.
     pub quota: Quota,
-    /// What the cluster has of the bucket, each key counted once.
+    /// The cluster's usage of the bucket, each key counted once.
     pub usage: BucketUsage,
     /// Backends that did not answer, so that the usage is estimated.
     pub missing: Vec<String>,

@@ -34,7 +34,7 @@ use crate::{
     view::View,
 };
 
-/// What a store has of one bucket.
+/// The bytes and objects of one bucket in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BucketUsage {
     /// Bytes of its objects, of their versions, and of the parts of open uploads.

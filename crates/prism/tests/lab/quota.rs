@@ -92,6 +92,20 @@ impl<'c> User<'c> {
         self.ask(Request::new("PUT", target).signing(&body), &body)
     }
 
+    /// A body whose length is not said.
+    fn put_chunked(&mut self, target: &str, len: usize) -> Answer {
+        let put = Request::new("PUT", target).unsigned();
+        let head = put
+            .header("Transfer-Encoding", "chunked")
+            .encode(self.cluster);
+        let body = format!("{len:x}\r\n{}\r\n0\r\n\r\n", "q".repeat(len));
+        let answer = self.client.call(&[&head, body.as_bytes()].concat());
+        if !answer.keep_alive() {
+            self.client = self.cluster.connect();
+        }
+        answer
+    }
+
     fn copy(&mut self, target: &str, source: &str) -> Answer {
         let source = format!("/{BUCKET}/{source}");
         let copy = Request::new("PUT", target).signed_header("x-amz-copy-source", source);
@@ -150,6 +164,9 @@ fn writes_are_refused_at(cluster: &Cluster, host: &str, label: &str) {
     ] {
         assert_refused(&format!("{host}: {what}"), &answer);
     }
+    let answer = user.put_chunked(&target("chunked"), 60_001);
+    assert_eq!(answer.status(), 403, "{}", answer.text());
+    assert!(answer.text().contains("60000 bytes"), "{}", answer.text());
     for (what, answer) in [
         ("PutObject", user.put(&target("new"), 60_000)),
         ("PutObject over one", user.put(&target("source"), 100_000)),
