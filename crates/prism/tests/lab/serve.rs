@@ -265,10 +265,7 @@ fn curl_puts_reads_and_deletes_and_is_told_what_to_add() {
     let remedy = "-H 'x-amz-content-sha256: UNSIGNED-PAYLOAD'";
     let is_old = refused.ends_with(" 400");
     assert!(is_old || refused.ends_with(" 200"), "{refused}");
-    assert!(
-        !is_old || refused.contains(&remedy.replace('\'', "&apos;")),
-        "{refused}"
-    );
+    assert!(!is_old || refused.contains(remedy), "{refused}");
     let field = ["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"];
     assert_eq!(curl("/first/file", &[put, field].concat()), " 200");
     assert_eq!(curl("/first/file", &[]), "what curl sends 200");
