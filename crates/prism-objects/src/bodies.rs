@@ -10,7 +10,7 @@ use std::sync::Arc;
 use prism_http::BodyReader;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_replicas::meta::stored_meta;
-use prism_replicas::{Node, StoreResult, joined, now_ms};
+use prism_replicas::{Node, Room, StoreResult, joined, now_ms};
 use prism_s3::{
     BodyDigest, Code, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error,
     StreamDecoder, Tags,
@@ -36,6 +36,8 @@ pub(crate) struct Pipe {
     chunks: Option<Chunks>,
     /// The MD5 of the bytes, if this system has told it.
     md5: Option<String>,
+    /// Their room in the quota of the bucket, if it has one.
+    room: Option<Room>,
 }
 
 /// A body whose data comes in chunks.
@@ -84,6 +86,7 @@ struct Uncommitted {
     digests: Digests,
     created_ms: u64,
     conditions: Conditions,
+    _room: Option<Room>,
 }
 
 impl Uncommitted {
@@ -128,7 +131,13 @@ impl Pipe {
             becomes,
             chunks: None,
             md5,
+            room: None,
         }
+    }
+
+    /// The same with room in the quota of the bucket, which is free again after the commit.
+    pub(crate) fn within(self, room: Option<Room>) -> Self {
+        Self { room, ..self }
     }
 
     /// Writes the data in the next bytes of the body. Blocks on disk.
@@ -141,6 +150,9 @@ impl Pipe {
             }
             None => (&mut piece.room, piece.len),
         };
+        if let Some(room) = &self.room {
+            room.check(self.writer.written().saturating_add(len as u64))?;
+        }
         // The write finds the bytes in the cache that the checksum has just read.
         for part in data.get(..len).unwrap_or(data).chunks(CACHED_BYTES) {
             self.digest.update_checksum(part);
@@ -181,6 +193,7 @@ impl Pipe {
             digests,
             created_ms: meta.created_ms,
             conditions,
+            _room: self.room,
         };
         let condition = store_condition(&uncommitted.conditions);
         let commit = self.writer.ready(meta, condition).in_s3()?;

@@ -78,13 +78,14 @@ impl Objects {
             Some(algorithm) => Expected::default().want(algorithm)?,
             None => Expected::default(),
         };
+        let room = self.room_for_object(object, source.len).await?;
         let (object, len) = (object.clone(), source.len);
         let begun = self.node.on_store(move |_, store| {
             let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
             store.begin_put(bucket, key, Some(len)).in_s3()
         });
         let pipe = Pipe::plain(begun.await?, expected, becomes, source.md5.take());
-        self.receive_source(source, pipe, false).await
+        self.receive_source(source, pipe.within(room), false).await
     }
 
     pub(crate) async fn copy_part(
@@ -98,8 +99,10 @@ impl Objects {
         let (len, expected) = (Some(source.len), Expected::default());
         let begun = self.begin_part(object, &part.upload, part.number, len, expected);
         let (writer, expected) = begun.await?;
+        let room = self.room_for_part(object, &part.upload, part.number, source.len);
+        let room = room.await?;
         let pipe = Pipe::plain(writer, expected, Becomes::default(), source.md5.take());
-        self.receive_source(source, pipe, true).await
+        self.receive_source(source, pipe.within(room), true).await
     }
 
     /// Stores the source's bytes.

@@ -33,6 +33,7 @@ mod multipart;
 mod objects;
 mod pieces;
 mod put;
+mod quotas;
 mod request;
 mod route;
 mod rules;

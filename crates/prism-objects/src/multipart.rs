@@ -42,11 +42,7 @@ fn named_upload<'a>(object: &'a ObjectRef, upload: &str) -> Result<UploadName<'a
 }
 
 /// Begins an upload. Blocks on disk.
-pub(crate) fn create(
-    store: &Store,
-    object: &ObjectRef,
-    create: &CreateUpload,
-) -> Result<Answer, S3Error> {
+fn create(store: &Store, object: &ObjectRef, create: &CreateUpload) -> Result<Answer, S3Error> {
     let ObjectRef { bucket, key } = object;
     let mut meta = stored_meta(&create.headers, &create.tags, None);
     meta.created_ms = now_ms();
@@ -95,6 +91,16 @@ fn entry(part: &Part) -> PartEntry {
 }
 
 impl Objects {
+    /// Begins an upload, if the quota of the bucket allows one more object.
+    pub(crate) async fn create_upload(
+        &self,
+        object: &ObjectRef,
+        wanted: &CreateUpload,
+    ) -> Result<Answer, Failure> {
+        drop(self.room_for_object(object, 0).await?);
+        self.on_store(object, wanted, create).await
+    }
+
     /// Makes an object of an upload's parts.
     pub(crate) async fn complete_upload(
         &self,
@@ -103,6 +109,7 @@ impl Objects {
         complete: &CompleteUpload,
     ) -> Result<Answer, Failure> {
         let xml = call.read_document(MAX_LIST_BYTES).await?;
+        let _room = self.room_for_completion(object, &complete.upload).await?;
         let location = self.location(call.request);
         let (object, complete) = (object.clone(), complete.clone());
         let completing = self.node.on_store(move |_, store| {

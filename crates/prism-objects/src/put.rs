@@ -38,6 +38,8 @@ impl Objects {
         if !put.conditions.is_empty() {
             self.conditions_hold_now(object, &put.conditions).await?;
         }
+        let length = put.length.unwrap_or_default();
+        let room = self.room_for_object(object, length).await?;
         let store = self.node.store.as_ref().ok_or(Code::InternalError)?;
         // One look into the tree, which is fast enough for the worker's thread.
         let writer = store.begin_put(object.bucket.as_str(), object.key.as_str(), put.length);
@@ -46,7 +48,8 @@ impl Objects {
             tags: put.tags.clone(),
             conditions: put.conditions.clone(),
         };
-        Pipe::new(writer.in_s3()?, expected, becomes, request)
+        let pipe = Pipe::new(writer.in_s3()?, expected, becomes, request)?;
+        Ok(pipe.within(room))
     }
 
     /// Checks conditions before the body is read. The commit checks them again.
@@ -79,6 +82,10 @@ impl Objects {
         let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
         let begun = self.begin_part(object, &part.upload, part.number, part.length, expected);
         let (writer, expected) = begun.await?;
-        Pipe::new(writer, expected, Becomes::default(), request)
+        let length = part.length.unwrap_or_default();
+        let room = self.room_for_part(object, &part.upload, part.number, length);
+        let room = room.await?;
+        let pipe = Pipe::new(writer, expected, Becomes::default(), request)?;
+        Ok(pipe.within(room))
     }
 }

@@ -91,7 +91,7 @@ impl Objects {
                 version,
                 conditions,
             } => self.delete_object(object, version, conditions).await,
-            Op::CreateUpload(create) => self.on_store(object, create, multipart::create).await,
+            Op::CreateUpload(create) => self.create_upload(object, create).await,
             Op::ListParts(list) => self.on_store(object, list, multipart::list).await,
             Op::AbortUpload { upload } => {
                 self.on_store(object, upload.as_str(), multipart::abort)

@@ -170,6 +170,9 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
         }
         Question::Policy { bucket } => return document(store, &bucket, Document::Policy),
         Question::Cors { bucket } => return document(store, &bucket, Document::Cors),
+        Question::Usage { bucket } => {
+            return Ok(Reply::Usage(node.quotas.usage_here(store, &bucket)));
+        }
         Question::DeleteObjects { bucket, targets } => {
             return delete_here(store, replication, &bucket, &targets).map(Reply::Deleted);
         }

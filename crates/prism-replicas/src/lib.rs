@@ -11,6 +11,7 @@
 //! | what is the outcome of an open change? | `resolve.rs`, begun by `open_changes.rs` |
 //! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs`; sent: `hand_over.rs` |
 //! | where are buckets agreed on? | `registry.rs`, `buckets.rs` |
+//! | does a write still fit in its bucket's quota? | `quotas.rs`, `quota.rs` |
 //! | how is damage found and repaired? | `scrub.rs`, `repair.rs` |
 //!
 //! Not here: answers to clients (`prism-objects`), the rules of replication
@@ -36,6 +37,8 @@ mod pace;
 mod pause;
 mod prepare;
 mod question;
+mod quota;
+mod quotas;
 mod registry;
 mod repair;
 mod replicate;
@@ -56,6 +59,8 @@ pub use pause::{Pauses, UnderWay, follow as follow_pauses};
 pub use question::{
     CatchUpPageWanted, Deleted, ListShare, ListWanted, ProgressReport, Question, Reply,
 };
+pub use quota::{Growth, Quota, QuotaChange, UsageHere};
+pub use quotas::{QuotaReport, Room};
 pub use replication::Replication;
 pub use scrub::{ScrubTotals, Scrubber};
 pub use survey::NodeFigures;

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::pace::Pace;
 use crate::pause::Pauses;
 use crate::question::ProgressReport;
+use crate::quotas::Quotas;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
 
@@ -51,6 +52,8 @@ pub struct Node {
     /// Makes the figures that this node shows an administrator.
     pub figures: OnceLock<Figures>,
     progress: Mutex<ProgressReport>,
+    /// The quotas of buckets.
+    pub(crate) quotas: Quotas,
     /// The epoch before which no change is open anywhere. Fetches may begin in it.
     pub(crate) settled: AtomicU64,
     /// The clock of stamps for buckets' records.
@@ -91,6 +94,7 @@ impl Node {
             orders: Orders::default(),
             figures: OnceLock::new(),
             progress: Mutex::default(),
+            quotas: Quotas::default(),
             settled: AtomicU64::new(0),
             stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),

@@ -12,6 +12,8 @@ use prism_s3::{Code, S3Error};
 use prism_store::{Decided, Pending, Refusal, Removed, Scope, ScopePage, Stamp, Standing};
 use serde::{Deserialize, Serialize};
 
+use crate::quota::UsageHere;
+
 /// A question with the epoch of the node that asks it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Asked {
@@ -108,6 +110,11 @@ pub enum Question {
         /// The bucket's name.
         bucket: String,
     },
+    /// Asks for the asked node's usage of a bucket.
+    Usage {
+        /// The bucket's name.
+        bucket: String,
+    },
     /// Asks for the asked node's share of a listing of keys, after a key or a common prefix.
     ListObjects(ListWanted<String>),
     /// Asks for its share of a listing of uploads, after all of a key, or after the upload of it
@@ -143,6 +150,8 @@ pub enum Reply {
         /// The epoch of the asked node.
         epoch: u64,
     },
+    /// The asked node's usage of a bucket.
+    Usage(UsageHere),
     /// Yes or no.
     Has(bool),
     /// Records of buckets.
@@ -227,7 +236,10 @@ impl Question {
     /// Whether only a node with a lease may answer. The other questions are about the node
     /// itself, or tell it something.
     pub(crate) fn is_of_store(&self) -> bool {
-        !matches!(self, Self::Report | Self::Figures | Self::Decided(_))
+        !matches!(
+            self,
+            Self::Report | Self::Figures | Self::Usage { .. } | Self::Decided(_)
+        )
     }
 }
 

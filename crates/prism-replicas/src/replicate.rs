@@ -52,6 +52,13 @@ impl Replicator {
                     Job::Survey(answer) => {
                         let _ = answer.send(worker.survey().await);
                     }
+                    Job::Quota {
+                        bucket,
+                        change,
+                        answer,
+                    } => {
+                        let _ = answer.send(worker.quota(&bucket, change).await);
+                    }
                     Job::Figures(answer) => {
                         let _ = answer.send(worker.figures().await);
                     }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
 use prism_handoff::Health;
 use prism_membership::{Lease, LeaseTerm};
+use prism_s3::S3Error;
 use prism_store::{
     Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
 };
@@ -22,6 +23,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::framed::encode_header;
+use crate::quota::QuotaChange;
+use crate::quotas::QuotaReport;
 use crate::survey::NodeFigures;
 
 /// Jobs that wait for one worker.
@@ -46,6 +49,12 @@ pub(crate) enum Job {
     Survey(oneshot::Sender<serde_json::Value>),
     /// Asks all nodes for their figures.
     Figures(oneshot::Sender<Vec<NodeFigures>>),
+    /// Shows the quota of a bucket and its usage, after a change if there is one.
+    Quota {
+        bucket: String,
+        change: Option<QuotaChange>,
+        answer: oneshot::Sender<Result<QuotaReport, S3Error>>,
+    },
 }
 
 /// A change on its way to other replicas.
@@ -259,11 +268,36 @@ impl Replication {
         answered.await.ok()
     }
 
+    /// The quota of a bucket and its usage, after this change if there is one.
+    ///
+    /// # Errors
+    /// [`prism_s3::Code::NoSuchBucket`]; unavailable if the registry of buckets is out of reach, or no worker
+    /// answers.
+    pub async fn quota(
+        &self,
+        bucket: String,
+        change: Option<QuotaChange>,
+    ) -> Result<QuotaReport, S3Error> {
+        let (answer, answered) = oneshot::channel();
+        self.submit(Job::Quota {
+            bucket,
+            change,
+            answer,
+        });
+        let answered = answered.await;
+        answered.unwrap_or_else(|_| Err(prism_s3::Code::ServiceUnavailable.into()))
+    }
+
     /// The figures of all nodes; `None` if no worker answers.
     pub async fn figures(&self) -> Option<Vec<NodeFigures>> {
         let (answer, answered) = oneshot::channel();
         self.submit(Job::Figures(answer));
         answered.await.ok()
+    }
+
+    /// Whether the node `name` has not answered a short time ago.
+    pub(crate) fn is_avoided(&self, name: &str) -> bool {
+        self.health.comes_last(name, Instant::now())
     }
 
     /// Notes that the node `name` did not answer: others are asked first for a while.

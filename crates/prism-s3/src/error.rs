@@ -84,6 +84,7 @@ codes! {
     NotModified 304 "Not modified.",
     OperationAborted 409 "A conflicting operation is in progress. Please try again.",
     PreconditionFailed 412 "A condition of the request does not hold.",
+    QuotaExceeded 403 "The quota of the bucket is exceeded.",
     RequestTimeTooSkewed 403 "The request time differs too much from the server's.",
     RequestTimeout 400 "The request was not sent within the time allowed.",
     ServiceUnavailable 503 "The service cannot answer now. Please try again.",

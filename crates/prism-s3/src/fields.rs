@@ -7,6 +7,9 @@ use crate::{Code, S3Error};
 
 /// The header that declares the hash of the body.
 pub(crate) const CONTENT_SHA256: &str = "x-amz-content-sha256";
+/// SHA-256 of no bytes.
+pub(crate) const EMPTY_SHA256: &str =
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// The value, as text, of a header that may be present once.
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 use crate::{
+    bucket_usage::UsageOfBuckets,
     commit::{Committer, Op, OpResult, Outcome, When},
     config::Config,
     damage::Corruption,
@@ -26,6 +27,7 @@ pub(crate) struct Inner {
     pub(crate) lsm: Lsm,
     /// The other nodes; unset where each key has one replica.
     pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
+    pub(crate) usage: UsageOfBuckets,
     pub(crate) hot: Hot<Object>,
     pub(crate) pins: Pins,
     pub(crate) known: Known,

@@ -43,6 +43,7 @@
 
 mod audit;
 mod blocks;
+mod bucket_usage;
 mod buckets;
 mod change;
 mod checked;
@@ -79,6 +80,7 @@ mod view;
 mod write_behind;
 
 pub use blocks::BLOCK_LEN;
+pub use bucket_usage::BucketUsage;
 pub use buckets::Buckets;
 pub use change::DeleteResult;
 pub use checked::CheckedFile;

@@ -42,6 +42,9 @@ const STALL_POLL: Duration = Duration::from_millis(2);
 
 /// The name of the tree of objects.
 pub(crate) const OBJECTS: &str = "objects";
+/// The names of the other trees that the usage of buckets is counted by.
+pub(crate) const VERSIONS: &str = "versions";
+pub(crate) const FILES: &str = "files";
 
 const GENERATION_KEY: &str = "generation";
 const IDENTITY_KEY: &str = "identity";
@@ -50,6 +53,8 @@ const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
 /// The cluster's state in that epoch, as it was saved.
 const CLUSTER_KEY: &str = "cluster";
+/// The generation that counted the usage of buckets last.
+const USAGE_KEY: &str = "usage";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -73,6 +78,8 @@ pub(crate) struct Lsm {
     pub(crate) nulls: Keyspace,
     /// Stamps of the last changes of keys that have versions; see `keys`.
     pub(crate) changes: Keyspace,
+    /// The usage of each bucket by its name; see `bucket_usage`.
+    pub(crate) usage: Keyspace,
     system: Keyspace,
     /// The mark of every batch of the log, for the audit.
     log_tag: LogTag,
@@ -127,7 +134,7 @@ impl Lsm {
         Ok(Self {
             buckets: db.keyspace("buckets", small)?,
             objects: db.keyspace(OBJECTS, || options(buffer / 2))?,
-            files: db.keyspace("files", small)?,
+            files: db.keyspace(FILES, small)?,
             inline: db.keyspace("inline", || separated(buffer))?,
             uploads: db.keyspace("uploads", small)?,
             parts: db.keyspace("parts", small)?,
@@ -136,9 +143,10 @@ impl Lsm {
             configs: db.keyspace("configs", small)?,
             pending: db.keyspace("pending", small)?,
             deletions: db.keyspace("deletions", small)?,
-            versions: db.keyspace("versions", || options(buffer / 2))?,
+            versions: db.keyspace(VERSIONS, || options(buffer / 2))?,
             nulls: db.keyspace("nulls", small)?,
             changes: db.keyspace("changes", small)?,
+            usage: db.keyspace("usage", small)?,
             system: db.keyspace("system", small)?,
             log_tag,
             committing: Mutex::new(()),
@@ -202,6 +210,20 @@ impl Lsm {
 
     pub(crate) fn stage_epoch(&self, batch: &mut Batch, epoch: u64) {
         batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
+    }
+
+    /// The generation whose counts of usage are complete; none after a record was not counted.
+    pub(crate) fn usage_counted_by(&self) -> Result<Option<u64>, OpenError> {
+        Ok(self.system_value(USAGE_KEY)?.map(u64::from_be_bytes))
+    }
+
+    /// Notes the generation that counts the usage of buckets; none: the next opening counts all
+    /// of it again.
+    pub(crate) fn stage_usage_counted_by(&self, batch: &mut Batch, generation: Option<u64>) {
+        match generation {
+            Some(generation) => batch.insert(&self.system, USAGE_KEY, generation.to_be_bytes()),
+            None => batch.remove(&self.system, USAGE_KEY),
+        }
     }
 
     /// When the last complete scrub began; 0 if none did.
@@ -334,6 +356,12 @@ impl Batch {
 
     pub(crate) fn truncate(&mut self, len: usize) {
         self.writes.truncate(len);
+    }
+
+    /// The writes, in order: the tree, the key, and the value unless the key is removed.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = (&Keyspace, &[u8], Option<&[u8]>)> {
+        let writes = self.writes.iter();
+        writes.map(|write| (&write.tree, &*write.key, write.value.as_deref()))
     }
 
     /// The keys that change in the tree of this name.

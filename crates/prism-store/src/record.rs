@@ -154,7 +154,21 @@ impl Record {
         decode(value, "object record", Self::read)
     }
 
+    /// The record without its metadata.
+    pub(crate) fn decode_bare(value: &[u8]) -> Result<Self, Error> {
+        let record = Self::read_bare(&mut Reader(value));
+        record.ok_or_else(|| Error::corrupt("object record"))
+    }
+
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let record = Self::read_bare(reader)?;
+        Some(Self {
+            meta: reader.meta()?,
+            ..record
+        })
+    }
+
+    fn read_bare(reader: &mut Reader<'_>) -> Option<Self> {
         let version = reader.u8()?;
         let kind = reader.u8()?;
         let stamp = reader.stamp()?;
@@ -182,7 +196,7 @@ impl Record {
             version,
             payload,
             len,
-            meta: reader.meta()?,
+            meta: ObjectMeta::default(),
         })
     }
 
@@ -224,13 +238,24 @@ impl FileRecord {
         decode(value, "file record", Self::read)
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    /// The length of the file, and the tree's key of its object.
+    pub(crate) fn decode_bare(value: &[u8]) -> Result<(u64, &[u8]), Error> {
+        let bare = Self::read_bare(&mut Reader(value));
+        bare.ok_or_else(|| Error::corrupt("file record"))
+    }
+
+    fn read_bare<'v>(reader: &mut Reader<'v>) -> Option<(u64, &'v [u8])> {
         if reader.u8()? != VERSION {
             return None;
         }
         let len = reader.u64()?;
         let key_len = reader.u16()?;
-        let object_key = reader.take_bytes(usize::from(key_len))?.to_vec();
+        Some((len, reader.take_bytes(usize::from(key_len))?))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (len, object_key) = Self::read_bare(reader)?;
+        let object_key = object_key.to_vec();
         let (words, rest) = reader.0.as_chunks::<4>();
         reader.0 = rest;
         Some(Self {

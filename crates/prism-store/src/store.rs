@@ -14,6 +14,7 @@ use std::{
 };
 
 use crate::{
+    bucket_usage::UsageOfBuckets,
     commit::{Committer, Op, Outcome, When},
     config::{Config, Durability, OBJECT_LEN_LIMIT},
     damage::Corruption,
@@ -54,6 +55,7 @@ impl Store {
         let committer = Committer::new(origin, lsm.epoch()?);
         let inner = Inner {
             committer,
+            usage: UsageOfBuckets::open(&lsm, generation)?,
             lsm,
             replicas: OnceLock::new(),
             hot: Hot::new(HOT_BYTES, config.hot_files),

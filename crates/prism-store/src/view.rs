@@ -32,7 +32,7 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    fn get<T>(
+    pub(crate) fn get<T>(
         &self,
         tree: &Keyspace,
         key: impl AsRef<[u8]>,
@@ -43,7 +43,7 @@ impl View<'_> {
     }
 
     /// The entries of a tree from `begin` on, in order of their keys.
-    fn entries<T>(
+    pub(crate) fn entries<T>(
         &self,
         tree: &Keyspace,
         begin: Bound<Vec<u8>>,

@@ -8,6 +8,7 @@ mod connections;
 mod key;
 mod keys;
 mod members;
+mod quota;
 mod reach;
 mod recover;
 mod reload;

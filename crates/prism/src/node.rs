@@ -12,6 +12,7 @@ mod files;
 mod leave;
 mod metrics;
 mod pages;
+mod quota;
 mod reload;
 mod run;
 mod server;

@@ -203,7 +203,8 @@ impl Introduction<'_> {
         write!(
             out,
             "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
-             {curl} -T /etc/os-release $AWS_ENDPOINT_URL/first/file\n  \
+             {curl} -T /etc/os-release \\\n      \
+             -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' $AWS_ENDPOINT_URL/first/file\n  \
              {curl} $AWS_ENDPOINT_URL/first/file\n  \
              aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
              Ctrl-C ends it.\n"

@@ -119,7 +119,7 @@ impl Authenticator {
         signed.check_time(now)?;
         let authorization = &signed.authorization;
         let time = self.check_scope(signed.time, authorization)?;
-        let content = signed.content(head.headers())?;
+        let content = signed.content(head)?;
         let (mut payload, signs_chunks) = announced(content)?;
         if signs_chunks && signed.of_url.is_some() {
             return Err(Code::InvalidRequest

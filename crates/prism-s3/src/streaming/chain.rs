@@ -6,10 +6,8 @@ use aws_lc_rs::{constant_time, digest, hmac};
 use data_encoding::HEXLOWER;
 
 use crate::canonical::Scope;
+use crate::fields::EMPTY_SHA256;
 use crate::{Code, S3Error};
-
-/// SHA-256 of no bytes, in the place of signed headers of a chunk.
-const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// The start of the chain of one body's chunk signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

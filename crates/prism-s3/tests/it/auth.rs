@@ -417,11 +417,57 @@ fn a_request_needs_a_date_and_a_payload_hash() {
         fields.set("x-amz-content-sha256", value).unwrap();
         assert_eq!(code(check("PUT", TARGET, &fields)), expected, "{value}");
     }
+    // A signed field is missing.
     fields.remove("x-amz-content-sha256");
-    assert_eq!(
-        code(check("PUT", TARGET, &fields)),
-        Code::MissingSecurityHeader
-    );
+    assert_eq!(code(check("PUT", TARGET, &fields)), Code::AccessDenied);
+}
+
+/// Requests of Debian 12's curl, which sends no `x-amz-content-sha256`.
+#[test]
+fn without_a_header_for_the_body_a_request_must_have_no_body() {
+    let time = parse_iso_basic("20261125T062229Z").unwrap();
+    let ask = |method, signature: &str, more: &[(&str, &str)]| {
+        let authorization = format!(
+            "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20261125/us-east-1/s3/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature={signature}"
+        );
+        let fields = [
+            ("Host", "127.0.0.1:9000"),
+            ("Authorization", &authorization),
+            ("X-Amz-Date", "20261125T062229Z"),
+        ];
+        let head = head(method, "/first/file", &headers(&[&fields, more].concat()));
+        authenticator().authenticate(&head, time)
+    };
+    let put = "d08f7e8bf1f54af5ee35b28fe150a8ec1a76b7b7529f503e273e79dc565a64bb";
+    for (method, signature) in [
+        (
+            "GET",
+            "18c9808c83ee69054b169c74c35d71449a0ea34eeafd0eb5f4d5c09dcd1734db",
+        ),
+        (
+            "HEAD",
+            "f44937acf26257dea5d4a8a6f4348c3580d4ec901bed55bb7b36d8d213cc96ad",
+        ),
+        (
+            "DELETE",
+            "9068be696072ac1a7176016f003c5ef75e4e1b2b6869c63dabf20ef8a8fa34d2",
+        ),
+        ("PUT", put),
+    ] {
+        let known = ask(method, signature, &[]).unwrap();
+        assert_eq!(known.principal, Principal::AccessKey(ACCESS_KEY.into()));
+        // No bytes may follow after all.
+        assert!(matches!(known.payload, Payload::Sha256(hash) if hash[..2] == [0xe3, 0xb0]));
+    }
+    assert!(ask("PUT", put, &[("Content-Length", "0")]).is_ok());
+    assert_eq!(code(ask("GET", put, &[])), Code::SignatureDoesNotMatch);
+    for body in [("Content-Length", "267"), ("Transfer-Encoding", "chunked")] {
+        let error = ask("PUT", put, &[body]).unwrap_err();
+        assert_eq!(error.code(), Code::MissingSecurityHeader);
+        let remedy = "-H 'x-amz-content-sha256: UNSIGNED-PAYLOAD'";
+        assert!(error.message().contains(remedy), "{}", error.message());
+    }
 }
 
 #[test]

@@ -100,6 +100,7 @@ impl Inner {
                 Ok(outcome)
             })
             .collect();
+        let usage = self.usage.stage(&view, &mut batch);
         if let Err(failure) = self.write(&shards, batch) {
             for result in &mut results {
                 if let Ok(outcome) = result {
@@ -107,6 +108,8 @@ impl Inner {
                     *result = Err(failure.clone());
                 }
             }
+        } else {
+            self.usage.apply(usage);
         }
         results
             .iter()

@@ -3,11 +3,13 @@
 
 mod open_changes;
 
-use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, read_body, request};
+use crate::common::{
+    StoreExt, agreed, bytes, meta, object_files, put, read, read_body, request, usage::check_usage,
+};
 use prism_store::{
-    Body, Change, Config, Decided, Durability, Entry, Error, Keeps, Missing, Position, Prepare,
-    Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId, UploadName,
-    VersionPosition, Versioning,
+    Body, BucketUsage, Change, Config, Decided, Durability, Entry, Error, Keeps, Missing, Position,
+    Prepare, Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId,
+    UploadName, VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -199,6 +201,10 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
                 "{taken} {removed}"
             );
             assert_eq!(content(&from), content(&to), "seed {seed}");
+            for store in [&from, &to] {
+                check_usage(store, "b", &format!("seed {seed}"));
+            }
+            assert_eq!(from.bucket_usage("b"), to.bucket_usage("b"), "seed {seed}");
             assert_eq!(catch_up(&from, &to), (0, 0));
         }
         drop(to);
@@ -263,6 +269,10 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             let (taken, _) = catch_up(&from, &to);
             assert!(taken > 0);
             assert_eq!(content(&from), content(&to), "seed {seed}");
+            for store in [&from, &to] {
+                check_usage(store, "b", &format!("seed {seed}"));
+            }
+            assert_eq!(from.bucket_usage("b"), to.bucket_usage("b"), "seed {seed}");
             assert_eq!(catch_up(&from, &to), (0, 0));
             if epoch == 2 {
                 from.set_versioning("b", Versioning::Enabled).unwrap();
@@ -289,6 +299,7 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             to.uploads().abort(name(&upload.key, upload.id)).unwrap();
         }
         assert!(content(&to).is_empty() && files(1) == 0);
+        assert_eq!(to.bucket_usage("b"), BucketUsage::default());
         to.delete_bucket("b").unwrap();
     }
 }

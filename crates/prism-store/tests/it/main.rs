@@ -8,6 +8,7 @@
 
 mod common;
 
+mod bucket_usage;
 mod buckets;
 mod catching_up;
 mod crash;

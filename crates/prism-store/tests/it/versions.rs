@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::common::{StoreExt, bytes, meta, object_files, put, read};
+use crate::common::{StoreExt, bytes, meta, object_files, put, read, usage::check_usage};
 use prism_store::{
     Config, Entry, Error, Position, Removed, Step, Store, ToDelete, UploadName, VersionId,
     VersionPosition, Versioning,
@@ -297,6 +297,7 @@ pub(crate) fn compare(store: &Store, wanted: &Wanted) {
     let short = |e: &Entry| (e.key.clone(), e.id, e.is_latest, e.is_marker);
     let listed: Vec<_> = found.iter().map(short).collect();
     assert_eq!(listed, entries);
+    check_usage(store, "b", "after random changes");
     pages(store, &listed);
 }
 

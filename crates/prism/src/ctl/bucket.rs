@@ -1,5 +1,5 @@
 //! `prism ctl bucket`: the rights of keys on a bucket, in a cluster whose state is in etcd. Every
-//! node learns of a change at once.
+//! node learns of a change at once. Quotas are in `quota.rs`.
 
 use std::io::Write;
 
@@ -13,9 +13,10 @@ use serde_json::json;
 
 use super::key::show;
 use super::keys::{Common, change_key};
+use super::quota::{self, QuotaArgs};
 use super::reach::print_json;
 
-/// Give keys rights on a bucket, take them away, and show them.
+/// Give keys rights on a bucket, limit its size, and show it.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct BucketArgs {
     #[command(subcommand)]
@@ -28,7 +29,10 @@ enum Command {
     Allow(Change),
     /// Take rights on a bucket from a key.
     Deny(Change),
-    /// Show which keys have rights on a bucket, and whether it has a policy.
+    Quota(QuotaArgs),
+    /// Show a bucket: which keys have rights, whether it has a policy, its quota and usage.
+    ///
+    /// A node of this host tells the usage.
     Info {
         /// The bucket.
         bucket: String,
@@ -77,6 +81,7 @@ pub(super) fn run(args: &BucketArgs, out: &mut impl Write) -> anyhow::Result<()>
     match &args.command {
         Command::Allow(change) => apply(change, "bucket allow", Rights::and, out),
         Command::Deny(change) => apply(change, "bucket deny", Rights::without, out),
+        Command::Quota(args) => quota::run(args, out),
         Command::Info { bucket, common } => info(common, bucket, out),
     }
 }
@@ -117,11 +122,18 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
     let record = known.buckets.get(bucket);
     let exists = record.is_some_and(|record| record.phase != Phase::Gone);
     let has_policy = exists && record.is_some_and(|bucket| bucket.documents.contains_key("policy"));
+    let quota = record
+        .filter(|_| exists)
+        .map(|record| quota::of_record(record));
     let users = known.users.values().map(|user| (user, user.rights()));
     let with_rights: Vec<_> = users
         .map(|(user, rights)| (user, matches!(rights, KeyRights::Admin), rights.on(&name)))
         .filter(|(_, _, rights)| !rights.is_empty())
         .collect();
+    let report = match exists {
+        true => quota::ask_node(&common.config, &name).ok(),
+        false => None,
+    };
     if common.json {
         let keys = with_rights.iter().map(|(user, is_admin, rights)| {
             json!({ "access_key": user.access_key, "admin": is_admin, "rights": rights })
@@ -129,6 +141,7 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
         let keys: Vec<_> = keys.collect();
         let document = json!({
             "bucket": bucket, "exists": exists, "has_policy": has_policy, "keys": keys,
+            "quota": quota, "usage": report.as_ref().map(|report| report.usage),
         });
         return print_json(out, &document);
     }
@@ -136,6 +149,7 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
     writeln!(out, "bucket  {bucket}")?;
     writeln!(out, "exists  {}", word(exists))?;
     writeln!(out, "policy  {}", word(has_policy))?;
+    quota::print(quota.unwrap_or_default(), report.as_ref(), out)?;
     for (user, is_admin, rights) in with_rights {
         let rights = match is_admin {
             true => "admin".to_owned(),

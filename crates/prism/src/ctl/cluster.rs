@@ -2,13 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use prism_replicas::ProgressReport;
 use serde::Deserialize;
 
 use super::reach::{ConfigFile, ask, print_json};
 use super::recover;
-use crate::check;
 
 /// Show the backends of the cluster as a node of this host sees them.
 ///
@@ -62,16 +61,7 @@ pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()
     if let Some(ClusterCommand::Recover(args)) = &args.command {
         return recover::run(args, out);
     }
-    let config = args.config.load()?;
-    let socket = match &args.node {
-        Some(name) => config.admin_socket(&check::node(&config, name)?.name),
-        None => {
-            let all = config.nodes.iter();
-            let mut sockets = all.map(|node| config.admin_socket(&node.name));
-            let here = sockets.find(|socket| socket.exists());
-            here.with_context(|| format!("no node of {} runs on this host", args.config.display()))?
-        }
-    };
+    let socket = args.config.admin_socket(args.node.as_deref())?;
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
     match args.json {
         true => print_json(out, &document)?,

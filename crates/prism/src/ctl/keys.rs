@@ -17,7 +17,7 @@ pub(super) struct Common {
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
-    config: ConfigFile,
+    pub(super) config: ConfigFile,
 }
 
 impl Common {

@@ -16,6 +16,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::check;
+
 /// Timeout of a node's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,6 +32,18 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     pub(super) fn load(&self) -> anyhow::Result<Config> {
         Ok(Config::load(&self.config)?)
+    }
+
+    /// The admin socket of the node `name`, or of the first one that runs on this host.
+    pub(super) fn admin_socket(&self, name: Option<&str>) -> anyhow::Result<PathBuf> {
+        let config = self.load()?;
+        if let Some(name) = name {
+            return Ok(config.admin_socket(&check::node(&config, name)?.name));
+        }
+        let all = config.nodes.iter();
+        let mut sockets = all.map(|node| config.admin_socket(&node.name));
+        let here = sockets.find(|socket| socket.exists());
+        here.with_context(|| format!("no node of {} runs on this host", self.display()))
     }
 
     pub(super) fn display(&self) -> impl std::fmt::Display {

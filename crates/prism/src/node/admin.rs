@@ -1,7 +1,8 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
 //! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
-//! `scrub status`, `drain-connections`, `reload`. Only the machine's administrator may use it: the
+//! `scrub status`, `drain-connections`, `reload`, `quota BUCKET` with `bytes=N|none` and
+//! `objects=N|none`. Only the machine's administrator may use it: the
 //! permissions of the socket's directory grant that.
 
 use std::io;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::quota;
 use super::reload;
 use super::server::Server;
 
@@ -96,6 +98,7 @@ fn is_action(line: &str) -> bool {
         || line == "drain-connections"
         || line.starts_with("trace o")
         || line.starts_with("scrub start")
+        || quota::is_change(line)
 }
 
 async fn obey(server: &Server, line: &str) -> Value {
@@ -107,6 +110,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             None => json!({ "error": "no worker answers" }),
         },
         "drain-connections" => drain_connections(node),
+        line if line.starts_with("quota ") => quota::answer(node, line).await,
         word @ ("trace on" | "trace off") => {
             let on = word == "trace on";
             node.process.trace.set_on(on);
@@ -118,7 +122,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, drain-connections, reload, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, drain-connections, quota BUCKET, reload, trace on|off|take, scrub start|status"
                 )
             }),
         },

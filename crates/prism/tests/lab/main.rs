@@ -39,6 +39,7 @@ mod objects;
 mod observe;
 mod owners;
 mod page;
+mod quota;
 mod refill;
 mod relaying;
 mod reload;

@@ -244,6 +244,65 @@ fn the_edges_of_s3_are_those_of_s3() {
     assert!(server.end(Signal::TERM).success());
 }
 
+/// Debian 12's curl sends no `x-amz-content-sha256`. The printed commands work with it.
+#[test]
+fn curl_puts_reads_and_deletes_and_is_told_what_to_add() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let sent = place.dir.path().join("sent");
+    fs::write(&sent, "what curl sends").unwrap();
+    let curl = |path: &str, arguments: &[&str]| {
+        let mut curl = Command::new("curl");
+        let user = format!("{}:{}", server.access_key, server.secret_key);
+        curl.args(["-sS", "--aws-sigv4", "aws:amz:us-east-1:s3", "-u", &user]);
+        curl.args(["-w", " %{http_code}"]).args(arguments);
+        let output = curl.arg(format!("{}{path}", server.endpoint)).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(curl("/first", &["-X", "PUT"]), " 200");
+    let put = ["-T", sent.to_str().unwrap()];
+    let refused = curl("/first/file", &put);
+    let remedy = "-H 'x-amz-content-sha256: UNSIGNED-PAYLOAD'";
+    let is_old = refused.ends_with(" 400");
+    assert!(is_old || refused.ends_with(" 200"), "{refused}");
+    assert!(!is_old || refused.contains(remedy), "{refused}");
+    let field = ["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"];
+    assert_eq!(curl("/first/file", &[put, field].concat()), " 200");
+    assert_eq!(curl("/first/file", &[]), "what curl sends 200");
+    assert!(curl("/first/file", &["-I"]).ends_with(" 200"));
+    let listed = curl("/first?list-type=2", &[]);
+    assert!(listed.contains("<Key>file</Key>"), "{listed}");
+    assert_eq!(curl("/first/file", &["-X", "DELETE"]), " 204");
+    assert!(curl("/first/file", &[]).ends_with(" 404"));
+    assert!(server.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_quota_is_set_through_the_admin_socket_of_serve() {
+    let place = Place::new();
+    let server = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    server.own_session(&place, "fill");
+    let socket = place.data().join("serve.sock");
+    let quota = |bucket: &str, arguments: &[&str]| {
+        let mut command = place.command(&place.program());
+        command.args(["ctl", "bucket", "quota", bucket, "--socket"]);
+        let output = command.arg(&socket).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (done, said) = quota("nowhere", &["--bytes", "1G"]);
+    assert!(!done && said.contains("NoSuchBucket"), "{said}");
+    let (done, said) = quota("first", &["--bytes", "1G", "--objects", "2K"]);
+    assert!(done, "{said}");
+    assert!(
+        said.contains("of 1073741824") && said.contains("of 2048"),
+        "{said}"
+    );
+    let (_, said) = quota("first", &["--none"]);
+    assert!(said.contains("no limit"), "{said}");
+    assert!(server.end(Signal::TERM).success());
+}
+
 #[test]
 fn a_directory_or_port_in_use_is_named_and_left_alone() {
     let place = Place::new();

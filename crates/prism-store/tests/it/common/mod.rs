@@ -1,5 +1,6 @@
 //! Helpers that the tests of this crate share.
 
+pub(crate) mod usage;
 pub(crate) mod workload;
 
 use std::{

@@ -19,7 +19,7 @@ use std::{
 
 use prism_store::{Config, Error, INLINE_MAX, ObjectMeta, Store, UploadName};
 
-use super::{StoreExt, bytes, object_files, put, read};
+use super::{StoreExt, bytes, object_files, put, read, usage::check_usage};
 
 pub(crate) const BUCKET: &str = "crash";
 const THREADS: u64 = 4;
@@ -58,7 +58,9 @@ impl Model {
         let store = Store::open(dir, config()).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(store.recovery().dangling, 0, "{context}");
         assert_eq!(store.recovery().foreign, 0, "{context}");
+        check_usage(&store, BUCKET, context);
         abort_uploads(&store);
+        check_usage(&store, BUCKET, context);
         let mut files = 0;
         for thread in 0..THREADS {
             for key in keys(thread) {
