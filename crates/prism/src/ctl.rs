@@ -15,9 +15,10 @@ mod scrub;
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use prism_proto::control::{FlowState, Owner};
-use prism_switch::{FlowRecord, SwitchView};
+use prism_switch::{FlowRecord, SwitchView, ViewError};
 use serde_json::{Value, json};
 
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change keys.
@@ -84,8 +85,19 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     printed.and_then(|()| Ok(out.flush()?))
 }
 
+/// The tables of the switch on this host.
+fn open_switch(pin: &str) -> anyhow::Result<SwitchView> {
+    SwitchView::open(pin).map_err(|error| match error {
+        ViewError::NoSwitch { .. } => anyhow!(
+            "{error}; run this on the host of the switch, after `prism switch` has loaded it, and \
+             with --pin if switch.pin_dir is not \"prism\""
+        ),
+        error => error.into(),
+    })
+}
+
 fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let view = SwitchView::open(&common.pin)?;
+    let view = open_switch(&common.pin)?;
     if common.json {
         write!(out, "[")?;
     }
@@ -158,7 +170,7 @@ fn print_flow(f: &FlowRecord, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let counters = SwitchView::open(&common.pin)?.counters()?;
+    let counters = open_switch(&common.pin)?.counters()?;
     if common.json {
         let named = counters.into_iter().map(|c| (c.name, c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());

@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("prism: {error:#}");
+            eprintln!("prism: {}", prism_sys::process::explained(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -1,12 +1,12 @@
 //! The ways from the configuration file to the cluster: the admin sockets of this host's
 //! nodes, and etcd.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use prism_config::Config;
 use prism_etcd::{Change, Client, Condition};
 use prism_membership::Known;
@@ -52,7 +52,15 @@ impl ConfigFile {
                 client,
                 keys,
             };
-            work(&etcd).await
+            work(&etcd)
+                .await
+                .map_err(|error| match error.downcast_ref() {
+                    Some(prism_etcd::Error::Unreachable { .. }) => anyhow!(
+                        "{error}; start it, or correct cluster.etcd.endpoints in {}",
+                        self.config.display()
+                    ),
+                    _ => error,
+                })
         })
     }
 }
@@ -105,7 +113,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     question: &str,
 ) -> anyhow::Result<(T, Value)> {
     let talk = || -> anyhow::Result<(T, Value)> {
-        let mut stream = UnixStream::connect(socket)?;
+        let mut stream = UnixStream::connect(socket).map_err(absent)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         writeln!(stream, "{question}")?;
@@ -118,6 +126,16 @@ pub(super) fn ask<T: DeserializeOwned>(
         read().with_context(|| line.trim().to_owned())
     };
     talk().with_context(|| format!("the node at {} does not answer", socket.display()))
+}
+
+/// Adds the remedy to an error of connecting.
+fn absent(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow!(
+            "{error}; start it, or run this on its host (prism serve: with --socket DIR/serve.sock)"
+        ),
+        _ => error.into(),
+    }
 }
 
 /// Prints a document in JSON.
