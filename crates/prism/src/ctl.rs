@@ -21,9 +21,15 @@ use prism_proto::control::{FlowState, Owner};
 use prism_switch::{FlowRecord, SwitchView, ViewError};
 use serde_json::{Value, json};
 
+use self::reach::Common;
+
 /// Show flows, counters and backends; scrub, drain and rebalance backends; change keys.
+///
+/// --config and --json may stand at any place behind `ctl`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CtlArgs {
+    #[command(flatten)]
+    common: Common,
     #[command(subcommand)]
     command: CtlCommand,
 }
@@ -33,7 +39,7 @@ enum CtlCommand {
     /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
     Flows {
         #[command(flatten)]
-        common: Common,
+        pin: Pin,
         /// Also list tombstones: flows that have ended, whose epoch is still remembered.
         #[arg(long)]
         all: bool,
@@ -44,7 +50,7 @@ enum CtlCommand {
     /// counter, and so has each outcome of a command.
     Counters {
         #[command(flatten)]
-        common: Common,
+        pin: Pin,
         /// Also list counters that are zero.
         #[arg(long)]
         all: bool,
@@ -59,34 +65,32 @@ enum CtlCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-struct Common {
+struct Pin {
     /// Directory below /sys/fs/bpf where the switch is pinned.
     #[arg(long, value_name = "DIR", default_value = "prism")]
     pin: String,
-    /// Print JSON: an array of flows, or an object of counters.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs the subcommand, and prints its result.
 pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
+    let common = &args.common;
     let printed = match &args.command {
-        CtlCommand::Flows { common, all } => flows(common, *all, &mut out),
-        CtlCommand::Counters { common, all } => counters(common, *all, &mut out),
-        CtlCommand::Scrub(args) => scrub::run(args, &mut out),
-        CtlCommand::Cluster(args) => cluster::run(args, &mut out),
-        CtlCommand::Drain(args) => members::drain(args, &mut out),
-        CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
-        CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
-        CtlCommand::Key(args) => key::run(args, &mut out),
-        CtlCommand::Bucket(args) => bucket::run(args, &mut out),
+        CtlCommand::Flows { pin, all } => flows(common, pin, *all, &mut out),
+        CtlCommand::Counters { pin, all } => counters(common, pin, *all, &mut out),
+        CtlCommand::Scrub(args) => scrub::run(args, common, &mut out),
+        CtlCommand::Cluster(args) => cluster::run(args, common, &mut out),
+        CtlCommand::Drain(args) => members::drain(args, common, &mut out),
+        CtlCommand::DrainConnections(args) => connections::run(args, common, &mut out),
+        CtlCommand::Rebalance(args) => members::rebalance(args, common, &mut out),
+        CtlCommand::Key(args) => key::run(args, common, &mut out),
+        CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
     };
     printed.and_then(|()| Ok(out.flush()?))
 }
 
 /// The tables of the switch on this host.
-fn open_switch(pin: &str) -> anyhow::Result<SwitchView> {
+fn open_switch(Pin { pin }: &Pin) -> anyhow::Result<SwitchView> {
     SwitchView::open(pin).map_err(|error| match error {
         ViewError::NoSwitch { .. } => anyhow!(
             "{error}; run this on the host of the switch, after `prism switch` has loaded it, and \
@@ -96,8 +100,8 @@ fn open_switch(pin: &str) -> anyhow::Result<SwitchView> {
     })
 }
 
-fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let view = open_switch(&common.pin)?;
+fn flows(common: &Common, pin: &Pin, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let view = open_switch(pin)?;
     if common.json {
         write!(out, "[")?;
     }
@@ -169,8 +173,8 @@ fn print_flow(f: &FlowRecord, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let counters = open_switch(&common.pin)?.counters()?;
+fn counters(common: &Common, pin: &Pin, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = open_switch(pin)?.counters()?;
     if common.json {
         let named = counters.into_iter().map(|c| (c.name, c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
@@ -179,4 +183,35 @@ fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<
         writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+    use clap::Parser;
+
+    use crate::{Cli, Command};
+
+    #[test]
+    fn the_common_options_stand_at_any_place_behind_ctl() {
+        for line in [
+            "prism ctl --config FILE --json flows",
+            "prism ctl flows --json --config FILE",
+            "prism ctl --json cluster --config FILE",
+            "prism ctl cluster --config FILE recover --json",
+            "prism ctl cluster --config FILE --json",
+            "prism ctl drain be0 --config FILE --json",
+            "prism ctl rebalance --json --config FILE --replicas 2",
+            "prism ctl scrub --config FILE --json --node be0",
+            "prism ctl drain-connections --json be0 --config FILE",
+            "prism ctl key --config FILE list --json",
+            "prism ctl bucket --json info photos --config FILE",
+        ] {
+            let read = Cli::try_parse_from(line.split(' '));
+            let Command::Ctl(args) = read.unwrap().command else {
+                panic!("{line}");
+            };
+            assert!(args.common.json && args.common.names_file(), "{line}");
+        }
+    }
 }

@@ -12,8 +12,8 @@ use prism_s3::access::{KeyRights, Right, Rights};
 use serde_json::json;
 
 use super::key::show;
-use super::keys::{Common, change_key};
-use super::reach::print_json;
+use super::keys::change_key;
+use super::reach::{Common, print_json};
 
 /// Give keys rights on a bucket, take them away, and show them.
 #[derive(clap::Args, Clone, Debug)]
@@ -32,8 +32,6 @@ enum Command {
     Info {
         /// The bucket.
         bucket: String,
-        #[command(flatten)]
-        common: Common,
     },
 }
 
@@ -53,8 +51,6 @@ struct Change {
     /// Create and delete the bucket, and change its policy, CORS rules and versioning.
     #[arg(long)]
     owner: bool,
-    #[command(flatten)]
-    common: Common,
 }
 
 impl Change {
@@ -73,18 +69,18 @@ impl Change {
     }
 }
 
-pub(super) fn run(args: &BucketArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
-        Command::Allow(change) => apply(change, "bucket allow", Rights::and, out),
-        Command::Deny(change) => apply(change, "bucket deny", Rights::without, out),
-        Command::Info { bucket, common } => info(common, bucket, out),
+        Command::Allow(change) => apply(change, common, ("bucket allow", Rights::and), out),
+        Command::Deny(change) => apply(change, common, ("bucket deny", Rights::without), out),
+        Command::Info { bucket } => info(common, bucket, out),
     }
 }
 
 fn apply(
     args: &Change,
-    action: &str,
-    combined: fn(Rights, Rights) -> Rights,
+    common: &Common,
+    (action, combined): (&str, fn(Rights, Rights) -> Rights),
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let (rights, bucket) = (args.rights()?, BucketName::parse(&args.bucket)?);
@@ -107,8 +103,8 @@ fn apply(
         };
         Ok(())
     };
-    let key = change_key(&args.common, (&action, &args.key), change)?;
-    show(&args.common, &key, out)
+    let key = change_key(common, (&action, &args.key), change)?;
+    show(common, &key, out)
 }
 
 fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use prism_replicas::ProgressReport;
 use serde::Deserialize;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::reach::{Common, ask, print_json};
 use super::recover;
 use crate::check;
 
@@ -18,14 +18,9 @@ use crate::check;
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: Option<ClusterCommand>,
-    #[command(flatten)]
-    config: ConfigFile,
     /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Print a JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -58,22 +53,22 @@ struct Backend {
     catching_up: Option<ProgressReport>,
 }
 
-pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(ClusterCommand::Recover(args)) = &args.command {
-        return recover::run(args, out);
+        return recover::run(args, common, out);
     }
-    let config = args.config.load()?;
+    let config = common.load()?;
     let socket = match &args.node {
         Some(name) => config.admin_socket(&check::node(&config, name)?.name),
         None => {
             let all = config.nodes.iter();
             let mut sockets = all.map(|node| config.admin_socket(&node.name));
             let here = sockets.find(|socket| socket.exists());
-            here.with_context(|| format!("no node of {} runs on this host", args.config.display()))?
+            here.with_context(|| format!("no node of {} runs on this host", config.shown_file()))?
         }
     };
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
-    match args.json {
+    match common.json {
         true => print_json(out, &document)?,
         false => print(&survey, out)?,
     }

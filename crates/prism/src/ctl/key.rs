@@ -9,8 +9,8 @@ use prism_config::Credential;
 use prism_s3::access::KeyRights;
 use serde_json::{Value, json};
 
-use super::keys::{self, Common, change_key, find, find_all};
-use super::reach::print_json;
+use super::keys::{self, change_key, find, find_all};
+use super::reach::{Common, print_json};
 use crate::random;
 
 /// Random bytes in an access key and in a secret key.
@@ -39,20 +39,13 @@ enum Command {
         /// Give the key every right on every bucket.
         #[arg(long)]
         admin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// List the keys and the number of buckets on which each has rights.
-    List {
-        #[command(flatten)]
-        common: Common,
-    },
+    List,
     /// Show the rights of a key.
     Info {
         /// The access key.
         access_key: String,
-        #[command(flatten)]
-        common: Common,
     },
     /// Set whether a key has every right on every bucket.
     Set {
@@ -61,8 +54,6 @@ enum Command {
         /// With `false` the key has the rights that `prism ctl bucket allow` gave it.
         #[arg(long, action = ArgAction::Set, value_name = "BOOL")]
         admin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// Replace the secret key. Prints the new one, this once. The old one is no longer valid.
     Rotate {
@@ -72,25 +63,20 @@ enum Command {
         /// random one.
         #[arg(long)]
         secret_stdin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// Delete a key.
     Delete {
         /// The access key.
         access_key: String,
-        #[command(flatten)]
-        common: Common,
     },
 }
 
-pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &KeyArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
         Command::New {
             access_key,
             secret_stdin,
             admin,
-            common,
         } => {
             let made =
                 || random::hex(ACCESS_KEY_BYTES).map(|hex| format!("PRISM{}", hex.to_uppercase()));
@@ -102,13 +88,9 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
             };
             new(common, &key, *secret_stdin, out)
         }
-        Command::List { common } => list(common, out),
-        Command::Info { access_key, common } => info(common, access_key, out),
-        Command::Set {
-            access_key,
-            admin,
-            common,
-        } => {
+        Command::List => list(common, out),
+        Command::Info { access_key } => info(common, access_key, out),
+        Command::Set { access_key, admin } => {
             let set = |key: &mut Credential| {
                 key.admin = Some(*admin);
                 Ok(())
@@ -119,7 +101,6 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
         Command::Rotate {
             access_key,
             secret_stdin,
-            common,
         } => {
             let secret = new_secret(*secret_stdin)?;
             let rotate = |key: &mut Credential| {
@@ -129,7 +110,7 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
             let key = change_key(common, ("key rotate", access_key), rotate)?;
             show_secret(common, &key, *secret_stdin, out)
         }
-        Command::Delete { access_key, common } => delete(common, access_key, out),
+        Command::Delete { access_key } => delete(common, access_key, out),
     }
 }
 

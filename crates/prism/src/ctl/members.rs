@@ -8,8 +8,9 @@ use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
 use prism_membership::Known;
 use prism_membership::etcd::Key;
+use serde_json::json;
 
-use super::reach::{ConfigFile, Etcd};
+use super::reach::{Common, Etcd, print_json};
 
 /// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
@@ -23,7 +24,7 @@ pub(super) struct DrainArgs {
     /// Name of the backend.
     name: String,
     #[command(flatten)]
-    common: Common,
+    waiting: Waiting,
 }
 
 /// Give every backend that runs its share of the keys.
@@ -36,21 +37,19 @@ pub(super) struct RebalanceArgs {
     #[arg(long, value_name = "N")]
     replicas: Option<u16>,
     #[command(flatten)]
-    common: Common,
+    waiting: Waiting,
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct Common {
-    #[command(flatten)]
-    config: ConfigFile,
+struct Waiting {
     /// Wait until all keys are copied, and print the progress.
     #[arg(long)]
     wait: bool,
 }
 
-pub(super) fn drain(args: &DrainArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn drain(args: &DrainArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let name = NodeName::new(&args.name)?;
-    wish(&args.common, out, |known, state| {
+    wish((common, args.waiting.wait), out, |known, state| {
         let mut wish = known.wish.clone().unwrap_or_else(|| state.placing.clone());
         if !wish.members.remove(&name) && !state.placing.members.contains(&name) {
             let members = names(state.placing.members.iter());
@@ -60,8 +59,12 @@ pub(super) fn drain(args: &DrainArgs, out: &mut impl Write) -> anyhow::Result<()
     })
 }
 
-pub(super) fn rebalance(args: &RebalanceArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    wish(&args.common, out, |known, state| {
+pub(super) fn rebalance(
+    args: &RebalanceArgs,
+    common: &Common,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    wish((common, args.waiting.wait), out, |known, state| {
         let members = known.living.keys().cloned().collect();
         Ok(Placing {
             members,
@@ -71,11 +74,11 @@ pub(super) fn rebalance(args: &RebalanceArgs, out: &mut impl Write) -> anyhow::R
 }
 
 fn wish(
-    args: &Common,
+    (common, waits): (&Common, bool),
     out: &mut impl Write,
     make: impl Fn(&Known, &State) -> anyhow::Result<Placing>,
 ) -> anyhow::Result<()> {
-    args.config.in_etcd(async |etcd| {
+    common.with_etcd(async |etcd| {
         let known = etcd.known().await?;
         let state = known.state.as_ref().map(|(state, _)| state);
         let state = state.context("etcd has no state of this cluster")?;
@@ -86,20 +89,30 @@ fn wish(
         let replicas = wish.replicas;
         let subject = format!("members {members}; replicas {replicas}");
         etcd.change("placing", &subject, &[], &[put]).await?;
-        writeln!(
-            out,
-            "to hold keys: {members}; replicas of each object: {replicas}"
-        )?;
-        out.flush()?;
-        match args.wait {
-            true => wait(etcd, &wish, out).await,
-            false => Ok(()),
+        if !common.json {
+            writeln!(
+                out,
+                "to hold keys: {members}; replicas of each object: {replicas}"
+            )?;
+            out.flush()?;
+        }
+        let epoch = match waits {
+            true => Some(wait(etcd, &wish).await?),
+            false => None,
+        };
+        match (common.json, epoch) {
+            (true, _) => print_json(
+                out,
+                &json!({ "members": wish.members, "replicas": replicas, "reached_in_epoch": epoch }),
+            ),
+            (false, Some(epoch)) => Ok(writeln!(out, "epoch {epoch}: nothing moves")?),
+            (false, None) => Ok(()),
         }
     })
 }
 
-/// Prints each change of the progress, until the cluster has reached the wish.
-async fn wait(etcd: &Etcd, wish: &Placing, out: &mut impl Write) -> anyhow::Result<()> {
+/// Prints each change of the progress, until the cluster has reached the wish. Returns the epoch.
+async fn wait(etcd: &Etcd, wish: &Placing) -> anyhow::Result<u64> {
     let mut printed = String::new();
     loop {
         let known = etcd.known().await?;
@@ -110,12 +123,11 @@ async fn wait(etcd: &Etcd, wish: &Placing, out: &mut impl Write) -> anyhow::Resu
         }
         let text = progress(&known, state);
         if text != printed {
-            writeln!(out, "epoch {}: {text}", state.epoch)?;
-            out.flush()?;
+            eprintln!("epoch {}: {text}", state.epoch);
             printed = text;
         }
         if state.phase == Phase::Settled && state.placing == *wish {
-            return Ok(());
+            return Ok(state.epoch);
         }
         tokio::time::sleep(POLL).await;
     }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use prism_config::Config;
 use prism_etcd::{Change, Client, Condition};
 use prism_membership::Known;
@@ -19,25 +19,40 @@ use serde_json::Value;
 /// Timeout of a node's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The option that names the configuration file.
+/// The configuration file, if no other one is named.
+const DEFAULT_FILE: &str = "/etc/prism/prism.toml";
+
+/// The options of every command of `prism ctl`. They may stand at any place behind `ctl`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct ConfigFile {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+pub(super) struct Common {
+    /// The cluster's configuration file [default: /etc/prism/prism.toml].
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON in place of text.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
 }
 
-impl ConfigFile {
+impl Common {
     pub(super) fn load(&self) -> anyhow::Result<Config> {
-        Ok(Config::load(&self.config)?)
+        let file = match &self.config {
+            Some(named) => named,
+            None if Path::new(DEFAULT_FILE).exists() => Path::new(DEFAULT_FILE),
+            None => bail!(
+                "there is no {DEFAULT_FILE}; name the configuration file of the cluster with \
+                 --config FILE"
+            ),
+        };
+        Ok(Config::load(file)?)
     }
 
-    pub(super) fn display(&self) -> impl std::fmt::Display {
-        self.config.display()
+    /// Whether the user has named a configuration file.
+    pub(super) fn names_file(&self) -> bool {
+        self.config.is_some()
     }
 
     /// Does `work` with the cluster's etcd.
-    pub(super) fn in_etcd<T>(
+    pub(super) fn with_etcd<T>(
         &self,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
@@ -47,6 +62,7 @@ impl ConfigFile {
             .build()?;
         runtime.block_on(async {
             let (client, keys) = (client(&config)?, Keys::of(&config)?);
+            let file = config.shown_file();
             let etcd = Etcd {
                 config,
                 client,
@@ -55,10 +71,9 @@ impl ConfigFile {
             work(&etcd)
                 .await
                 .map_err(|error| match error.downcast_ref() {
-                    Some(prism_etcd::Error::Unreachable { .. }) => anyhow!(
-                        "{error}; start it, or correct cluster.etcd.endpoints in {}",
-                        self.config.display()
-                    ),
+                    Some(prism_etcd::Error::Unreachable { .. }) => {
+                        anyhow!("{error}; start it, or correct cluster.etcd.endpoints in {file}")
+                    }
                     _ => error,
                 })
         })

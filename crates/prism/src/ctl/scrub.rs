@@ -10,7 +10,7 @@ use anyhow::bail;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::reach::{Common, ask, print_json};
 use crate::check;
 
 /// Time between two questions for the progress.
@@ -21,20 +21,15 @@ const POLL: Duration = Duration::from_millis(200);
 /// Prints bytes that differ from what was written. Exits with status 1 if there are any.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ScrubArgs {
-    #[command(flatten)]
-    config: ConfigFile,
     /// Scrub this backend; may be repeated. Default: all backends that run on this host.
     #[arg(long, value_name = "NAME")]
     node: Vec<String>,
     /// Use this admin socket instead, such as that of `prism serve`.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "node"])]
+    #[arg(long, value_name = "PATH", conflicts_with = "node")]
     socket: Option<PathBuf>,
     /// Most bytes per second that each backend reads; 0 for no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     rate: u64,
-    /// Print a JSON array with an object for each backend.
-    #[arg(long)]
-    json: bool,
 }
 
 /// A node's answer to `scrub start`.
@@ -73,15 +68,15 @@ struct Fault {
     what: String,
 }
 
-pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let sockets = sockets(args)?;
+pub(super) fn run(args: &ScrubArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let sockets = sockets(args, common)?;
     let begin = |socket: &PathBuf| ask(socket, &format!("scrub start {}", args.rate));
     let begun: Result<Vec<(Begun, _)>, _> = sockets.iter().map(begin).collect();
     let begun = sockets.iter().zip(begun?);
     let ended = begun.map(|(socket, (begun, _))| finish(socket, begun.run));
     let ended: anyhow::Result<Vec<(Status, Value)>> = ended.collect();
     let (found, documents): (Vec<_>, Vec<_>) = ended?.into_iter().unzip();
-    if args.json {
+    if common.json {
         print_json(out, &documents)?;
     } else {
         for status in &found {
@@ -97,11 +92,14 @@ pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> 
     }
 }
 
-fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
+fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(socket) = &args.socket {
+        if common.names_file() {
+            bail!("--socket names the process already; remove --config");
+        }
         return Ok(vec![socket.clone()]);
     }
-    let config = args.config.load()?;
+    let config = common.load()?;
     let mut sockets = Vec::new();
     for name in &args.node {
         if !check::node(&config, name)?.is_backend() {
@@ -115,7 +113,7 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
-        bail!("no backend of {} runs on this host", args.config.display());
+        bail!("no backend of {} runs on this host", config.shown_file());
     }
     Ok(sockets)
 }
