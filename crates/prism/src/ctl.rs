@@ -2,18 +2,24 @@
 //! asks the nodes of this host through their admin sockets, and writes the cluster's state
 //! in etcd.
 
+mod alerts;
 mod bucket;
 mod cluster;
 mod connections;
 mod key;
 mod keys;
 mod members;
+mod observed;
 mod reach;
 mod recover;
 mod scrub;
+mod status;
+mod table;
+mod top;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
@@ -23,7 +29,7 @@ use serde_json::{Value, json};
 
 use self::reach::Common;
 
-/// Show flows, counters and backends; scrub, drain and rebalance backends; change keys.
+/// Show the cluster, flows, counters and backends; scrub, drain and rebalance backends; change keys.
 ///
 /// --config and --json may stand at any place behind `ctl`.
 #[derive(Args, Clone, Debug)]
@@ -55,6 +61,8 @@ enum CtlCommand {
         #[arg(long)]
         all: bool,
     },
+    Status(status::StatusArgs),
+    Top(top::TopArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
     Drain(members::DrainArgs),
@@ -72,12 +80,17 @@ struct Pin {
 }
 
 /// Runs the subcommand, and prints its result.
-pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
+    let mut out = BufWriter::new(io::stdout());
     let common = &args.common;
+    let mut status = ExitCode::SUCCESS;
     let printed = match &args.command {
         CtlCommand::Flows { pin, all } => flows(common, pin, *all, &mut out),
         CtlCommand::Counters { pin, all } => counters(common, pin, *all, &mut out),
+        CtlCommand::Status(args) => {
+            status::run(args, common, &mut out).map(|health| status = health)
+        }
+        CtlCommand::Top(args) => top::run(args, common),
         CtlCommand::Scrub(args) => scrub::run(args, common, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, common, &mut out),
         CtlCommand::Drain(args) => members::drain(args, common, &mut out),
@@ -86,7 +99,9 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Key(args) => key::run(args, common, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
     };
-    printed.and_then(|()| Ok(out.flush()?))
+    printed?;
+    out.flush()?;
+    Ok(status)
 }
 
 /// The tables of the switch on this host.

@@ -91,11 +91,7 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         survey.replicas,
         survey.min_replicas,
         survey.epoch,
-        match survey.phase.as_str() {
-            "filling" => "keys are being copied to their new backends",
-            "moved" => "keys are copied",
-            _ => "nothing moves",
-        },
+        phase(&survey.phase),
     )?;
     if let Some(fault) = &survey.fault {
         writeln!(out, "{fault}")?;
@@ -120,6 +116,15 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The phase of a cluster's state, for people.
+pub(super) fn phase(phase: &str) -> &'static str {
+    match phase {
+        "filling" => "keys are being copied to their new backends",
+        "moved" => "keys are copied",
+        _ => "nothing moves",
+    }
 }
 
 fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::Result<()> {

@@ -1,6 +1,6 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
-//! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
+//! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
 //! `scrub status`, `drain-connections`. Only the machine's administrator may use it: the
 //! permissions of the socket's directory grant that.
 
@@ -19,6 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::server::Server;
+use super::state::state;
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;
@@ -102,6 +103,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(survey) => survey,
             None => json!({ "error": "no worker answers" }),
         },
+        "state" => state(server).await,
         "drain-connections" => drain_connections(node),
         word @ ("trace on" | "trace off") => {
             let on = word == "trace on";
@@ -113,7 +115,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, drain-connections, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, trace on|off|take, scrub start|status"
                 )
             }),
         },
