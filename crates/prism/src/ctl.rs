@@ -10,6 +10,7 @@ mod key;
 mod keys;
 mod members;
 mod observed;
+mod progress;
 mod reach;
 mod recover;
 mod scrub;
@@ -28,6 +29,7 @@ use prism_switch::{FlowRecord, SwitchView, ViewError};
 use serde_json::{Value, json};
 
 use self::reach::Common;
+use self::table::{Paint, count, number, table, text};
 
 /// Show the cluster, flows, counters and backends; scrub, drain and rebalance backends; change keys.
 ///
@@ -194,9 +196,11 @@ fn counters(common: &Common, pin: &Pin, all: bool, out: &mut impl Write) -> anyh
         let named = counters.into_iter().map(|c| (c.name, c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
     }
-    for c in counters.iter().filter(|c| all || c.value > 0) {
-        writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
-    }
+    let shown = counters.iter().filter(|c| all || c.value > 0);
+    let rows = shown.map(|c| [text(c.name.clone()), number(count(c.value))]);
+    let rows: Vec<_> = rows.collect();
+    let header = ["COUNTER", "VALUE"];
+    write!(out, "{}", table(Paint::of_stdout(), header, &rows))?;
     Ok(())
 }
 

@@ -53,6 +53,13 @@ struct Change {
     owner: bool,
 }
 
+/// Whether a change gives rights or takes them.
+#[derive(Clone, Copy)]
+enum Kind {
+    Allow,
+    Deny,
+}
+
 impl Change {
     fn rights(&self) -> anyhow::Result<Rights> {
         let wanted = [
@@ -71,20 +78,18 @@ impl Change {
 
 pub(super) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
-        Command::Allow(change) => apply(change, common, ("bucket allow", Rights::and), out),
-        Command::Deny(change) => apply(change, common, ("bucket deny", Rights::without), out),
+        Command::Allow(change) => apply(change, common, Kind::Allow, out),
+        Command::Deny(change) => apply(change, common, Kind::Deny, out),
         Command::Info { bucket } => info(common, bucket, out),
     }
 }
 
-fn apply(
-    args: &Change,
-    common: &Common,
-    (action, combined): (&str, fn(Rights, Rights) -> Rights),
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> anyhow::Result<()> {
     let (rights, bucket) = (args.rights()?, BucketName::parse(&args.bucket)?);
-    let action = format!("{action} {bucket} {rights}");
+    let action = match kind {
+        Kind::Allow => format!("bucket allow {bucket} {rights}"),
+        Kind::Deny => format!("bucket deny {bucket} {rights}"),
+    };
     let change = |key: &mut Credential| {
         if key.is_unlimited_by_omission() {
             bail!(
@@ -96,7 +101,10 @@ fn apply(
         }
         let buckets = key.buckets.get_or_insert_default();
         let before = buckets.get(bucket.as_str()).copied().unwrap_or_default();
-        let after = combined(before, rights);
+        let after = match kind {
+            Kind::Allow => before.and(rights),
+            Kind::Deny => before.without(rights),
+        };
         match after.is_empty() {
             true => buckets.remove(bucket.as_str()),
             false => buckets.insert(bucket.as_str().to_owned(), after),

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::reach::{Common, ask, print_json};
 use super::recover;
+use super::table::{Paint, Tone, count, number, table, text, toned};
 use crate::check;
 
 /// Show the backends of the cluster as a node of this host sees them.
@@ -64,7 +65,12 @@ pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> 
             let all = config.nodes.iter();
             let mut sockets = all.map(|node| config.admin_socket(&node.name));
             let here = sockets.find(|socket| socket.exists());
-            here.with_context(|| format!("no node of {} runs on this host", config.shown_file()))?
+            here.with_context(|| {
+                format!(
+                    "no node of {} runs on this host; run this on the host of one, or start it",
+                    config.shown_file()
+                )
+            })?
         }
     };
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
@@ -101,21 +107,40 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     {
         writeln!(out, "{} has a lease for {left} ms", survey.asked)?;
     }
-    for backend in &survey.backends {
+    let rows = survey.backends.iter().map(|backend| {
         let status = backend.status.as_deref().unwrap_or("-");
-        match (backend.open_changes, backend.bytes_used) {
-            (Some(open), Some(bytes)) => writeln!(
-                out,
-                "{:<16} {status:<8} in reach      {open:>6} open changes {bytes:>16} bytes",
-                backend.name
-            )?,
-            _ => writeln!(out, "{:<16} {status:<8} out of reach", backend.name)?,
-        }
+        let figure = |figure: Option<u64>| number(figure.map_or_else(|| "-".into(), count));
+        [
+            text(&backend.name),
+            toned(status, tone(status)),
+            match backend.in_reach {
+                true => text("in reach"),
+                false => toned("out of reach", Tone::Critical),
+            },
+            figure(backend.open_changes),
+            figure(backend.bytes_used),
+        ]
+    });
+    let header = ["BACKEND", "STATUS", "REACH", "OPEN CHANGES", "BYTES"];
+    let rows: Vec<_> = rows.collect();
+    write!(out, "{}", table(Paint::of_stdout(), header, &rows))?;
+    for backend in &survey.backends {
         if let Some(progress) = backend.catching_up.as_ref().filter(|p| p.is_running) {
+            write!(out, "{}", backend.name)?;
             print_progress(progress, out)?;
         }
     }
     Ok(())
+}
+
+/// The meaning of a backend's status.
+pub(super) fn tone(status: &str) -> Tone {
+    match status {
+        "in-sync" => Tone::Good,
+        "lagging" => Tone::Warning,
+        "out" => Tone::Critical,
+        _ => Tone::Plain,
+    }
 }
 
 /// The phase of a cluster's state, for people.
@@ -131,8 +156,8 @@ fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::R
     let (fetched, bytes) = (progress.fetched, progress.fetched_bytes);
     write!(
         out,
-        "{:<16} is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
-        "", progress.parts_done, progress.parts, progress.compared, progress.removed
+        " is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
+        progress.parts_done, progress.parts, progress.compared, progress.removed
     )?;
     match progress.hindrance.as_str() {
         "" => writeln!(out),

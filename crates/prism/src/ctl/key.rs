@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::keys::{self, change_key, find, find_all};
 use super::reach::{Common, print_json};
+use super::table::{Paint, table, text};
 use crate::random;
 
 /// Random bytes in an access key and in a secret key.
@@ -158,7 +159,7 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
         let keys: Vec<_> = keys.iter().map(described).collect();
         return print_json(out, &keys);
     }
-    for key in &keys {
+    let rows = keys.iter().map(|key| {
         let rights = match key.rights() {
             _ if key.is_unlimited_by_omission() => {
                 "every right, because its record says nothing".to_owned()
@@ -166,8 +167,14 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
             KeyRights::Admin => "admin".to_owned(),
             KeyRights::Buckets(buckets) => format!("buckets {}", buckets.len()),
         };
-        writeln!(out, "{}  {rights}", key.access_key)?;
-    }
+        [text(&key.access_key), text(rights)]
+    });
+    let rows: Vec<_> = rows.collect();
+    write!(
+        out,
+        "{}",
+        table(Paint::of_stdout(), ["ACCESS KEY", "RIGHTS"], &rows)
+    )?;
     Ok(())
 }
 

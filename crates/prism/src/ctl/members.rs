@@ -2,15 +2,19 @@
 //! writes the wish to etcd, and the backends reach it step by step.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
 use prism_membership::Known;
 use prism_membership::etcd::Key;
+use prism_replicas::ProgressReport;
+use serde::Deserialize;
 use serde_json::json;
 
-use super::reach::{Common, Etcd, print_json};
+use super::progress::{Pace, Progress};
+use super::reach::{Common, Etcd, ask, print_json};
+use super::table::bytes;
 
 /// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
@@ -49,7 +53,7 @@ struct Waiting {
 
 pub(super) fn drain(args: &DrainArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let name = NodeName::new(&args.name)?;
-    wish((common, args.waiting.wait), out, |known, state| {
+    wish(common, args.waiting.wait, out, |known, state| {
         let mut wish = known.wish.clone().unwrap_or_else(|| state.placing.clone());
         if !wish.members.remove(&name) && !state.placing.members.contains(&name) {
             let members = names(state.placing.members.iter());
@@ -64,7 +68,7 @@ pub(super) fn rebalance(
     common: &Common,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    wish((common, args.waiting.wait), out, |known, state| {
+    wish(common, args.waiting.wait, out, |known, state| {
         let members = known.living.keys().cloned().collect();
         Ok(Placing {
             members,
@@ -74,7 +78,8 @@ pub(super) fn rebalance(
 }
 
 fn wish(
-    (common, waits): (&Common, bool),
+    common: &Common,
+    waits: bool,
     out: &mut impl Write,
     make: impl Fn(&Known, &State) -> anyhow::Result<Placing>,
 ) -> anyhow::Result<()> {
@@ -113,7 +118,7 @@ fn wish(
 
 /// Prints each change of the progress, until the cluster has reached the wish. Returns the epoch.
 async fn wait(etcd: &Etcd, wish: &Placing) -> anyhow::Result<u64> {
-    let mut printed = String::new();
+    let (mut shown, mut copying) = (Progress::new(), Copying::default());
     loop {
         let known = etcd.known().await?;
         let state = known.state.as_ref().map(|(state, _)| state);
@@ -121,15 +126,66 @@ async fn wait(etcd: &Etcd, wish: &Placing) -> anyhow::Result<u64> {
         if known.wish.as_ref() != Some(wish) {
             bail!("another drain or rebalance has replaced this one");
         }
-        let text = progress(&known, state);
-        if text != printed {
-            eprintln!("epoch {}: {text}", state.epoch);
-            printed = text;
-        }
+        let phase = format!("epoch {}: {}", state.epoch, progress(&known, state));
+        let details = match state.phase {
+            Phase::Filling { .. } => copying.details(etcd),
+            _ => String::new(),
+        };
+        shown.show(&phase, &details);
         if state.phase == Phase::Settled && state.placing == *wish {
             return Ok(state.epoch);
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+/// The work of backends that catch up, as a node of this host sees it.
+#[derive(Default)]
+struct Copying {
+    parts: Pace,
+    bytes: Pace,
+}
+
+/// The fields of a node's survey that are looked at.
+#[derive(Deserialize)]
+struct Survey {
+    backends: Vec<Copier>,
+}
+
+#[derive(Deserialize)]
+struct Copier {
+    catching_up: Option<ProgressReport>,
+}
+
+impl Copying {
+    /// The parts that are done, the rate and the time left; empty where no node runs on this host.
+    fn details(&mut self, etcd: &Etcd) -> String {
+        let nodes = etcd.config.nodes.iter();
+        let sockets = nodes.map(|node| etcd.config.admin_socket(&node.name));
+        let here = sockets.filter(|socket| socket.exists());
+        let mut answers = here.filter_map(|socket| ask::<Survey>(&socket, "cluster").ok());
+        let Some((survey, _)) = answers.next() else {
+            return String::new();
+        };
+        let reports = survey.backends.into_iter();
+        let reports = reports.filter_map(|backend| backend.catching_up);
+        let (mut all, mut done, mut fetched) = (0, 0, 0);
+        for report in reports {
+            fetched = report.fetched_bytes.saturating_add(fetched);
+            if report.is_running {
+                all = report.parts.saturating_add(all);
+                done = report.parts_done.saturating_add(done);
+            }
+        }
+        if all == 0 {
+            return String::new();
+        }
+        let now = Instant::now();
+        self.parts.note(now, done);
+        self.bytes.note(now, fetched);
+        let rate = self.bytes.rate().unwrap_or_default();
+        let left = self.parts.left(all);
+        format!("; {done} of {all} parts, {}/s{left}", bytes(rate))
     }
 }
 

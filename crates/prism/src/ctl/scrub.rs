@@ -4,17 +4,21 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::progress::{Pace, Progress};
 use super::reach::{Common, ask, print_json};
+use super::table::bytes;
 use crate::check;
 
 /// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
+/// A scrub that is over within this time shows no progress.
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Compare everything in the stores of this host's backends with its checksums.
 ///
@@ -30,6 +34,17 @@ pub(super) struct ScrubArgs {
     /// Most bytes per second that each backend reads; 0 for no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     rate: u64,
+}
+
+/// The fields of a node's counters that are looked at.
+#[derive(Deserialize)]
+struct Counters {
+    store: Option<StoreCounters>,
+}
+
+#[derive(Deserialize)]
+struct StoreCounters {
+    bytes_used: u64,
 }
 
 /// A node's answer to `scrub start`.
@@ -113,17 +128,38 @@ fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
-        bail!("no backend of {} runs on this host", config.shown_file());
+        bail!(
+            "no backend of {} runs on this host; run this on the host of one, or start it",
+            config.shown_file()
+        );
     }
     Ok(sockets)
 }
 
-/// Waits for the end of a run.
+/// Waits for the end of a run, and shows its progress.
 fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
+    let (mut shown, mut pace) = (Progress::new(), Pace::default());
+    // A scrub reads a little more than the objects: the files of the tree, too.
+    let (counters, _): (Counters, _) = ask(socket, "counters")?;
+    let all = counters.store.map_or(0, |store| store.bytes_used);
+    let begun = Instant::now();
     loop {
         let (status, document): (Status, _) = ask(socket, "scrub status")?;
         if status.run >= run && !status.running {
             return Ok((status, document));
+        }
+        pace.note(Instant::now(), status.bytes);
+        if begun.elapsed() >= SHOW_AFTER {
+            let rate = pace
+                .rate()
+                .map_or_else(String::new, |rate| format!(", {}/s", bytes(rate)));
+            let (read, all_shown, left) = (
+                bytes(status.bytes as f64),
+                bytes(all as f64),
+                pace.left(all),
+            );
+            let details = format!(" {read} of about {all_shown} read{rate}{left}");
+            shown.show(&format!("{}:", status.node), &details);
         }
         thread::sleep(POLL);
     }

@@ -172,7 +172,7 @@ fn switch(state: &State) -> String {
     }
 }
 
-/// What a node does, in a word.
+/// The work of a node, in a word.
 pub(super) fn doing(node: &Node) -> Cell {
     match (&node.error, &node.not_ready) {
         (Some(_), _) => toned("no answer", Tone::Critical),
@@ -183,7 +183,8 @@ pub(super) fn doing(node: &Node) -> Cell {
 
 fn nodes(state: &State, paint: Paint) -> String {
     let rows = state.nodes.iter().map(|node| {
-        let moved = node.handed_off.iter().map(|peer| peer.count).sum();
+        let moved = node.handed_off.iter().map(|peer| peer.count);
+        let moved = moved.fold(0, u64::saturating_add);
         let figure = |figure: String| match node.error {
             Some(_) => number("-"),
             None => number(figure),
@@ -215,18 +216,12 @@ fn nodes(state: &State, paint: Paint) -> String {
 fn backends(state: &State, cluster: &Cluster, paint: Paint) -> String {
     let rows = cluster.backends.iter().map(|backend| {
         let status = backend.status.as_deref().unwrap_or("-");
-        let tone = match status {
-            "in-sync" => Tone::Good,
-            "lagging" => Tone::Warning,
-            "out" => Tone::Critical,
-            _ => Tone::Plain,
-        };
         let mut nodes = state.nodes.iter().filter(|node| node.name == backend.name);
         let store = nodes.find_map(|node| node.store.as_ref());
         let (used, fill) = store.map_or_else(|| ("-".into(), "-".into()), fullness);
         [
             text(&backend.name),
-            toned(status, tone),
+            toned(status, super::cluster::tone(status)),
             match backend.in_reach {
                 true => text("in reach"),
                 false => toned("out of reach", Tone::Critical),

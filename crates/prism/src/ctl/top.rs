@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -79,7 +80,10 @@ impl Counters {
                 sum(|kind| if kind.code >= 500 { kind.count } else { 0 }),
                 sum(|kind| kind.sent_bytes),
                 sum(|kind| kind.received_bytes),
-                node.handed_off.iter().map(|peer| peer.count).sum(),
+                node.handed_off
+                    .iter()
+                    .map(|peer| peer.count)
+                    .fold(0, u64::saturating_add),
             ],
         }
     }
@@ -124,12 +128,16 @@ impl Screen {
         Self { is_terminal }
     }
 
-    /// Shows a text in place of the last one.
+    /// Shows a text in place of the last one. A terminal shows as many lines as it has.
     fn show(&self, shown: &str) -> std::io::Result<()> {
         let mut out = std::io::stdout().lock();
         match self.is_terminal {
             // Each line clears its rest, and the end all below, so that nothing flickers.
-            true => write!(out, "\x1b[H{}\x1b[J", shown.replace('\n', "\x1b[K\r\n"))?,
+            true => {
+                let rows = tcgetwinsize(&out).map_or(usize::MAX, |size| size.ws_row.into());
+                let lines: Vec<_> = shown.lines().take(rows).collect();
+                write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n"))?;
+            }
             false => write!(out, "{shown}")?,
         }
         out.flush()
@@ -237,7 +245,8 @@ impl Looks {
         let each =
             nodes.map(|(node, row)| cells(text(row.name), doing(node), row.connections, row.rates));
         let mut all: Vec<_> = each.collect();
-        let connections = rows.iter().map(|row| row.connections).sum();
+        let connections = rows.iter().map(|row| row.connections);
+        let connections = connections.fold(0, u64::saturating_add);
         let known = rows.iter().filter_map(|row| row.rates);
         let total = known.reduce(Rates::plus);
         all.push(cells_of_total(connections, total));
