@@ -134,7 +134,9 @@ impl Screen {
         match self.is_terminal {
             // Each line clears its rest, and the end all below, so that nothing flickers.
             true => {
-                let rows = tcgetwinsize(&out).map_or(usize::MAX, |size| size.ws_row.into());
+                let rows = tcgetwinsize(&out).map(|size| usize::from(size.ws_row));
+                // A terminal that does not know its size has 0 rows.
+                let rows = rows.ok().filter(|rows| *rows > 0).unwrap_or(usize::MAX);
                 let lines: Vec<_> = shown.lines().take(rows).collect();
                 write!(out, "\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\n"))?;
             }
