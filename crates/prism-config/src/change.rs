@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use crate::load::ConfigError;
 use crate::model::Config;
+use crate::place::Place;
 
 /// The moment at which a process acts by a changed field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,8 +196,10 @@ impl Config {
             put(&mut tree_of_both, path, find(&source, path));
         }
         let order = self.nodes.iter().chain(&new.nodes).map(|node| &node.name);
-        let both =
-            from_tree(tree_of_both, order).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
+        let both = from_tree(tree_of_both, order).map_err(|error| ConfigError::Syntax {
+            place: Place::default(),
+            fault: error.message().to_owned(),
+        })?;
         match both.problems() {
             problems if problems.is_empty() => Ok(both),
             problems => Err(ConfigError::Invalid(problems)),

@@ -2,7 +2,8 @@
 //!
 //! Every host of a cluster reads the same TOML file. A process picks its own part by the
 //! name of its node. [`Config`] is that file as a plain struct. [`Config::load`] reads and
-//! checks it. It reports *all* faults, each with the field, the fault, and how to fix it.
+//! checks it. It reports *all* faults, each with its line, the field, the fault, and how to fix
+//! it.
 //!
 //! This crate only reads files. It opens no socket, and reads no environment variable.
 #![forbid(unsafe_code)]
@@ -12,9 +13,9 @@ mod change;
 mod check;
 mod cluster;
 mod etcd;
-mod lines;
 mod load;
 mod model;
+mod place;
 mod problem;
 mod relay;
 mod running;
@@ -31,6 +32,7 @@ pub use model::{
     Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
     Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
 };
+pub use place::Place;
 pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use running::{Running, RunningOfThread};

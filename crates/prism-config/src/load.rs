@@ -4,14 +4,15 @@
 //! removes its value from the table, and tries again. No field is required at this stage, so
 //! this ends after at most [`MAX_PROBLEMS`] rounds.
 
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use crate::lines::line_of;
 use crate::model::{Config, STDOUT};
-use crate::problem::Problem;
+use crate::place::{Lines, Place, line_at};
+use crate::problem::{Problem, remedy};
 
 /// Most faults of one report.
 const MAX_PROBLEMS: usize = 64;
@@ -22,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// the file cannot be read
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; {}", path.display(), remedy(source, "name the file of the cluster"))]
     Read {
         /// Which file.
         path: PathBuf,
@@ -30,36 +31,34 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// the file is longer than any configuration
-    #[error("{} is longer than {MAX_FILE_BYTES} bytes: not a Prism configuration", .0.display())]
+    #[error("{} is longer than {MAX_FILE_BYTES} bytes, so it is not a configuration of Prism; name another file", .0.display())]
     TooLong(PathBuf),
     /// the text is not TOML
-    #[error("not valid TOML: {0}")]
-    Syntax(Box<toml::de::Error>),
+    #[error("{place}not valid TOML: {fault}; correct this line")]
+    Syntax {
+        /// Where.
+        place: Place,
+        /// The parser's message.
+        fault: String,
+    },
     /// the text is TOML, but not a valid configuration
     #[error("{}", list(.0))]
     Invalid(Vec<Problem>),
 }
 
 fn list(problems: &[Problem]) -> String {
-    let lines = problems.iter().map(|problem| match problem.line {
-        Some(line) => format!("\n  line {line}: {problem}"),
-        None => format!("\n  {problem}"),
-    });
+    if let [only] = problems {
+        return only.to_string();
+    }
+    let lines = problems.iter().map(|problem| format!("\n  {problem}"));
     let lines: String = lines.collect();
-    format!("{} fault(s) in the configuration:{lines}", problems.len())
+    format!("{} faults in the configuration:{lines}", problems.len())
 }
 
 impl ConfigError {
     /// The reason in one line, for a log.
     pub fn in_one_line(&self) -> String {
-        match self {
-            Self::Syntax(error) => {
-                let shown = error.to_string();
-                let place = shown.lines().next().unwrap_or_default();
-                format!("{place}: {}", error.message())
-            }
-            other => other.to_string().replace("\n ", ""),
-        }
+        self.to_string().replace("\n ", "")
     }
 }
 
@@ -79,7 +78,8 @@ impl Config {
             return Err(ConfigError::TooLong(path.to_owned()));
         }
         let text = std::fs::read_to_string(path).map_err(read_error)?;
-        let mut config = Self::from_toml(&text)?;
+        let mut config = Self::parse(&text, path)?;
+        path.clone_into(&mut config.file);
         if let Some(directory) = path.parent() {
             config.anchor(directory);
         }
@@ -91,22 +91,23 @@ impl Config {
     /// # Errors
     /// The text has faults, which are all listed.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let table: Table =
-            toml::from_str(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
+        Self::parse(text, Path::new(""))
+    }
+
+    /// `file` is for the errors.
+    fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let table: Table = toml::from_str(text).map_err(|error| syntax(text, file, &error))?;
         let (config, mut problems) = extract(Value::Table(table));
-        let Some(config) = config else {
-            return Err(invalid(problems, text));
-        };
-        let mut further = config.problems();
+        let mut further = config.iter().flat_map(Self::problems).collect::<Vec<_>>();
         // A removed value looks missing, but its fault has been reported.
         further.retain(|Problem { field, .. }| {
             let mut known = problems.iter().map(|problem| &problem.field);
             !known.any(|known| is_within(field, known) || is_within(known, field))
         });
         problems.extend(further);
-        match problems.is_empty() {
-            true => Ok(config),
-            false => Err(invalid(problems, text)),
+        match config {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(ConfigError::Invalid(placed(problems, text, file))),
         }
     }
 
@@ -145,12 +146,22 @@ impl Config {
     }
 }
 
-/// The error of these problems of `text`, each with its line.
-fn invalid(mut problems: Vec<Problem>, text: &str) -> ConfigError {
+fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ConfigError {
+    let line = error.span().map(|span| line_at(text, span.start));
+    let place = Place::new(file, line);
+    let fault = error.message().trim().replace('\n', ", ");
+    ConfigError::Syntax { place, fault }
+}
+
+/// Gives each problem its place, and puts them in the order of the file. The problems of tables
+/// that the file lacks are the last ones.
+fn placed(mut problems: Vec<Problem>, text: &str, file: &Path) -> Vec<Problem> {
+    let lines = Lines::of(text);
     for problem in &mut problems {
-        problem.line = line_of(text, &problem.field);
+        problem.place = Place::new(file, lines.line_of(&problem.field));
     }
-    ConfigError::Invalid(problems)
+    problems.sort_by_key(|problem| problem.place.line.unwrap_or(usize::MAX));
+    problems
 }
 
 /// Whether `path` is `outer` or a part of it.
@@ -168,7 +179,10 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
             Err(error) => error,
         };
         let segments: Vec<Segment> = error.path().iter().cloned().collect();
-        problems.push(structural(&error));
+        problems.push(structural(
+            &error,
+            value_at(&mut table, &segments).as_deref(),
+        ));
         if !remove(&mut table, &segments) {
             break;
         }
@@ -176,9 +190,12 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
     (None, problems)
 }
 
-fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
+/// `found` is the text of the file, if the value is a string.
+fn structural(error: &serde_path_to_error::Error<toml::de::Error>, found: Option<&str>) -> Problem {
     let message = error.inner().message().trim().to_owned();
-    let fix = if message.starts_with("unknown field") {
+    let fix = if message.contains("IPv4") && found.is_some_and(is_ipv6) {
+        "this is an IPv6 address; use an IPv4 address, because Prism serves IPv4 only"
+    } else if message.starts_with("unknown field") {
         "correct the name or remove the line"
     } else if message.starts_with("unknown variant") {
         "use one of these values"
@@ -186,11 +203,33 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
         "use a value of the form in docs/configuration.md"
     };
     Problem {
+        place: Place::default(),
         field: error.path().to_string(),
         fault: message,
         fix: fix.into(),
-        line: None,
     }
+}
+
+/// Whether a text is an IPv6 address, alone, in brackets, or with a port.
+fn is_ipv6(text: &str) -> bool {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    text.parse::<SocketAddrV6>().is_ok() || bare.unwrap_or(text).parse::<Ipv6Addr>().is_ok()
+}
+
+/// The place at `path` in `table`.
+fn place_at<'t>(table: &'t mut Value, path: &[Segment]) -> Option<&'t mut Value> {
+    path.iter().try_fold(table, |place, segment| match segment {
+        Segment::Map { key } => place.get_mut(key),
+        Segment::Seq { index } => place.get_mut(*index),
+        _ => None,
+    })
+}
+
+/// The string at `path` in `table`.
+fn value_at(table: &mut Value, path: &[Segment]) -> Option<String> {
+    place_at(table, path)?.as_str().map(str::to_owned)
 }
 
 /// Removes the value at `path` from `table`. For an element of an array it removes the whole
@@ -198,14 +237,7 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
 fn remove(table: &mut Value, path: &[Segment]) -> bool {
     let is_key = |segment: &Segment| matches!(segment, Segment::Map { .. });
     let (parents, leaf) = path.split_at(path.iter().rposition(is_key).unwrap_or_default());
-    let parent = parents
-        .iter()
-        .try_fold(table, |place, segment| match segment {
-            Segment::Map { key } => place.get_mut(key),
-            Segment::Seq { index } => place.get_mut(*index),
-            _ => None,
-        });
-    match (parent, leaf.first()) {
+    match (place_at(table, parents), leaf.first()) {
         (Some(Value::Table(table)), Some(Segment::Map { key })) => table.remove(key).is_some(),
         _ => false,
     }

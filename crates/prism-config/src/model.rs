@@ -19,6 +19,9 @@ use crate::trace::Trace;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// The file that it was read from; empty if there is none. It is no field of the file.
+    #[serde(skip)]
+    pub file: PathBuf,
     /// The name, region and replicas of the cluster.
     pub cluster: Cluster,
     /// The address of clients, and hand-offs.
@@ -70,6 +73,16 @@ pub struct Service {
     pub cors_origins: Vec<String>,
     /// HTTPS on the same address. Without it there is no HTTPS.
     pub tls: Option<Tls>,
+}
+
+impl Config {
+    /// The file, as an error names it.
+    pub fn shown_file(&self) -> String {
+        match self.file.as_os_str().is_empty() {
+            true => "the configuration".to_owned(),
+            false => self.file.display().to_string(),
+        }
+    }
 }
 
 impl Default for Service {

@@ -5,18 +5,20 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// One fault: the field, the fault, and how to fix it.
+use crate::place::Place;
+
+/// One fault: its place, the field, the fault, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {fault}; {fix}")]
+#[error("{place}{field}: {fault}; {fix}")]
 pub struct Problem {
+    /// The file, and the line of the field or of the table that lacks it.
+    pub place: Place,
     /// Path of the field, as in `node[2].address`.
     pub field: String,
     /// The fault.
     pub fault: String,
     /// How to fix it.
     pub fix: String,
-    /// Its line in the file, or that of what surrounds a missing field.
-    pub line: Option<usize>,
 }
 
 /// The faults that were found.
@@ -27,10 +29,10 @@ impl Found {
     pub(crate) fn check(&mut self, holds: bool, field: &str, fault: impl Display, fix: &str) {
         if !holds {
             self.0.push(Problem {
+                place: Place::default(),
                 field: field.into(),
                 fault: fault.to_string(),
                 fix: fix.into(),
-                line: None,
             });
         }
     }
@@ -73,6 +75,18 @@ impl Found {
         let fix = format!("use {} to {}", range.start(), range.end());
         let fault = format!("{value} is out of range");
         self.check(range.contains(&value), field, fault, &fix);
+    }
+}
+
+/// The remedy for a file that cannot be read. `absent` is for one that does not exist.
+pub(crate) fn remedy<'t>(error: &std::io::Error, absent: &'t str) -> &'t str {
+    use std::io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => absent,
+        Kind::PermissionDenied => "run this as root, or as the owner of the file",
+        Kind::IsADirectory => "name a file, not a directory",
+        Kind::InvalidData => "write it in UTF-8",
+        _ => "look at its disk, or name another file",
     }
 }
 

@@ -3,7 +3,7 @@
 //! Each must be readable by its owner only. Secrets are zeroized when they are dropped, and
 //! `Debug` does not show them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 use prism_s3::BucketName;
 use prism_s3::access::{KeyRights, Rights};
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::model::{S3, Switch};
+use crate::place::{Place, line_at};
+use crate::problem::remedy;
 use crate::tls::Tls;
 
 /// Longest secret file in bytes: 5,000 users of 200 bytes.
@@ -23,11 +26,14 @@ const MAX_TICKET_SECRETS: usize = 4;
 /// Longest access key and secret key that S3 clients accept.
 const MAX_KEY_CHARS: usize = 128;
 
+/// The remedy for a file that does not exist.
+const ABSENT: &str = "make it as in docs/install.md, or correct its path in the configuration";
+
 /// The reason why a secret cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// the file cannot be read
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; {}", path.display(), remedy(source, ABSENT))]
     Read {
         /// Which file.
         path: PathBuf,
@@ -43,10 +49,10 @@ pub enum SecretError {
         mode: u32,
     },
     /// the content has the wrong form
-    #[error("{}: {fault}", path.display())]
+    #[error("{place}{fault}")]
     Form {
-        /// Which file.
-        path: PathBuf,
+        /// The file, and the line where one is at fault.
+        place: Place,
         /// The fault; it never quotes the secret.
         fault: &'static str,
     },
@@ -138,7 +144,7 @@ impl fmt::Debug for Credential {
 #[serde(deny_unknown_fields)]
 struct CredentialFile {
     #[serde(default)]
-    credential: Vec<Credential>,
+    credential: Vec<Spanned<Credential>>,
 }
 
 impl Switch {
@@ -148,8 +154,8 @@ impl Switch {
     /// The file cannot be read, is exposed, or is not 32 hexadecimal digits.
     pub fn load_key(&self) -> Result<SecretBytes<16>, SecretError> {
         let text = read_secret(&self.key_file)?;
-        let fault = "is not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
-        SecretBytes::from_hex(text.trim()).ok_or_else(|| form(&self.key_file, fault))
+        let fault = "not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
+        SecretBytes::from_hex(text.trim()).ok_or_else(|| form(&self.key_file, None, fault))
     }
 }
 
@@ -166,11 +172,11 @@ impl Tls {
         let text = read_secret(path)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let secrets: Option<Vec<_>> = lines.map(SecretBytes::from_hex).collect();
-        let fault = "is not 1 to 4 lines of 64 hexadecimal digits; \
+        let fault = "not 1 to 4 lines of 64 hexadecimal digits; \
                      `openssl rand -hex 32` makes a line";
         secrets
             .filter(|secrets| (1..=MAX_TICKET_SECRETS).contains(&secrets.len()))
-            .ok_or_else(|| form(path, fault))
+            .ok_or_else(|| form(path, None, fault))
     }
 }
 
@@ -182,41 +188,55 @@ impl S3 {
     /// overlong key.
     pub fn load_credentials(&self) -> Result<Vec<Credential>, SecretError> {
         let text = read_secret(&self.credentials_file)?;
-        let form = |fault| form(&self.credentials_file, fault);
+        let fault = |at: Option<usize>, fault| {
+            let line = at.map(|offset| line_at(&text, offset));
+            form(&self.credentials_file, line, fault)
+        };
         // The TOML error would quote the line, and with it the secret.
-        let file: CredentialFile = toml::from_str(&text).map_err(|_| {
-            form(
-                "is not a list of [[credential]] in TOML, each with access_key, secret_key, and \
-                 admin = true or buckets = { NAME = [\"read\", \"write\", \"owner\"] }",
+        let file: CredentialFile = toml::from_str(&text).map_err(|error| {
+            fault(
+                error.span().map(|span| span.start),
+                "this does not fit a list of [[credential]] in TOML, each with access_key, \
+                 secret_key, and admin = true or buckets = { NAME = [\"read\", \"write\", \
+                 \"owner\"] }; correct the line",
             )
         })?;
-        check_credentials(&file.credential).map_err(form)?;
-        Ok(file.credential)
+        check_credentials(&file.credential).map_err(|(at, what)| fault(at, what))?;
+        let credentials = file.credential.into_iter();
+        Ok(credentials.map(Spanned::into_inner).collect())
     }
 }
 
-fn check_credentials(credentials: &[Credential]) -> Result<(), &'static str> {
+/// The first fault, and its offset.
+fn check_credentials(
+    credentials: &[Spanned<Credential>],
+) -> Result<(), (Option<usize>, &'static str)> {
     if credentials.is_empty() {
-        return Err("names no user; add a [[credential]] with access_key and secret_key");
+        let fault = "there is no user; add a [[credential]] with access_key and secret_key";
+        return Err((None, fault));
     }
-    if !credentials.iter().all(Credential::is_usable) {
-        return Err("has a key that is empty, longer than 128 characters, or not printable ASCII");
-    }
-    let mut buckets = credentials.iter().flat_map(|user| &user.buckets).flatten();
-    if buckets.any(|(name, _)| BucketName::parse(name).is_err()) {
-        return Err("gives rights on a bucket whose name is not valid; correct the name");
-    }
-    let mut names: Vec<&str> = credentials.iter().map(|c| c.access_key.as_str()).collect();
-    names.sort_unstable();
-    if names.windows(2).any(|pair| pair.first() == pair.last()) {
-        return Err("names an access_key twice; remove one");
+    let mut names = BTreeSet::new();
+    for entry in credentials {
+        let credential = entry.get_ref();
+        let mut buckets = credential.buckets.iter().flatten();
+        let fault = if !credential.is_usable() {
+            "access_key and secret_key have to be 1 to 128 printable ASCII characters each; \
+             correct this [[credential]]"
+        } else if buckets.any(|(name, _)| BucketName::parse(name).is_err()) {
+            "there are rights on a bucket whose name is not valid; correct the name"
+        } else if !names.insert(credential.access_key.as_str()) {
+            "this access_key is there twice; remove one"
+        } else {
+            continue;
+        };
+        return Err((Some(entry.span().start), fault));
     }
     Ok(())
 }
 
-fn form(path: &Path, fault: &'static str) -> SecretError {
-    let path = path.to_owned();
-    SecretError::Form { path, fault }
+fn form(path: &Path, line: Option<usize>, fault: &'static str) -> SecretError {
+    let place = Place::new(path, line);
+    SecretError::Form { place, fault }
 }
 
 fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
@@ -233,7 +253,7 @@ fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
         });
     }
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(form(path, "is longer than 1 MiB"));
+        return Err(form(path, None, "longer than 1 MiB; name another file"));
     }
     std::fs::read_to_string(path)
         .map(Zeroizing::new)

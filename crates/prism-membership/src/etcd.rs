@@ -19,7 +19,10 @@ const CHANGES_AT_ONCE: usize = 100;
 /// The configuration has no etcd, or its files cannot be used.
 pub fn client(config: &Config) -> anyhow::Result<Client> {
     let Some(etcd) = &config.cluster.etcd else {
-        bail!("the configuration has no [cluster.etcd]; this command needs it");
+        bail!(
+            "{} has no [cluster.etcd], which this command needs; docs/configuration.md describes it",
+            config.shown_file()
+        );
     };
     Client::new(etcd).context("[cluster.etcd]")
 }

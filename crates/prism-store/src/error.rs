@@ -7,15 +7,20 @@ use std::{io, path::PathBuf, sync::Arc};
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process, or another `Store` of this one, has it open.
-    #[error("{0} is in use by another process")]
+    #[error("{0} is in use by another process; end that one, or name another directory")]
     Locked(PathBuf),
     /// The directory holds something that is not a store.
-    #[error("{0} is neither empty nor a prism store")]
+    #[error("{0} is neither empty nor a prism store; name a store or an empty directory")]
     NotAStore(PathBuf),
+    /// The file system is full, or a quota of it is used up.
+    #[error(
+        "no space is left on its file system; make room there, or name a directory on another one"
+    )]
+    NoSpace,
     /// Written by another release.
     #[error(
-        "the store has format {found}, this release reads {supported}: start the release that \
-         wrote it, or copy its objects to a new store through S3"
+        "it has format {found}, and this release reads {supported}; start the release that wrote \
+         it, or copy its objects to a new store through S3"
     )]
     OtherFormat {
         /// The version the directory records.
@@ -70,6 +75,20 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The same error, or [`Self::NoSpace`] if that is the cause.
+    pub(crate) fn or_no_space(self) -> Self {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&self);
+        while let Some(cause) = next {
+            let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+            if matches!(kind, Some(StorageFull | QuotaExceeded)) {
+                return Self::NoSpace;
+            }
+            next = cause.source();
+        }
+        self
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

@@ -44,9 +44,13 @@ pub struct Store {
 impl Store {
     /// Opens the store in `dir`, or creates it, and cleans up after a crash. Blocks on disk, for
     /// a time proportional to the number of object files.
-    pub fn open(dir: impl AsRef<Path>, mut config: Config) -> Result<Self, OpenError> {
+    pub fn open(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
+        Self::open_in(dir.as_ref(), config).map_err(OpenError::or_no_space)
+    }
+
+    fn open_in(dir: &Path, mut config: Config) -> Result<Self, OpenError> {
         config.max_object_len = config.max_object_len.min(OBJECT_LEN_LIMIT);
-        let layout = Layout::open(dir.as_ref())?;
+        let layout = Layout::open(dir)?;
         let lsm = Lsm::open(&layout, &config)?;
         let (generation, identity) = lsm.next_generation()?;
         let files = Files::open(layout, generation, &config)?;

@@ -13,10 +13,10 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// {0} is taken by another socket
-    #[error("{0} is taken by another socket")]
+    #[error("{0} is taken by another socket; `ss -ltnp` shows which process has it")]
     Taken(SocketAddr),
     /// {0} is not an address of this host
-    #[error("{0} is not an address of this host")]
+    #[error("{0} is not an address of this host; `ip address` shows those that it has")]
     NotLocal(SocketAddr),
     /// {call} for {address} failed
     #[error("{call} for {address} failed: {source}")]

@@ -1,8 +1,9 @@
-//! Limits and signals of the own process.
+//! Limits, signals and last words of the own process.
 
+use std::error::Error;
 use std::io;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 
 /// Ends the process silently when it writes to a pipe that nobody reads, as `program | head` does.
 /// It is for programs that print and own nothing that has to be cleaned up; a server must not call
@@ -24,10 +25,63 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
+/// The text of an error and of its causes. A cause that an error before it quotes is left out, so
+/// that nothing is said twice.
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// The text of an error for the user of a program: with its causes, and with the remedy if the
+/// kernel refuses something to a user who is not root.
+#[must_use]
+pub fn explained(error: &dyn Error) -> String {
+    let text = with_causes(error);
+    let is_refused = ["Permission denied", "Operation not permitted"]
+        .iter()
+        .any(|refusal| text.contains(refusal));
+    match is_refused && !geteuid().is_root() && !text.contains("as root") {
+        true => format!("{text}; run it as root, as with sudo"),
+        false => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Said {
+        text: &'static str,
+        source: Option<Box<Said>>,
+    }
+
+    #[test]
+    fn a_cause_that_was_quoted_is_not_said_again() {
+        let chain = [
+            "the store: full: disk a",
+            "full: disk a",
+            "disk a",
+            "sector 7",
+        ];
+        let said = chain.into_iter().rev().fold(None, |source, text| {
+            let source = source.map(Box::new);
+            Some(Said { text, source })
+        });
+        let said = with_causes(&said.unwrap());
+        assert_eq!(said, "the store: full: disk a: sector 7");
+    }
 
     #[test]
     fn raises_open_files_to_the_hard_limit_twice() {

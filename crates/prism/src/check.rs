@@ -6,7 +6,9 @@ use anyhow::{Context, Result, bail};
 use prism_cluster::MinReplicas;
 use prism_config::{Config, Node, Peers};
 use prism_handoff::pki::Identity;
+use prism_sys::process::with_causes;
 
+use crate::doctor::ended;
 use crate::node::spans_fault;
 
 /// Check a configuration file.
@@ -31,10 +33,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     if let Some(name) = &args.node {
-        let faults = node_faults(&config, name)?;
+        let mut faults = node_faults(&config, name)?;
+        faults.extend(
+            find(&config, name)?
+                .iter()
+                .flat_map(|node| ended(&config, node)),
+        );
         if !faults.is_empty() {
             let count = faults.len();
-            bail!("{count} fault(s) for {name}:\n  {}", faults.join("\n  "));
+            match faults.as_slice() {
+                [only] => bail!("{only}"),
+                _ => bail!("{count} faults for {name}:\n  {}", faults.join("\n  ")),
+            }
         }
     }
     match &args.diff {
@@ -84,9 +94,9 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     if config.cluster.etcd.is_some()
         && let Err(error) = prism_membership::etcd::client(config)
     {
-        faults.push(format!("{error:#}"));
+        faults.push(with_causes(error.as_ref()));
     }
-    if config.nodes.len() > 1 || config.cluster.etcd.is_some() {
+    if !config.peers.ca_file.as_os_str().is_empty() {
         faults.extend(identity_faults(&config.peers, name));
     }
     if node.is_backend() && node.store.exists() && !node.store.is_dir() {
@@ -127,7 +137,10 @@ pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node
     if name == "switch" && config.node(name).is_none() {
         match config.switch {
             Some(_) => return Ok(None),
-            None => bail!("the configuration has no [switch]; add one, or name a node"),
+            None => bail!(
+                "{} has no [switch]; add one, or name a node",
+                config.shown_file()
+            ),
         }
     }
     node(config, name).map(Some)
@@ -140,7 +153,10 @@ pub(crate) fn node<'a>(config: &'a Config, name: &str) -> Result<&'a Node> {
     }
     let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     let names = names.join(", ");
-    bail!("the configuration has no node {name:?}; its nodes are {names}")
+    bail!(
+        "{} has no node {name:?}; its nodes are {names}",
+        config.shown_file()
+    )
 }
 
 /// The changes from one configuration to another, a line each.

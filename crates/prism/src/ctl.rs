@@ -2,29 +2,44 @@
 //! asks the nodes of this host through their admin sockets, and writes the cluster's state
 //! in etcd.
 
+mod alerts;
 mod bucket;
 mod cluster;
 mod connections;
 mod key;
 mod keys;
 mod members;
+mod observed;
+mod progress;
 mod quota;
 mod reach;
 mod recover;
 mod reload;
 mod scrub;
+mod status;
+mod table;
+mod top;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use prism_proto::control::{FlowState, Owner};
-use prism_switch::{FlowRecord, SwitchView};
+use prism_switch::{FlowRecord, SwitchView, ViewError};
 use serde_json::{Value, json};
 
-/// Show flows, counters and backends; scrub, drain and rebalance backends; change keys.
+use self::reach::Common;
+use self::table::{Paint, count, number, table, text};
+
+/// Show the cluster, flows, counters and backends; scrub, drain and rebalance backends; change keys.
+///
+/// --config and --json may stand at any place behind `ctl`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CtlArgs {
+    #[command(flatten)]
+    common: Common,
     #[command(subcommand)]
     command: CtlCommand,
 }
@@ -34,7 +49,7 @@ enum CtlCommand {
     /// List the switch's flows: state, epoch, owner, idle time, packets and bytes.
     Flows {
         #[command(flatten)]
-        common: Common,
+        pin: Pin,
         /// Also list tombstones: flows that have ended, whose epoch is still remembered.
         #[arg(long)]
         all: bool,
@@ -45,11 +60,13 @@ enum CtlCommand {
     /// counter, and so has each outcome of a command.
     Counters {
         #[command(flatten)]
-        common: Common,
+        pin: Pin,
         /// Also list counters that are zero.
         #[arg(long)]
         all: bool,
     },
+    Status(status::StatusArgs),
+    Top(top::TopArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
     Drain(members::DrainArgs),
@@ -61,35 +78,51 @@ enum CtlCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-struct Common {
+struct Pin {
     /// Directory below /sys/fs/bpf where the switch is pinned.
     #[arg(long, value_name = "DIR", default_value = "prism")]
     pin: String,
-    /// Print JSON: an array of flows, or an object of counters.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs the subcommand, and prints its result.
-pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
+    let mut out = BufWriter::new(io::stdout());
+    let common = &args.common;
+    let mut status = ExitCode::SUCCESS;
     let printed = match &args.command {
-        CtlCommand::Flows { common, all } => flows(common, *all, &mut out),
-        CtlCommand::Counters { common, all } => counters(common, *all, &mut out),
-        CtlCommand::Scrub(args) => scrub::run(args, &mut out),
-        CtlCommand::Cluster(args) => cluster::run(args, &mut out),
-        CtlCommand::Drain(args) => members::drain(args, &mut out),
-        CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
-        CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
-        CtlCommand::Reload(args) => reload::run(args, &mut out),
-        CtlCommand::Key(args) => key::run(args, &mut out),
-        CtlCommand::Bucket(args) => bucket::run(args, &mut out),
+        CtlCommand::Flows { pin, all } => flows(common, pin, *all, &mut out),
+        CtlCommand::Counters { pin, all } => counters(common, pin, *all, &mut out),
+        CtlCommand::Status(args) => {
+            status::run(args, common, &mut out).map(|health| status = health)
+        }
+        CtlCommand::Top(args) => top::run(args, common),
+        CtlCommand::Scrub(args) => scrub::run(args, common, &mut out),
+        CtlCommand::Cluster(args) => cluster::run(args, common, &mut out),
+        CtlCommand::Drain(args) => members::drain(args, common, &mut out),
+        CtlCommand::DrainConnections(args) => connections::run(args, common, &mut out),
+        CtlCommand::Rebalance(args) => members::rebalance(args, common, &mut out),
+        CtlCommand::Reload(args) => reload::run(args, common, &mut out),
+        CtlCommand::Key(args) => key::run(args, common, &mut out),
+        CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
     };
-    printed.and_then(|()| Ok(out.flush()?))
+    printed?;
+    out.flush()?;
+    Ok(status)
 }
 
-fn flows(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let view = SwitchView::open(&common.pin)?;
+/// The tables of the switch on this host.
+fn open_switch(Pin { pin }: &Pin) -> anyhow::Result<SwitchView> {
+    SwitchView::open(pin).map_err(|error| match error {
+        ViewError::NoSwitch { .. } => anyhow!(
+            "{error}; run this on the host of the switch, after `prism switch` has loaded it, and \
+             with --pin if switch.pin_dir is not \"prism\""
+        ),
+        error => error.into(),
+    })
+}
+
+fn flows(common: &Common, pin: &Pin, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let view = open_switch(pin)?;
     if common.json {
         write!(out, "[")?;
     }
@@ -161,14 +194,47 @@ fn print_flow(f: &FlowRecord, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-fn counters(common: &Common, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let counters = SwitchView::open(&common.pin)?.counters()?;
+fn counters(common: &Common, pin: &Pin, all: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = open_switch(pin)?.counters()?;
     if common.json {
         let named = counters.into_iter().map(|c| (c.name, c.value));
         return reach::print_json(out, &named.collect::<BTreeMap<_, _>>());
     }
-    for c in counters.iter().filter(|c| all || c.value > 0) {
-        writeln!(out, "{:<24} {:>14}", c.name, c.value)?;
-    }
+    let shown = counters.iter().filter(|c| all || c.value > 0);
+    let rows = shown.map(|c| [text(c.name.clone()), number(count(c.value))]);
+    let rows: Vec<_> = rows.collect();
+    let header = ["COUNTER", "VALUE"];
+    write!(out, "{}", table(Paint::of_stdout(), header, &rows))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+    use clap::Parser;
+
+    use crate::{Cli, Command};
+
+    #[test]
+    fn the_common_options_stand_at_any_place_behind_ctl() {
+        for line in [
+            "prism ctl --config FILE --json flows",
+            "prism ctl flows --json --config FILE",
+            "prism ctl --json cluster --config FILE",
+            "prism ctl cluster --config FILE recover --json",
+            "prism ctl cluster --config FILE --json",
+            "prism ctl drain be0 --config FILE --json",
+            "prism ctl rebalance --json --config FILE --replicas 2",
+            "prism ctl scrub --config FILE --json --node be0",
+            "prism ctl drain-connections --json be0 --config FILE",
+            "prism ctl key --config FILE list --json",
+            "prism ctl bucket --json info photos --config FILE",
+        ] {
+            let read = Cli::try_parse_from(line.split(' '));
+            let Command::Ctl(args) = read.unwrap().command else {
+                panic!("{line}");
+            };
+            assert!(args.common.json && args.common.names_file(), "{line}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use prism_config::Config;
 
+pub(crate) use self::certificates::ended;
 use self::finding::{Finding, Part, State, Subject};
 use crate::check;
 

@@ -67,13 +67,18 @@ pub fn main() -> ExitCode {
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Ctl(args) => ctl::run(&args),
+        Command::Ctl(args) => return ended(ctl::run(&args)),
         Command::Pki(args) => pki::run(args),
     };
+    ended(result.map(|()| ExitCode::SUCCESS))
+}
+
+/// The status of the process, after the words about an error.
+fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
-            eprintln!("prism: {error:#}");
+            eprintln!("prism: {}", prism_sys::process::explained(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -8,7 +8,7 @@ mod credentials;
 mod dir;
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -33,7 +33,8 @@ pub(crate) struct Args {
     /// Directory of the objects and the access key; created if it does not exist.
     dir: PathBuf,
     /// Address and port to listen on; port 0 takes a free port.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000",
+          value_parser = address)]
     listen: SocketAddrV4,
     /// Allow an address that other machines can reach. The traffic is not encrypted.
     #[arg(long)]
@@ -61,6 +62,16 @@ pub(crate) struct Args {
     /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
+}
+
+fn address(text: &str) -> Result<SocketAddrV4, String> {
+    text.parse()
+        .map_err(|_| match text.parse::<SocketAddrV6>() {
+            Ok(_) => {
+                "it is an IPv6 address; use an IPv4 address, because Prism serves IPv4 only".into()
+            }
+            Err(_) => "use an IPv4 address and a port, as in 127.0.0.1:9000".into(),
+        })
 }
 
 /// Serves until SIGTERM or SIGINT.

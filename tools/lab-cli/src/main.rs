@@ -57,7 +57,10 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("prism-lab: {error:#}");
+            eprintln!(
+                "prism-lab: {}",
+                prism_sys::process::explained(error.as_ref())
+            );
             ExitCode::FAILURE
         }
     }

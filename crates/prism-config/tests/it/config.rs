@@ -111,7 +111,7 @@ fn all_faults_are_reported_at_once() {
 #[test]
 fn a_misspelt_field_does_not_hide_the_missing_one() {
     let found = fields(&GOOD.replace("name = \"demo\"", "nam = \"demo\""));
-    assert_eq!(found, ["cluster.nam", "cluster.name"]);
+    assert_eq!(found, ["cluster.name", "cluster.nam"]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_missing_field_is_reported_once_with_its_fix() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(
         found[0].to_string(),
-        "service.address: is missing; give the address and port of clients, as in \"10.0.0.1:80\""
+        "line 4: service.address: is missing; give the address and port of clients, as in \"10.0.0.1:80\""
     );
 }
 
@@ -170,8 +170,54 @@ fn nodes_need_both_roles_and_unique_names() {
 #[test]
 fn text_that_is_not_toml_names_the_place() {
     let error = Config::from_toml("[cluster\n").unwrap_err();
-    assert!(matches!(error, ConfigError::Syntax(_)));
+    assert!(matches!(error, ConfigError::Syntax { .. }));
     assert!(error.to_string().contains("line 1"), "{error}");
+}
+
+#[test]
+fn only_an_ipv6_address_gets_the_remedy_for_ipv6() {
+    for (address, is_ipv6) in [
+        ("\"[fd00::1]:80\"", true),
+        ("\"fd00::1\"", true),
+        ("\"[fd00::1]\"", true),
+        ("\"10.0.0.1\"", false),
+        ("\"ten:80\"", false),
+        ("80", false),
+    ] {
+        let found = problems(&GOOD.replace("\"10.77.0.1:80\"", address));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].fix.contains("IPv6"), is_ipv6, "{found:?}");
+        assert_eq!(found[0].place.line, Some(5), "{found:?}");
+    }
+}
+
+#[test]
+fn a_fault_of_the_credentials_names_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("credentials.toml");
+    let settings = prism_config::S3 {
+        credentials_file: path.clone(),
+        ..Default::default()
+    };
+    let good = "# Users\n[[credential]]\naccess_key = \"a\"\nsecret_key = \"hush\"\n";
+    let other = |line: &str| format!("{good}[[credential]]\naccess_key = \"b\"\n{line}\n");
+    for (text, line) in [
+        (other("secret_key = 5"), Some(7)),
+        (other("secret_key = \"h\"\nsecret = \"hush\""), Some(8)),
+        (other("secret_key = \"\""), Some(5)),
+        (other("secret_key ="), Some(7)),
+        (other("secret_key = \"h\"\nbuckets = { A_ = [] }"), Some(5)),
+        (format!("{good}{}", &good[8..]), Some(5)),
+        (String::new(), None),
+    ] {
+        write_private(&path, &text);
+        let error = settings.load_credentials().unwrap_err();
+        assert!(!error.to_string().contains("hush"), "{error}");
+        let SecretError::Form { place, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((place.file, place.line), (path.clone(), line), "{text}");
+    }
 }
 
 #[test]

@@ -12,9 +12,9 @@ use prism_s3::access::{KeyRights, Right, Rights};
 use serde_json::json;
 
 use super::key::show;
-use super::keys::{Common, change_key};
+use super::keys::change_key;
 use super::quota::{self, QuotaArgs};
-use super::reach::print_json;
+use super::reach::{Common, print_json};
 
 /// Give keys rights on a bucket, limit its size, and show it.
 #[derive(clap::Args, Clone, Debug)]
@@ -36,8 +36,6 @@ enum Command {
     Info {
         /// The bucket.
         bucket: String,
-        #[command(flatten)]
-        common: Common,
     },
 }
 
@@ -57,8 +55,13 @@ struct Change {
     /// Create and delete the bucket, and change its policy, CORS rules and versioning.
     #[arg(long)]
     owner: bool,
-    #[command(flatten)]
-    common: Common,
+}
+
+/// Whether a change gives rights or takes them.
+#[derive(Clone, Copy)]
+enum Kind {
+    Allow,
+    Deny,
 }
 
 impl Change {
@@ -77,23 +80,21 @@ impl Change {
     }
 }
 
-pub(super) fn run(args: &BucketArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
-        Command::Allow(change) => apply(change, "bucket allow", Rights::and, out),
-        Command::Deny(change) => apply(change, "bucket deny", Rights::without, out),
-        Command::Quota(args) => quota::run(args, out),
-        Command::Info { bucket, common } => info(common, bucket, out),
+        Command::Allow(change) => apply(change, common, Kind::Allow, out),
+        Command::Deny(change) => apply(change, common, Kind::Deny, out),
+        Command::Quota(args) => quota::run(args, common, out),
+        Command::Info { bucket } => info(common, bucket, out),
     }
 }
 
-fn apply(
-    args: &Change,
-    action: &str,
-    combined: fn(Rights, Rights) -> Rights,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> anyhow::Result<()> {
     let (rights, bucket) = (args.rights()?, BucketName::parse(&args.bucket)?);
-    let action = format!("{action} {bucket} {rights}");
+    let action = match kind {
+        Kind::Allow => format!("bucket allow {bucket} {rights}"),
+        Kind::Deny => format!("bucket deny {bucket} {rights}"),
+    };
     let change = |key: &mut Credential| {
         if key.is_unlimited_by_omission() {
             bail!(
@@ -105,15 +106,18 @@ fn apply(
         }
         let buckets = key.buckets.get_or_insert_default();
         let before = buckets.get(bucket.as_str()).copied().unwrap_or_default();
-        let after = combined(before, rights);
+        let after = match kind {
+            Kind::Allow => before.and(rights),
+            Kind::Deny => before.without(rights),
+        };
         match after.is_empty() {
             true => buckets.remove(bucket.as_str()),
             false => buckets.insert(bucket.as_str().to_owned(), after),
         };
         Ok(())
     };
-    let key = change_key(&args.common, (&action, &args.key), change)?;
-    show(&args.common, &key, out)
+    let key = change_key(common, (&action, &args.key), change)?;
+    show(common, &key, out)
 }
 
 fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<()> {
@@ -131,7 +135,7 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
         .filter(|(_, _, rights)| !rights.is_empty())
         .collect();
     let report = match exists {
-        true => quota::ask_node(&common.config, &name).ok(),
+        true => quota::ask_node(common, &name).ok(),
         false => None,
     };
     if common.json {

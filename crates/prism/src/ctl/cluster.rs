@@ -6,8 +6,9 @@ use anyhow::bail;
 use prism_replicas::ProgressReport;
 use serde::Deserialize;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::reach::{Common, ask, print_json};
 use super::recover;
+use super::table::{Paint, Tone, count, number, table, text, toned};
 
 /// Show the backends of the cluster as a node of this host sees them.
 ///
@@ -17,14 +18,9 @@ use super::recover;
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: Option<ClusterCommand>,
-    #[command(flatten)]
-    config: ConfigFile,
     /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Print a JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -57,13 +53,13 @@ struct Backend {
     catching_up: Option<ProgressReport>,
 }
 
-pub(super) fn run(args: &ClusterArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     if let Some(ClusterCommand::Recover(args)) = &args.command {
-        return recover::run(args, out);
+        return recover::run(args, common, out);
     }
-    let socket = args.config.admin_socket(args.node.as_deref())?;
+    let socket = common.admin_socket(args.node.as_deref())?;
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
-    match args.json {
+    match common.json {
         true => print_json(out, &document)?,
         false => print(&survey, out)?,
     }
@@ -86,11 +82,7 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         survey.replicas,
         survey.min_replicas,
         survey.epoch,
-        match survey.phase.as_str() {
-            "filling" => "keys are being copied to their new backends",
-            "moved" => "keys are copied",
-            _ => "nothing moves",
-        },
+        phase(&survey.phase),
     )?;
     if let Some(fault) = &survey.fault {
         writeln!(out, "{fault}")?;
@@ -100,29 +92,57 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     {
         writeln!(out, "{} has a lease for {left} ms", survey.asked)?;
     }
-    for backend in &survey.backends {
+    let rows = survey.backends.iter().map(|backend| {
         let status = backend.status.as_deref().unwrap_or("-");
-        match (backend.open_changes, backend.bytes_used) {
-            (Some(open), Some(bytes)) => writeln!(
-                out,
-                "{:<16} {status:<8} in reach      {open:>6} open changes {bytes:>16} bytes",
-                backend.name
-            )?,
-            _ => writeln!(out, "{:<16} {status:<8} out of reach", backend.name)?,
-        }
+        let figure = |figure: Option<u64>| number(figure.map_or_else(|| "-".into(), count));
+        [
+            text(&backend.name),
+            toned(status, tone(status)),
+            match backend.in_reach {
+                true => text("in reach"),
+                false => toned("out of reach", Tone::Critical),
+            },
+            figure(backend.open_changes),
+            figure(backend.bytes_used),
+        ]
+    });
+    let header = ["BACKEND", "STATUS", "REACH", "OPEN CHANGES", "BYTES"];
+    let rows: Vec<_> = rows.collect();
+    write!(out, "{}", table(Paint::of_stdout(), header, &rows))?;
+    for backend in &survey.backends {
         if let Some(progress) = backend.catching_up.as_ref().filter(|p| p.is_running) {
+            write!(out, "{}", backend.name)?;
             print_progress(progress, out)?;
         }
     }
     Ok(())
 }
 
+/// The meaning of a backend's status.
+pub(super) fn tone(status: &str) -> Tone {
+    match status {
+        "in-sync" => Tone::Good,
+        "lagging" => Tone::Warning,
+        "out" => Tone::Critical,
+        _ => Tone::Plain,
+    }
+}
+
+/// The phase of a cluster's state, for people.
+pub(super) fn phase(phase: &str) -> &'static str {
+    match phase {
+        "filling" => "keys are being copied to their new backends",
+        "moved" => "keys are copied",
+        _ => "nothing moves",
+    }
+}
+
 fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::Result<()> {
     let (fetched, bytes) = (progress.fetched, progress.fetched_bytes);
     write!(
         out,
-        "{:<16} is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
-        "", progress.parts_done, progress.parts, progress.compared, progress.removed
+        " is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",
+        progress.parts_done, progress.parts, progress.compared, progress.removed
     )?;
     match progress.hindrance.as_str() {
         "" => writeln!(out),

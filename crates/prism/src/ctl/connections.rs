@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde::Deserialize;
 
-use super::reach::{ConfigFile, ask};
+use super::reach::{Common, ask, print_json};
 use crate::check;
 
 /// Move the client connections of a node on this host to other nodes.
@@ -15,8 +15,6 @@ use crate::check;
 pub(super) struct DrainConnectionsArgs {
     /// Name of the node.
     name: String,
-    #[command(flatten)]
-    config: ConfigFile,
 }
 
 /// A node's answer.
@@ -26,10 +24,17 @@ struct Told {
     connections: u64,
 }
 
-pub(super) fn run(args: &DrainConnectionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let config = args.config.load()?;
+pub(super) fn run(
+    args: &DrainConnectionsArgs,
+    common: &Common,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let config = common.load()?;
     let socket = config.admin_socket(&check::node(&config, &args.name)?.name);
-    let (Told { node, connections }, _) = ask(&socket, "drain-connections")?;
+    let (Told { node, connections }, document) = ask(&socket, "drain-connections")?;
+    if common.json {
+        return print_json(out, &document);
+    }
     writeln!(out, "{node}: {connections} connections begin to move")?;
     Ok(())
 }

@@ -9,8 +9,9 @@ use prism_config::Credential;
 use prism_s3::access::KeyRights;
 use serde_json::{Value, json};
 
-use super::keys::{self, Common, change_key, find, find_all};
-use super::reach::print_json;
+use super::keys::{self, change_key, find, find_all};
+use super::reach::{Common, print_json};
+use super::table::{Paint, table, text};
 use crate::random;
 
 /// Random bytes in an access key and in a secret key.
@@ -39,20 +40,13 @@ enum Command {
         /// Give the key every right on every bucket.
         #[arg(long)]
         admin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// List the keys and the number of buckets on which each has rights.
-    List {
-        #[command(flatten)]
-        common: Common,
-    },
+    List,
     /// Show the rights of a key.
     Info {
         /// The access key.
         access_key: String,
-        #[command(flatten)]
-        common: Common,
     },
     /// Set whether a key has every right on every bucket.
     Set {
@@ -61,8 +55,6 @@ enum Command {
         /// With `false` the key has the rights that `prism ctl bucket allow` gave it.
         #[arg(long, action = ArgAction::Set, value_name = "BOOL")]
         admin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// Replace the secret key. Prints the new one, this once. The old one is no longer valid.
     Rotate {
@@ -72,25 +64,20 @@ enum Command {
         /// random one.
         #[arg(long)]
         secret_stdin: bool,
-        #[command(flatten)]
-        common: Common,
     },
     /// Delete a key.
     Delete {
         /// The access key.
         access_key: String,
-        #[command(flatten)]
-        common: Common,
     },
 }
 
-pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &KeyArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
         Command::New {
             access_key,
             secret_stdin,
             admin,
-            common,
         } => {
             let made =
                 || random::hex(ACCESS_KEY_BYTES).map(|hex| format!("PRISM{}", hex.to_uppercase()));
@@ -102,13 +89,9 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
             };
             new(common, &key, *secret_stdin, out)
         }
-        Command::List { common } => list(common, out),
-        Command::Info { access_key, common } => info(common, access_key, out),
-        Command::Set {
-            access_key,
-            admin,
-            common,
-        } => {
+        Command::List => list(common, out),
+        Command::Info { access_key } => info(common, access_key, out),
+        Command::Set { access_key, admin } => {
             let set = |key: &mut Credential| {
                 key.admin = Some(*admin);
                 Ok(())
@@ -119,7 +102,6 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
         Command::Rotate {
             access_key,
             secret_stdin,
-            common,
         } => {
             let secret = new_secret(*secret_stdin)?;
             let rotate = |key: &mut Credential| {
@@ -129,7 +111,7 @@ pub(super) fn run(args: &KeyArgs, out: &mut impl Write) -> anyhow::Result<()> {
             let key = change_key(common, ("key rotate", access_key), rotate)?;
             show_secret(common, &key, *secret_stdin, out)
         }
-        Command::Delete { access_key, common } => delete(common, access_key, out),
+        Command::Delete { access_key } => delete(common, access_key, out),
     }
 }
 
@@ -177,7 +159,7 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
         let keys: Vec<_> = keys.iter().map(described).collect();
         return print_json(out, &keys);
     }
-    for key in &keys {
+    let rows = keys.iter().map(|key| {
         let rights = match key.rights() {
             _ if key.is_unlimited_by_omission() => {
                 "every right, because its record says nothing".to_owned()
@@ -185,8 +167,14 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
             KeyRights::Admin => "admin".to_owned(),
             KeyRights::Buckets(buckets) => format!("buckets {}", buckets.len()),
         };
-        writeln!(out, "{}  {rights}", key.access_key)?;
-    }
+        [text(&key.access_key), text(rights)]
+    });
+    let rows: Vec<_> = rows.collect();
+    write!(
+        out,
+        "{}",
+        table(Paint::of_stdout(), ["ACCESS KEY", "RIGHTS"], &rows)
+    )?;
     Ok(())
 }
 

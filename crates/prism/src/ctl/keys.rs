@@ -5,20 +5,10 @@ use prism_config::{Config, Credential};
 use prism_etcd::{Change, Condition, Entry};
 use prism_membership::etcd::{Key, user};
 
-use super::reach::{ConfigFile, Etcd};
+use super::reach::{Common, Etcd};
 
 /// Most tries of a change while other commands change the same key.
 const MAX_TRIES: u32 = 5;
-
-/// The options of every command about keys.
-#[derive(clap::Args, Clone, Debug)]
-pub(super) struct Common {
-    /// Print JSON.
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) config: ConfigFile,
-}
 
 impl Common {
     /// Does `work` with the cluster's etcd. Without etcd the error says how to change the file of
@@ -28,11 +18,11 @@ impl Common {
         access_key: &str,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let config = self.config.load()?;
+        let config = self.load()?;
         if config.cluster.etcd.is_none() {
             bail!(by_hand(&config, access_key));
         }
-        self.config.in_etcd(work)
+        self.with_etcd(work)
     }
 }
 

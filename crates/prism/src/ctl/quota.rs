@@ -13,7 +13,7 @@ use prism_store::BucketUsage;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::reach::{Common, ask, print_json};
 
 /// Limit the bytes and the objects of a bucket, or show its quota and usage.
 ///
@@ -39,11 +39,6 @@ pub(super) struct QuotaArgs {
     /// Use this admin socket instead, such as that of `prism serve`.
     #[arg(long, value_name = "PATH", conflicts_with = "node")]
     socket: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    config: ConfigFile,
 }
 
 /// A limit, or none.
@@ -97,14 +92,14 @@ impl QuotaArgs {
     }
 }
 
-pub(super) fn run(args: &QuotaArgs, out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let bucket = BucketName::parse(&args.bucket)?;
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
-        None => args.config.admin_socket(args.node.as_deref())?,
+        None => common.admin_socket(args.node.as_deref())?,
     };
     let (report, document) = asked(&socket, &bucket, &args.change())?;
-    if args.json {
+    if common.json {
         return print_json(out, &document);
     }
     writeln!(out, "bucket  {bucket}")?;
@@ -112,8 +107,8 @@ pub(super) fn run(args: &QuotaArgs, out: &mut impl Write) -> anyhow::Result<()> 
 }
 
 /// Asks a node of this host for a bucket's quota and usage.
-pub(super) fn ask_node(config: &ConfigFile, bucket: &BucketName) -> anyhow::Result<Report> {
-    Ok(asked(&config.admin_socket(None)?, bucket, "")?.0)
+pub(super) fn ask_node(common: &Common, bucket: &BucketName) -> anyhow::Result<Report> {
+    Ok(asked(&common.admin_socket(None)?, bucket, "")?.0)
 }
 
 fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(Report, Value)> {

@@ -1,12 +1,12 @@
 //! The ways from the configuration file to the cluster: the admin sockets of this host's
 //! nodes, and etcd.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use prism_config::Config;
 use prism_etcd::{Change, Client, Condition};
 use prism_membership::Known;
@@ -21,17 +21,31 @@ use crate::check;
 /// Timeout of a node's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The option that names the configuration file.
+/// The configuration file, if no other one is named.
+const DEFAULT_FILE: &str = "/etc/prism/prism.toml";
+
+/// The options of every command of `prism ctl`. They may stand at any place behind `ctl`.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct ConfigFile {
-    /// The cluster's configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/prism/prism.toml")]
-    config: PathBuf,
+pub(super) struct Common {
+    /// The cluster's configuration file [default: /etc/prism/prism.toml].
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON in place of text.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
 }
 
-impl ConfigFile {
+impl Common {
     pub(super) fn load(&self) -> anyhow::Result<Config> {
-        Ok(Config::load(&self.config)?)
+        let file = match &self.config {
+            Some(named) => named,
+            None if Path::new(DEFAULT_FILE).exists() => Path::new(DEFAULT_FILE),
+            None => bail!(
+                "there is no {DEFAULT_FILE}; name the configuration file of the cluster with \
+                 --config FILE"
+            ),
+        };
+        Ok(Config::load(file)?)
     }
 
     /// The admin socket of the node `name`, or of the first one that runs on this host.
@@ -43,15 +57,21 @@ impl ConfigFile {
         let all = config.nodes.iter();
         let mut sockets = all.map(|node| config.admin_socket(&node.name));
         let here = sockets.find(|socket| socket.exists());
-        here.with_context(|| format!("no node of {} runs on this host", self.display()))
+        here.with_context(|| {
+            format!(
+                "no node of {} runs on this host; run this on the host of one, or start it",
+                config.shown_file()
+            )
+        })
     }
 
-    pub(super) fn display(&self) -> impl std::fmt::Display {
-        self.config.display()
+    /// Whether the user has named a configuration file.
+    pub(super) fn names_file(&self) -> bool {
+        self.config.is_some()
     }
 
     /// Does `work` with the cluster's etcd.
-    pub(super) fn in_etcd<T>(
+    pub(super) fn with_etcd<T>(
         &self,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
@@ -61,12 +81,20 @@ impl ConfigFile {
             .build()?;
         runtime.block_on(async {
             let (client, keys) = (client(&config)?, Keys::of(&config)?);
+            let file = config.shown_file();
             let etcd = Etcd {
                 config,
                 client,
                 keys,
             };
-            work(&etcd).await
+            work(&etcd)
+                .await
+                .map_err(|error| match error.downcast_ref() {
+                    Some(prism_etcd::Error::Unreachable { .. }) => {
+                        anyhow!("{error}; start it, or correct cluster.etcd.endpoints in {file}")
+                    }
+                    _ => error,
+                })
         })
     }
 }
@@ -119,7 +147,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     question: &str,
 ) -> anyhow::Result<(T, Value)> {
     let talk = || -> anyhow::Result<(T, Value)> {
-        let mut stream = UnixStream::connect(socket)?;
+        let mut stream = UnixStream::connect(socket).map_err(absent)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         writeln!(stream, "{question}")?;
@@ -132,6 +160,16 @@ pub(super) fn ask<T: DeserializeOwned>(
         read().with_context(|| line.trim().to_owned())
     };
     talk().with_context(|| format!("the node at {} does not answer", socket.display()))
+}
+
+/// Adds the remedy to an error of connecting.
+fn absent(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow!(
+            "{error}; start it, or run this on its host (prism serve: with --socket DIR/serve.sock)"
+        ),
+        _ => error.into(),
+    }
 }
 
 /// Prints a document in JSON.

@@ -11,7 +11,7 @@ use prism_membership::Known;
 use prism_membership::etcd::{Key, put_users};
 use serde_json::{Value, json};
 
-use super::reach::{ConfigFile, Etcd};
+use super::reach::{Common, Etcd};
 
 /// Restore the cluster's state, which etcd has lost, from the backends' stores.
 ///
@@ -19,8 +19,6 @@ use super::reach::{ConfigFile, Etcd};
 /// if answered writes might be lost, unless --without or --of allows that.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RecoverArgs {
-    #[command(flatten)]
-    config: ConfigFile,
     /// Leave out a backend that was in sync and whose store is lost or out of reach.
     /// WRITES THAT ONLY IT HAS ARE LOST. The other backends fill it when it returns. May
     /// be repeated.
@@ -33,13 +31,10 @@ pub(super) struct RecoverArgs {
     /// Print the result, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Print a JSON object.
-    #[arg(long)]
-    json: bool,
 }
 
-pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    args.config.in_etcd(async |etcd| {
+pub(super) fn run(args: &RecoverArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    common.with_etcd(async |etcd| {
         let known = etcd.known().await?;
         let present = known.state.as_ref().map(|(state, _)| state);
         let choice = Choice {
@@ -49,7 +44,7 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
         };
         let recovery = match recover(present, &known.testimonies, &choice) {
             Ok(recovery) => recovery,
-            Err(error) => return refuse(args, &error, &known, out),
+            Err(error) => return refuse(common, &error, &known, out),
         };
         let mut users = 0;
         if !args.dry_run {
@@ -58,7 +53,7 @@ pub(super) fn run(args: &RecoverArgs, out: &mut impl Write) -> anyhow::Result<()
             }
             put(etcd, &known, &recovery).await?;
         }
-        match args.json {
+        match common.json {
             true => writeln!(out, "{:#}", as_json(args, &recovery, users))?,
             false => print(args, &recovery, users, out)?,
         }
@@ -89,13 +84,13 @@ async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<
 
 /// Reports why nothing was done, and the way out.
 fn refuse(
-    args: &RecoverArgs,
+    common: &Common,
     error: &RecoverError,
     known: &Known,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let heard: Vec<&str> = known.testimonies.keys().map(NodeName::as_str).collect();
-    if args.json {
+    if common.json {
         let unproven = match error {
             RecoverError::Unproven(doubts) => json!(doubts),
             _ => json!({}),

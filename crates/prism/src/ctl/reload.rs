@@ -7,24 +7,20 @@ use anyhow::bail;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::reach::{Common, ask, print_json};
 use crate::check;
 
 /// Have the nodes on this host read their files again, as on SIGHUP.
 ///
 /// Prints the changes of the configuration: those that a node acts by from now on, those
 /// that need its restart, and those of fields that only other processes use. Exits with
-/// status 1 if a file has a fault. The node then goes on as before.
+/// status 1 if a file has a fault. The node then goes on as before. With --json it prints an
+/// array of the outcomes at the nodes.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ReloadArgs {
     /// Name of a node; may be repeated [default: all nodes that run on this host].
     #[arg(long, value_name = "NAME")]
     node: Vec<String>,
-    #[command(flatten)]
-    config: ConfigFile,
-    /// Print JSON: an array with the outcome at each node.
-    #[arg(long)]
-    json: bool,
 }
 
 /// The outcome at a node.
@@ -44,12 +40,12 @@ struct Changed {
     new: Option<String>,
 }
 
-pub(super) fn run(args: &ReloadArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let sockets = sockets(args)?;
+pub(super) fn run(args: &ReloadArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let sockets = sockets(args, common)?;
     let answers = sockets.iter().map(|socket| ask(socket, "reload"));
     let answers: anyhow::Result<Vec<(Told, Value)>> = answers.collect();
     let (told, documents): (Vec<_>, Vec<_>) = answers?.into_iter().unzip();
-    if args.json {
+    if common.json {
         print_json(out, &documents)?;
     } else {
         for told in &told {
@@ -63,8 +59,8 @@ pub(super) fn run(args: &ReloadArgs, out: &mut impl Write) -> anyhow::Result<()>
     }
 }
 
-fn sockets(args: &ReloadArgs) -> anyhow::Result<Vec<PathBuf>> {
-    let config = args.config.load()?;
+fn sockets(args: &ReloadArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
+    let config = common.load()?;
     let named = args.node.iter();
     let named = named.map(|name| Ok(config.admin_socket(&check::node(&config, name)?.name)));
     let mut sockets = named.collect::<anyhow::Result<Vec<_>>>()?;
@@ -74,7 +70,10 @@ fn sockets(args: &ReloadArgs) -> anyhow::Result<Vec<PathBuf>> {
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
-        bail!("no node of {} runs on this host", args.config.display());
+        bail!(
+            "no node of {} runs on this host; start one",
+            config.shown_file()
+        );
     }
     Ok(sockets)
 }

@@ -4,37 +4,47 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::reach::{ConfigFile, ask, print_json};
+use super::progress::{Pace, Progress};
+use super::reach::{Common, ask, print_json};
+use super::table::bytes;
 use crate::check;
 
 /// Time between two questions for the progress.
 const POLL: Duration = Duration::from_millis(200);
+/// A scrub that is over within this time shows no progress.
+const SHOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Compare everything in the stores of this host's backends with its checksums.
 ///
 /// Prints bytes that differ from what was written. Exits with status 1 if there are any.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ScrubArgs {
-    #[command(flatten)]
-    config: ConfigFile,
     /// Scrub this backend; may be repeated. Default: all backends that run on this host.
     #[arg(long, value_name = "NAME")]
     node: Vec<String>,
     /// Use this admin socket instead, such as that of `prism serve`.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "node"])]
+    #[arg(long, value_name = "PATH", conflicts_with = "node")]
     socket: Option<PathBuf>,
     /// Most bytes per second that each backend reads; 0 for no limit.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     rate: u64,
-    /// Print a JSON array with an object for each backend.
-    #[arg(long)]
-    json: bool,
+}
+
+/// The fields of a node's counters that are looked at.
+#[derive(Deserialize)]
+struct Counters {
+    store: Option<StoreCounters>,
+}
+
+#[derive(Deserialize)]
+struct StoreCounters {
+    bytes_used: u64,
 }
 
 /// A node's answer to `scrub start`.
@@ -73,15 +83,15 @@ struct Fault {
     what: String,
 }
 
-pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let sockets = sockets(args)?;
+pub(super) fn run(args: &ScrubArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let sockets = sockets(args, common)?;
     let begin = |socket: &PathBuf| ask(socket, &format!("scrub start {}", args.rate));
     let begun: Result<Vec<(Begun, _)>, _> = sockets.iter().map(begin).collect();
     let begun = sockets.iter().zip(begun?);
     let ended = begun.map(|(socket, (begun, _))| finish(socket, begun.run));
     let ended: anyhow::Result<Vec<(Status, Value)>> = ended.collect();
     let (found, documents): (Vec<_>, Vec<_>) = ended?.into_iter().unzip();
-    if args.json {
+    if common.json {
         print_json(out, &documents)?;
     } else {
         for status in &found {
@@ -97,11 +107,14 @@ pub(super) fn run(args: &ScrubArgs, out: &mut impl Write) -> anyhow::Result<()> 
     }
 }
 
-fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
+fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
     if let Some(socket) = &args.socket {
+        if common.names_file() {
+            bail!("--socket names the process already; remove --config");
+        }
         return Ok(vec![socket.clone()]);
     }
-    let config = args.config.load()?;
+    let config = common.load()?;
     let mut sockets = Vec::new();
     for name in &args.node {
         if !check::node(&config, name)?.is_backend() {
@@ -115,17 +128,38 @@ fn sockets(args: &ScrubArgs) -> anyhow::Result<Vec<PathBuf>> {
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
-        bail!("no backend of {} runs on this host", args.config.display());
+        bail!(
+            "no backend of {} runs on this host; run this on the host of one, or start it",
+            config.shown_file()
+        );
     }
     Ok(sockets)
 }
 
-/// Waits for the end of a run.
+/// Waits for the end of a run, and shows its progress.
 fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
+    let (mut shown, mut pace) = (Progress::new(), Pace::default());
+    // A scrub reads a little more than the objects: the files of the tree, too.
+    let (counters, _): (Counters, _) = ask(socket, "counters")?;
+    let all = counters.store.map_or(0, |store| store.bytes_used);
+    let begun = Instant::now();
     loop {
         let (status, document): (Status, _) = ask(socket, "scrub status")?;
         if status.run >= run && !status.running {
             return Ok((status, document));
+        }
+        pace.note(Instant::now(), status.bytes);
+        if begun.elapsed() >= SHOW_AFTER {
+            let rate = pace
+                .rate()
+                .map_or_else(String::new, |rate| format!(", {}/s", bytes(rate)));
+            let (read, all_shown, left) = (
+                bytes(status.bytes as f64),
+                bytes(all as f64),
+                pace.left(all),
+            );
+            let details = format!(" {read} of about {all_shown} read{rate}{left}");
+            shown.show(&format!("{}:", status.node), &details);
         }
         thread::sleep(POLL);
     }

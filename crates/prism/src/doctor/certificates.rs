@@ -2,7 +2,7 @@
 
 use prism_config::{Config, Node};
 
-use super::finding::{Finding, Subject};
+use super::finding::{Finding, State, Subject};
 use crate::term::{Dated, Term, now_s};
 
 const SUBJECT: Subject = Subject("certificates");
@@ -11,6 +11,15 @@ const RENEW_NODE: &str = "renew it with `prism pki issue --replace`; see docs/op
 const RENEW_AUTHORITY: &str = "replace the authority (`prism pki new-authority`), or drop it if \
                                another one has replaced it; see docs/operating.md";
 const RENEW_SERVICE: &str = "renew it at its authority; nodes read the file again";
+
+/// The certificates that have ended, each with its remedy.
+pub(crate) fn ended(config: &Config, node: &Node) -> Vec<String> {
+    let findings = examine(config, node).into_iter();
+    let ended = findings.filter(|finding| finding.state == State::Missing);
+    ended
+        .map(|ended| format!("{}; {}", ended.found, ended.mend))
+        .collect()
+}
 
 /// Files that cannot be read are faults of the configuration.
 pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {

@@ -1,8 +1,8 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
-//! `counters`, `cluster`, `trace on`, `trace off`, `trace take`, `scrub start BYTES_PER_S`,
-//! `scrub status`, `drain-connections`, `reload`, `quota BUCKET` with `bytes=N|none` and
-//! `objects=N|none`. Only the machine's administrator may use it: the
+//! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`,
+//! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota BUCKET` with
+//! `bytes=N|none` and `objects=N|none`. Only the machine's administrator may use it: the
 //! permissions of the socket's directory grant that.
 
 use std::io;
@@ -22,6 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::quota;
 use super::reload;
 use super::server::Server;
+use super::state::state;
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;
@@ -109,6 +110,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(survey) => survey,
             None => json!({ "error": "no worker answers" }),
         },
+        "state" => state(server).await,
         "drain-connections" => drain_connections(node),
         line if line.starts_with("quota ") => quota::answer(node, line).await,
         word @ ("trace on" | "trace off") => {
@@ -122,7 +124,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, drain-connections, quota BUCKET, reload, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, trace on|off|take, scrub start|status"
                 )
             }),
         },

@@ -245,8 +245,14 @@ pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<S
         recheck: Duration::from_secs(config.store.recheck_s.into()),
         ..prism_store::Config::default()
     };
-    let store = Store::open(&node.store, settings)
-        .with_context(|| format!("the store {}", node.store.display()))?;
+    let store = Store::open(&node.store, settings).map_err(|error| {
+        let (path, error) = (node.store.display().to_string(), anyhow::Error::new(error));
+        // Some errors name the directory themselves.
+        match error.to_string().contains(&path) {
+            true => error,
+            false => error.context(format!("the store {path}")),
+        }
+    })?;
     tracing::info!(recovery = ?store.recovery(), "store opened");
     Ok(Some(store))
 }

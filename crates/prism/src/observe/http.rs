@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::anyhow;
 use prism_http::{Exchange, Limits, Method, RequestHead, ResponseFraming, ResponseHead, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,8 +71,8 @@ pub(crate) type Pages = dyn Fn(&str) -> Making + Send + Sync;
 
 /// Listens on the address of the field `field` of the configuration.
 pub(crate) fn bind(address: SocketAddr, field: &str) -> anyhow::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address).with_context(|| {
-        format!("cannot listen on {field} {address}; choose another address, or \"\" for none")
+    let listener = std::net::TcpListener::bind(address).map_err(|error| {
+        anyhow!("cannot listen on {field} {address}: {error}; choose another address")
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -322,7 +322,7 @@ impl Installed {
     fn new() -> Self {
         let installed = Self(tempfile::tempdir().unwrap());
         let previous = std::env::var_os("PRISM_PREVIOUS");
-        installed.replace(&previous.unwrap_or_else(|| PRISM.into()));
+        installed.replace(previous.unwrap_or_else(|| PRISM.into()));
         installed
     }
 

@@ -50,6 +50,7 @@ mod serve;
 mod sessions;
 mod slow_disk;
 mod state;
+mod status;
 mod stopped;
 mod supervised;
 mod tls_clients;

@@ -13,6 +13,7 @@ mod benches;
 mod commands;
 mod demo;
 mod flows;
+mod mistakes;
 
 use std::process::Command;
 

@@ -1,0 +1,180 @@
+//! Alerts: the facts that an operator has to look at. The rules and their thresholds are those of
+//! the page for a browser (`observe/page/alerts.js`).
+
+use super::observed::{Cluster, Node, State, Store, Switch};
+
+/// A certificate that ends within this time is named.
+const CERTIFICATE_DAYS: u64 = 14;
+/// A store is nearly full above this share of its quota, or below this share of free space.
+const FULL_SHARE: f64 = 0.9;
+const FREE_SHARE: f64 = 0.05;
+/// The table of the switch is nearly full above this share.
+const SWITCH_SHARE: f64 = 0.8;
+const DAY_S: u64 = 86_400;
+
+/// An alert, and what to do about it.
+#[derive(Debug, PartialEq, Eq, serde::Serialize)]
+pub(super) struct Alert {
+    pub(super) level: Level,
+    pub(super) text: String,
+    pub(super) remedy: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    Critical,
+    Warning,
+}
+
+use Level::{Critical, Warning};
+
+/// The alerts that were found.
+#[derive(Default)]
+struct Found(Vec<Alert>);
+
+impl Found {
+    fn add(&mut self, holds: bool, level: Level, text: String, remedy: &'static str) {
+        if holds {
+            self.0.push(Alert {
+                level,
+                text,
+                remedy,
+            });
+        }
+    }
+}
+
+/// The alerts of a state, the critical ones first.
+pub(super) fn alerts(state: &State) -> Vec<Alert> {
+    let mut found = Found::default();
+    for node in &state.nodes {
+        of_node(node, &mut found);
+        of_certificates(node, state.time_ms / 1_000, &mut found);
+    }
+    if let Some(cluster) = &state.cluster {
+        of_cluster(cluster, &mut found);
+    }
+    if let Some(switch) = &state.switch {
+        of_switch(switch, &mut found);
+    }
+    found.0.sort_by_key(|alert| alert.level);
+    found.0
+}
+
+fn of_node(node: &Node, found: &mut Found) {
+    let name = &node.name;
+    if let Some(error) = &node.error {
+        let text = format!("{name} does not answer: {error}");
+        return found.add(
+            true,
+            Critical,
+            text,
+            "Look at the process there, and at its link.",
+        );
+    }
+    if let Some(reason) = &node.not_ready {
+        let text = format!("{name} runs and may not serve: {reason}");
+        found.add(true, Warning, text, "Its log has the reason.");
+    }
+    let drops = node.access_log_dropped_lines > 0;
+    let text = format!("{name} has dropped lines of its access log");
+    found.add(drops, Warning, text, "Give the log a faster disk.");
+    for suspect in &node.suspects {
+        let text = format!("{suspect} leaves handshakes of {name} unanswered");
+        found.add(true, Warning, text, "Look at the link between them.");
+    }
+    let Some(store) = &node.store else { return };
+    let text = format!("The store of {name} is nearly full; writes will be answered 507");
+    let remedy = "Delete objects, add backends, or raise store.quota_bytes.";
+    found.add(is_nearly_full(store), Critical, text, remedy);
+    let is_damaged = store.corrupt_reads > 0 || store.scrub_faults > 0;
+    let text = format!("{name} has found damaged blocks since it started");
+    let remedy = "`prism ctl scrub` names them. Look at the disk.";
+    found.add(is_damaged, Critical, text, remedy);
+}
+
+fn is_nearly_full(store: &Store) -> bool {
+    let (used, quota, free) = (
+        store.used_bytes as f64,
+        store.quota_bytes as f64,
+        store.free_bytes as f64,
+    );
+    (quota > 0.0 && used > FULL_SHARE * quota) || free < FREE_SHARE * (free + used)
+}
+
+fn of_certificates(node: &Node, now_s: u64, found: &mut Found) {
+    for certificate in &node.certificates {
+        let (file, name) = (&certificate.file, &node.name);
+        let remedy = "Renew it; nodes read the file again by themselves.";
+        match certificate.expires_s.checked_sub(now_s) {
+            None | Some(0) => {
+                let text = format!("{file} of {name} has expired");
+                found.add(true, Critical, text, remedy);
+            }
+            Some(left_s) if left_s < CERTIFICATE_DAYS * DAY_S => {
+                let days = left_s / DAY_S;
+                let text = format!("{file} of {name} expires in {days} days");
+                found.add(true, Warning, text, remedy);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn of_cluster(cluster: &Cluster, found: &mut Found) {
+    if let Some(fault) = &cluster.fault {
+        let text = format!("The cluster: {fault}");
+        found.add(true, Critical, text, "`prism ctl cluster` shows its state.");
+    }
+    for backend in &cluster.backends {
+        let (name, status) = (&backend.name, backend.status.as_deref());
+        let remedy = "The table of backends shows its progress.";
+        let text = format!("{name} is out; its keys have a replica less");
+        found.add(status == Some("out"), Critical, text, remedy);
+        let text = format!("{name} is not in sync; its keys have a replica less");
+        found.add(status == Some("lagging"), Warning, text, remedy);
+        let is_dead = backend.lives == Some(false);
+        let remedy = "Look at the process there, and at its link to etcd.";
+        found.add(is_dead, Critical, format!("{name} has no lease"), remedy);
+        let is_away = !is_dead && !backend.in_reach;
+        let text = format!("{name} is out of reach of {}", cluster.asked);
+        found.add(is_away, Warning, text, "Look at its link.");
+    }
+}
+
+fn of_switch(switch: &Switch, found: &mut Found) {
+    if let Some(error) = &switch.error {
+        let text = format!("The switch's agent: {error}");
+        found.add(true, Critical, text, "Look at the agent's log.");
+    }
+    let is_full = switch.flows.unwrap_or_default() as f64 > SWITCH_SHARE * switch.max_flows as f64;
+    let text = format!(
+        "The switch's table has room for less than a fifth of its {} flows",
+        switch.max_flows
+    );
+    let remedy = "Raise switch.max_flows. Flows without room are relayed by their frontend.";
+    found.add(is_full, Critical, text, remedy);
+    for node in switch.nodes.iter().filter(|node| !node.up) {
+        let text = format!("{} has no lease at the switch's agent", node.name);
+        found.add(true, Critical, text, "Look at its process and its link.");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thresholds_are_those_of_the_page() {
+        let page = include_str!("../observe/page/alerts.js");
+        for line in [
+            format!("const CERTIFICATE_DAYS = {CERTIFICATE_DAYS};"),
+            format!("const FULL_SHARE = {FULL_SHARE};"),
+            format!("const FREE_SHARE = {FREE_SHARE};"),
+            format!("const SWITCH_SHARE = {SWITCH_SHARE};"),
+        ] {
+            assert!(page.contains(&line), "{line}");
+        }
+    }
+}
