@@ -7,6 +7,8 @@ pub(crate) mod apply;
 mod change;
 mod check;
 mod files;
+#[cfg(test)]
+mod host_tests;
 mod live;
 mod netfilter;
 mod networkd;
