@@ -30,7 +30,7 @@ fn snapshot(run: impl Fn(&str) -> Command, root: &Path) -> Snapshot {
     let lines = [
         "ip rule",
         "ip route show table all",
-        "ip address",
+        "ip -4 address",
         "nft list ruleset",
         // Of these the network namespace has its own.
         "sysctl -a -r ^net.ipv4",
