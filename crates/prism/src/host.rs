@@ -1,4 +1,4 @@
-//! What a host of the cluster needs of its kernel and its network: one list, by the
+//! The needs of a host of the cluster, of its kernel and its network: one list, by the
 //! configuration and the host's role. `prism setup` applies it, and `prism doctor` checks it.
 //!
 //! Not here: features of the kernel, certificates, and limits, which only `prism doctor` has.
@@ -37,7 +37,7 @@ pub(crate) enum Need {
     /// Packets are taken also where the way back is another interface. All interfaces if none is
     /// named.
     LooseReversePath { interfaces: Vec<String> },
-    /// What the host sends from these addresses to clients goes to the switch.
+    /// Packets to clients from these addresses of the host go to the switch.
     WayOut { from: Vec<Ipv4Addr>, via: Ipv4Addr },
     /// Packets to the service that the switch does not steer go to a frontend.
     WayIn {

@@ -21,6 +21,7 @@ const NETWORKD: &str = "/etc/systemd/network";
 /// A file that somebody else has written is in the way; then nothing is changed. Or a change
 /// fails; then the record has all that were made.
 pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<String>> {
+    let _lock = root.lock()?;
     let record = Record::load(root)?;
     let mut record = record.unwrap_or_else(|| Record::new(host));
     host.clone_into(&mut record.host);
@@ -44,8 +45,10 @@ pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<St
     Ok(said)
 }
 
-/// Makes the recorded changes of the running kernel again, as after a boot.
+/// Makes the recorded changes of the running kernel again, as after a boot. It goes on after a
+/// failure.
 pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
+    let _lock = root.lock()?;
     let Some(mut record) = Record::load(root)? else {
         return Ok(vec!["nothing was applied on this host".into()]);
     };
@@ -53,17 +56,23 @@ pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
     let changes = changes
         .iter()
         .filter(|change| !matches!(change, Change::File { .. }));
-    let mut said = Vec::new();
+    let (mut said, mut failed) = (Vec::new(), Vec::new());
     for change in changes {
-        if apply_one(root, &mut record, change)? {
-            said.push(format!("done: {}", describe(change)));
+        match apply_one(root, &mut record, change) {
+            Ok(true) => said.push(format!("done: {}", describe(change))),
+            Ok(false) => {}
+            Err(error) => failed.push(format!("{error:#}")),
         }
     }
-    Ok(said)
+    match failed.is_empty() {
+        true => Ok(said),
+        false => bail!("not all could be done again: {}", failed.join("; ")),
+    }
 }
 
 /// Undoes all that was applied.
 pub(crate) fn remove(root: &Root) -> Result<Vec<String>> {
+    let _lock = root.lock()?;
     let Some(mut record) = Record::load(root)? else {
         return Ok(vec!["nothing was applied on this host".into()]);
     };

@@ -10,7 +10,7 @@ use super::{Need, live, netfilter, render};
 /// An address of documentation (RFC 5737), in the place of a client's. Nothing is sent to it.
 const A_CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// What this host has of a need.
+/// The state of a need on this host, in words.
 pub(crate) enum Outcome {
     Met(String),
     Unmet(String),

@@ -1,6 +1,6 @@
 //! Files below a root directory, which is `/` except in tests.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,23 @@ impl Root {
         self.0 == Path::new("/")
     }
 
-    /// Where the file at the absolute path `path` is.
+    /// A lock of the host's setup. The kernel releases it with the file.
+    pub(super) fn lock(&self) -> Result<File> {
+        let directory = self.path(Path::new("/etc"));
+        let file = File::open(&directory)
+            .with_context(|| format!("cannot open {}", directory.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                bail!("another `prism setup` runs on this host; wait for it")
+            }
+            Err(TryLockError::Error(error)) => {
+                Err(error).context(format!("cannot lock {}", directory.display()))
+            }
+        }
+    }
+
+    /// The place of the file at the absolute path `path`.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }

@@ -141,7 +141,7 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
 }
 
 /// The arguments of `ip` that add the change, if it is one of addresses, routes and rules.
-/// Those that remove it have `del` in the place of `add`.
+/// `ip` removes it by the same words with `del` in the place of `add`.
 pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
     let line = match change {
         Change::Address { address } => format!("address add {address}/32 dev lo"),

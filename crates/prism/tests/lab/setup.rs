@@ -17,7 +17,7 @@ const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 /// The nodes and the switch of the cluster.
 const HOSTS: [&str; 4] = ["switch", "fe0", "be0", "be1"];
 
-/// What a host's kernel and files say, by the command that says it.
+/// The state of a host's kernel and files: the answers of commands.
 type Snapshot = BTreeMap<String, String>;
 
 fn text(output: &Output) -> String {
@@ -32,7 +32,7 @@ fn snapshot(run: impl Fn(&str) -> Command, root: &Path) -> Snapshot {
         "ip route show table all",
         "ip -4 address",
         "nft list ruleset",
-        // Of these the network namespace has its own.
+        // The network namespace has parameters of its own.
         "sysctl -a -r ^net.ipv4",
         &format!("find {root} -type f -exec grep -r ^ {{}} +"),
         &format!("find {root}"),
