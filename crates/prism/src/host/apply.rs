@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use super::change::{self, Change};
 use super::files::{self, Root, read_bounded};
 use super::record::{Done, Record, Undo};
-use super::{live, networkd};
+use super::{live, netfilter, networkd};
 
 /// The directory of systemd-networkd's files.
 const NETWORKD: &str = "/etc/systemd/network";
@@ -21,16 +21,17 @@ const NETWORKD: &str = "/etc/systemd/network";
 /// A file that somebody else has written is in the way; then nothing is changed. Or a change
 /// fails; then the record has all that were made.
 pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<String>> {
-    let _lock = root.lock()?;
+    let lock = root.lock()?;
     let record = Record::load(root)?;
     let mut record = record.unwrap_or_else(|| Record::new(host));
     host.clone_into(&mut record.host);
     for change in wanted {
-        refuse_foreign_file(root, &mut record, change)?;
+        refuse_foreign_file(root, &record, change)?;
     }
     let is_stale = |change: &Change| !wanted.iter().any(|other| other.is_about_that_of(change));
+    let is_lost = |done: &Done| is_of_networkd(&done.change) && is_stale(&done.change);
+    let mut is_networkd_changed = record.done.iter().any(is_lost);
     let mut said = undo_where(root, &mut record, is_stale)?;
-    let mut is_networkd_changed = false;
     for change in wanted {
         let is_changed = apply_one(root, &mut record, change)?;
         is_networkd_changed |= is_changed && is_of_networkd(change);
@@ -39,6 +40,8 @@ pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<St
         }
     }
     record.save(root)?;
+    // The unit prism-host takes the lock when systemd-networkd is restarted.
+    drop(lock);
     if is_networkd_changed && root.is_host() {
         networkd::reload()?;
     }
@@ -72,7 +75,7 @@ pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
 
 /// Undoes all that was applied.
 pub(crate) fn remove(root: &Root) -> Result<Vec<String>> {
-    let _lock = root.lock()?;
+    let lock = root.lock()?;
     let Some(mut record) = Record::load(root)? else {
         return Ok(vec!["nothing was applied on this host".into()]);
     };
@@ -80,6 +83,7 @@ pub(crate) fn remove(root: &Root) -> Result<Vec<String>> {
     let has_networkd = changes.any(is_of_networkd);
     let said = undo_where(root, &mut record, |_| true)?;
     Record::remove(root)?;
+    drop(lock);
     if has_networkd && root.is_host() {
         networkd::reload()?;
     }
@@ -98,19 +102,20 @@ fn describe(change: &Change) -> String {
 }
 
 /// A file is ours as long as it has the text that was written.
-fn refuse_foreign_file(root: &Root, record: &mut Record, change: &Change) -> Result<()> {
+fn refuse_foreign_file(root: &Root, record: &Record, change: &Change) -> Result<()> {
     let Change::File { path, text } = change else {
         return Ok(());
     };
     let Some(found) = read_bounded(&root.path(path))? else {
         return Ok(());
     };
-    let ours = record.find(change).map(|done| &done.change);
-    let ours = ours.and_then(|change| match change {
-        Change::File { text, .. } => Some(text),
-        _ => None,
-    });
-    if found == *text || Some(&found) == ours {
+    let is_as_wanted = found == *text;
+    let found = Change::File {
+        path: path.clone(),
+        text: found,
+    };
+    let mut done = record.done.iter();
+    if is_as_wanted || done.any(|done| done.change == found && done.undo != Undo::Nothing) {
         return Ok(());
     }
     let path = path.display();
@@ -204,7 +209,12 @@ fn undo(root: &Root, done: &Done) -> Result<Option<String>> {
     if done.undo == Undo::Nothing {
         return Ok(None);
     }
-    if !is_in_effect(root, change)? {
+    let is_there = match change {
+        // No other program has a table of this name.
+        Change::Notrack { .. } => netfilter::has_table()?,
+        _ => is_in_effect(root, change)?,
+    };
+    if !is_there {
         let subject = match change {
             Change::File { path, .. } if root.path(path).exists() => path.display().to_string(),
             Change::Sysctl { name, .. } => super::render::sysctl_name(name),

@@ -52,10 +52,10 @@ impl Change {
         render::command(self)
     }
 
-    /// Whether both change the same thing, perhaps in different ways.
+    /// Whether both change the same thing, which one of them can replace. A file is removed
+    /// before another text is written, so that the record always has the text of ours.
     pub(super) fn is_about_that_of(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::File { path, .. }, Self::File { path: of, .. }) => path == of,
             (Self::Sysctl { name, .. }, Self::Sysctl { name: of, .. }) => name == of,
             (Self::Notrack { .. }, Self::Notrack { .. }) => true,
             _ => self == other,

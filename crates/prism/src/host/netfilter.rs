@@ -17,19 +17,22 @@ pub(super) fn has_conntrack() -> bool {
     std::path::Path::new("/proc/sys/net/netfilter/nf_conntrack_count").exists()
 }
 
-/// Whether the table has every rule for these ports of the service.
-pub(super) fn exempts(service: &[u16]) -> Result<bool> {
-    let tables = nft(&["-j", "list", "tables"])?;
-    let tables: Value = serde_json::from_str(&tables).context("`nft` has no JSON")?;
+/// Whether there is the table.
+pub(super) fn has_table() -> Result<bool> {
+    let tables = list(&["tables"])?;
     let is_ours = |entry: &Value| {
         let field = |name| entry.pointer(name).and_then(Value::as_str);
         field("/table/family") == Some("ip") && field("/table/name") == Some("prism")
     };
-    if !entries(&tables).any(is_ours) {
+    Ok(entries(&tables).any(is_ours))
+}
+
+/// Whether the table has every rule for these ports of the service.
+pub(super) fn exempts(service: &[u16]) -> Result<bool> {
+    if !has_table()? {
         return Ok(false);
     }
-    let table = nft(&["-j", "list", "table", "ip", "prism"])?;
-    let table: Value = serde_json::from_str(&table).context("`nft` has no JSON")?;
+    let table = list(&TABLE)?;
     let rules: Vec<Rule> = entries(&table).filter_map(Rule::of).collect();
     let backend = (LOCAL_PORTS.start, LOCAL_PORTS.end - 1);
     let ports = service.iter().map(|port| (*port, *port));
@@ -48,6 +51,11 @@ pub(super) fn exempts(service: &[u16]) -> Result<bool> {
             |(first, last): &(u16, u16)| here.iter().any(|(from, to)| from <= first && last <= to);
         ports.iter().all(covers)
     }))
+}
+
+fn list(words: &[&str]) -> Result<Value> {
+    let answer = nft(&[&["-j", "list"], words].concat())?;
+    serde_json::from_str(&answer).context("`nft` has no JSON")
 }
 
 fn entries(answer: &Value) -> impl Iterator<Item = &Value> {

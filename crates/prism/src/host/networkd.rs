@@ -79,7 +79,10 @@ fn addition(root: &Root, index: u64) -> Option<PathBuf> {
     Some(directory.join(ADDITION))
 }
 
-/// Has it read its files again.
+/// Has it read its files again. `networkctl` needs D-Bus, which a small host may lack.
 pub(super) fn reload() -> anyhow::Result<()> {
-    live::run("networkctl", "systemd", &["reload".to_owned()]).map(drop)
+    let reloaded = live::run("networkctl", "systemd", &["reload".to_owned()]);
+    let restart = ["try-restart", "systemd-networkd"].map(str::to_owned);
+    let done = reloaded.or_else(|_| live::run("systemctl", "systemd", &restart));
+    done.map(drop)
 }

@@ -222,10 +222,6 @@ impl Host {
     }
 
     fn snapshot(&self) -> Snapshot {
-        #[expect(
-            clippy::redundant_closure,
-            reason = "the function takes one lifetime only"
-        )]
         let all = self
             .netns
             .run(|| snapshot(|program| Command::new(program), self.root.path()));

@@ -110,6 +110,25 @@ fn a_file_of_others_is_named_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_file_that_was_there_with_the_same_text_is_not_ours() {
+    let Some(_turn) = turn() else { return };
+    let host = Host::new(21);
+    host.set_up("--node be0 --apply");
+    let text = host.read(NOTRACK);
+    host.set_up("--remove");
+    host.write(NOTRACK, &text);
+    let before = host.snapshot();
+    host.set_up("--node be0 --apply");
+    let changed = CONFIG.replace(":80\"", ":8080\"");
+    host.write("etc/prism/prism.toml", &changed);
+    let (is_well, said) = host.setup("--node be0 --apply");
+    assert!(!is_well && said.contains("notrack.nft exists"), "{said}");
+    host.write("etc/prism/prism.toml", CONFIG);
+    host.set_up("--remove");
+    assert_same(&before, &host.snapshot());
+}
+
+#[test]
 fn what_others_have_changed_since_stays_at_remove() {
     let Some(_turn) = turn() else { return };
     let host = Host::new(21);
@@ -157,6 +176,7 @@ fn a_changed_configuration_changes_only_what_differs() {
         rules.contains("8080 notrack") && !rules.contains("dport 80 "),
         "{rules}"
     );
+    assert!(host.read(NOTRACK).contains("prism_service = { 8080 }"));
     let route = host.shell("ip route get 192.0.2.1 from 10.0.1.11");
     assert!(route.contains("via 10.0.1.2 "), "{route}");
     host.write("etc/prism/prism.toml", CONFIG);
