@@ -4,11 +4,16 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 /// Far above any file that is read here.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// The longest time for another `prism setup`, which takes some 0.1 s. Its restart of
+/// systemd-networkd also starts the unit prism-host.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// The directory that stands for `/`.
 #[derive(Clone, Debug)]
@@ -24,18 +29,22 @@ impl Root {
         self.0 == Path::new("/")
     }
 
-    /// A lock of the host's setup. The kernel releases it with the file.
+    /// A lock of the host's setup, which is waited for. The kernel releases it with the file.
     pub(super) fn lock(&self) -> Result<File> {
         let directory = self.path(Path::new("/etc"));
         let file = File::open(&directory)
             .with_context(|| format!("cannot open {}", directory.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                bail!("another `prism setup` runs on this host; wait for it")
-            }
-            Err(TryLockError::Error(error)) => {
-                Err(error).context(format!("cannot lock {}", directory.display()))
+        let give_up = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
+                    std::thread::sleep(LOCK_POLL);
+                }
+                Err(error) => {
+                    let doing = "waiting for another `prism setup` on this host";
+                    return Err(error).context(doing);
+                }
             }
         }
     }
