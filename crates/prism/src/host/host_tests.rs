@@ -14,7 +14,7 @@ name = "example"
 [service]
 address = "203.0.113.10:80"
 [service.tls]
-certificates = [{ file = "/etc/prism/s3.crt", key_file = "/etc/prism/s3.key" }]
+certificate = [{ file = "/etc/prism/s3.crt", key_file = "/etc/prism/s3.key" }]
 [switch]
 control = "10.0.1.1:7300"
 key_file = "/etc/prism/switch.key"
