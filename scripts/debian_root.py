@@ -23,6 +23,7 @@ root=$1
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
+mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
@@ -136,10 +137,12 @@ class Root:
     def inside(self, path):
         return os.path.join(self.path, path.lstrip("/"))
 
-    def install(self, package):
-        """Installs a package, with its dependencies by apt. Nothing runs inside besides."""
+    def install(self, package, *others):
+        """Installs a package, with its dependencies by apt, and other packages of Debian.
+        Nothing runs inside besides."""
         shutil.copy(package, self.inside("tmp/prism.deb"))
-        script = "apt-get update -q && apt-get install -q -y --no-install-recommends /tmp/prism.deb"
+        install = "apt-get install -q -y --no-install-recommends /tmp/prism.deb"
+        script = " ".join(["apt-get update -q &&", install, *others])
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         return run("unshare", "--mount", "--pid", "--fork", "--kill-child",
                    f"--mount-proc={self.inside('proc')}", "chroot", self.path, "sh", "-c", script, env=environment)

@@ -34,8 +34,7 @@ put() { install -D -m "$1" -t "$root/$2" "${@:3}"; }
 stage() {
     put 755 usr/bin "$programs/prism"
     put 644 usr/lib/systemd/system packaging/systemd/*.service
-    put 644 etc/prism packaging/prism.toml packaging/notrack.nft
-    put 644 etc/sysctl.d packaging/60-prism.conf
+    put 644 etc/prism packaging/prism.toml
     install -D -m 644 packaging/prism.default "$root/etc/default/prism"
     "$programs/prism-manual" "$work/manual"
     gzip -9n "$work"/manual/man/*.1

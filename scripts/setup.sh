@@ -43,6 +43,7 @@ aws                   | command -v aws                       | awscli
 tests='
 debootstrap           | command -v debootstrap               | debootstrap
 keys of Debian        | test -e /usr/share/keyrings/debian-archive-keyring.gpg | debian-archive-keyring
+nft                   | command -v nft                       | nftables
 ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
 boto3                 | python3 -c "import boto3"            | python3-boto3

@@ -21,7 +21,7 @@ import traceback
 from debian_root import Failed, Root, run
 
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", "target"))
-UNITS = ("prism-node", "prism-switch", "prism-serve")
+UNITS = ("prism-node", "prism-switch", "prism-serve", "prism-host")
 CLUSTER = """
 [cluster]
 name = "test"
@@ -42,6 +42,9 @@ cert_dir = "pki"
 credentials_file = "credentials.toml"
 """
 CREDENTIALS = '[[credential]]\naccess_key = "KEY"\nsecret_key = "secret"\n'
+# A host whose link systemd-networkd manages, and its cluster.
+NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.9.1.11/24\n"
+OTHER_CLUSTER = CLUSTER.replace("10.9.0.2:7300", "10.9.1.1:7300").replace('"10.9.0.2"', '"10.9.1.11"')
 METRICS = "http://127.0.0.1:9464/metrics"
 # Where Debian's zsh looks, and where the zsh of distributions with rpm does.
 ZSH = ("/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
@@ -132,7 +135,8 @@ def all_formats_have_the_same_files_and_the_deb_says_what_it_needs(packages):
 
 
 def the_deb_installs_with_its_dependencies_and_starts_nothing(packages):
-    packages.root.install(packages.deb)
+    recommended = run("dpkg-deb", "--field", packages.deb, "Recommends").strip().split(", ")
+    packages.root.install(packages.deb, *recommended)
     packages.root.start()
     contains(packages.root.call("prism", "--version"), "prism ")
     for unit in UNITS:
@@ -179,9 +183,12 @@ def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
 
 def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
     root = packages.root
-    for address in ("10.9.0.1", "10.9.0.2"):
-        root.from_host("ip", "address", "add", f"{address}/32", "dev", "lo")
+    root.from_host("ip", "address", "add", "10.9.0.2/32", "dev", "lo")
     packages.write("/etc/prism/prism.toml", CLUSTER)
+    root.call("prism", "setup", "--config", "/etc/prism/prism.toml", "--node", "be0", "--apply")
+    # As after a boot: the unit of the host does it again.
+    root.from_host("ip", "address", "del", "10.9.0.1/32", "dev", "lo")
+    root.call("nft", "flush", "ruleset")
     packages.write("/etc/prism/switch.key", "00112233445566778899aabbccddeeff\n", 0o600)
     packages.write("/etc/prism/credentials.toml", CREDENTIALS, 0o600)
     packages.write("/etc/default/prism", "PRISM_NODE=be0\n")
@@ -189,6 +196,7 @@ def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
     packages.start("prism-switch")
     packages.start("prism-node")
     packages.store_and_read("10.9.0.1", "KEY:secret")
+    contains(root.call("nft", "list", "ruleset"), "notrack")
     deadline = time.monotonic() + 10
     while not re.search(r"^prism_\w*workers_leased\S* [1-9]", root.from_host("curl", "-sS", METRICS), re.M):
         if time.monotonic() > deadline:
@@ -202,6 +210,42 @@ def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
     root.call("systemctl", "stop", "prism-node", "prism-switch")
     for unit in ("prism-node", "prism-switch"):
         equal(packages.state(unit), ["0", "inactive", "dead"])
+    root.call("prism", "setup", "--remove")
+    equal(root.call("nft", "list", "ruleset"), "")
+
+
+def systemd_networkd_keeps_what_setup_has_added_to_a_link(packages):
+    root = packages.root
+    root.from_host("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    root.from_host("ip", "link", "set", "eth1", "up")
+    packages.write("/etc/systemd/network/10-eth0.network", NETWORK)
+    packages.write("/etc/prism/prism.toml", OTHER_CLUSTER)
+    root.call("systemctl", "start", "systemd-networkd")
+
+    def shows(text, *command):
+        root.eventually(lambda: text in root.from_host("ip", *command))
+
+    shows("10.9.1.11/24", "-4", "address")
+    root.call("prism", "setup", "--config", "/etc/prism/prism.toml", "--node", "be0", "--apply")
+    contains(root.call("prism", "setup", "--restore"), "was ready already")
+    root.call("systemctl", "stop", "prism-host")
+    # It takes away routes of a link and rules that it does not know. A link that goes down
+    # loses its routes.
+    root.from_host("ip", "rule", "add", "priority", "31000", "from", "10.9.1.99", "lookup", "7301")
+    root.call("systemctl", "restart", "systemd-networkd")
+    root.eventually(lambda: "31000:" not in root.from_host("ip", "rule"))
+    root.from_host("ip", "link", "set", "eth0", "down")
+    root.from_host("ip", "link", "set", "eth0", "up")
+    shows("via 10.9.1.1 ", "route", "show", "table", "all")
+    for number in ("32000", "32001"):
+        shows(f"{number}:\tfrom 10.9.1.11", "rule")
+    said = root.call("prism", "setup", "--restore")
+    if "ip route" in said or "ip rule" in said:
+        raise Failed(said)
+    root.call("prism", "setup", "--remove")
+    for text, *command in (("via 10.9.1.1 ", "route", "show", "table", "all"), ("from 10.9.1.11", "rule")):
+        root.eventually(lambda text=text, command=command: text not in root.from_host("ip", *command))
+    root.call("systemctl", "stop", "systemd-networkd")
 
 
 def the_program_serves_from_the_root_of_the_image(packages):
@@ -253,6 +297,7 @@ TESTS = [
     the_example_is_a_valid_configuration,
     the_unit_serve_stores_objects_and_they_survive_a_restart,
     the_units_of_a_cluster_run_with_their_capabilities_only,
+    systemd_networkd_keeps_what_setup_has_added_to_a_link,
     the_program_serves_from_the_root_of_the_image,
     a_purge_stops_the_units_and_leaves_objects_and_keys,
 ]

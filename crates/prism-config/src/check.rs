@@ -163,6 +163,12 @@ impl Config {
             let fix = "name the host's own address; the service address is shared";
             found.check(is_own, &leaf, "is the service address", fix);
         }
+        if let Some(gateway) = node.gateway {
+            let leaf = field("gateway");
+            found.host(&leaf, gateway);
+            let fix = "name the switch's address on the node's network";
+            found.check(gateway != address, &leaf, "is the node's own address", fix);
+        }
         let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
         let fix = "use [\"frontend\"], [\"backend\"] or both";
         found.check(has_role, &leaf, "is missing", fix);
@@ -203,7 +209,7 @@ fn check_interfaces(interfaces: &[String], found: &mut Found) {
     found.check(!interfaces.is_empty(), field, "is missing", fix);
     let mut seen = BTreeSet::new();
     for name in interfaces {
-        let is_name = !name.is_empty()
+        let is_name = !["", ".", ".."].contains(&name.as_str())
             && name.len() <= MAX_INTERFACE_BYTES
             && !name.contains(|c: char| c == '/' || c.is_whitespace());
         let fault = format!("{name:?} cannot be the name of an interface");

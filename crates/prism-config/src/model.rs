@@ -202,6 +202,9 @@ pub struct Node {
     pub name: String,
     /// Required, unique. The host's own address.
     pub address: Ipv4Addr,
+    /// Default: that of `switch.control`. The switch's address on the node's network, by which
+    /// the node reaches clients. `prism setup` makes the route.
+    pub gateway: Option<Ipv4Addr>,
     /// Required. The node's roles.
     pub roles: Vec<Role>,
     /// Default `/var/lib/prism`. The directory of a backend's objects.
@@ -221,6 +224,7 @@ impl Default for Node {
         Self {
             name: String::new(),
             address: Ipv4Addr::UNSPECIFIED,
+            gateway: None,
             roles: Vec::new(),
             store: "/var/lib/prism".into(),
             workers: 0,

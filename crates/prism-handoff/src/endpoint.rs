@@ -20,7 +20,7 @@ use crate::supervise::keep;
 use accept::{ClientListener, listen};
 pub use config::{EndpointConfig, Peer, TlsService, Transit};
 pub use process::Process;
-pub use shared::Incoming;
+pub use shared::{Incoming, LOCAL_PORTS};
 pub(crate) use shared::{Phase, Shared};
 
 /// The largest number of connections and relay streams that wait for [`Endpoint::next`].

@@ -117,7 +117,7 @@ pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
-    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, LOCAL_PORTS, Peer, Process, TlsService, Transit,
 };
 pub use export::Exported;
 pub use health::Health;

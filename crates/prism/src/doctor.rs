@@ -5,6 +5,7 @@
 mod certificates;
 mod finding;
 mod kernel;
+mod needs;
 mod network;
 mod system;
 
@@ -20,7 +21,7 @@ use crate::check;
 /// Report what this host lacks to run Prism, and how to fix it.
 ///
 /// Exits with status 1 if something necessary is missing. Changes nothing. Without
-/// root it reports some subjects as unknown.
+/// root it reports some subjects as unknown, and without --config what all hosts need.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Check only the needs of one node of this configuration.
@@ -41,7 +42,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
         _ => Part {
             is_switch: true,
             is_node: true,
-            is_guess: true,
             interfaces: Vec::new(),
             connections: prism_config::Limits::default().connections.into(),
         },
@@ -69,9 +69,8 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     let missing = |fault| subject.missing(fault, "see docs/install.md");
     findings.extend(faults.into_iter().map(missing));
     let is_switch = node.is_none();
+    findings.extend(needs::examine(&config, node, path));
     if let Some(node) = node {
-        let service = node.is_frontend().then_some(*config.service.address.ip());
-        findings.extend(network::addresses(node.address, service));
         findings.extend(certificates::examine(&config, node));
     }
     let interfaces = match &config.switch {
@@ -82,7 +81,6 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     Ok(Part {
         is_switch,
         is_node: !is_switch,
-        is_guess: false,
         interfaces,
         connections,
     })

@@ -8,6 +8,7 @@ mod ctl;
 #[cfg(test)]
 mod docs_tests;
 mod doctor;
+mod host;
 mod log;
 mod node;
 mod notify;
@@ -15,6 +16,7 @@ mod observe;
 mod pki;
 mod random;
 mod serve;
+mod setup;
 mod switch;
 mod term;
 #[cfg(test)]
@@ -39,6 +41,7 @@ enum Command {
     Node(node::Args),
     Switch(switch::Args),
     Check(check::Args),
+    Setup(setup::Args),
     Doctor(doctor::Args),
     Ctl(ctl::CtlArgs),
     Pki(pki::Args),
@@ -57,7 +60,11 @@ pub fn main() -> ExitCode {
     // Commands that only print, or print when their work is done.
     if matches!(
         command,
-        Command::Ctl(_) | Command::Check(_) | Command::Doctor(_) | Command::Pki(_)
+        Command::Ctl(_)
+            | Command::Check(_)
+            | Command::Setup(_)
+            | Command::Doctor(_)
+            | Command::Pki(_)
     ) {
         prism_sys::process::end_on_broken_pipe();
     }
@@ -66,6 +73,7 @@ pub fn main() -> ExitCode {
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Check(args) => check::run(args),
+        Command::Setup(args) => setup::run(&args),
         Command::Doctor(args) => doctor::run(args),
         Command::Ctl(args) => return ended(ctl::run(&args)),
         Command::Pki(args) => pki::run(args),

@@ -82,6 +82,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .map(|link| Node {
             name: link.host.clone(),
             address: link.address,
+            gateway: Some(link.gateway),
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],

@@ -56,5 +56,5 @@ pub use network::InterfaceBytes;
 pub use prism_program::prism_program;
 pub use process::ProcessId;
 pub use rate::{InvalidRate, Rate};
-pub use spec::{Configure, LabSpec, MAX_SERVERS, Programs};
+pub use spec::{Configure, LabSpec, MAX_SERVERS, Prepare, Programs};
 pub use status::{HostStatus, LabStatus};

@@ -22,23 +22,37 @@ const QUEUE_MS: u64 = 20;
 /// but enough for eight GSO packets at any speed.
 const MIN_QUEUE_BYTES: u64 = 512 << 10;
 
-/// Settings of every host. Without IPv6 captures have no other packets. Reverse path filters
-/// and the bridge filter would break return paths.
-const HOST_SETTINGS: [&str; 7] = [
+/// Settings of every host. Without IPv6 captures have no other packets.
+const EVERY_SETTING: [&str; 4] = [
     "net.ipv6.conf.all.disable_ipv6=1",
     "net.ipv6.conf.default.disable_ipv6=1",
-    "net.ipv4.conf.all.rp_filter=0",
-    "net.ipv4.conf.default.rp_filter=0",
-    "net.bridge.bridge-nf-call-iptables=0",
     "net.ipv4.ip_local_port_range=10000 65535",
     "net.core.somaxconn=4096",
 ];
+/// Further settings of hosts that are set up. Reverse path filters and the bridge filter would
+/// break return paths.
+const HOST_SETTINGS: [&str; 3] = [
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.bridge.bridge-nf-call-iptables=0",
+];
+/// Further settings of those that are not, as some distributions have it.
+const BARE_SETTINGS: [&str; 1] = ["net.ipv4.conf.all.rp_filter=1"];
 /// Further settings of the switch. Forwarding comes first: it resets others.
 const SWITCH_SETTINGS: [&str; 3] = [
     "net.ipv4.ip_forward=1",
     "net.ipv4.conf.all.send_redirects=0",
     "net.ipv4.conf.default.send_redirects=0",
 ];
+
+/// The state of the switch's and the nodes' hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setup {
+    /// They have all that Prism needs.
+    Whole,
+    /// They have links, addresses of their own, and routes to each other.
+    Bare,
+}
 
 /// Bytes that a host's interface has moved, headers included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +64,7 @@ pub struct InterfaceBytes {
 }
 
 /// Builds the network of `plan`. After an error the sweep removes its parts.
-pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
+pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabError> {
     let name = &plan.name;
     let switch = name.namespace("switch");
     let mut commands: Vec<String> = plan
@@ -58,7 +72,7 @@ pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
         .map(|host| format!("netns add {}", name.namespace(host)))
         .collect();
     batch("ip", None, &commands, lock)?;
-    set_kernel(plan)?;
+    set_kernel(plan, setup)?;
     commands.clear();
     commands.extend(plan.links.iter().map(|link| {
         let host = name.namespace(&link.host);
@@ -68,12 +82,12 @@ pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
         )
     }));
     batch("ip", None, &commands, lock)?;
-    batch("ip", Some(&switch), &switch_commands(plan), lock)?;
+    batch("ip", Some(&switch), &switch_commands(plan, setup), lock)?;
     for link in &plan.links {
         batch(
             "ip",
             Some(&name.namespace(&link.host)),
-            &host_commands(plan, link),
+            &host_commands(plan, setup, link),
             lock,
         )?;
     }
@@ -81,20 +95,23 @@ pub(crate) fn build(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
 }
 
 /// It runs before any interface exists, so that each begins with these settings.
-fn set_kernel(plan: &Plan) -> Result<(), LabError> {
+fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
     for host in plan.hosts() {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
         // -e: a kernel without the bridge filter lacks its setting.
         command.args(["-e", "-q", "-w"]);
-        if host == "switch" {
-            command.args(SWITCH_SETTINGS);
-        }
-        run(command.args(HOST_SETTINGS))?;
+        let is_set_up = plan.link(host).is_some_and(|link| !link.is_server());
+        match setup {
+            Setup::Bare if !is_set_up => command.args(BARE_SETTINGS),
+            _ if host == "switch" => command.args(SWITCH_SETTINGS).args(HOST_SETTINGS),
+            _ => command.args(HOST_SETTINGS),
+        };
+        run(command.args(EVERY_SETTING))?;
     }
     Ok(())
 }
 
-fn switch_commands(plan: &Plan) -> Vec<String> {
+fn switch_commands(plan: &Plan, setup: Setup) -> Vec<String> {
     let mut commands = vec![
         "link set lo up".to_owned(),
         // The address is on lo, as not every kernel has the dummy driver.
@@ -103,6 +120,9 @@ fn switch_commands(plan: &Plan) -> Vec<String> {
     for link in &plan.links {
         commands.push(format!("address add {}/30 dev {}", link.gateway, link.host));
         commands.push(format!("link set {} up", link.host));
+    }
+    if setup == Setup::Bare {
+        return commands;
     }
     // Packets that the switch program does not steer go to the first frontend.
     if let Some(link) = plan
@@ -119,11 +139,20 @@ fn switch_commands(plan: &Plan) -> Vec<String> {
     commands
 }
 
-fn host_commands(plan: &Plan, link: &Link) -> Vec<String> {
+fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
     let mut commands = vec![
         "link set lo up".to_owned(),
         format!("address add {}/30 dev eth0", link.address),
     ];
+    if setup == Setup::Bare && link.is_server() {
+        commands.push("link set eth0 up".to_owned());
+        let others = plan.links.iter().filter(|other| other.is_server());
+        let others = others.map(|other| other.address);
+        let others = others.filter(|other| *other != link.address);
+        let all = std::iter::once(*plan.control.ip()).chain(others);
+        commands.extend(all.map(|to| format!("route add {to}/32 via {}", link.gateway)));
+        return commands;
+    }
     if link.kind == HostKind::Frontend {
         commands.push(format!("address add {}/32 dev eth0", plan.service.ip()));
     }

@@ -48,6 +48,13 @@ pub(crate) enum HostKind {
     Etcd,
 }
 
+impl Link {
+    /// Whether it is a frontend's or a backend's.
+    pub(crate) fn is_server(&self) -> bool {
+        matches!(self.kind, HostKind::Frontend | HostKind::Backend)
+    }
+}
+
 impl Plan {
     pub(crate) fn new(spec: &LabSpec) -> Self {
         let numbered = |prefix: &'static str, kind, count| {
@@ -92,9 +99,7 @@ impl Plan {
 
     /// Frontends and backends.
     pub(crate) fn servers(&self) -> impl Iterator<Item = &Link> {
-        self.links
-            .iter()
-            .filter(|link| matches!(link.kind, HostKind::Frontend | HostKind::Backend))
+        self.links.iter().filter(|link| link.is_server())
     }
 
     /// Members of etcd.

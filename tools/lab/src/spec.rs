@@ -10,6 +10,7 @@ use std::time::Duration;
 use prism_config::{Config, RelayUpTo};
 
 use crate::error::LabError;
+use crate::lab::Lab;
 use crate::name::LabName;
 use crate::plan::Plan;
 use crate::rate::Rate;
@@ -57,10 +58,16 @@ pub struct LabSpec {
     pub configure: Option<Configure>,
     /// Changes the nodes' configuration, after [`Self::configure`]. The switch does not see it.
     pub configure_nodes: Option<Configure>,
+    /// Prepares the switch's and the nodes' hosts before their programs start. With it these
+    /// hosts have no service address, no routes to clients and the kernel's own parameters
+    /// until then, except for a strict `rp_filter`.
+    pub prepare: Option<Prepare>,
 }
 
 /// Changes a configuration.
 pub type Configure = Box<dyn FnOnce(&mut Config) + Send>;
+/// Prepares the hosts of a lab.
+pub type Prepare = Box<dyn FnOnce(&Lab) + Send>;
 
 /// The programs on the hosts of a lab.
 #[derive(Clone, Debug)]
@@ -99,6 +106,7 @@ impl LabSpec {
             cancel: Arc::default(),
             configure: None,
             configure_nodes: None,
+            prepare: None,
         }
     }
 

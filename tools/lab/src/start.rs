@@ -8,7 +8,7 @@ use crate::error::LabError;
 use crate::files;
 use crate::groups;
 use crate::lab::Lab;
-use crate::network;
+use crate::network::{self, Setup};
 use crate::plan::Plan;
 use crate::process::ProcessId;
 use crate::programs;
@@ -34,6 +34,9 @@ impl Lab {
         programs::check(&path, spec.etcd)?;
         let mut lab = Self::build(&spec)?;
         lab.install(&mut spec)?;
+        if let Some(prepare) = spec.prepare.take() {
+            prepare(&lab);
+        }
         for host in lab.state.programs.keys().cloned().collect::<Vec<_>>() {
             go_on(&spec.cancel)?;
             if !spec.is_later(&host) {
@@ -77,7 +80,11 @@ impl Lab {
         };
         // The state is written before anything exists that a sweep has to find.
         state.save()?;
-        let built = network::build(&state.plan, &lock);
+        let setup = match spec.prepare {
+            Some(_) => Setup::Bare,
+            None => Setup::Whole,
+        };
+        let built = network::build(&state.plan, setup, &lock);
         drop(lock);
         let lab = Self {
             state,

@@ -109,6 +109,24 @@ fn all_faults_are_reported_at_once() {
 }
 
 #[test]
+fn a_gateway_is_another_host_and_an_interface_has_a_name() {
+    let with = |gateway: &str| {
+        let line = format!("address = \"10.77.0.11\"\ngateway = \"{gateway}\"");
+        GOOD.replace("address = \"10.77.0.11\"", &line)
+    };
+    let config = Config::from_toml(&with("10.77.0.2")).unwrap();
+    let gateway = config.node("be0").unwrap().gateway;
+    assert_eq!(gateway, Some([10, 77, 0, 2].into()));
+    for gateway in ["10.77.0.11", "0.0.0.0", "255.255.255.255"] {
+        assert_eq!(fields(&with(gateway)), ["node[1].gateway"], "{gateway}");
+    }
+    for name in ["", ".", "..", "a/b"] {
+        let text = GOOD.replace("\"eth1\"", &format!("{name:?}"));
+        assert_eq!(fields(&text), ["switch.interfaces"], "{name:?}");
+    }
+}
+
+#[test]
 fn a_misspelt_field_does_not_hide_the_missing_one() {
     let found = fields(&GOOD.replace("name = \"demo\"", "nam = \"demo\""));
     assert_eq!(found, ["cluster.name", "cluster.nam"]);

@@ -27,7 +27,7 @@ use crate::relay_stream::RelayStream;
 /// The number of sockets that each worker prepares for imports.
 const BLANKS: usize = 8;
 /// The local ports of imported connections, below Linux's default ephemeral range.
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
+pub const LOCAL_PORTS: std::ops::Range<u16> = 20_000..30_000;
 /// The MSS clamp of a handshake over Ethernet.
 const USUAL_MSS_BYTES: u16 = 1460;
 /// The time limit of reads and writes unless the application sets another.
@@ -169,7 +169,7 @@ impl Shared {
         let config = &self.config;
         let local = match config.listen {
             true => service,
-            false => SocketAddr::new(config.address, fastrand::u16(PORTS)),
+            false => SocketAddr::new(config.address, fastrand::u16(LOCAL_PORTS)),
         };
         Blank::new(local, self.usual_mss_bytes.get())
     }

@@ -8,8 +8,6 @@ use serde::Serialize;
 pub(super) struct Part {
     pub(super) is_switch: bool,
     pub(super) is_node: bool,
-    /// No configuration names the host's part, so it may have any.
-    pub(super) is_guess: bool,
     /// The switch's interfaces; empty if they are not known.
     pub(super) interfaces: Vec<String>,
     /// Client connections at once.

@@ -48,6 +48,7 @@ mod replicas;
 mod rights;
 mod serve;
 mod sessions;
+mod setup;
 mod slow_disk;
 mod state;
 mod status;

@@ -1,0 +1,44 @@
+//! Findings about what `prism setup` sees to.
+
+use std::path::Path;
+
+use prism_config::{Config, Node};
+
+use super::finding::{Finding, Subject};
+use crate::host::{self, Need, Outcome};
+
+/// `path` is the configuration's, for the remedy.
+pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<Finding> {
+    let role = node.map_or_else(
+        || "--switch".to_owned(),
+        |node| format!("--node {}", node.name),
+    );
+    let apply = format!("prism setup --config {} {role} --apply", path.display());
+    let needs = host::needs(config, node);
+    let findings = needs.iter().map(|need| finding(need, &apply));
+    findings.collect()
+}
+
+fn finding(need: &Need, apply: &str) -> Finding {
+    let subject = Subject(subject(need));
+    match (host::check(need), need) {
+        (Ok(Outcome::Met(found)), _) => subject.good(found),
+        (Ok(Outcome::Unmet(found)), Need::OwnAddress(address)) => subject.missing(
+            found,
+            format!("ip address add {address}/LENGTH dev INTERFACE"),
+        ),
+        (Ok(Outcome::Unmet(found)), _) if need.is_necessary() => subject.missing(found, apply),
+        (Ok(Outcome::Unmet(found)), _) => subject.advice(found, apply),
+        (Err(error), _) => subject.unknown(format!("{error:#}"), ""),
+    }
+}
+
+fn subject(need: &Need) -> &'static str {
+    match need {
+        Need::OwnAddress(_) | Need::Service(_) => "addresses",
+        Need::Sysctl { .. } | Need::ReservedPorts => "sysctl",
+        Need::LooseReversePath { .. } => "rp_filter",
+        Need::WayOut { .. } | Need::WayIn { .. } => "routes",
+        Need::Notrack { .. } => "conntrack",
+    }
+}

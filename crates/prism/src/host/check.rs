@@ -1,0 +1,128 @@
+//! Whether this host has what it needs, by whatever means.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::{Need, live, netfilter, render};
+
+/// An address of documentation (RFC 5737), in the place of a client's. Nothing is sent to it.
+const A_CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The state of a need on this host, in words.
+pub(crate) enum Outcome {
+    Met(String),
+    Unmet(String),
+}
+
+/// # Errors
+/// A program of the system that knows is not there, or fails.
+pub(crate) fn check(need: &Need) -> Result<Outcome> {
+    Ok(match need {
+        Need::OwnAddress(address) => address_here(*address, "its own address")?,
+        Need::Service(address) => {
+            address_here(*address, "the service address, which every frontend has")?
+        }
+        Need::Sysctl { name, value } => parameter(name, value)?,
+        Need::ReservedPorts => reserved_ports()?,
+        Need::LooseReversePath { interfaces } => loose_reverse_path(interfaces)?,
+        Need::WayOut { from, via } => way_out(from, *via)?,
+        Need::WayIn { service, frontends } => way_in(*service, frontends)?,
+        Need::Notrack { service } => notrack(service)?,
+    })
+}
+
+fn address_here(address: Ipv4Addr, what: &str) -> Result<Outcome> {
+    Ok(match live::has_address(address)? {
+        true => Outcome::Met(format!("this host has {address}")),
+        false => Outcome::Unmet(format!("this host does not have {address}, {what}")),
+    })
+}
+
+fn parameter(name: &str, wanted: &str) -> Result<Outcome> {
+    let (value, name) = (live::sysctl(name)?, render::sysctl_name(name));
+    Ok(match value == wanted {
+        true => Outcome::Met(format!("{name} is {wanted}")),
+        false => Outcome::Unmet(format!("{name} is {value:?}, not {wanted}")),
+    })
+}
+
+fn reserved_ports() -> Result<Outcome> {
+    let (value, ours) = (live::sysctl(live::RESERVED_PORTS)?, render::our_ports());
+    Ok(match render::has_our_ports(&value) {
+        true => Outcome::Met(format!("local ports {ours} are reserved")),
+        false => Outcome::Unmet(format!(
+            "local ports {ours} are not reserved; other programs may take them from connections \
+             that move here"
+        )),
+    })
+}
+
+/// The value 1 (strict) drops packets whose way back is another interface. The kernel uses the
+/// larger one of `all` and the interface's own value.
+fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
+    let value = |name: &str| -> Result<u32> {
+        let value = live::sysctl(&format!("net/ipv4/conf/{name}/rp_filter"))?;
+        Ok(value.parse().unwrap_or(0))
+    };
+    let all = value("all")?;
+    let mut strict = Vec::new();
+    for name in live::interfaces() {
+        let is_named = interfaces.is_empty() || interfaces.contains(&name);
+        if name != "lo" && is_named && all.max(value(&name)?) == 1 {
+            strict.push(name);
+        }
+    }
+    Ok(match strict.is_empty() {
+        true => Outcome::Met("rp_filter is not strict on any interface".into()),
+        false => Outcome::Unmet(format!(
+            "rp_filter is strict on {}; the kernel drops packets whose way back is another \
+             interface",
+            strict.join(", ")
+        )),
+    })
+}
+
+fn way_out(from: &[Ipv4Addr], via: Ipv4Addr) -> Result<Outcome> {
+    for from in from {
+        let text = |route: Value| route.get("gateway")?.as_str().map(str::to_owned);
+        let gateway = live::route_to(A_CLIENT, Some(*from)).ok().and_then(text);
+        if gateway == Some(via.to_string()) {
+            continue;
+        }
+        let now = gateway.unwrap_or_else(|| "nowhere".into());
+        return Ok(Outcome::Unmet(format!(
+            "what this host sends from {from} to clients goes to {now}, not to the switch at \
+             {via}"
+        )));
+    }
+    Ok(Outcome::Met(format!(
+        "clients are reached by the switch at {via}"
+    )))
+}
+
+fn way_in(service: Ipv4Addr, frontends: &[Ipv4Addr]) -> Result<Outcome> {
+    let route = live::route_to(service, None).ok();
+    let gateway = route.and_then(|route| route.get("gateway")?.as_str()?.parse().ok());
+    Ok(match gateway {
+        Some(gateway) if frontends.contains(&gateway) => {
+            Outcome::Met(format!("{service} is reached by the frontend {gateway}"))
+        }
+        _ => Outcome::Unmet(format!("no route leads to {service} by a frontend")),
+    })
+}
+
+fn notrack(service: &[u16]) -> Result<Outcome> {
+    if !netfilter::has_conntrack() {
+        return Ok(Outcome::Met("conntrack is not loaded".into()));
+    }
+    Ok(match netfilter::exempts(service)? {
+        true => Outcome::Met("conntrack ignores the service".into()),
+        false => Outcome::Unmet(
+            "conntrack is loaded and does not ignore the service; rules that drop \
+             `ct state invalid` cut moved connections"
+                .into(),
+        ),
+    })
+}

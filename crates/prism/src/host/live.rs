@@ -1,0 +1,206 @@
+//! The running kernel: whether a change is in effect, and making and unmaking it, by the
+//! programs `ip` and `nft` and by `/proc/sys`.
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::change::{Change, MAIN};
+use super::netfilter;
+use super::render::{self, ip_arguments};
+
+pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
+pub(super) const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
+/// The settings of each interface.
+const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
+
+/// Whether `change`, of the running kernel, is in effect. A file never is.
+pub(super) fn is_live(change: &Change) -> Result<bool> {
+    Ok(match change {
+        Change::File { .. } => false,
+        Change::Sysctl { name, value } => sysctl(name)? == *value,
+        Change::Address { address } => has_address(*address)?,
+        Change::Route { to, via, table } => has_route(*to, *via, *table)?,
+        Change::Rule { .. } => has_rule(change)?,
+        Change::Notrack { service } => netfilter::exempts(service)?,
+    })
+}
+
+/// Makes `change` in the running kernel.
+pub(super) fn make(change: &Change) -> Result<()> {
+    match change {
+        Change::File { .. } => Ok(()),
+        Change::Sysctl { name, value } => set_sysctl(name, value),
+        Change::Notrack { service } => netfilter::load(&render::notrack(service)),
+        _ => by_ip(change, "add"),
+    }
+}
+
+/// Takes `change` out of the running kernel. A parameter stays.
+pub(super) fn unmake(change: &Change) -> Result<()> {
+    match change {
+        Change::File { .. } | Change::Sysctl { .. } => Ok(()),
+        Change::Notrack { .. } => netfilter::unload(),
+        _ => by_ip(change, "del"),
+    }
+}
+
+fn by_ip(change: &Change, verb: &str) -> Result<()> {
+    let mut words = ip_arguments(change).unwrap_or_default();
+    if let Some(place) = words.get_mut(1) {
+        *place = verb.to_owned();
+    }
+    let made = run("ip", "iproute2", &words);
+    let is_way_out = matches!(change, Change::Route { to: None, .. });
+    made.map(drop).map_err(|error| match is_way_out {
+        true => error.context(
+            "no route to the switch's address; it is switch.control's unless the node's \
+             `gateway` names that on the node's network",
+        ),
+        false => error,
+    })
+}
+
+/// The value of a kernel parameter; "" if the kernel does not have it.
+pub(super) fn sysctl(name: &str) -> Result<String> {
+    match std::fs::read_to_string(sysctl_path(name)) {
+        Ok(value) => Ok(value.trim().to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error).context(format!("cannot read {name}")),
+    }
+}
+
+pub(super) fn set_sysctl(name: &str, value: &str) -> Result<()> {
+    // An empty list is a line without ports.
+    std::fs::write(sysctl_path(name), format!("{value}\n"))
+        .with_context(|| format!("cannot set {} to {value:?}", render::sysctl_name(name)))
+}
+
+fn sysctl_path(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
+}
+
+/// Names of the interfaces of this network namespace.
+pub(super) fn interfaces() -> Vec<String> {
+    let entries = std::fs::read_dir(INTERFACES).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter(|name| !matches!(name.as_str(), "all" | "default"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// The parameters that a change of `ip_forward` sets too, with their values.
+pub(super) fn side_effects() -> Result<Vec<(String, String)>> {
+    let redirects = ["all".to_owned()].into_iter();
+    let redirects = redirects.map(|place| (place, "accept_redirects"));
+    let places = ["all", "default"].map(str::to_owned);
+    let forwarding = places.into_iter().chain(interfaces());
+    let forwarding = forwarding.map(|place| (place, "forwarding"));
+    let names = redirects.chain(forwarding);
+    let names = names.map(|(place, leaf)| format!("net/ipv4/conf/{place}/{leaf}"));
+    names
+        .map(|name| sysctl(&name).map(|value| (name, value)))
+        .collect()
+}
+
+/// Whether any interface has `address`.
+pub(super) fn has_address(address: Ipv4Addr) -> Result<bool> {
+    let links = ip(&["address", "show"])?;
+    let of_links = links.iter().filter_map(|link| link.get("addr_info"));
+    let mut addresses = of_links.filter_map(Value::as_array).flatten();
+    Ok(addresses.any(|found| is(found, "local", &address.to_string())))
+}
+
+fn has_route(to: Option<Ipv4Addr>, via: Ipv4Addr, table: u32) -> Result<bool> {
+    let to = to.map_or_else(|| "default".to_owned(), |to| to.to_string());
+    let (via, table) = (via.to_string(), table.to_string());
+    // A table without routes does not exist, and asking for it alone would be an error.
+    let routes = ip(&["route", "show", "table", "all"])?;
+    Ok(routes.iter().any(|route| {
+        let in_main = route.get("table").is_none() && table == MAIN.to_string();
+        is(route, "dst", &to)
+            && is(route, "gateway", &via)
+            && (in_main || is(route, "table", &table))
+    }))
+}
+
+fn has_rule(change: &Change) -> Result<bool> {
+    let Change::Rule {
+        priority,
+        from,
+        table,
+        no_default,
+    } = change
+    else {
+        return Ok(false);
+    };
+    let rules = ip(&["rule", "show"])?;
+    Ok(rules.iter().any(|rule| {
+        let number = |field| rule.get(field).and_then(Value::as_u64);
+        number("priority") == Some(u64::from(*priority))
+            && is(rule, "src", &from.to_string())
+            && is(rule, "table", &table.to_string())
+            && no_default.then_some(0) == number("suppress_prefixlen")
+    }))
+}
+
+/// The way to `to` of a packet that this host sends from `from`.
+pub(super) fn route_to(to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Value> {
+    let (to, from) = (to.to_string(), from.map(|from| from.to_string()));
+    let mut words = vec!["route", "get", &to];
+    words.extend(from.iter().flat_map(|from| ["from", from]));
+    let routes = ip(&words)?;
+    routes.into_iter().next().context("`ip` named no route")
+}
+
+pub(super) fn link_index(device: &str) -> Option<u64> {
+    let links = ip(&["link", "show", "dev", device]).ok()?;
+    links.first()?.get("ifindex")?.as_u64()
+}
+
+fn is(object: &Value, field: &str, value: &str) -> bool {
+    object.get(field).and_then(Value::as_str) == Some(value)
+}
+
+/// What `ip` answers, with numbers in the place of the names of tables.
+fn ip(words: &[&str]) -> Result<Vec<Value>> {
+    let all = ["-4", "-j", "-N"].iter().chain(words);
+    let all: Vec<String> = all.map(|word| (*word).to_owned()).collect();
+    let answer = run("ip", "iproute2", &all)?;
+    if answer.trim().is_empty() {
+        return Ok(Vec::new());
+    }
+    serde_json::from_str(&answer).with_context(|| format!("`ip {}` has no JSON", words.join(" ")))
+}
+
+/// Runs a program of the system to its end. Returns its standard output.
+pub(super) fn run(program: &str, package: &str, words: &[String]) -> Result<String> {
+    run_with(program, package, words, None)
+}
+
+/// The same with a file for its standard input.
+pub(super) fn run_with(
+    program: &str,
+    package: &str,
+    words: &[String],
+    input: Option<std::fs::File>,
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(words).env("LC_ALL", "C");
+    command.stdin(input.map_or_else(Stdio::null, Stdio::from));
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run `{program}`; install {package}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said: Vec<&str> = said.lines().map(str::trim).collect();
+        bail!("`{program} {}` failed: {}", words.join(" "), said.join(" "));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,178 @@
+//! The files of a host, as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use prism_handoff::LOCAL_PORTS;
+
+use super::change::{Change, MAIN};
+use super::networkd::Links;
+
+/// The kernel parameters, for each boot.
+const SYSCTL_FILE: &str = "/etc/sysctl.d/60-prism.conf";
+/// The rules of nftables.
+pub(super) const NOTRACK_FILE: &str = "/etc/prism/notrack.nft";
+const NOTRACK: &str = include_str!("notrack.nft");
+
+/// The files that belong to the changes `live` of the running kernel.
+pub(super) fn files(live: &[Change], links: &Links) -> Vec<Change> {
+    let notrack = live.iter().find_map(|change| match change {
+        Change::Notrack { service } => Some((NOTRACK_FILE.into(), notrack(service))),
+        _ => None,
+    });
+    let all = sysctl(live)
+        .map(|text| (SYSCTL_FILE.into(), text))
+        .into_iter()
+        .chain(notrack)
+        .chain(networkd(live, links));
+    let files = all.map(|(path, text): (PathBuf, _)| Change::File { path, text });
+    files.collect()
+}
+
+fn sysctl(live: &[Change]) -> Option<String> {
+    let lines = live.iter().filter_map(|change| match change {
+        Change::Sysctl { name, value } => Some(format!("{} = {value}\n", sysctl_name(name))),
+        _ => None,
+    });
+    let lines: String = lines.collect();
+    let head = "# Kernel parameters of this host of a Prism cluster. `prism setup` has written \
+                this file.\n";
+    (!lines.is_empty()).then(|| format!("{head}{lines}"))
+}
+
+/// A parameter as sysctl.d(5) spells it. An interface's name may have dots, and then slashes
+/// stay.
+pub(super) fn sysctl_name(name: &str) -> String {
+    match name.contains('.') {
+        true => name.to_owned(),
+        false => name.replace('/', "."),
+    }
+}
+
+/// The rules of nftables for these ports of the service.
+pub(super) fn notrack(service: &[u16]) -> String {
+    let ports: Vec<String> = service.iter().map(u16::to_string).collect();
+    NOTRACK
+        .replace("@SERVICE@", &ports.join(", "))
+        .replace("@BACKEND@", &our_ports())
+}
+
+/// The local ports of connections at backends, as a range.
+pub(super) fn our_ports() -> String {
+    format!("{}-{}", LOCAL_PORTS.start, LOCAL_PORTS.end - 1)
+}
+
+/// A value of `ip_local_reserved_ports` that has our ports besides those that it has, as the
+/// kernel writes it: in order, and ranges that touch are one.
+pub(super) fn with_our_ports(value: &str) -> String {
+    let ours = (LOCAL_PORTS.start, LOCAL_PORTS.end - 1);
+    let mut all: Vec<(u16, u16)> = ranges(value).chain([ours]).collect();
+    all.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in all {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    let texts = joined.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+/// Whether a value of `ip_local_reserved_ports` has all of our ports.
+pub(super) fn has_our_ports(value: &str) -> bool {
+    ranges(value).any(|(first, last)| first <= LOCAL_PORTS.start && LOCAL_PORTS.end - 1 <= last)
+}
+
+fn ranges(value: &str) -> impl Iterator<Item = (u16, u16)> {
+    value.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+    })
+}
+
+/// Additions to the files of systemd-networkd. It removes addresses, routes and rules that it
+/// does not know from the links that it manages.
+fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
+    let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut add = |path: Option<&PathBuf>, section: String| {
+        let Some(path) = path else { return };
+        let head = "# `prism setup` has written this file.\n";
+        let text = files.entry(path.clone()).or_insert_with(|| head.to_owned());
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n{section}");
+    };
+    let mut uplink = None;
+    for change in live {
+        match change {
+            Change::Address { address } => {
+                add(links.lo(), format!("[Address]\nAddress={address}/32\n"));
+            }
+            Change::Route { to, via, table } => {
+                uplink = links.towards(*via);
+                let to = to.map(|to| format!("Destination={to}/32\n"));
+                let to = to.unwrap_or_default();
+                add(
+                    uplink,
+                    format!("[Route]\n{to}Gateway={via}\nTable={table}\n"),
+                );
+            }
+            Change::Rule {
+                priority,
+                from,
+                table,
+                no_default,
+            } => {
+                let without = match no_default {
+                    true => "SuppressPrefixLength=0\n",
+                    false => "",
+                };
+                let rule = format!("Priority={priority}\nFrom={from}/32\nTable={table}\n");
+                add(uplink, format!("[RoutingPolicyRule]\n{rule}{without}"));
+            }
+            Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => {}
+        }
+    }
+    files
+}
+
+/// The arguments of `ip` that add the change, if it is one of addresses, routes and rules.
+/// `ip` removes it by the same words with `del` in the place of `add`.
+pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
+    let line = match change {
+        Change::Address { address } => format!("address add {address}/32 dev lo"),
+        Change::Route { to, via, table } => {
+            let to = to.map_or_else(|| "default".to_owned(), |to| format!("{to}/32"));
+            format!("route add {to} via {via} table {table}")
+        }
+        Change::Rule {
+            priority,
+            from,
+            table,
+            no_default,
+        } => {
+            let without = match no_default {
+                true => " suppress_prefixlength 0",
+                false => "",
+            };
+            format!("rule add priority {priority} from {from} lookup {table}{without}")
+        }
+        Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => return None,
+    };
+    let line = line.replace(&format!(" table {MAIN}"), "");
+    Some(line.split(' ').map(str::to_owned).collect())
+}
+
+/// See [`Change::command`].
+pub(super) fn command(change: &Change) -> Option<String> {
+    match change {
+        Change::File { .. } => None,
+        Change::Sysctl { name, value } => Some(format!("sysctl -w {}={value}", sysctl_name(name))),
+        Change::Notrack { .. } => Some(format!("nft -f {NOTRACK_FILE}")),
+        _ => ip_arguments(change).map(|words| format!("ip {}", words.join(" "))),
+    }
+}
