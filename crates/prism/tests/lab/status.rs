@@ -114,7 +114,7 @@ fn the_rates_are_those_of_the_load() {
 #[test]
 fn the_terminal_is_restored_at_the_end() {
     let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up(1);
+    let cluster = Cluster::up(2);
     let config = cluster.lab.config_path();
     let top = format!(
         "timeout --foreground -s INT 2.5 {PRISM} ctl top --config {}",

@@ -96,6 +96,13 @@ impl Host {
     }
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Everybody may make a directory there, and so nobody has.
+        let _ = fs::remove_dir(Path::new("/sys/fs/bpf").join(NO_PIN));
+    }
+}
+
 const GOOD_CREDENTIALS: &str =
     "[[credential]]\naccess_key = \"a\"\nsecret_key = \"hush\"\nadmin = true\n";
 
