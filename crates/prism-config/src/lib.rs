@@ -7,6 +7,7 @@
 //! This crate only reads files. It opens no socket, and reads no environment variable.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod bounds;
 mod check;
 mod cluster;
@@ -19,6 +20,7 @@ mod secrets;
 mod tls;
 mod trace;
 
+pub use acme::Acme;
 pub use bounds::{Limits, Store};
 pub use cluster::Cluster;
 pub use etcd::{Endpoint, Etcd};
