@@ -201,7 +201,7 @@ mod tests {
         put(&mut records, CERTIFICATE, &broken, 3);
         assert_eq!(due_s(&records, &config()), 0);
         put(&mut records, CERTIFICATE, &json!({ "chain": 1 }), 3);
-        assert_eq!((due_s(&records, &config()), issued(&records)), (0, None));
+        assert!(due_s(&records, &config()) == 0 && issued(&records).is_none());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! When the next order is due. Pure: times are arguments, in seconds since 1970.
 
-/// Part of a certificate's life after which it is renewed, in thirtieths. A random part of one
-/// thirtieth more spreads the renewals of many clusters.
+/// Thirtieths of a certificate's life, and their number after which it is renewed. A random part
+/// of one more spreads the renewals of many clusters.
+const PARTS: u64 = 30;
 const RENEWED_AFTER: u64 = 19;
 /// The shortest and the longest pause after a failure. Let's Encrypt allows five failures of a
 /// host name in an hour.
@@ -35,11 +36,11 @@ pub(crate) struct Failed {
 
 /// When to renew a certificate: after about two thirds of its life. `random` is any number.
 pub(crate) fn renewal_s(begin_s: u64, end_s: u64, random: u64) -> u64 {
-    let part_s = end_s.saturating_sub(begin_s) / 30;
-    let spread_s = random % part_s.saturating_add(1);
-    begin_s
-        .saturating_add(part_s.saturating_mul(RENEWED_AFTER))
-        .saturating_add(spread_s)
+    let life_s = end_s.saturating_sub(begin_s);
+    // Not the product first, which may be beyond 64 bits.
+    let after_s = life_s / PARTS * RENEWED_AFTER + life_s % PARTS * RENEWED_AFTER / PARTS;
+    let spread_s = random % (life_s / PARTS + 1);
+    begin_s.saturating_add(after_s).saturating_add(spread_s)
 }
 
 /// When to try again after `failures` in a row, of which the last was at `now_s`. Each pause is

@@ -103,13 +103,13 @@ impl Acme {
 
 /// Whether a name is one that DNS can have: two labels at least, and no address.
 fn is_host(name: &str) -> bool {
-    let labels = name.split('.');
+    let mut labels = name.rsplit('.');
     let has_letter = |label: &str| label.bytes().any(|byte| byte.is_ascii_lowercase());
     name.len() <= MAX_NAME_BYTES
         && name.contains('.')
         && !name.bytes().any(|byte| byte.is_ascii_uppercase())
         && labels.clone().all(is_label)
-        && labels.last().is_some_and(has_letter)
+        && labels.next().is_some_and(has_letter)
 }
 
 /// Whether a text is `mailto:` and one address (RFC 8555, section 7.3).

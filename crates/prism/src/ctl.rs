@@ -3,6 +3,7 @@
 //! in etcd.
 
 mod bucket;
+mod certificate;
 mod cluster;
 mod connections;
 mod key;
@@ -55,6 +56,7 @@ enum CtlCommand {
     Rebalance(members::RebalanceArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
+    Certificate(certificate::CertificateArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -80,6 +82,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
         CtlCommand::Key(args) => key::run(args, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, &mut out),
+        CtlCommand::Certificate(args) => certificate::run(args, &mut out),
     };
     printed.and_then(|()| Ok(out.flush()?))
 }
