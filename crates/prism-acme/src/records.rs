@@ -184,20 +184,14 @@ mod tests {
         let good = certificate(&["S3.example.com", "other.example.com"]);
         put(&mut records, CERTIFICATE, &good, 3);
         assert_eq!(due_s(&records, &config()), 4_000_000_000);
-        for other in [
-            certificate(&["s4.example.com"]),
-            Issued {
-                directory: "https://other.example/dir".into(),
-                ..good.clone()
-            },
-        ] {
+        let mut elsewhere = good.clone();
+        elsewhere.directory = "https://other.example/dir".into();
+        for other in [certificate(&["s4.example.com"]), elsewhere] {
             put(&mut records, CERTIFICATE, &other, 3);
             assert!(due_s(&records, &config()) < 4_000_000_000);
         }
-        let broken = Issued {
-            chain: "no PEM".into(),
-            ..good.clone()
-        };
+        let mut broken = good.clone();
+        broken.chain = "no PEM".into();
         put(&mut records, CERTIFICATE, &broken, 3);
         assert_eq!(due_s(&records, &config()), 0);
         put(&mut records, CERTIFICATE, &json!({ "chain": 1 }), 3);
