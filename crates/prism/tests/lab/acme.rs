@@ -178,7 +178,7 @@ fn output(command: &mut Command) -> String {
 #[test]
 fn an_authority_that_comes_late_and_a_node_that_dies_in_an_order_are_survived() {
     let Some(_turn) = turn() else { return };
-    let bed = Bed::up();
+    let mut bed = Bed::up();
     eventually("an order has failed", ORDERED_IN, || bed.failures() > 0);
     let lines = bed.lines_with(NO_CERTIFICATE);
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -259,7 +259,7 @@ fn a_renewal_is_not_noticed_by_clients_and_a_refusal_leaves_the_certificate() {
     assert_eq!(resumed.tls().handshake_kind(), Some(HandshakeKind::Resumed));
 
     // The name leads to another host, so the authority refuses.
-    pebble.lead_to(bed.cluster.lab.address("client").unwrap());
+    pebble.lead_to(&bed.cluster, bed.cluster.lab.address("client").unwrap());
     let lines = bed.lines_with(NO_CERTIFICATE).len();
     bed.ctl(&["renew"]);
     eventually("the order has failed", ORDERED_IN, || bed.failures() > 0);

@@ -44,15 +44,15 @@ pub fn write_files(spec: &LabSpec, directory: &Path) -> PathBuf {
 }
 
 /// A running authority with its DNS server. Dropping it ends both.
-pub struct Pebble<'c> {
-    cluster: &'c Cluster,
+pub struct Pebble {
     programs: [Child; 2],
-    ca_file: PathBuf,
+    /// The certificate of its authority.
+    root: Vec<u8>,
 }
 
-impl<'c> Pebble<'c> {
+impl Pebble {
     /// Starts it with the files of [`write_files`]. Its certificates are valid for `validity`.
-    pub fn start(cluster: &'c Cluster, directory: &Path, validity: Duration) -> Self {
+    pub fn start(cluster: &Cluster, directory: &Path, validity: Duration) -> Self {
         let config = json!({ "pebble": {
             "listenAddress": format!("0.0.0.0:{PORT}"),
             "managementListenAddress": format!("0.0.0.0:{MANAGEMENT_PORT}"),
@@ -103,47 +103,43 @@ impl<'c> Pebble<'c> {
             "pebble",
             &["-config", file.to_str().unwrap(), "-dnsserver", DNS],
         );
-        let pebble = Self {
-            cluster,
+        let mut pebble = Self {
             programs: [dns, authority],
-            ca_file: directory.join("ca.crt"),
+            root: Vec::new(),
         };
-        eventually("Pebble answers", STARTED_IN, || pebble.root().is_some());
-        pebble.lead_to(cluster.vip());
+        let ca_file = directory.join("ca.crt");
+        eventually("Pebble answers", STARTED_IN, || {
+            pebble.root = root(cluster, &ca_file).unwrap_or_default();
+            !pebble.root.is_empty()
+        });
         pebble
     }
 
     /// Lets every name lead to a host.
-    pub fn lead_to(&self, host: Ipv4Addr) {
+    pub fn lead_to(&self, cluster: &Cluster, host: Ipv4Addr) {
         let body = json!({ "ip": host }).to_string();
         let url = format!("http://{DNS_MANAGEMENT}/set-default-ipv4");
-        let mut curl = self.cluster.lab.command("client", "curl").unwrap();
+        let mut curl = cluster.lab.command("client", "curl").unwrap();
         output(curl.args(["-sSf", "-d", &body, &url]));
     }
 
     /// A new configuration of a client that trusts its certificates.
     pub fn trusted(&self) -> Arc<ClientConfig> {
-        trusting(&self.root().unwrap())
-    }
-
-    /// The certificate of its authority, if it answers.
-    fn root(&self) -> Option<Vec<u8>> {
-        let host = self.cluster.lab.address("client").unwrap();
-        let url = format!("https://{host}:{MANAGEMENT_PORT}/roots/0");
-        let mut curl = self.cluster.lab.command("client", "curl").unwrap();
-        let found = curl
-            .args(["-sSf", "--cacert"])
-            .arg(&self.ca_file)
-            .arg(url)
-            .output();
-        found
-            .ok()
-            .filter(|found| found.status.success())
-            .map(|found| found.stdout)
+        trusting(&self.root)
     }
 }
 
-impl Drop for Pebble<'_> {
+/// The certificate of the authority, if it answers.
+fn root(cluster: &Cluster, ca_file: &Path) -> Option<Vec<u8>> {
+    let host = cluster.lab.address("client").unwrap();
+    let url = format!("https://{host}:{MANAGEMENT_PORT}/roots/0");
+    let mut curl = cluster.lab.command("client", "curl").unwrap();
+    let found = curl.args(["-sSf", "--cacert"]).arg(ca_file).arg(url);
+    let found = found.output().ok()?;
+    found.status.success().then_some(found.stdout)
+}
+
+impl Drop for Pebble {
     fn drop(&mut self) {
         for program in &mut self.programs {
             let _ = program.kill();
