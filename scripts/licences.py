@@ -13,6 +13,9 @@ import sys
 
 COMMAND = ["cargo", "metadata", "--locked", "--format-version=1", "--features", "prism/otlp",
            "--filter-platform", "x86_64-unknown-linux-gnu"]
+# The metadata also has optional crates that a feature of the form `crate?/feature` names.
+BUILT = ["cargo", "tree", "--locked", "--package=prism", "--features=prism/otlp", "--edges=normal",
+         "--target=x86_64-unknown-linux-gnu", "--prefix=none", "--format={p}"]
 NO_TEXT = {"0BSD"}
 NAMES = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "COPYRIGHT*")
 
@@ -43,10 +46,18 @@ def texts(package):
             yield file.read().strip()
 
 
+def built():
+    """The crates that are built, as pairs of name and version."""
+    lines = subprocess.run(BUILT, stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
+    return {(words[0], words[1].removeprefix("v")) for words in map(str.split, lines) if words}
+
+
 def main():
     metadata = json.loads(subprocess.run(COMMAND, stdout=subprocess.PIPE, check=True).stdout)
+    names = built()
     owners, without = {}, []
-    crates = [package for package in parts(metadata) if package["source"]]
+    crates = [package for package in parts(metadata)
+              if package["source"] and (package["name"], package["version"]) in names]
     print("The program prism contains these crates. The texts of their licences are below.\n")
     for package in crates:
         name = f"{package['name']} {package['version']}"

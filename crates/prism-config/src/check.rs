@@ -20,6 +20,7 @@ impl Config {
         let mut found = Found::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);
+        self.check_acme(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }
@@ -85,7 +86,14 @@ impl Config {
                 let (is_own, fix) = (tls.port != port, "give HTTPS a port of its own");
                 found.check(is_own || port == 0, "service.tls.port", fault, fix);
             }
-            tls.check(found);
+            tls.check(self.service.acme.is_some(), found);
+        }
+    }
+
+    fn check_acme(&self, found: &mut Found) {
+        if let Some(acme) = &self.service.acme {
+            let (has_etcd, has_tls) = (self.cluster.etcd.is_some(), self.service.tls.is_some());
+            acme.check(has_etcd, has_tls, found);
         }
     }
 

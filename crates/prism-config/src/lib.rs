@@ -8,6 +8,7 @@
 //! This crate only reads files. It opens no socket, and reads no environment variable.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod bounds;
 mod change;
 mod check;
@@ -23,6 +24,7 @@ mod secrets;
 mod tls;
 mod trace;
 
+pub use acme::Acme;
 pub use bounds::{Limits, Store};
 pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;

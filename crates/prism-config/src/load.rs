@@ -132,8 +132,11 @@ impl Config {
             let files = [&mut etcd.ca_file, &mut etcd.cert_file, &mut etcd.key_file];
             files.into_iter().flatten()
         });
+        let acme = self.service.acme.iter_mut();
+        let acme = acme.filter_map(|acme| acme.ca_file.as_mut());
         let others = key
             .into_iter()
+            .chain(acme)
             .chain(access)
             .chain(stores)
             .chain(tls)

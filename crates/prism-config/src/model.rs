@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::acme::Acme;
 use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
 use crate::relay::RelayUpTo;
@@ -73,6 +74,9 @@ pub struct Service {
     pub cors_origins: Vec<String>,
     /// HTTPS on the same address. Without it there is no HTTPS.
     pub tls: Option<Tls>,
+    /// A certificate from an authority by ACME (RFC 8555), for `tls`. Without it all certificates
+    /// are files.
+    pub acme: Option<Acme>,
 }
 
 impl Config {
@@ -99,6 +103,7 @@ impl Default for Service {
                 "http://localhost:9464".into(),
             ],
             tls: None,
+            acme: None,
         }
     }
 }

@@ -12,7 +12,7 @@ const MAX_CERTIFICATES: usize = 1_024;
 /// of clocks. A ticket lives for up to two, which is at most 7 days.
 const ROTATION_S: std::ops::RangeInclusive<u64> = 600..=302_400;
 /// Longest host name in bytes (RFC 1035).
-const MAX_NAME_BYTES: usize = 253;
+pub(crate) const MAX_NAME_BYTES: usize = 253;
 
 /// `[service.tls]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 253;
 pub struct Tls {
     /// Default 443. The port of HTTPS, on the address of `service.address`.
     pub port: u16,
-    /// Required. The certificates. Clients that name no host, or an unknown one, get the first.
+    /// Required without `[service.acme]`. The certificates. Clients that name no host, or an unknown one, get the first.
     #[serde(rename = "certificate")]
     pub certificates: Vec<Certificate>,
     /// Default none: every handshake is a full one. The file with the ticket secrets, readable
@@ -123,8 +123,9 @@ impl TlsSuite {
 
 impl Tls {
     /// Checks everything but the port, which depends on other sections.
-    pub(crate) fn check(&self, found: &mut Found) {
-        check_certificates(&self.certificates, found);
+    /// `has_acme`: whether a certificate comes by ACME.
+    pub(crate) fn check(&self, has_acme: bool, found: &mut Found) {
+        check_certificates(&self.certificates, has_acme, found);
         if let Some(file) = &self.ticket_secret_file {
             let field = "service.tls.ticket_secret_file";
             found.path(field, file, "the file of the ticket secrets");
@@ -150,10 +151,11 @@ impl Tls {
     }
 }
 
-fn check_certificates(certificates: &[Certificate], found: &mut Found) {
+fn check_certificates(certificates: &[Certificate], has_acme: bool, found: &mut Found) {
     let field = "service.tls.certificate";
-    if certificates.is_empty() {
-        return found.missing(field, "at least one, with `file` and `key_file`");
+    if certificates.is_empty() && !has_acme {
+        let what = "at least one, with `file` and `key_file`, or a section [service.acme]";
+        return found.missing(field, what);
     }
     let fault = format!("there are more than {MAX_CERTIFICATES}");
     let is_bounded = certificates.len() <= MAX_CERTIFICATES;

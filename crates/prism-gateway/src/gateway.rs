@@ -13,6 +13,7 @@ use prism_service::{
 };
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::challenge::Challenges;
 use crate::connections::Connections;
 use crate::forecast::Forecast;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
@@ -43,6 +44,7 @@ pub struct Shared {
     pub(crate) forecast: Forecast,
     pub(crate) orders: Orders,
     pub(crate) neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
+    pub(crate) challenges: Option<Challenges>,
 }
 
 /// The parts of a node that [`Shared::new`] needs.
@@ -61,6 +63,8 @@ pub struct Parts {
     pub orders: Orders,
     /// The other nodes.
     pub neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
+    /// The answers to an authority's challenges, if a certificate comes by ACME.
+    pub challenges: Option<Challenges>,
 }
 
 impl Shared {
@@ -81,6 +85,7 @@ impl Shared {
             link: parts.link,
             orders: parts.orders,
             neighbours: parts.neighbours,
+            challenges: parts.challenges,
         }
     }
 

@@ -83,6 +83,18 @@ impl Https {
         self.files.follow(LOOK_AGAIN, again, || self.reload()).await;
     }
 
+    /// Serves a certificate that is no file, in the place of the one that was given before. `name`
+    /// is for the error.
+    ///
+    /// # Errors
+    /// It cannot be served. The one before stays in use.
+    pub fn give(&self, name: &str, chain: &[u8], key: &[u8]) -> anyhow::Result<()> {
+        match &self.certificates {
+            Some(certificates) => Ok(certificates.give(name, chain, key)?),
+            None => Ok(()),
+        }
+    }
+
     /// Loads certificates and ticket secrets now. Open connections keep theirs.
     fn reload(&self) {
         let Some(certificates) = &self.certificates else {

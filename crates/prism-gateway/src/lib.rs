@@ -11,11 +11,13 @@
 //! | does a connection move, or is the request relayed? | `elsewhere.rs` |
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
 //! | how are requests passed on? | `relay.rs`; received: `upstream.rs` |
+//! | what does an authority of certificates get? | `challenge.rs` |
 //! | what happens when the node ends? | `leave.rs` |
 //!
 //! Not here: S3, the store, and how a connection moves (`prism-handoff`).
 #![forbid(unsafe_code)]
 
+mod challenge;
 mod connections;
 mod elsewhere;
 mod forecast;
@@ -29,6 +31,7 @@ mod short;
 mod threshold;
 mod upstream;
 
+pub use challenge::{ChallengeAnswer, Challenges};
 pub use connections::{Connections, Seen, UnderWay};
 pub use gateway::{Gateway, Neighbour, Parts, Shared};
 pub use https::Https;

@@ -93,6 +93,11 @@ impl<S: Service> Gateway<S> {
             .set_id(id.unwrap_or_else(|| fastrand::u64(1..)));
         let span = span_of_request(&head, verified.as_ref(), self.shared.requests.spans());
         head.noted().set_span(span);
+        if let Some(answer) = self.challenge(&head, client.is_tls()) {
+            let next = self.answer_challenge(client, &head, answer).await;
+            self.observe(&sight, &head, About::UNKNOWN, &next);
+            return next;
+        }
         if !client.is_tls() && self.redirects() {
             let next = self.redirect(client, &head).await;
             self.observe(&sight, &head, About::UNKNOWN, &next);

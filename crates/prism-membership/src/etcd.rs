@@ -52,6 +52,8 @@ pub enum Key<'a> {
     User(&'a str),
     /// The agreed record of a bucket.
     Bucket(&'a str),
+    /// A record of the certificate that comes by ACME, whose meaning `prism-acme` knows.
+    Acme(&'a str),
 }
 
 /// A living backend's report of itself.
@@ -119,6 +121,7 @@ impl Keys {
             Key::User(name) => format!("{prefix}credentials/{name}"),
             // The final slash keeps a read of this key from matching longer names.
             Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
+            Key::Acme(name) => format!("{prefix}acme/{name}"),
         }
     }
 
@@ -134,6 +137,7 @@ impl Keys {
                 ("stores", name) => Some(Key::Testimony(name)),
                 ("credentials", name) => Some(Key::User(name)),
                 ("buckets", name) => name.strip_suffix('/').map(Key::Bucket),
+                ("acme", name) => Some(Key::Acme(name)),
                 _ => None,
             },
         }

@@ -28,7 +28,7 @@ use super::registry::Registry;
 use super::users::Users;
 use super::{Cluster, Kind, Lease, first_state};
 
-pub use known::Known;
+pub use known::{AcmeRecord, AcmeRecords, Known};
 pub use vouch::Fault;
 
 /// The workers' side of that thread. Dropping it ends the thread. The lease then ends by

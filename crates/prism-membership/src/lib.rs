@@ -22,7 +22,7 @@ use prism_config::{Config, Credential};
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
-pub use etcd_state::{Fault, Known, observe};
+pub use etcd_state::{AcmeRecord, AcmeRecords, Fault, Known, observe};
 pub use lease::{Lease, LeaseTerm};
 pub use registry::{Buckets, Registry};
 pub use users::Users;
@@ -203,6 +203,11 @@ impl Cluster {
             }
         }
         std::future::pending().await
+    }
+
+    /// Follows the contents of etcd; `None` in a static cluster.
+    pub fn follow(&self) -> Option<watch::Receiver<Arc<Known>>> {
+        Some(self.etcd()?.channels.known.subscribe())
     }
 
     /// The contents of etcd; `None` in a static cluster.

@@ -4,6 +4,7 @@
 
 mod alerts;
 mod bucket;
+mod certificate;
 mod cluster;
 mod connections;
 mod key;
@@ -75,6 +76,7 @@ enum CtlCommand {
     Reload(reload::ReloadArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
+    Certificate(certificate::CertificateArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -104,6 +106,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         CtlCommand::Reload(args) => reload::run(args, common, &mut out),
         CtlCommand::Key(args) => key::run(args, common, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
+        CtlCommand::Certificate(args) => certificate::run(args, common, &mut out),
     };
     printed?;
     out.flush()?;

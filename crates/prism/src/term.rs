@@ -3,11 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use prism_acme::SOURCE;
 use prism_handoff::pki::{Certificate, PkiError, date};
 
 /// A certificate that ends within this time is named.
 const SOON_DAYS: u64 = 30;
 const DAY_S: u64 = 86_400;
+/// A certificate by ACME is named in this last part of its life. Its renewal has then failed for
+/// half of the time that it has.
+const LAST_PART: u64 = 6;
 
 /// Whether a certificate has to be renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub(crate) struct Dated {
     subject: String,
     /// In seconds since 1970.
     pub(crate) end_s: u64,
+    /// Within this time before its end it ends soon.
+    soon_s: u64,
 }
 
 impl Dated {
@@ -32,6 +38,18 @@ impl Dated {
             file,
             subject: certificate.subject,
             end_s: certificate.end_s,
+            soon_s: SOON_DAYS * DAY_S,
+        }
+    }
+
+    /// The certificate by ACME, which the cluster renews itself.
+    pub(crate) fn by_acme(certificate: Certificate) -> Self {
+        let life_s = certificate.end_s.saturating_sub(certificate.begin_s);
+        let names = certificate.names.join(", ");
+        Self {
+            subject: names,
+            soon_s: life_s / LAST_PART,
+            ..Self::new(SOURCE.into(), certificate)
         }
     }
 
@@ -50,7 +68,7 @@ impl Dated {
     pub(crate) fn term(&self, now_s: u64) -> Term {
         match self.end_s.checked_sub(now_s) {
             None | Some(0) => Term::Ended,
-            Some(left_s) if left_s < SOON_DAYS * DAY_S => Term::EndsSoon,
+            Some(left_s) if left_s < self.soon_s => Term::EndsSoon,
             Some(_) => Term::Valid,
         }
     }
@@ -84,6 +102,7 @@ mod tests {
             file: "be0.crt".into(),
             subject: "CN=be0".into(),
             end_s: 100 * DAY_S,
+            soon_s: SOON_DAYS * DAY_S,
         };
         let of = |now_s| (certificate.term(now_s), certificate.said(now_s));
         let soon = "be0.crt (CN=be0) ends on 1970-04-11, in";

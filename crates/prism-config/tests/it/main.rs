@@ -7,6 +7,7 @@
     reason = "test code"
 )]
 
+mod acme;
 mod config;
 mod etcd;
 mod tls;

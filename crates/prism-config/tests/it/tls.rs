@@ -154,7 +154,8 @@ fn a_section_without_a_certificate_says_what_to_add() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(
         found[0].to_string(),
-        "line 15: service.tls.certificate: is missing; give at least one, with `file` and `key_file`"
+        "line 15: service.tls.certificate: is missing; give at least one, with `file` and \
+         `key_file`, or a section [service.acme]"
     );
 }
 

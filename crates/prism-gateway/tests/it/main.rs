@@ -68,6 +68,7 @@ fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
             link: Arc::new(Link::new(0)),
             orders: Orders::default(),
             neighbours: Box::new(Vec::new),
+            challenges: None,
         };
         let shared = Arc::new(Shared::new(&node, parts));
         let (handle, peers) = (endpoint.handle(), Rc::new(Peers::none()));

@@ -42,6 +42,15 @@ impl Certificate {
         found.iter().map(|der| Self::parse(path, der)).collect()
     }
 
+    /// Reads all certificates in PEM, in their order; at least one. `name` is for the error.
+    ///
+    /// # Errors
+    /// [`PkiError`]: the text holds something else.
+    pub fn parse_all(name: &Path, pem: &[u8]) -> Result<Vec<Self>, PkiError> {
+        let found = files::certificates_in(name, pem)?;
+        found.iter().map(|der| Self::parse(name, der)).collect()
+    }
+
     /// `path` is for the error.
     pub(super) fn parse(path: &Path, der: &CertificateDer<'_>) -> Result<Self, PkiError> {
         let fault = |error| {

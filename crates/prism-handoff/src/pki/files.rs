@@ -45,8 +45,15 @@ pub(super) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> 
 
 /// The certificates in a file, of which there is at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
-    let pem = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    certificates_in(path, &read(path)?)
+}
+
+/// The certificates in the content of a file, of which there is at least one.
+pub(super) fn certificates_in(
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found =
         found.map_err(|error| PkiError::content(path, format!("is not valid PEM: {error}")))?;
     match found.is_empty() {

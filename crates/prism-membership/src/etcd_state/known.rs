@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use prism_cluster::{Live, NodeName, Placing, State, Status, Testimonies, Testimo
 use prism_config::Credential;
 use prism_etcd::{Entry, Event, Snapshot, Update};
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use super::etcd::{self, Key, Keys, Living, Pause};
 use crate::{Buckets, Host};
@@ -34,6 +36,28 @@ pub struct Known {
     pub users: BTreeMap<String, Credential>,
     /// The agreed records of buckets.
     pub buckets: Arc<Buckets>,
+    /// The records of the certificate that comes by ACME. A change makes another map.
+    pub acme: Arc<AcmeRecords>,
+}
+
+/// Records below `acme/`, by the rest of their key.
+pub type AcmeRecords = BTreeMap<String, AcmeRecord>;
+
+/// One of these records. Some have private keys.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AcmeRecord {
+    /// The value, in JSON.
+    pub value: Zeroizing<Vec<u8>>,
+    /// The revision of its last change.
+    pub revision: u64,
+}
+
+impl fmt::Debug for AcmeRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcmeRecord")
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Known {
@@ -121,6 +145,14 @@ impl Known {
             Some(Key::Bucket(name)) => {
                 let buckets = Arc::make_mut(&mut self.buckets);
                 replace(buckets, name, entry, |value| json(value).map(Arc::new));
+            }
+            Some(Key::Acme(name)) => {
+                let records = Arc::make_mut(&mut self.acme);
+                let revision = entry.map_or(0, |entry| entry.mod_revision);
+                replace(records, name, entry, |value| {
+                    let value = Zeroizing::new(value.to_vec());
+                    Some(AcmeRecord { value, revision })
+                });
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The certificates that are served, chosen by host name, and their reload.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -12,25 +12,27 @@ use super::files::{CertificateError, CertificateFiles};
 /// Most certificates of a server; each is read on every reload.
 const MAX_CERTIFICATES: usize = 1_024;
 
-/// The certificates of a server, from files that may be replaced while it runs. A handshake
-/// takes the certificates that are in force when it chooses one.
+/// The certificates of a server, which may be replaced while it runs: those of files, and one that
+/// is given to it. A handshake takes the certificates that are in force when it chooses one.
 #[derive(Debug)]
 pub struct Certificates {
     files: Vec<CertificateFiles>,
+    given: Mutex<Option<Named>>,
     table: RwLock<Arc<Table>>,
 }
 
 impl Certificates {
     /// Reads `files`. The first certificate is the default: clients get it that name no host,
     /// or a host without certificate. If a host has several (ECDSA and RSA), a client gets the
-    /// first that it can verify.
+    /// first that it can verify. Without files handshakes fail until [`Self::give`].
     ///
     /// # Errors
     /// If a file cannot be read, or has a fault.
     pub fn load(files: Vec<CertificateFiles>) -> Result<Self, CertificateError> {
-        let table = Table::load(&files)?;
+        let table = Table::load(&files, None)?;
         Ok(Self {
             files,
+            given: Mutex::new(None),
             table: RwLock::new(Arc::new(table)),
         })
     }
@@ -40,9 +42,41 @@ impl Certificates {
     /// # Errors
     /// If a file cannot be read, or has a fault. All old certificates then stay in force.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        let table = Arc::new(Table::load(&self.files)?);
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        self.put_in_force(Table::load(&self.files, given.as_ref())?);
         Ok(())
+    }
+
+    /// Puts a certificate and its key, both in PEM, in force at once, in the place of the one that
+    /// was given before. It comes after those of files. `name` is for the error.
+    ///
+    /// # Errors
+    /// If it cannot be served. All old certificates then stay in force.
+    pub fn give(&self, name: &str, chain: &[u8], key: &[u8]) -> Result<(), CertificateError> {
+        let named = CertificateFiles {
+            certificate: name.into(),
+            key: name.into(),
+            names: Vec::new(),
+        };
+        let (certified, names) = named.served(chain, key)?;
+        let named = Named {
+            key: Arc::new(certified),
+            names,
+        };
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        // The files are not read, because a faulty one must not hold this back.
+        let mut table = Table::clone(&self.table());
+        if let Some(old) = given.as_ref() {
+            table.remove(old);
+        }
+        table.add(&named);
+        *given = Some(named);
+        self.put_in_force(table);
+        Ok(())
+    }
+
+    fn put_in_force(&self, table: Table) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 
     /// The host names that have a certificate, sorted.
@@ -71,7 +105,14 @@ impl ResolvesServerCert for Certificates {
 
 type Keys = Vec<Arc<CertifiedKey>>;
 
+/// A certificate with the host names that it is served for.
 #[derive(Debug)]
+struct Named {
+    key: Arc<CertifiedKey>,
+    names: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
 struct Table {
     /// By host name in lower case. A wildcard is `*.` and a name.
     by_name: HashMap<String, Keys>,
@@ -80,9 +121,9 @@ struct Table {
 }
 
 impl Table {
-    fn load(files: &[CertificateFiles]) -> Result<Self, CertificateError> {
-        if !(1..=MAX_CERTIFICATES).contains(&files.len()) {
-            let fault = format!("give 1 to {MAX_CERTIFICATES} certificates");
+    fn load(files: &[CertificateFiles], given: Option<&Named>) -> Result<Self, CertificateError> {
+        if files.len() > MAX_CERTIFICATES {
+            let fault = format!("give at most {MAX_CERTIFICATES} certificates");
             return Err(CertificateError::Unusable(fault));
         }
         let mut table = Self {
@@ -98,12 +139,29 @@ impl Table {
                 )));
             }
             let key = Arc::new(key);
-            for name in names {
-                table.by_name.entry(name).or_default().push(key.clone());
-            }
-            table.all.push(key);
+            table.add(&Named { key, names });
+        }
+        if let Some(given) = given {
+            table.add(given);
         }
         Ok(table)
+    }
+
+    fn add(&mut self, Named { key, names }: &Named) {
+        for name in names {
+            let keys = self.by_name.entry(name.clone()).or_default();
+            keys.push(key.clone());
+        }
+        self.all.push(key.clone());
+    }
+
+    fn remove(&mut self, Named { key, .. }: &Named) {
+        let is_other = |other: &Arc<CertifiedKey>| !Arc::ptr_eq(other, key);
+        self.by_name.retain(|_, keys| {
+            keys.retain(is_other);
+            !keys.is_empty()
+        });
+        self.all.retain(is_other);
     }
 
     fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {

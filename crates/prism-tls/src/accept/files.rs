@@ -49,8 +49,21 @@ pub enum CertificateError {
 impl CertificateFiles {
     /// A certificate that can be served, with its names in lower case.
     pub(super) fn load(&self) -> Result<(CertifiedKey, Vec<String>), CertificateError> {
-        let chain = self.read_chain()?;
+        let chain = read(&self.certificate)?;
         let key = self.read_key()?;
+        self.served(&chain, &key)
+    }
+
+    /// The same from the contents of the files, whose paths are for the error.
+    pub(super) fn served(
+        &self,
+        chain: &[u8],
+        key: &[u8],
+    ) -> Result<(CertifiedKey, Vec<String>), CertificateError> {
+        let chain = self.parse_chain(chain)?;
+        // The library's message is left out: it may quote the file.
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|_| form(&self.key, "holds no unencrypted private key in PEM"))?;
         let signer = default_provider().key_provider.load_private_key(key);
         let unusable = "is no ECDSA, RSA or Ed25519 key that can be used";
         let signer = signer.map_err(|_| form(&self.key, unusable))?;
@@ -67,9 +80,8 @@ impl CertificateFiles {
         }
     }
 
-    fn read_chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-        let pem = read(&self.certificate)?;
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    fn parse_chain(&self, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let chain = chain.map_err(|_| form(&self.certificate, "is not valid PEM"))?;
         if chain.is_empty() {
             return Err(form(&self.certificate, "holds no certificate in PEM"));
@@ -77,7 +89,7 @@ impl CertificateFiles {
         Ok(chain)
     }
 
-    fn read_key(&self) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    fn read_key(&self) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
         let metadata = std::fs::metadata(&self.key).map_err(|e| unreadable(&self.key, e))?;
         let mode = metadata.permissions().mode() & 0o777;
         if mode & OTHERS != 0 {
@@ -86,10 +98,7 @@ impl CertificateFiles {
                 format!("the key is open to others (mode {mode:03o}); run `chmod o= {path}`");
             return Err(form(&self.key, &fault));
         }
-        let pem = read(&self.key)?;
-        // The library's message is left out: it may quote the file.
-        PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|_| form(&self.key, "holds no unencrypted private key in PEM"))
+        read(&self.key)
     }
 
     /// The names to serve: those of the configuration, if the certificate is for them, or

@@ -1,6 +1,10 @@
-//! Findings about certificates: those that end soon, and those that have ended.
+//! Findings about certificates: those that end soon, those that have ended, and orders by ACME
+//! that have failed.
 
+use prism_acme::{failure, issued};
 use prism_config::{Config, Node};
+use prism_membership::etcd::{Key, Keys, client};
+use prism_membership::{AcmeRecords, Known};
 
 use super::finding::{Finding, State, Subject};
 use crate::term::{Dated, Term, now_s};
@@ -11,6 +15,8 @@ const RENEW_NODE: &str = "renew it with `prism pki issue --replace`; see docs/op
 const RENEW_AUTHORITY: &str = "replace the authority (`prism pki new-authority`), or drop it if \
                                another one has replaced it; see docs/operating.md";
 const RENEW_SERVICE: &str = "renew it at its authority; nodes read the file again";
+const RENEW_ACME: &str = "remove the cause that `prism ctl certificate list` shows, then run \
+                          `prism ctl certificate renew`";
 
 /// The certificates that have ended, each with its remedy.
 pub(crate) fn ended(config: &Config, node: &Node) -> Vec<String> {
@@ -38,7 +44,50 @@ pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
     }
     let findings = found.iter();
     let findings = findings.map(|(dated, mend)| finding(dated, mend, now));
-    findings.collect()
+    findings.chain(by_acme(config, node, now)).collect()
+}
+
+/// The certificate by ACME, and the failure of its last order.
+fn by_acme(config: &Config, node: &Node, now_s: u64) -> Vec<Finding> {
+    if config.service.acme.is_none() || !node.is_frontend() {
+        return Vec::new();
+    }
+    let records = match records(config) {
+        Ok(records) => records,
+        Err(error) => {
+            let found = format!("the certificate by ACME, which is in etcd: {error:#}");
+            return vec![
+                SUBJECT.unknown(found, "start etcd, or run this on a host that reaches it"),
+            ];
+        }
+    };
+    let certificate = issued(&records).and_then(|issued| issued.certificate().ok());
+    let certificate = match certificate {
+        Some(found) => finding(&Dated::by_acme(found), RENEW_ACME, now_s),
+        None => SUBJECT.advice(
+            "no certificate by ACME yet",
+            "start a frontend, which orders it",
+        ),
+    };
+    let failed = failure(&records).map(|failure| {
+        let found = format!(
+            "{} orders by ACME have failed: {}",
+            failure.count, failure.error
+        );
+        SUBJECT.advice(found, RENEW_ACME)
+    });
+    std::iter::once(certificate).chain(failed).collect()
+}
+
+/// The records of ACME in etcd.
+fn records(config: &Config) -> anyhow::Result<AcmeRecords> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (client, keys) = (client(config)?, Keys::of(config)?);
+    let snapshot = runtime.block_on(client.read(&keys.path(&Key::Acme(""))))?;
+    let known = Known::read(&keys, &snapshot, &Known::default());
+    Ok(known.acme.as_ref().clone())
 }
 
 fn finding(dated: &Dated, mend: &str, now_s: u64) -> Finding {

@@ -1,10 +1,12 @@
 //! The certificates of a node, and the log's lines about those that end.
 //!
-//! Not here: loading them (`prism-handoff`, `prism-gateway`).
+//! Not here: loading them (`prism-handoff`, `prism-gateway`), and getting them (`prism-acme`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use prism_acme::SOURCE;
 
 use super::server::Server;
 use crate::term::{Dated, Term, now_s};
@@ -31,9 +33,27 @@ fn certificates(server: &Server) -> Vec<Dated> {
     let tls = config.service.tls.iter();
     let files = tls.flat_map(|tls| &tls.certificates);
     let of_service = files.filter_map(|files| Dated::first_in(&files.file).ok().flatten());
+    let by_acme = server.acme.iter().filter_map(|acme| {
+        let certificate = acme.served()?.certificate().ok()?;
+        Some(Dated::by_acme(certificate))
+    });
     let in_use = server.identity.iter().flat_map(|found| found.in_use());
     let of_nodes = in_use.map(|(file, certificate)| Dated::new(file, certificate));
-    of_service.chain(of_nodes).collect()
+    of_service.chain(by_acme).chain(of_nodes).collect()
+}
+
+/// Keeps the certificate that comes by ACME. Never returns.
+pub(super) async fn keep_acme(server: &Server) {
+    match (&server.acme, &server.https) {
+        (Some(acme), Some(https)) => {
+            acme.keep(|issued| {
+                let (chain, key) = (issued.chain.as_bytes(), issued.key.as_bytes());
+                https.give(SOURCE, chain, key)
+            })
+            .await
+        }
+        _ => std::future::pending().await,
+    }
 }
 
 /// Logs at the start, and then once a day, which certificates end soon or have ended; also when

@@ -51,6 +51,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     add_moves(node, &mut metrics);
     add_backends(node, &mut metrics);
     add_certificates(server, &mut metrics);
+    add_orders(server, &mut metrics);
     if let Some(store) = &node.store {
         add_store(node, store, &mut metrics);
     }
@@ -175,6 +176,15 @@ fn add_certificates(server: &Server, metrics: &mut Vec<Metric>) {
         let name = "tls_certificate_expiry_timestamp_seconds";
         let metric = Metric::new(name, help, Value::Gauge(end_s as f64));
         metrics.push(metric.with("file", file.display().to_string()));
+    }
+}
+
+/// Orders of certificates, if they come by ACME.
+fn add_orders(server: &Server, metrics: &mut Vec<Metric>) {
+    for (outcome, count) in server.acme.iter().flat_map(|acme| acme.orders()) {
+        let help = "Orders of certificates by ACME that this node has made, by their outcome.";
+        let metric = Metric::new("acme_orders", help, Value::Counter(count));
+        metrics.push(metric.with("outcome", outcome));
     }
 }
 

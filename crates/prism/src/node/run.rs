@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::certificates::watch_terms;
+use super::certificates::{keep_acme, watch_terms};
 use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
@@ -164,6 +164,7 @@ fn attend(
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
             () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
             () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
+            () = keep_acme(server) => {}
             () = watchdog.keep() => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}

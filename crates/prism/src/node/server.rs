@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use prism_acme::{Answer, Keeper};
 use prism_config::{Config, CongestionWindow, HandOffMethod, Peers, Running};
-use prism_gateway::{Https, Neighbour, Parts};
+use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
     ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit,
@@ -32,6 +33,8 @@ pub(crate) struct Server {
     /// The connections.
     pub(crate) gateway: Arc<prism_gateway::Shared>,
     pub(crate) https: Option<Https>,
+    /// The certificate that comes by ACME, at a frontend.
+    pub(crate) acme: Option<Keeper>,
     /// How other nodes know this one; `None` if there are never any.
     pub(crate) identity: Option<Identity>,
     /// The requests that it has answered.
@@ -86,12 +89,18 @@ impl Server {
             link: link.clone(),
             orders: node.orders.clone(),
             neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
+            challenges: challenges(&config, &node.cluster),
+        };
+        let acme = match settings.is_frontend() {
+            true => Keeper::new(&config, name, &node.cluster).context("[service.acme]")?,
+            false => None,
         };
         Ok(Self {
             gateway: Arc::new(prism_gateway::Shared::new(settings, parts)),
             node,
             objects,
             https,
+            acme,
             identity,
             requests,
             link,
@@ -177,6 +186,19 @@ pub(super) fn newcomers(config: &Config) -> NewcomerLimits {
         per_address: config.limits.unauthenticated_per_address,
         timeout: config.limits.unauthenticated_timeout(),
     }
+}
+
+/// The answers to challenges, if a certificate comes by ACME.
+fn challenges(config: &Config, cluster: &Cluster) -> Option<Challenges> {
+    config.service.acme.as_ref()?;
+    let challenges = prism_acme::Challenges::of(cluster)?;
+    Some(Box::new(move |path| {
+        let answer = challenges.answer(path)?;
+        Some(match answer {
+            Answer::Proof(proof) => ChallengeAnswer::Proof(proof),
+            Answer::Unknown => ChallengeAnswer::Unknown,
+        })
+    }))
 }
 
 /// The quota of a store.

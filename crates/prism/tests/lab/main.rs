@@ -15,6 +15,7 @@
     reason = "test code"
 )]
 
+mod acme;
 mod buckets;
 mod bulk;
 mod chaos;

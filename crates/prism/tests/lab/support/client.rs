@@ -207,12 +207,17 @@ impl Client {
     }
 
     /// Speaks TLS on this connection from now on, the handshake included.
-    pub fn with_tls(mut self, tls: rustls::ClientConnection) -> Self {
+    pub fn with_tls(self, tls: rustls::ClientConnection) -> Self {
+        self.try_with_tls(tls).unwrap()
+    }
+
+    /// The same, where the handshake may fail.
+    pub fn try_with_tls(mut self, tls: rustls::ClientConnection) -> io::Result<Self> {
         let tls = self.tls.insert(Box::new(tls));
         while tls.is_handshaking() {
-            tls.complete_io(&mut self.stream).unwrap();
+            tls.complete_io(&mut self.stream)?;
         }
-        self
+        Ok(self)
     }
 
     /// The TLS state of this connection.

@@ -1,0 +1,78 @@
+//! The answers to challenges, which every node of the cluster has.
+
+use std::sync::Arc;
+
+use prism_membership::{Cluster, Known};
+use tokio::sync::watch;
+
+use crate::order::is_token;
+use crate::records::token;
+
+/// Where an authority asks (RFC 8555, section 8.3).
+const PREFIX: &str = "/.well-known/acme-challenge/";
+
+/// The answers to the challenges of the order that is under way.
+pub struct Challenges(watch::Receiver<Arc<Known>>);
+
+/// The answer to a request for a path below `/.well-known/acme-challenge/`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The proof.
+    Proof(Vec<u8>),
+    /// No order under way has this challenge.
+    Unknown,
+}
+
+impl Challenges {
+    /// Those of a cluster; `None` if its state is not in etcd.
+    pub fn of(cluster: &Cluster) -> Option<Self> {
+        cluster.follow().map(Self)
+    }
+
+    /// The answer to a request for `path`; `None` if it is no path of a challenge.
+    pub fn answer(&self, path: &str) -> Option<Answer> {
+        let name = path.strip_prefix(PREFIX)?;
+        if !is_token(name) {
+            return Some(Answer::Unknown);
+        }
+        let known = self.0.borrow();
+        let record = known.acme.get(&token(name));
+        Some(record.map_or(Answer::Unknown, |record| {
+            Answer::Proof(record.value.to_vec())
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use prism_membership::{AcmeRecord, AcmeRecords};
+
+    use super::*;
+
+    #[test]
+    fn only_tokens_of_the_present_order_are_answered() {
+        let record = |value: &str| AcmeRecord {
+            value: value.as_bytes().to_vec().into(),
+            revision: 1,
+        };
+        let records = [("tokens/abc", "abc.proof"), ("account", "secret")];
+        let acme: AcmeRecords = records
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), record(value)))
+            .collect();
+        let known = Known {
+            acme: Arc::new(acme),
+            ..Known::default()
+        };
+        let (_sender, receiver) = watch::channel(Arc::new(known));
+        let challenges = Challenges(receiver);
+        let answer = |rest: &str| challenges.answer(&format!("{PREFIX}{rest}")).unwrap();
+        assert_eq!(answer("abc"), Answer::Proof(b"abc.proof".to_vec()));
+        for other in ["", "ab", "../account", "..%2faccount", "abc/"] {
+            assert_eq!(answer(other), Answer::Unknown, "{other}");
+        }
+        assert_eq!(challenges.answer("/bucket/key"), None);
+        assert_eq!(challenges.answer("/.well-known/acme-challenge"), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! HTTP towards the authority: one request on each connection, over TLS.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::BodyExt;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use prism_http::{BodyReader, Limits, Method, ResponseHead};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest answer in bytes. A chain of certificates has about 8 KiB.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// Bytes of one read.
+const PIECE_BYTES: usize = 16 << 10;
+/// The files with the authorities that a system trusts: Debian's, Fedora's and openSUSE's.
+const SYSTEM_AUTHORITIES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// A client of one authority.
+#[derive(Clone)]
+pub(crate) struct Https(Arc<ClientConfig>);
+
+impl Https {
+    /// A client that trusts the authorities in `ca_file`, or those that the system trusts.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(crate) fn new(ca_file: Option<&Path>) -> anyhow::Result<Self> {
+        let file = match ca_file {
+            Some(file) => file.to_owned(),
+            None => system_authorities()?,
+        };
+        let roots = roots(&file).with_context(|| {
+            format!(
+                "the authorities in {} (service.acme.ca_file)",
+                file.display()
+            )
+        })?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
+
+    async fn exchange(self, request: Request<BodyWrapper<Bytes>>) -> io::Result<BytesResponse> {
+        let (parts, body) = request.into_parts();
+        // The error of the body's type has no value.
+        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        let host = parts.uri.host().unwrap_or_default();
+        let port = parts.uri.port_u16().unwrap_or(443);
+        if parts.uri.scheme_str() != Some("https") {
+            return Err(io::Error::other("the URL is not https"));
+        }
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
+        let tcp = TcpStream::connect((bare, port)).await?;
+        let connector = tokio_rustls::TlsConnector::from(self.0);
+        let mut stream = connector.connect(name, tcp).await?;
+        let head = request_head(&parts, body.len());
+        stream.write_all(&[&head, &*body].concat()).await?;
+        stream.flush().await?;
+        let method = match parts.method {
+            http::Method::HEAD => Method::Head,
+            http::Method::POST => Method::Post,
+            _ => Method::Get,
+        };
+        read_answer(&mut stream, &method).await
+    }
+}
+
+impl HttpClient for Https {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (client, uri) = (self.clone(), request.uri().clone());
+        Box::pin(async move {
+            let answered = tokio::time::timeout(TIMEOUT, client.exchange(request)).await;
+            let answered = answered.map_err(io::Error::from).flatten();
+            answered.map_err(|source| Error::Other(Box::new(Unreachable { uri, source })))
+        })
+    }
+}
+
+/// A request without a readable answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{uri}: {source}")]
+struct Unreachable {
+    uri: Uri,
+    source: io::Error,
+}
+
+fn request_head(parts: &http::request::Parts, body_bytes: usize) -> Vec<u8> {
+    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let authority = parts.uri.authority().map_or("", |host| host.as_str());
+    let mut head = format!(
+        "{} {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n",
+        parts.method
+    )
+    .into_bytes();
+    for (name, value) in &parts.headers {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    if parts.method == http::Method::POST {
+        head.extend_from_slice(format!("Content-Length: {body_bytes}\r\n").as_bytes());
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+async fn read_answer(
+    stream: &mut (impl AsyncReadExt + Unpin),
+    method: &Method,
+) -> io::Result<BytesResponse> {
+    let mut buffer = Vec::new();
+    let head = loop {
+        let parsed = ResponseHead::parse(&buffer, &Limits::DEFAULT);
+        if let Some((head, len)) = parsed.map_err(io::Error::other)? {
+            buffer.drain(..len);
+            break head;
+        }
+        if fill(stream, &mut buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    };
+    let framing = head.framing(method).map_err(io::Error::other)?;
+    let mut reader = BodyReader::new(framing, MAX_ANSWER_BYTES as u64);
+    let mut body = Vec::new();
+    while !reader.is_done() {
+        if buffer.is_empty() && fill(stream, &mut buffer).await? == 0 {
+            reader.end_of_input().map_err(io::Error::other)?;
+            break;
+        }
+        let step = reader.consume(&buffer).map_err(io::Error::other)?;
+        body.extend_from_slice(buffer.get(step.data).unwrap_or_default());
+        buffer.drain(..step.consumed);
+        if body.len() > MAX_ANSWER_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+    }
+    let mut response = Response::builder().status(head.status());
+    for (name, value) in head.headers().iter() {
+        response = response.header(name, value);
+    }
+    let response = response.body(()).map_err(io::Error::other)?;
+    Ok(BytesResponse {
+        parts: response.into_parts().0,
+        body: Box::new(Bytes::from(body)),
+    })
+}
+
+/// Reads more bytes; 0 at the end.
+async fn fill(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
+    buffer.reserve(PIECE_BYTES);
+    stream.read_buf(buffer).await
+}
+
+fn system_authorities() -> anyhow::Result<PathBuf> {
+    let found = SYSTEM_AUTHORITIES.iter().map(PathBuf::from);
+    let found = found.into_iter().find(|file| file.exists());
+    found.with_context(|| {
+        format!(
+            "the system has no file of authorities ({}); install ca-certificates, or set \
+             service.acme.ca_file",
+            SYSTEM_AUTHORITIES.join(", ")
+        )
+    })
+}
+
+fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
+    let read = CertificateDer::pem_file_iter(file)?;
+    let found: Vec<_> = read.collect::<Result<_, _>>()?;
+    let mut roots = RootCertStore::empty();
+    // A system's file may have some that rustls does not take.
+    roots.add_parsable_certificates(found);
+    if roots.is_empty() {
+        bail!("it holds no certificate that can be used");
+    }
+    Ok(roots)
+}
