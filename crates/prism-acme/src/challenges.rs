@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::order::is_token;
 use crate::records::token;
 
-/// Where an authority asks (RFC 8555, section 8.3).
+/// The path of an authority's question (RFC 8555, section 8.3).
 const PREFIX: &str = "/.well-known/acme-challenge/";
 
 /// The answers to the challenges of the order that is under way.
@@ -24,7 +24,7 @@ pub enum Answer {
 }
 
 impl Challenges {
-    /// Those of a cluster; `None` if its state is not in etcd.
+    /// The challenges of a cluster; `None` if its state is not in etcd.
     pub fn of(cluster: &Cluster) -> Option<Self> {
         cluster.follow().map(Self)
     }

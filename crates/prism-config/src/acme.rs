@@ -27,7 +27,7 @@ pub struct Acme {
     pub domains: Vec<String>,
     /// Required to be true. Whether the administrator agrees to the authority's terms of service.
     pub terms_agreed: bool,
-    /// Default none. Where the authority reaches the administrator, as in
+    /// Default none. The administrator's address for the authority, as in
     /// `mailto:admin@example.com`. It counts for a new account only.
     pub contact: Vec<String>,
     /// Default: the authorities that the system trusts. Certificates (PEM) of the authorities that

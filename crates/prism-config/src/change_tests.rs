@@ -1,5 +1,10 @@
 //! Every field is in one class, and the documents say which.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
 
 use std::collections::BTreeMap;
 

@@ -58,7 +58,8 @@ fn list(problems: &[Problem]) -> String {
 impl ConfigError {
     /// The reason in one line, for a log.
     pub fn in_one_line(&self) -> String {
-        self.to_string().replace("\n ", "")
+        let list = self.to_string().replacen(":\n  ", ": ", 1);
+        list.replace("\n  ", ", and ")
     }
 }
 

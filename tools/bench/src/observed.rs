@@ -1,6 +1,7 @@
 //! `prism-lab bench observed`: what it costs to watch a cluster. In the turns of one, each node
-//! writes an access log, its metrics are read, and a page is open that shows it. In others the
-//! same cluster has none of these. Those of the others have two names: their difference is noise.
+//! writes an access log, its metrics are read, and a page is open that shows it. In other
+//! turns it has one of log and page, or neither. Turns with neither have two names: their
+//! difference is noise.
 
 use std::process::{Child, Command, Stdio};
 

@@ -246,11 +246,15 @@ impl Lab {
         change(&mut config);
         files::write_config(self.name(), &config)?;
         for link in self.state.plan.servers() {
-            if let Some(process) = self.process(&link.host) {
-                process.signal(Signal::HUP);
+            let told = self.ask(&link.host, "reload")?;
+            let faults = told.get("faults").and_then(|faults| faults.as_array());
+            if faults.is_none_or(|faults| !faults.is_empty()) {
+                return Err(LabError::Admin {
+                    host: link.host.clone(),
+                    fault: told.to_string(),
+                });
             }
         }
-        std::thread::sleep(Duration::from_millis(200));
         Ok(())
     }
 
