@@ -100,6 +100,7 @@ mod leaving;
 mod moves;
 mod newcomers;
 mod node_tls;
+mod passing;
 mod peers;
 pub mod pki;
 mod reading;
@@ -115,12 +116,13 @@ pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
-    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, Listeners, Peer, Process, TlsService, Transit,
 };
 pub use export::Exported;
 pub use health::Health;
 pub use moves::{Move, Moves};
 pub use newcomers::NewcomerLimits;
+pub use passing::{AdoptError, Parked, Parking};
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use relay_stream::RelayStream;
