@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::connections::Connections;
 use crate::forecast::Forecast;
-use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
+use crate::leave::{CLOSED_IN, MOVES_AT_ONCE, PASSED_IN};
 use crate::threshold::Threshold;
 
 /// Another node, to which connections may move when this one ends.
@@ -139,7 +139,10 @@ impl<S: Service> Gateway<S> {
             let _ = orders
                 .wait_for(|orders| orders.stage >= Stage::Leaving)
                 .await;
-            let drain = self.shared.config.limits.drain_timeout();
+            let drain = match self.following.borrow().to_successor {
+                true => PASSED_IN,
+                false => self.shared.config.limits.drain_timeout(),
+            };
             let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
             let _ = orders
                 .wait_for(|orders| orders.stage == Stage::Ending)

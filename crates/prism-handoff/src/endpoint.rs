@@ -163,7 +163,9 @@ impl Shared {
             keep("the freezer", async move || process.watch_freezer().await);
         }
         let shared = self.clone();
-        keep("adopting connections", async move || shared.adopt_arrivals().await);
+        keep("adopting connections", async move || {
+            shared.adopt_arrivals().await
+        });
         let deferred = self.deferred.clone();
         keep("deferred", async move || deferred.run().await);
         for listener in clients {

@@ -7,7 +7,7 @@
 //! Not here: the way to the other process (`prism`), and its order (`prism_proto::succession`).
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Mutex;
 
@@ -29,6 +29,7 @@ use crate::supervise::locked;
 pub struct Parked {
     socket: OwnedFd,
     state: Box<Saved>,
+    may_pass: bool,
 }
 
 /// Why a connection cannot be adopted.
@@ -49,7 +50,6 @@ pub enum AdoptError {
 #[derive(Debug, Default)]
 pub struct Parking {
     parked: Mutex<VecDeque<Parked>>,
-    pub(crate) has_parked: Notify,
     arrived: Mutex<VecDeque<Parked>>,
     has_arrived: Notify,
 }
@@ -57,12 +57,16 @@ pub struct Parking {
 impl Parked {
     /// A connection as it came from another process. Its socket is not touched.
     pub fn new(socket: OwnedFd, state: Box<Saved>) -> Self {
-        Self { socket, state }
+        Self {
+            socket,
+            state,
+            may_pass: true,
+        }
     }
 
-    /// Its socket.
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// The other process has refused it: it is not parked again.
+    pub fn must_stay(&mut self) {
+        self.may_pass = false;
     }
 
     /// Its state.
@@ -101,20 +105,20 @@ impl Parking {
         locked(&self.parked).pop_front()
     }
 
-    /// Resolves after a connection was parked, if [`Self::take`] has found none.
-    pub async fn parked(&self) {
-        self.has_parked.notified().await;
-    }
-
     /// Has a worker of this process adopt a connection.
     pub fn adopt(&self, parked: Parked) {
         locked(&self.arrived).push_back(parked);
         self.has_arrived.notify_one();
     }
 
-    fn park(&self, parked: Parked) {
+    /// Whether no connection is parked.
+    pub fn is_empty(&self) -> bool {
+        locked(&self.parked).is_empty()
+    }
+
+    /// Parks a connection.
+    pub fn park(&self, parked: Parked) {
         locked(&self.parked).push_back(parked);
-        self.has_parked.notify_one();
     }
 
     fn next_arrived(&self) -> Option<Parked> {
@@ -128,7 +132,8 @@ impl Handle {
         let is_settled = connection.is_settled().unwrap_or(false);
         let state = &connection.state;
         // A flow that waits for the switch's word gets it first.
-        if !is_settled || state.settling.is_some() || !small_enough(&connection) {
+        if !state.may_pass || !is_settled || state.settling.is_some() || !small_enough(&connection)
+        {
             return Some(connection);
         }
         let shared = &self.shared;
@@ -137,7 +142,7 @@ impl Handle {
         connection.state.count(false);
         if let Some(socket) = socket {
             let state = Box::new(saved);
-            shared.process.parking.park(Parked { socket, state });
+            shared.process.parking.park(Parked::new(socket, state));
         }
         None
     }
@@ -231,7 +236,11 @@ impl Shared {
     }
 
     fn adopt(self: &Rc<Self>, parked: Parked) -> std::io::Result<Connection> {
-        let Parked { socket, state: saved } = parked;
+        let Parked {
+            socket,
+            state: saved,
+            may_pass,
+        } = parked;
         let saved = *saved;
         let FlowKey { client, vip } = saved.flow;
         let mut records = saved.tls.map(Records::restore).transpose();
@@ -243,6 +252,7 @@ impl Shared {
         (state.input, state.output) = (Input::new(saved.input), saved.output);
         (state.epoch, state.confirmed) = (saved.epoch, saved.confirmed);
         (state.moves, state.origin) = (saved.moves, saved.origin);
+        state.may_pass = may_pass;
         if saved.is_newcomer {
             state.newcomer = self.newcomer_again(client);
         }

@@ -23,6 +23,9 @@ pub struct Order {
     pub stage: Stage,
     /// The number of orders to move so far. A connection that has followed another number moves.
     pub moves: u32,
+    /// Whether another process of this host goes on as this node. Connections then pass to it, and
+    /// the listeners are its own.
+    pub to_successor: bool,
 }
 
 /// The present order, and the way to change it.
@@ -44,6 +47,14 @@ impl Orders {
     pub fn move_all(&self) {
         self.0
             .send_modify(|order| order.moves = order.moves.wrapping_add(1));
+    }
+
+    /// From now on connections pass to another process of this host, or no longer.
+    pub fn pass_to_successor(&self, passes: bool) {
+        self.0.send_modify(|order| {
+            order.to_successor = passes;
+            order.moves = order.moves.wrapping_add(1);
+        });
     }
 
     /// Follows the orders. The receiver counts as a thread for [`Self::all_have_ended`].

@@ -11,6 +11,7 @@ mod members;
 mod reach;
 mod recover;
 mod scrub;
+mod take_over;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -53,6 +54,7 @@ enum CtlCommand {
     Drain(members::DrainArgs),
     DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
+    TakeOver(take_over::TakeOverArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
 }
@@ -78,6 +80,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<()> {
         CtlCommand::Drain(args) => members::drain(args, &mut out),
         CtlCommand::DrainConnections(args) => connections::run(args, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, &mut out),
+        CtlCommand::TakeOver(args) => take_over::run(args, &mut out),
         CtlCommand::Key(args) => key::run(args, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, &mut out),
     };

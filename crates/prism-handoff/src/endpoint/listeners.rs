@@ -74,7 +74,10 @@ impl Listeners {
         };
         let count = share.sockets.len().div_ceil(share.workers_left.max(1));
         share.workers_left = share.workers_left.saturating_sub(1);
-        share.sockets.drain(..count.min(share.sockets.len())).collect()
+        share
+            .sockets
+            .drain(..count.min(share.sockets.len()))
+            .collect()
     }
 }
 
@@ -94,7 +97,10 @@ mod tests {
             let shares = (0..workers).map(|_| listeners.take_share(address).len());
             let shares: Vec<_> = shares.collect();
             assert_eq!(shares.iter().sum::<usize>(), count, "{shares:?}");
-            assert!(shares.iter().all(|n| *n <= count.div_ceil(workers)), "{shares:?}");
+            assert!(
+                shares.iter().all(|n| *n <= count.div_ceil(workers)),
+                "{shares:?}"
+            );
         }
     }
 }

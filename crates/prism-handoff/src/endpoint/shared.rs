@@ -229,6 +229,7 @@ impl Shared {
             read_bytes: 0,
             wrote_at: None,
             moves: 0,
+            may_pass: true,
             newcomer: None,
             shared: self.clone(),
             is_counted: false,
@@ -258,7 +259,9 @@ impl Shared {
         let is_steered = state.epoch.is_some() || self.config.listen;
         if self.control.is_some() && is_steered {
             let here = self.owner(state.local);
-            let claimed = self.claims.add_again(state.flow, here, state.epoch, since_ns);
+            let claimed = self
+                .claims
+                .add_again(state.flow, here, state.epoch, since_ns);
             state.claimed = Some(claimed);
         }
     }

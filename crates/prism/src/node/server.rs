@@ -1,5 +1,6 @@
 //! A node with all of its parts, opened by its configuration.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -91,6 +92,13 @@ impl Server {
 
     pub(crate) fn settings(&self) -> anyhow::Result<&prism_config::Node> {
         check::node(&self.node.config, &self.node.name)
+    }
+
+    /// The addresses that clients connect to.
+    pub(super) fn services(&self) -> Vec<SocketAddr> {
+        let tls = self.https.as_ref().map(|https| https.service.address);
+        let plain = SocketAddr::from(self.node.config.service.address);
+        std::iter::once(plain).chain(tls).collect()
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {

@@ -49,6 +49,7 @@ mod sessions;
 mod slow_disk;
 mod state;
 mod stopped;
+mod successor;
 mod supervised;
 mod tls_clients;
 mod tls_secrecy;
