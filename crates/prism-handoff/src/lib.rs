@@ -110,6 +110,7 @@ mod silence;
 mod stream;
 pub mod supervise;
 pub mod trace;
+mod versions;
 mod wait_timer;
 
 pub use connection::Connection;
