@@ -28,9 +28,10 @@ pub struct Order {
     pub to_successor: bool,
 }
 
-/// The present order, and the way to change it.
+/// The present order, and the way to change it. The second channel has [`Order::to_successor`] for
+/// tasks that are no thread of the node.
 #[derive(Clone, Debug, Default)]
-pub struct Orders(watch::Sender<Order>);
+pub struct Orders(watch::Sender<Order>, watch::Sender<bool>);
 
 impl Orders {
     /// The present order.
@@ -55,6 +56,12 @@ impl Orders {
             order.to_successor = passes;
             order.moves = order.moves.wrapping_add(1);
         });
+        self.1.send_replace(passes);
+    }
+
+    /// Follows whether connections pass to another process. The receiver counts as no thread.
+    pub fn passing(&self) -> watch::Receiver<bool> {
+        self.1.subscribe()
     }
 
     /// Follows the orders. The receiver counts as a thread for [`Self::all_have_ended`].

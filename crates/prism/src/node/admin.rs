@@ -96,14 +96,14 @@ impl Admin {
 
     /// Answers one exchange after the other, but none that is a successor's. Never returns.
     pub(crate) async fn run(&self, server: &Arc<Server>) {
-        let mut orders = server.node.orders.follow();
-        let mut starts = orders.clone();
+        let mut passing = server.node.orders.passing();
+        let mut starts = passing.clone();
         loop {
             // Never an error: the node has the sender.
-            let _ = starts.wait_for(|order| !order.to_successor).await;
+            let _ = starts.wait_for(|passes| !passes).await;
             let accepted = tokio::select! {
                 biased;
-                _ = orders.wait_for(|order| order.to_successor) => continue,
+                _ = passing.wait_for(|passes| *passes) => continue,
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {

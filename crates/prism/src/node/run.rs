@@ -239,7 +239,7 @@ async fn begin(
     }
     // Clients of a predecessor would get errors from a backend without a lease.
     let leased = async {
-        while node.cluster.lease.left().is_none() {
+        while !node.cluster.lease.is_valid() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
@@ -311,16 +311,16 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
     let Some(listener) = listener else {
         return std::future::pending().await;
     };
-    let mut orders = server.node.orders.follow();
+    let mut passing = server.node.orders.passing();
     loop {
         // The successor answers while it has the connections.
-        let _ = orders.wait_for(|order| !order.to_successor).await;
+        let _ = passing.wait_for(|passes| !passes).await;
         let Ok(listener) = listener.try_clone() else {
             return std::future::pending().await;
         };
         tokio::select! {
             () = show(listener, pages::pages(server)) => {}
-            _ = orders.wait_for(|order| order.to_successor) => {}
+            _ = passing.wait_for(|passes| *passes) => {}
         }
     }
 }
