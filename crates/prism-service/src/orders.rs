@@ -80,3 +80,18 @@ impl Orders {
         self.0.closed().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_follows_the_take_over_is_no_thread_of_the_node() {
+        let orders = Orders::default();
+        let (thread, passing) = (orders.follow(), orders.passing());
+        orders.pass_to_successor(true);
+        assert!(*passing.borrow() && thread.borrow().to_successor);
+        drop(thread);
+        orders.all_have_ended().await;
+    }
+}

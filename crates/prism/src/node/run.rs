@@ -239,7 +239,7 @@ async fn begin(
     }
     // Clients of a predecessor would get errors from a backend without a lease.
     let leased = async {
-        while !node.cluster.lease.is_valid() {
+        while node.cluster.lease.begin().is_none() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
