@@ -164,6 +164,10 @@ fn a_successor_that_fails_leaves_the_node_as_it_was() {
     let bad = good.with_file_name("bad.toml");
     let text = std::fs::read_to_string(&good).unwrap();
     std::fs::write(&bad, text.replace("key_file", "key_flie")).unwrap();
+    let object = Object::new(cluster.key_on("be0", "waits"), 20_000);
+    cluster.put_all(std::slice::from_ref(&object));
+    let mut client = cluster.connect();
+    client.get(&cluster, &object);
     under_load(&cluster, "successor-fails", |_| {
         for host in ["fe0", "be0"] {
             let former = pid(&cluster, host);
@@ -185,8 +189,11 @@ fn a_successor_that_fails_leaves_the_node_as_it_was() {
                 });
             }
             assert_eq!(pid(&cluster, host), former);
+            client.get(&cluster, &object);
             take_over(&cluster, host);
         }
+        client.get(&cluster, &object);
+        drop(client);
     });
 }
 

@@ -95,7 +95,7 @@ impl Link {
         })
     }
 
-    /// Ends the link in both directions. What has arrived can still be read.
+    /// Ends the link in both directions. Messages that have arrived can still be read.
     pub(super) fn hang_up(&self) {
         // It fails if the other end is closed already.
         let _ = shutdown(&self.socket, Shutdown::Both);

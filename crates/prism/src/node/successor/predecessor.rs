@@ -59,7 +59,7 @@ pub(in crate::node) enum PassedOn {
     Closing(Box<Estate>),
 }
 
-/// What a process passes to its successor.
+/// The sockets and connections that a process passes to its successor.
 pub(crate) struct Estate {
     link: Link,
     machine: Predecessor,
