@@ -195,14 +195,14 @@ fn attend(
                 // While it takes connections, it answers on the admin socket.
                 let taking = async {
                     if let Some(link) = &inherited.link {
-                        take_connections(server, link).await?;
+                        take_connections(server, link).await;
                     }
-                    std::future::pending::<anyhow::Result<()>>().await
+                    std::future::pending::<()>().await
                 };
-                return tokio::select! {
-                    failed = taking => failed,
-                    () = supervise("the admin socket", async || admin.run(server).await) => Ok(()),
-                };
+                tokio::select! {
+                    () = taking => {}
+                    () = supervise("the admin socket", async || admin.run(server).await) => {}
+                }
             }
             anyhow::Ok(())
         };
@@ -246,6 +246,8 @@ async fn begin(
     if tokio::time::timeout(LEASED_IN, leased).await.is_err() {
         tracing::warn!("this backend has no lease yet; it takes over nevertheless");
     }
+    // The predecessor stops first: if it serves on itself, this process has accepted nobody.
+    inherited.ready()?;
     server.accepts.store(true, Ordering::Relaxed);
     node.orders.pass_to_successor(false);
     let parked = std::mem::take(&mut inherited.parked);

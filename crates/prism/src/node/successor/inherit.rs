@@ -81,6 +81,18 @@ impl Inheritance {
         }
     }
 
+    /// Tells the predecessor, if there is one, that this process can accept connections.
+    ///
+    /// # Errors
+    /// It has given this process up, and serves on itself.
+    pub(crate) fn ready(&self) -> anyhow::Result<()> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        let told = link.send_within(&Message::Ready, None, ROOM_IN);
+        told.context("the predecessor goes on itself")
+    }
+
     /// Whether this process starts from nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.admin.is_none()
@@ -139,34 +151,29 @@ fn readable(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Tells the predecessor that this process accepts connections, and takes its connections until it
-/// has none left.
-///
-/// # Errors
-/// The predecessor has given this process up before it was ready, and serves on itself.
-pub(in crate::node) async fn take_connections(
-    server: &Arc<Server>,
-    link: &Link,
-) -> anyhow::Result<()> {
+/// Takes the predecessor's connections until it has none left.
+pub(in crate::node) async fn take_connections(server: &Arc<Server>, link: &Link) {
     let services = server.services();
-    link.send_within(&Message::Ready, None, ROOM_IN)
-        .context("the predecessor goes on itself")?;
-    let watched = link.watched()?;
+    let watched = match link.watched() {
+        Ok(watched) => watched,
+        Err(error) => {
+            link.hang_up();
+            return tracing::error!(%error, "cannot take the predecessor's connections");
+        }
+    };
     let (mut taken, mut refused) = (0_u64, 0_u64);
     loop {
         let (id, state, socket) = match watched.receive().await {
             Ok((Message::Connection { id, state }, Some(socket))) => (id, state, socket),
             Ok((Message::End, _)) => {
-                tracing::info!(taken, refused, "the predecessor has passed everything");
-                return Ok(());
+                return tracing::info!(taken, refused, "the predecessor has passed everything");
             }
             Ok((message, _)) => {
-                tracing::error!(?message, "the predecessor has sent a message out of order");
-                return Ok(());
+                link.hang_up();
+                return tracing::error!(?message, "the predecessor does not keep to the protocol");
             }
             Err(error) => {
-                tracing::warn!(%error, taken, "the predecessor has ended early");
-                return Ok(());
+                return tracing::warn!(%error, taken, "the predecessor has ended early");
             }
         };
         let parked = Parked::new(socket, state);
@@ -177,8 +184,7 @@ pub(in crate::node) async fn take_connections(
         };
         // Before the socket is touched. If the predecessor does not get it, it goes on with it.
         if let Err(error) = link.send_within(&answer, None, ROOM_IN) {
-            tracing::warn!(%error, "the predecessor does not listen any more");
-            return Ok(());
+            return tracing::warn!(%error, "the predecessor does not listen any more");
         }
         match checked {
             Ok(()) => {
