@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prism_handoff::Connection;
 
@@ -70,6 +70,17 @@ impl Connections {
         }
         oldest.sort_by_key(|seen| seen.arrived);
         (count, oldest)
+    }
+
+    /// The time that the longest answer under way has taken so far.
+    pub fn longest_answer(&self) -> Option<Duration> {
+        let begun = |part: &Part| {
+            let part = locked(part);
+            let under_way = part.values().filter_map(|seen| locked(seen).under_way);
+            under_way.map(|request| request.begun).min()
+        };
+        let begun = self.parts.iter().filter_map(begun).min();
+        begun.map(|begun| begun.elapsed())
     }
 
     /// Adds a connection.

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use crate::challenge::Challenges;
 use crate::connections::Connections;
 use crate::forecast::Forecast;
-use crate::leave::{CLOSED_IN, MOVES_AT_ONCE};
+use crate::leave::{CLOSED_IN, MOVES_AT_ONCE, PASSED_IN};
 use crate::threshold::Threshold;
 
 /// Another node, to which connections may move when this one ends.
@@ -146,7 +146,10 @@ impl<S: Service> Gateway<S> {
             let _ = orders
                 .wait_for(|orders| orders.stage >= Stage::Leaving)
                 .await;
-            let drain = self.config().limits.drain_timeout();
+            let drain = match self.following.borrow().to_successor {
+                true => PASSED_IN,
+                false => self.config().limits.drain_timeout(),
+            };
             let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
             let _ = orders
                 .wait_for(|orders| orders.stage == Stage::Ending)

@@ -11,13 +11,16 @@
 use std::time::Duration;
 
 use prism_handoff::{Connection, Exported, Kept};
-use prism_service::{Service, Stage};
+use prism_service::{Order, Service, Stage};
 use tokio::sync::mpsc;
 
 use crate::gateway::Gateway;
 
 /// Time to close the connections that are left at the end of the drain.
 pub const CLOSED_IN: Duration = Duration::from_millis(500);
+/// Time in which the answers under way at the end of a take-over have to end. Nothing is answered
+/// meanwhile if the node has a store.
+pub const PASSED_IN: Duration = Duration::from_secs(2);
 /// Connections of one worker that move at the same time: far fewer than a node can import at
 /// once.
 pub(crate) const MOVES_AT_ONCE: usize = 64;
@@ -56,7 +59,9 @@ impl<S: Service> Gateway<S> {
     pub async fn follow_orders(&self, farewell: &mut Option<Farewell>) {
         let mut orders = self.following.clone();
         loop {
-            let stage = orders.borrow_and_update().stage;
+            let order = *orders.borrow_and_update();
+            let stage = order.stage;
+            self.handle.pause_accepting(order.to_successor);
             if stage >= Stage::Leaving
                 && let Some(Farewell { told, accepts }) = farewell.take()
             {
@@ -66,7 +71,9 @@ impl<S: Service> Gateway<S> {
                     drop(told);
                 });
                 tokio::task::spawn_local(async move {
-                    sender.send_clients_elsewhere().await;
+                    if !order.to_successor {
+                        sender.send_clients_elsewhere().await;
+                    }
                     drop(accepts);
                 });
             }
@@ -81,7 +88,7 @@ impl<S: Service> Gateway<S> {
     pub(crate) fn told_moves(&self) -> u32 {
         let orders = *self.following.borrow();
         match orders.stage {
-            Stage::Serving => orders.moves,
+            Stage::Serving if !orders.to_successor => orders.moves,
             // A connection that arrives after the order has to move as well.
             _ => orders.moves.wrapping_sub(1),
         }
@@ -93,9 +100,15 @@ impl<S: Service> Gateway<S> {
         self.ordered_until(is_told).await;
     }
 
-    /// Moves a connection that waits for its next request to another node. Returns it if none
-    /// takes it.
+    /// Moves a connection that waits for its next request to another node, or to this node's
+    /// successor. Returns it if none takes it.
     pub(crate) async fn move_away(&self, mut client: Connection) -> Option<Connection> {
+        if self.following.borrow().to_successor {
+            match self.handle.park(client) {
+                Some(stays) if !stays.may_pass() => client = stays,
+                parked => return parked,
+            }
+        }
         // Never an error, because the semaphore is not closed.
         let _turn = self.moving.acquire().await;
         for peer in self.successors() {
@@ -116,9 +129,13 @@ impl<S: Service> Gateway<S> {
     /// Whether a connection that has to go is offered to other nodes. One that no node can take
     /// ends with this node.
     pub(crate) fn stays_or_moves(&self) -> bool {
-        let stage = self.following.borrow().stage;
+        let Order {
+            stage,
+            to_successor,
+            ..
+        } = *self.following.borrow();
         let can_move = self.config().switch.is_some() && !self.successors().is_empty();
-        stage == Stage::Serving || stage < Stage::Ending && can_move
+        stage == Stage::Serving || stage < Stage::Ending && (to_successor || can_move)
     }
 
     /// Other nodes that take connections: nodes in reach first, then nodes of the same role.

@@ -35,4 +35,4 @@ pub use challenge::{ChallengeAnswer, Challenges};
 pub use connections::{Connections, Seen, UnderWay};
 pub use gateway::{Gateway, Neighbour, Parts, Shared};
 pub use https::Https;
-pub use leave::{CLOSED_IN, Farewell, Farewells, farewells};
+pub use leave::{CLOSED_IN, Farewell, Farewells, PASSED_IN, farewells};

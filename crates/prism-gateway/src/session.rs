@@ -38,7 +38,7 @@ fn without_port(host: &str) -> &str {
 enum NoRequest {
     /// The client has ended the connection, or the node stops.
     End,
-    /// The connection is to go to another node.
+    /// The connection is to go to another node, or to this node's successor.
     Move,
     Malformed(HeadError),
     TimedOut,

@@ -36,6 +36,21 @@ pub(crate) struct Claimed {
 }
 
 impl Claimed {
+    /// The time when the connection was accepted.
+    pub(crate) fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    fn new(flow: FlowKey, here: Owner, epoch: Option<u64>, since_ns: u64) -> Rc<Self> {
+        Rc::new(Self {
+            flow,
+            here,
+            since_ns,
+            epoch: Cell::new(epoch),
+            is_held: Cell::new(false),
+        })
+    }
+
     /// The greatest epoch that was sent to the switch, and whether the switch has confirmed it.
     pub(crate) fn epoch(&self) -> Option<(u64, bool)> {
         Some((self.epoch.get()?, self.is_held.get()))
@@ -56,20 +71,29 @@ impl Claims {
     /// Adds a connection that was accepted, or that stays after a failed hand-off. In the second
     /// case `epoch` is that of the last command for it.
     pub(crate) fn add(&self, flow: FlowKey, here: Owner, epoch: Option<u64>) -> Rc<Claimed> {
-        let since_ns = now_ns();
-        let claimed = Rc::new(Claimed {
-            flow,
-            here,
-            since_ns,
-            epoch: Cell::new(epoch),
-            is_held: Cell::new(false),
-        });
-        let due_ns = since_ns.saturating_add(CLAIM_AFTER_NS);
+        let claimed = Claimed::new(flow, here, epoch, now_ns());
+        let due_ns = claimed.since_ns.saturating_add(CLAIM_AFTER_NS);
         let mut young = self.young.borrow_mut();
         if young.is_empty() {
             self.changed.notify_one();
         }
         young.push_back((due_ns, Rc::downgrade(&claimed)));
+        claimed
+    }
+
+    /// Adds a connection that another process of this host had, to claim it at once. `since_ns` is
+    /// the time when it was accepted. It is 0 if only `epoch` may give the next epoch.
+    pub(crate) fn add_again(
+        &self,
+        flow: FlowKey,
+        here: Owner,
+        epoch: Option<u64>,
+        since_ns: u64,
+    ) -> Rc<Claimed> {
+        let claimed = Claimed::new(flow, here, epoch, since_ns);
+        let mut again = self.again.borrow_mut();
+        again.push_front((0, Rc::downgrade(&claimed)));
+        self.changed.notify_one();
         claimed
     }
 

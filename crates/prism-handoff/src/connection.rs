@@ -79,6 +79,8 @@ pub(crate) struct ConnectionState {
     pub(crate) wrote_at: Option<Instant>,
     /// The number of moves since input was last consumed.
     pub(crate) moves: u8,
+    /// Whether another process of this host may take it. Default yes.
+    pub(crate) may_pass: bool,
     /// `Some` until a request on it has been admitted.
     pub(crate) newcomer: Option<Newcomer>,
     /// Whether it counts among the connections that are open here.
@@ -151,6 +153,11 @@ impl Connection {
     /// A request on it was signed or admitted, so the connection no longer counts as a newcomer.
     pub fn caller_is_known(&mut self) {
         self.state.newcomer = None;
+    }
+
+    /// Whether a process that takes over this node may take it.
+    pub fn may_pass(&self) -> bool {
+        self.state.may_pass
     }
 
     /// Whether no request on it has been signed or admitted yet.

@@ -3,6 +3,7 @@
 
 mod accept;
 mod config;
+mod listeners;
 mod process;
 mod shared;
 
@@ -17,8 +18,9 @@ use crate::peers::{PeerError, Peers};
 use crate::relay_stream::RelayStream;
 use crate::supervise::keep;
 
-use accept::{ClientListener, listen};
+use accept::ClientListener;
 pub use config::{EndpointConfig, Peer, TlsService, Transit};
+pub use listeners::Listeners;
 pub use process::Process;
 pub use shared::{Incoming, LOCAL_PORTS};
 pub(crate) use shared::{Phase, Shared};
@@ -47,18 +49,21 @@ impl Endpoint {
         let config = &shared.config;
         let mut clients = Vec::new();
         if config.listen {
-            clients.push(ClientListener::open(config.service, None)?);
+            let all = &shared.process.listeners;
+            clients.extend(ClientListener::open(all, config.service, None)?);
             if let Some(tls) = &config.tls {
-                clients.push(ClientListener::open(tls.address, tls.server.clone())?);
+                clients.extend(ClientListener::open(all, tls.address, tls.server.clone())?);
             }
         }
         let peers = Peers::new(&shared);
         if let Some(identity) = &config.identity {
-            let listener = listen((config.address, config.peer_port).into())?;
-            let (peers, identity) = (peers.clone(), identity.clone());
-            keep("accepting nodes", async move || {
-                peers.accept_nodes(&listener, &identity).await;
-            });
+            let address = (config.address, config.peer_port).into();
+            for listener in shared.process.listeners.open(address)? {
+                let (peers, identity) = (peers.clone(), identity.clone());
+                keep("accepting nodes", async move || {
+                    peers.accept_nodes(&listener, &identity).await;
+                });
+            }
         }
         shared.listeners.send_replace(clients.len());
         shared.spawn(clients);
@@ -157,6 +162,10 @@ impl Shared {
             let process = self.process.clone();
             keep("the freezer", async move || process.watch_freezer().await);
         }
+        let shared = self.clone();
+        keep("adopting connections", async move || {
+            shared.adopt_arrivals().await
+        });
         let deferred = self.deferred.clone();
         keep("deferred", async move || deferred.run().await);
         for listener in clients {

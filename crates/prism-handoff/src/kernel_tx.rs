@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use prism_proto::succession::KernelState;
 use prism_sys::tcp::ktls::{self, Offered};
 use prism_tls::{MAX_PLAINTEXT_BYTES, Session};
 
@@ -62,6 +63,30 @@ impl KernelTx {
             all_records,
             records_left: all_records,
         })
+    }
+
+    /// The numbers that another process needs to go on with the socket.
+    pub(crate) fn save(&self) -> KernelState {
+        KernelState {
+            overhead_bytes: self.overhead_bytes,
+            first_sequence: self.first_sequence,
+            first_queued: self.first_queued,
+            written: self.written,
+            all_records: self.all_records,
+            records_left: self.records_left,
+        }
+    }
+
+    /// The inverse of [`Self::save`].
+    pub(crate) fn restore(saved: &KernelState) -> Self {
+        Self {
+            overhead_bytes: saved.overhead_bytes,
+            first_sequence: saved.first_sequence,
+            first_queued: saved.first_queued,
+            written: saved.written,
+            all_records: saved.all_records,
+            records_left: saved.records_left,
+        }
     }
 
     /// Notes that the kernel has taken this many bytes of plaintext in one call.

@@ -101,6 +101,7 @@ mod leaving;
 mod moves;
 mod newcomers;
 mod node_tls;
+mod passing;
 mod peers;
 pub mod pki;
 mod reading;
@@ -110,6 +111,7 @@ mod silence;
 mod stream;
 pub mod supervise;
 pub mod trace;
+mod versions;
 mod wait_timer;
 
 pub use client_limits::ClientLimits;
@@ -117,12 +119,14 @@ pub use connection::Connection;
 pub use control::SwitchAddress;
 pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
-    Endpoint, EndpointConfig, Handle, Incoming, LOCAL_PORTS, Peer, Process, TlsService, Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, LOCAL_PORTS, Listeners, Peer, Process, TlsService,
+    Transit,
 };
 pub use export::Exported;
 pub use health::Health;
 pub use moves::{Move, Moves};
 pub use newcomers::NewcomerLimits;
+pub use passing::{AdoptError, Parked, Parking};
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use relay_stream::RelayStream;

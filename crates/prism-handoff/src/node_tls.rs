@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
+use prism_proto::node::{HAND_OFF_VERSIONS, RELAY_VERSIONS};
 use prism_tls::{Capture, Handshake, HandshakeError, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::pki::Identity;
 use crate::silence::MAX_SILENCE;
+use crate::versions;
 
 /// The largest number of bytes of a handshake: a chain of certificates and little else.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
@@ -35,6 +36,15 @@ pub(crate) enum Purpose {
     Relay,
 }
 
+impl Purpose {
+    fn versions(self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Channel => HAND_OFF_VERSIONS,
+            Self::Relay => RELAY_VERSIONS,
+        }
+    }
+}
+
 /// Does the handshake of a connection to the node `name`.
 pub(crate) async fn connect(
     identity: &Identity,
@@ -43,16 +53,14 @@ pub(crate) async fn connect(
     mut tcp: TcpStream,
 ) -> io::Result<Secured> {
     let capture = Capture::default();
-    let alpn = match purpose {
-        Purpose::Channel => ALPN_HAND_OFF,
-        Purpose::Relay => ALPN_RELAY,
-    };
+    let versions = purpose.versions();
     let mut config = ClientConfig::clone(&identity.present().client);
-    config.alpn_protocols = vec![alpn.to_vec()];
+    config.alpn_protocols = versions.iter().map(|version| version.to_vec()).collect();
     config.key_log = capture.key_log();
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);
-    shake_hands(&mut tcp, &mut handshake).await?;
+    let shaken = shake_hands(&mut tcp, &mut handshake).await;
+    shaken.map_err(|error| versions::of_refusal(error, versions))?;
     secured(tcp, handshake, purpose)
 }
 
@@ -68,12 +76,14 @@ pub(crate) async fn accept(
     config.key_log = capture.key_log();
     let connection = ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);
-    shake_hands(&mut tcp, &mut handshake).await?;
+    let differ = versions::differ(&tcp).await;
+    let shaken = shake_hands(&mut tcp, &mut handshake).await;
+    shaken.map_err(|error| differ.unwrap_or(error))?;
     let name = (handshake.state().peer_certificates())
         .and_then(|chain| known(chain.first()?))
         .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
     let purpose = match handshake.state().alpn_protocol() {
-        Some(ALPN_HAND_OFF) => Purpose::Channel,
+        Some(version) if HAND_OFF_VERSIONS.contains(&version) => Purpose::Channel,
         _ => Purpose::Relay,
     };
     let secured = secured(tcp, handshake, purpose)?;

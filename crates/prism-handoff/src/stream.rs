@@ -24,6 +24,14 @@ impl Stream {
         }
     }
 
+    /// The socket, without its registration.
+    pub(crate) fn into_fd(self) -> Option<OwnedFd> {
+        match self {
+            Self::Unwatched(socket) => Some(socket.into()),
+            Self::Watched(stream) => stream.into_std().ok().map(Into::into),
+        }
+    }
+
     /// Asks the client for an acknowledgement and its window, which it repeats only then.
     pub(crate) fn ask_for_window(&self) {
         if let Err(error) = probe_peer(self.as_fd()) {

@@ -9,6 +9,7 @@
 //! | [`tls`] | the version, suite and kernel's keys of a TLS session |
 //! | [`relay`], [`verified`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
+//! | [`succession`] | messages to a process's successor on the same host, and their order |
 //! | [`newcomers`] | bounds on connections that have not authenticated |
 //! | [`wire`] | bounded reading and writing |
 //!
@@ -53,7 +54,6 @@
 //! ```
 //!
 //! # Limits
-//! - Each message has one version and no negotiation; another version is refused.
 //! - Messages have room for IPv6 addresses; the switch steers IPv4 only.
 //! - A frame has at most [`node::MAX_FRAME_BYTES`], a queue [`MAX_QUEUE_BYTES`].
 //! - Callers pass the time as an argument, keep the deadlines, and carry out the actions of
@@ -69,6 +69,7 @@ pub mod newcomers;
 pub mod node;
 pub mod relay;
 pub mod steering;
+pub mod succession;
 pub mod tcp_state;
 pub mod tls;
 pub mod verified;

@@ -15,6 +15,11 @@ use crate::wire::{DecodeError, Put, Reader};
 pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/3";
 /// ALPN of connections that carry relayed requests.
 pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
+/// The versions of the protocol of hand-offs that this code speaks, the highest first. Two nodes use
+/// the highest common one. A release speaks those of the release before it too.
+pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF];
+/// The same for relayed requests.
+pub const RELAY_VERSIONS: &[&[u8]] = &[ALPN_RELAY];
 /// Bytes of the length that precedes each frame.
 pub const FRAME_PREFIX_BYTES: usize = 4;
 /// First four bytes of a connection's state: "PHST".

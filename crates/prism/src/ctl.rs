@@ -19,6 +19,7 @@ mod reload;
 mod scrub;
 mod status;
 mod table;
+mod take_over;
 mod top;
 
 use std::collections::BTreeMap;
@@ -74,6 +75,7 @@ enum CtlCommand {
     DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
     Reload(reload::ReloadArgs),
+    TakeOver(take_over::TakeOverArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
     Certificate(certificate::CertificateArgs),
@@ -104,6 +106,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         CtlCommand::DrainConnections(args) => connections::run(args, common, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, common, &mut out),
         CtlCommand::Reload(args) => reload::run(args, common, &mut out),
+        CtlCommand::TakeOver(args) => take_over::run(args, common, &mut out),
         CtlCommand::Key(args) => key::run(args, common, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
         CtlCommand::Certificate(args) => certificate::run(args, common, &mut out),

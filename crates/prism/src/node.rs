@@ -18,18 +18,23 @@ mod run;
 mod server;
 mod spans;
 mod state;
+mod successor;
 mod worker;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use prism_config::Config;
 use prism_membership::Cluster;
 use prism_replicas::saved_state;
+use prism_store::Store;
 
 pub(crate) use self::run::until_stopped;
+use self::run::{Ended, serve};
 pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
+use self::successor::Inheritance;
 use crate::check;
 use crate::observe::bind;
 
@@ -42,9 +47,18 @@ pub(crate) struct Args {
     /// Which of its nodes this is.
     #[arg(long, value_name = "NAME")]
     node: String,
+    /// Take over the running process of this node on this host: its listeners and its clients'
+    /// connections, without refusing or cutting one. That process then ends.
+    #[arg(long)]
+    take_over: bool,
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// The longest time in which the lock of a store gets free whose process has just ended.
+const UNLOCKED_IN: Duration = Duration::from_secs(10);
+/// Time between two attempts to open such a store.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// Runs until SIGTERM or SIGINT, or until a successor has taken over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     crate::log::init(&config.log)?;
@@ -52,21 +66,62 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(fault) = spans_fault(&config.trace) {
         bail!(fault);
     }
+    let mut inheritance = Inheritance::default();
+    if args.take_over {
+        inheritance = Inheritance::ask(&config.admin_socket(&args.node))?;
+        let faults = check::node_faults(&config, &args.node)?;
+        if !faults.is_empty() {
+            bail!(faults.join("\n  "));
+        }
+        inheritance.prepared()?;
+    }
+    loop {
+        let config = config.clone();
+        match serve_once(config, args, inheritance)? {
+            Ended::Closing(estate) => match estate.settle()? {
+                Some(again) => inheritance = again,
+                None => return Ok(()),
+            },
+            Ended::Stopped => return Ok(()),
+        }
+    }
+}
+
+/// Opens the parts of the node, and serves.
+fn serve_once(config: Config, args: &Args, mut inherited: Inheritance) -> anyhow::Result<Ended> {
+    let name = &args.node;
     // The store is opened first, because it has saved the cluster's last state.
-    let store = open_store(&config, &args.node)?;
+    let store = match inherited.is_empty() {
+        true => open_store(&config, name)?,
+        false => open_store_again(&config, name)?,
+    };
     let testimony = store.as_ref().map(saved_state::read).transpose()?;
-    let cluster = Cluster::open(&config, &args.node, testimony)?;
-    let listener = config
-        .admin
-        .listen
-        .map(|address| bind(address, "admin.listen"));
+    let cluster = Cluster::open(&config, name, testimony)?;
+    let listener = config.admin.listen.map(|address| {
+        let inherited = inherited.take_listener(address);
+        inherited.map_or_else(|| bind(address, "admin.listen"), Ok)
+    });
     let listener = listener.transpose()?;
-    let server = Server::open(
-        config,
-        &args.node,
-        cluster,
-        store,
-        Some(args.config.clone()),
-    )?;
-    until_stopped(server, listener, || {})
+    let server = Server::open(config, name, cluster, store, Some(args.config.clone()))?;
+    serve(server, listener, inherited, || {})
+}
+
+/// Opens a store that another process, or this one, has just closed.
+fn open_store_again(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
+    let begun = Instant::now();
+    loop {
+        match open_store(config, name) {
+            Err(error) if begun.elapsed() < UNLOCKED_IN && is_locked(&error) => {
+                std::thread::sleep(TRY_AGAIN);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn is_locked(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<prism_store::OpenError>(),
+        Some(prism_store::OpenError::Locked(_))
+    )
 }

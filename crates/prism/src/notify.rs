@@ -65,6 +65,11 @@ impl Notifier {
         self.send("READY=1");
     }
 
+    /// The service takes requests, and this process is the service from now on.
+    pub(crate) fn ready_as_successor(&self) {
+        self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
+    }
+
     /// The service reads its files again.
     pub(crate) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);

@@ -3,15 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::newcomers::Bounds;
-use prism_sys::listen::listen_tcp;
 use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
+use super::listeners::Listeners;
 use super::shared::{Incoming, Phase, Shared};
 use crate::channel::Channel;
 use crate::connection::Connection;
@@ -35,25 +37,37 @@ const HANDSHAKE_BOUNDS: Bounds = Bounds {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A listener for clients.
 pub(super) struct ClientListener {
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     service: SocketAddr,
     tls: Option<ServerConfig>,
 }
 
 impl ClientListener {
-    pub(super) fn open(service: SocketAddr, tls: Option<ServerConfig>) -> io::Result<Self> {
-        Ok(Self {
-            listener: listen(service)?,
+    /// The listeners of one worker for a service.
+    pub(super) fn open(
+        listeners: &Listeners,
+        service: SocketAddr,
+        tls: Option<ServerConfig>,
+    ) -> io::Result<Vec<Self>> {
+        let opened = listeners.open(service)?.into_iter();
+        let clients = opened.map(|listener| Self {
+            listener,
             service,
-            tls,
-        })
+            tls: tls.clone(),
+        });
+        Ok(clients.collect())
     }
 }
 
-/// Opens a listener that shares its address with those of other workers.
-pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = listen_tcp(address).map_err(io::Error::other)?;
-    TcpListener::from_std(listener)
+/// Resolves when the worker's listeners accept.
+async fn accepting(pauses: &mut watch::Receiver<bool>) {
+    // Never an error, because the worker has the sender.
+    let _ = pauses.wait_for(|pauses| !pauses).await;
+}
+
+/// Resolves when the worker's listeners pause.
+async fn pausing(pauses: &mut watch::Receiver<bool>) {
+    let _ = pauses.wait_for(|pauses| *pauses).await;
 }
 
 /// The next client. At the last look only those count that wait already. The kernel knows them
@@ -74,13 +88,22 @@ async fn next_client(
 impl Shared {
     pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
         let (mut phase, mut is_deaf) = (self.phase.subscribe(), false);
+        let (mut pauses, mut starts) = (self.pauses.subscribe(), self.pauses.subscribe());
         loop {
+            if *pauses.borrow() {
+                // Clients that wait are the successor's.
+                tokio::select! {
+                    () = accepting(&mut starts) => continue,
+                    _ = phase.wait_for(|phase| *phase >= Phase::Deaf) => return,
+                }
+            }
             let accepted = tokio::select! {
                 biased;
                 _ = phase.wait_for(|phase| *phase >= Phase::Deaf), if !is_deaf => {
                     is_deaf = true;
                     continue;
                 }
+                () = pausing(&mut pauses), if !is_deaf => continue,
                 accepted = next_client(&open.listener, is_deaf) => accepted,
             };
             let (stream, client) = match accepted {
@@ -138,8 +161,18 @@ impl Shared {
 
 impl Peers {
     pub(super) async fn accept_nodes(self: &Rc<Self>, listener: &TcpListener, identity: &Identity) {
+        let (mut pauses, mut starts) = (
+            self.shared.pauses.subscribe(),
+            self.shared.pauses.subscribe(),
+        );
         loop {
-            let (stream, from) = match listener.accept().await {
+            accepting(&mut starts).await;
+            let accepted = tokio::select! {
+                biased;
+                () = pausing(&mut pauses) => continue,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection of a node; trying again");

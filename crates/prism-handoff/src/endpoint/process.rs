@@ -7,6 +7,7 @@ use std::time::Duration;
 use prism_proto::newcomers::LogThrottle;
 use prism_sys::tcp::{Freezer, InitialWindow};
 
+use super::listeners::Listeners;
 use crate::cost::Costs;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
@@ -15,6 +16,7 @@ use crate::health::Health;
 use crate::leavers::Leavers;
 use crate::moves::Moves;
 use crate::newcomers::NewcomerTable;
+use crate::passing::Parking;
 use crate::trace::Trace;
 
 /// The interval of checks that frozen sockets are silent: one datagram over loopback each.
@@ -39,6 +41,10 @@ pub struct Process {
     pub(crate) refusals: Mutex<LogThrottle>,
     /// Which peers answer.
     pub health: Arc<Health>,
+    /// The listeners, which may come from another process.
+    pub listeners: Listeners,
+    /// The connections that pass from one process to another.
+    pub parking: Parking,
     initial_window: OnceLock<Option<InitialWindow>>,
     freezer: OnceLock<Option<Freezer>>,
     /// The freezer does not work, and is not repaired yet.

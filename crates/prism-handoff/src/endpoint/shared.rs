@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     usual_mss_bytes: Cell<u16>,
     pub(super) stopping: Notify,
     pub(crate) phase: watch::Sender<Phase>,
+    /// Whether no listener accepts.
+    pub(crate) pauses: watch::Sender<bool>,
     /// The number of open listeners for clients.
     pub(crate) listeners: watch::Sender<usize>,
 }
@@ -113,6 +115,7 @@ impl Shared {
             usual_mss_bytes: Cell::new(USUAL_MSS_BYTES),
             stopping: Notify::new(),
             phase: watch::Sender::default(),
+            pauses: watch::Sender::default(),
             listeners: watch::Sender::default(),
         }))
     }
@@ -226,6 +229,7 @@ impl Shared {
             read_bytes: 0,
             wrote_at: None,
             moves: 0,
+            may_pass: true,
             newcomer: None,
             shared: self.clone(),
             is_counted: false,
@@ -241,6 +245,24 @@ impl Shared {
         if self.config.listen && self.control.is_some() && !is_settled {
             let here = self.owner(state.local);
             state.claimed = Some(self.claims.add(state.flow, here, state.epoch));
+        }
+    }
+
+    /// Claims a connection that another process of this host had, whatever this node's roles are:
+    /// the switch has its flow by that process's run. A confirmed epoch is only raised by one, so
+    /// it outbids no connection that has replaced this one.
+    pub(crate) fn claim_again(&self, state: &mut ConnectionState, since_ns: u64) {
+        let since_ns = match state.confirmed {
+            true => 0,
+            false => since_ns,
+        };
+        let is_steered = state.epoch.is_some() || self.config.listen;
+        if self.control.is_some() && is_steered {
+            let here = self.owner(state.local);
+            let claimed = self
+                .claims
+                .add_again(state.flow, here, state.epoch, since_ns);
+            state.claimed = Some(claimed);
         }
     }
 

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
 
-use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
+use prism_proto::node::{HAND_OFF_VERSIONS, RELAY_VERSIONS};
 
 use super::bundle::Trust;
 use super::certificate::{Certificate, now_s};
@@ -173,7 +173,9 @@ fn server(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(trust.verifier.clone())
         .with_single_cert(chain, key)?;
-    server.alpn_protocols = vec![ALPN_HAND_OFF.to_vec(), ALPN_RELAY.to_vec()];
+    // The server's order decides.
+    let versions = HAND_OFF_VERSIONS.iter().chain(RELAY_VERSIONS);
+    server.alpn_protocols = versions.map(|version| version.to_vec()).collect();
     // Channels are long-lived, so no session is resumed.
     server.send_tls13_tickets = 0;
     // A session leaves rustls at the end of its handshake.

@@ -2,27 +2,34 @@
 //!
 //! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`,
 //! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota BUCKET` with
-//! `bytes=N|none` and `objects=N|none`. Only the machine's administrator may use it: the
+//! `bytes=N|none` and `objects=N|none`, `start-successor`, and `take-over VERSION...` of a
+//! successor, which gets a socket with the answer. Only the machine's administrator may use it: the
 //! permissions of the socket's directory grant that.
 
+use std::cell::Cell;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener as Socket;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::trace::Part;
 use prism_handoff::{Figure, tasks_restarted};
+use prism_proto::succession::{VERSIONS, common_version};
 use prism_replicas::Node;
 use prism_service::{Action, Actor};
 use prism_store::Store;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
 
 use super::quota;
 use super::reload;
 use super::server::Server;
 use super::state::state;
+use super::successor::{Link, offer, send_on_stream, start_successor};
 
 /// Longest command line.
 const MAX_LINE_BYTES: u64 = 256;
@@ -33,16 +40,54 @@ const DEADLINE: Duration = Duration::from_secs(5);
 pub(crate) struct Admin {
     listener: UnixListener,
     path: PathBuf,
+    /// Whether the file is another process's now.
+    leaves_file: Cell<bool>,
+    /// Gets a link to each process that takes over this one; `None` if none may.
+    successors: Option<mpsc::Sender<Link>>,
 }
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if !self.leaves_file.get() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
 impl Admin {
-    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+    /// Listens at `path`, with the inherited socket if it is there.
+    pub(crate) fn open(
+        path: &Path,
+        inherited: Option<Socket>,
+        successors: Option<mpsc::Sender<Link>>,
+    ) -> io::Result<Self> {
+        let is_there = |socket: &Socket| {
+            let address = socket.local_addr();
+            address.is_ok_and(|at| at.as_pathname() == Some(path))
+        };
+        let listener = match inherited.filter(is_there) {
+            Some(socket) => UnixListener::from_std(socket)?,
+            None => Self::bind(path)?,
+        };
+        Ok(Self {
+            listener,
+            path: path.into(),
+            leaves_file: Cell::new(false),
+            successors,
+        })
+    }
+
+    /// A copy of the socket, for another process.
+    pub(super) fn copy(&self) -> io::Result<Socket> {
+        Ok(self.listener.as_fd().try_clone_to_owned()?.into())
+    }
+
+    /// The file stays, because another process answers there.
+    pub(super) fn leave_file(&self) {
+        self.leaves_file.set(true);
+    }
+
+    fn bind(path: &Path) -> io::Result<UnixListener> {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }
@@ -50,18 +95,25 @@ impl Admin {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        Ok(Self {
-            listener: UnixListener::bind(path)?,
-            path: path.into(),
-        })
+        UnixListener::bind(path)
     }
 
-    /// Answers one exchange after the other. Never returns.
+    /// Answers one exchange after the other, but none that is a successor's. Never returns.
     pub(crate) async fn run(&self, server: &Arc<Server>) {
+        let mut passing = server.node.orders.passing();
+        let mut starts = passing.clone();
         loop {
-            match self.listener.accept().await {
+            // Never an error: the node has the sender.
+            let _ = starts.wait_for(|passes| !passes).await;
+            let accepted = tokio::select! {
+                biased;
+                _ = passing.wait_for(|passes| *passes) => continue,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
                 Ok((stream, _)) => {
-                    let _ = tokio::time::timeout(DEADLINE, answer(stream, server)).await;
+                    let answering = answer(stream, server, self.successors.as_ref());
+                    let _ = tokio::time::timeout(DEADLINE, answering).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the admin socket cannot accept a connection");
@@ -72,14 +124,28 @@ impl Admin {
     }
 }
 
-async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
+async fn answer(
+    stream: UnixStream,
+    server: &Server,
+    successors: Option<&mpsc::Sender<Link>>,
+) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(MAX_LINE_BYTES))
         .read_line(&mut line)
         .await?;
-    let document = obey(server, line.trim()).await;
+    let mut socket = None;
+    let document = match line.strip_prefix("take-over") {
+        Some(versions) => match take_over(versions, uid, successors) {
+            Ok((document, theirs)) => {
+                socket = Some(theirs);
+                document
+            }
+            Err(error) => json!({ "error": error }),
+        },
+        None => obey(server, line.trim()).await,
+    };
     if is_action(line.trim()) {
         let error = document.get("error").and_then(Value::as_str);
         server.requests.audit.record(&Action {
@@ -90,13 +156,48 @@ async fn answer(stream: UnixStream, server: &Server) -> io::Result<()> {
             outcome: error.unwrap_or("done"),
         });
     }
-    writer.write_all(format!("{document}\n").as_bytes()).await
+    let document = format!("{document}\n");
+    match socket {
+        Some(socket) => send_on_stream(writer.as_ref(), document.as_bytes(), socket.as_fd()),
+        None => writer.write_all(document.as_bytes()).await,
+    }
+}
+
+/// Begins a take-over by a process that speaks one of `versions`. Returns the answer, and the
+/// socket for it.
+fn take_over(
+    versions: &str,
+    uid: u32,
+    successors: Option<&mpsc::Sender<Link>>,
+) -> Result<(Value, OwnedFd), String> {
+    // It gets the keys of all TLS sessions.
+    if uid != rustix::process::geteuid().as_raw() {
+        return Err("a successor has to run as the same user as this process".into());
+    }
+    let successors = successors.ok_or("`prism serve` cannot be taken over")?;
+    let theirs: Vec<u8> = versions
+        .split_whitespace()
+        .filter_map(|version| version.parse().ok())
+        .collect();
+    let version = common_version(VERSIONS, &theirs).ok_or_else(|| {
+        format!(
+            "this process speaks the versions {VERSIONS:?} of the take-over, and its successor \
+             {theirs:?}; upgrade by way of a release between the two, or restart the node"
+        )
+    })?;
+    let (link, socket) = offer(version).map_err(|error| error.to_string())?;
+    match successors.try_send(link) {
+        Ok(()) => Ok((json!({ "take_over": version }), socket)),
+        Err(_) => Err("another successor takes over, or this process stops".into()),
+    }
 }
 
 /// Whether a command does more than show something.
 fn is_action(line: &str) -> bool {
+    let to_successor = line == "start-successor" || line.starts_with("take-over");
     line == "reload"
         || line == "drain-connections"
+        || to_successor
         || line.starts_with("trace o")
         || line.starts_with("scrub start")
         || quota::is_change(line)
@@ -113,6 +214,10 @@ async fn obey(server: &Server, line: &str) -> Value {
         "state" => state(server).await,
         "drain-connections" => drain_connections(node),
         line if line.starts_with("quota ") => quota::answer(node, line).await,
+        "start-successor" => match start_successor() {
+            Ok(pid) => json!({ "node": node.name, "pid": pid }),
+            Err(error) => json!({ "error": format!("cannot start a successor: {error}") }),
+        },
         word @ ("trace on" | "trace off") => {
             let on = word == "trace on";
             node.process.trace.set_on(on);
@@ -124,7 +229,7 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, start-successor, trace on|off|take, scrub start|status"
                 )
             }),
         },
@@ -153,6 +258,7 @@ pub(super) fn counters(server: &Server) -> Value {
     ]);
     json!({
         "node": node.name,
+        "pid": std::process::id(),
         "handoff": named(handoff.collect()),
         "requests": named(requests),
         "store": node.store.as_ref().map(|store| named(of_store(node, store))),

@@ -1,6 +1,7 @@
 //! The process around a node: its threads, its admin socket, its signals.
 
 use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,20 +19,54 @@ use super::certificates::{keep_acme, watch_terms};
 use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
+use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
 use super::worker::Reports;
 use super::{admin, leave, pages, worker};
 use crate::notify::{Notifier, Watchdog};
-use crate::observe::serve;
+use crate::observe::serve as show;
 
 /// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);
+/// The longest wait of a successor for its lease in etcd.
+const LEASED_IN: Duration = Duration::from_secs(10);
+/// Time between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted.
+/// Why a node has stopped to serve.
+pub(crate) enum Ended {
+    /// By a signal, or because its successor has everything.
+    Stopped,
+    /// Its successor waits for its store, which is closed by now.
+    Closing(Box<Estate>),
+}
+
+/// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted. No process can take
+/// over this one.
 pub(crate) fn until_stopped(
     server: Server,
     listener: Option<TcpListener>,
     ready: impl FnOnce(),
 ) -> anyhow::Result<()> {
+    run(server, listener, None, ready).map(|_| ())
+}
+
+/// Serves with the sockets of a predecessor, if there are some, until SIGTERM or SIGINT, or until a
+/// successor takes over.
+pub(crate) fn serve(
+    server: Server,
+    listener: Option<TcpListener>,
+    inherited: Inheritance,
+    ready: impl FnOnce(),
+) -> anyhow::Result<Ended> {
+    run(server, listener, Some(inherited), ready)
+}
+
+fn run(
+    server: Server,
+    listener: Option<TcpListener>,
+    inherited: Option<Inheritance>,
+    ready: impl FnOnce(),
+) -> anyhow::Result<Ended> {
     let server = Arc::new(server);
     let shown = Arc::downgrade(&server);
     let figures = move || {
@@ -50,6 +85,12 @@ pub(crate) fn until_stopped(
         n => usize::from(n),
     };
     let endpoint = server.endpoint_config()?;
+    let may_be_taken_over = inherited.is_some();
+    let mut inherited = inherited.unwrap_or_default();
+    let listeners = std::mem::take(&mut inherited.listeners);
+    node.process.listeners.inherit(listeners, workers);
+    // Clients wait in the kernel until this process is ready.
+    node.orders.pass_to_successor(!inherited.is_empty());
     let (bound, all_bound) = mpsc::channel(workers);
     let (farewell, farewells) = farewells();
     let mut watchdog = Watchdog::new(Notifier::from_environment());
@@ -83,6 +124,8 @@ pub(crate) fn until_stopped(
         bound: all_bound,
         farewells,
         watchdog,
+        inherited,
+        may_be_taken_over,
     };
     let attended = attend(&server, listener, started, ready);
     // The other workers have to end too, if one has failed to start.
@@ -108,6 +151,8 @@ struct Workers {
     bound: mpsc::Receiver<()>,
     farewells: Farewells,
     watchdog: Watchdog,
+    inherited: Inheritance,
+    may_be_taken_over: bool,
 }
 
 /// Answers the admin socket and waits for a signal, or for the workers' end.
@@ -116,23 +161,26 @@ fn attend(
     listener: Option<TcpListener>,
     workers: Workers,
     ready: impl FnOnce(),
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ended> {
     let Workers {
         count,
         mut bound,
-        mut farewells,
+        farewells,
         watchdog,
+        mut inherited,
+        may_be_taken_over,
     } = workers;
+    let pages = listener.as_ref().map(TcpListener::try_clone).transpose()?;
+    let (to_successors, successors) = mpsc::channel(1);
+    let to_successors = may_be_taken_over.then_some(to_successors);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         let node = &server.node;
         let path = node.config.now().admin_socket(&node.name);
-        let admin = admin::Admin::bind(&path)
+        let admin = admin::Admin::open(&path, inherited.admin.take(), to_successors)
             .with_context(|| format!("admin socket {}", path.display()))?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_ups = HangUps::new(server)?;
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
@@ -142,24 +190,25 @@ fn attend(
                 started += 1;
             }
             if started == count {
-                server.accepts.store(true, Ordering::Relaxed);
-                watchdog.notifier.ready();
+                begin(server, &mut inherited, &watchdog.notifier).await?;
                 ready();
-                supervise("the admin socket", async || admin.run(server).await).await;
+                // While it takes connections, it answers on the admin socket.
+                let taking = async {
+                    if let Some(link) = &inherited.link {
+                        take_connections(server, link).await;
+                    }
+                    std::future::pending::<()>().await
+                };
+                tokio::select! {
+                    () = taking => {}
+                    () = supervise("the admin socket", async || admin.run(server).await) => {}
+                }
             }
+            anyhow::Ok(())
         };
         // The other tasks go on meanwhile.
-        let stopped = async {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                // All workers have failed to start.
-                _ = farewells.told.recv() => {}
-            }
-            tracing::info!("stopping: connections move to other nodes");
-            watchdog.stopping();
-            leave::wind_down(node, farewells).await;
-        };
+        let stopped = stop(server, &admin, pages, successors, farewells, &watchdog);
+        let mut ended = Ended::Stopped;
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
             () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
@@ -170,18 +219,112 @@ fn attend(
             () = supervise("callers", async || follow_users(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
             () = show_pages(server, listener) => {}
-            () = accepting => {}
-            () = stopped => {}
+            accepted = accepting => accepted?,
+            stopped = stopped => ended = stopped?,
         }
-        anyhow::Ok(())
+        anyhow::Ok(ended)
     })
+}
+
+/// Lets clients in, now that all workers have their listeners.
+async fn begin(
+    server: &Arc<Server>,
+    inherited: &mut Inheritance,
+    notifier: &Notifier,
+) -> anyhow::Result<()> {
+    let node = &server.node;
+    if !node.orders.now().to_successor {
+        server.accepts.store(true, Ordering::Relaxed);
+        notifier.ready();
+        return Ok(());
+    }
+    // Clients of a predecessor would get errors from a backend without a lease.
+    let leased = async {
+        while node.cluster.lease.begin().is_none() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    if tokio::time::timeout(LEASED_IN, leased).await.is_err() {
+        tracing::warn!("this backend has no lease yet; it takes over nevertheless");
+    }
+    // The predecessor stops first: if it serves on itself, this process has accepted nobody.
+    inherited.ready()?;
+    server.accepts.store(true, Ordering::Relaxed);
+    node.orders.pass_to_successor(false);
+    let parked = std::mem::take(&mut inherited.parked);
+    parked
+        .into_iter()
+        .for_each(|parked| node.process.parking.adopt(parked));
+    match &inherited.link {
+        Some(_) => notifier.ready_as_successor(),
+        None => notifier.ready(),
+    }
+    Ok(())
+}
+
+/// Waits for a signal or a successor, and ends the node.
+async fn stop(
+    server: &Arc<Server>,
+    admin: &admin::Admin,
+    pages: Option<TcpListener>,
+    mut successors: mpsc::Receiver<Link>,
+    mut farewells: Farewells,
+    watchdog: &Watchdog,
+) -> anyhow::Result<Ended> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signalled = pin!(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    });
+    loop {
+        let link = tokio::select! {
+            () = &mut signalled => break,
+            // All workers have failed to start.
+            _ = farewells.told.recv() => break,
+            Some(link) = successors.recv() => link,
+        };
+        let sockets = Sockets {
+            admin: admin.copy()?,
+            pages: pages.as_ref().map(TcpListener::try_clone).transpose()?,
+        };
+        match pass_on(server, link, sockets, &mut farewells, &mut signalled).await {
+            PassedOn::GoesOn => {}
+            PassedOn::Stops => break,
+            PassedOn::Over => {
+                admin.leave_file();
+                return Ok(Ended::Stopped);
+            }
+            PassedOn::Closing(estate) => {
+                admin.leave_file();
+                return Ok(Ended::Closing(estate));
+            }
+        }
+    }
+    tracing::info!("stopping: connections move to other nodes");
+    watchdog.stopping();
+    leave::wind_down(&server.node, farewells).await;
+    Ok(Ended::Stopped)
 }
 
 /// Answers HTTP requests for the node's pages. Never returns.
 async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
-    match listener {
-        Some(listener) => serve(listener, pages::pages(server)).await,
-        None => std::future::pending().await,
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
+    let mut passing = server.node.orders.passing();
+    loop {
+        // The successor answers while it has the connections.
+        let _ = passing.wait_for(|passes| !passes).await;
+        let Ok(listener) = listener.try_clone() else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            () = show(listener, pages::pages(server)) => {}
+            _ = passing.wait_for(|passes| *passes) => {}
+        }
     }
 }
 

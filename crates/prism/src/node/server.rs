@@ -1,5 +1,6 @@
 //! A node with all of its parts, opened by its configuration.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -124,6 +125,13 @@ impl Server {
 
     pub(crate) fn settings(&self) -> anyhow::Result<prism_config::Node> {
         check::node(&self.node.config.now(), &self.node.name).cloned()
+    }
+
+    /// The addresses that clients connect to.
+    pub(super) fn services(&self) -> Vec<SocketAddr> {
+        let tls = self.https.as_ref().map(|https| https.service.address);
+        let plain = SocketAddr::from(self.node.config.now().service.address);
+        std::iter::once(plain).chain(tls).collect()
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {

@@ -50,9 +50,11 @@ pub(super) fn run(
                 node.name
             )
         })?;
+        let handle = endpoint.handle();
+        // Nobody is accepted before a predecessor has stopped.
+        handle.pause_accepting(node.orders.now().to_successor);
         let _ = bound.send(()).await;
         drop(bound);
-        let handle = endpoint.handle();
         let stall_timeout = node.config.now().limits.stall_timeout();
         let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
         let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));

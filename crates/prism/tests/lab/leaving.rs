@@ -45,7 +45,7 @@ fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
 
 /// A client on the client's host, which knows only the service address.
 #[derive(Clone)]
-struct Caller {
+pub struct Caller {
     namespace: String,
     service: SocketAddr,
     https: Option<(SocketAddr, Arc<ClientConfig>)>,
@@ -54,7 +54,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn of(cluster: &Cluster) -> Self {
+    pub fn of(cluster: &Cluster) -> Self {
         let namespace = cluster.lab.namespace("client").unwrap();
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
         let credential = cluster.lab.credential();
@@ -120,10 +120,10 @@ impl Caller {
 }
 
 /// Sends requests one after the other until told to stop.
-struct Load {
+pub struct Load {
     begun: Instant,
     /// The host that is being restarted.
-    restarting: Mutex<String>,
+    pub restarting: Mutex<String>,
     stop: AtomicBool,
     done: AtomicU64,
     failed: Mutex<Vec<String>>,
@@ -131,7 +131,7 @@ struct Load {
 }
 
 impl Load {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             begun: Instant::now(),
             restarting: Mutex::default(),
@@ -144,7 +144,7 @@ impl Load {
 
     /// One client, which keeps its connections or opens one for each request. It writes and
     /// reads its own objects, and never repeats a request.
-    fn run(&self, caller: &Caller, number: usize, tls: bool, keeps: bool) {
+    pub fn run(&self, caller: &Caller, number: usize, tls: bool, keeps: bool) {
         let objects = (0..4).map(|n| Object::new(format!("c{number}-{n}"), 3000 + 40_000 * n));
         let objects: Vec<Object> = objects.collect();
         let mut open: Option<Client> = None;
@@ -187,7 +187,7 @@ impl Load {
         }
     }
 
-    fn assert_well(&self) {
+    pub fn assert_well(&self) {
         let failed = self.failed.lock().unwrap();
         let longest = *self.longest.lock().unwrap();
         say(&format!(
@@ -204,7 +204,7 @@ impl Load {
 }
 
 /// Ends a load when dropped.
-struct Stop<'l>(&'l Load);
+pub struct Stop<'l>(pub &'l Load);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

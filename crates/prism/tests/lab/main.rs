@@ -54,6 +54,7 @@ mod slow_disk;
 mod state;
 mod status;
 mod stopped;
+mod successor;
 mod supervised;
 mod tls_clients;
 mod tls_secrecy;
