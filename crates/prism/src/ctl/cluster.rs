@@ -15,7 +15,6 @@ use crate::check;
 ///
 /// Exits with status 1 if the node does not reach one of them.
 #[derive(clap::Args, Clone, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: Option<ClusterCommand>,
@@ -55,8 +54,11 @@ struct Backend {
 }
 
 pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    if let Some(ClusterCommand::Recover(args)) = &args.command {
-        return recover::run(args, common, out);
+    if let Some(ClusterCommand::Recover(recovery)) = &args.command {
+        if args.node.is_some() {
+            bail!("`recover` asks no node; remove --node");
+        }
+        return recover::run(recovery, common, out);
     }
     let config = common.load()?;
     let socket = match &args.node {
