@@ -14,7 +14,6 @@ use super::table::{Paint, Tone, count, number, table, text, toned};
 ///
 /// Exits with status 1 if the node does not reach one of them.
 #[derive(clap::Args, Clone, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
     #[command(subcommand)]
     command: Option<ClusterCommand>,
@@ -54,8 +53,11 @@ struct Backend {
 }
 
 pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    if let Some(ClusterCommand::Recover(args)) = &args.command {
-        return recover::run(args, common, out);
+    if let Some(ClusterCommand::Recover(recovery)) = &args.command {
+        if args.node.is_some() {
+            bail!("`recover` asks no node; remove --node");
+        }
+        return recover::run(recovery, common, out);
     }
     let socket = common.admin_socket(args.node.as_deref())?;
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;

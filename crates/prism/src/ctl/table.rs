@@ -169,10 +169,7 @@ mod tests {
             [toned("be10\x1b[2J", Tone::Critical), number("1,234")],
         ];
         let plain = table(Paint(false), ["NODE", "FLOWS"], &rows);
-        assert_eq!(
-            plain,
-            "NODE       FLOWS\nfe0            7\nbe10 [2J   1,234\n"
-        );
+        assert_eq!(plain, "NODE      FLOWS\nfe0           7\nbe10 [2J  1,234\n");
         let painted = table(Paint(true), ["NODE", "FLOWS"], &rows);
         assert!(painted.contains("\x1b[31mbe10 [2J\x1b[0m"), "{painted:?}");
     }
