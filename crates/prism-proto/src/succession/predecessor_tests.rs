@@ -1,5 +1,7 @@
 //! Take-overs in a seeded world: the successor dies, breaks the protocol or refuses at any time.
 
+#![allow(clippy::panic, reason = "test code")]
+
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
