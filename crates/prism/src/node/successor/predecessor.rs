@@ -130,7 +130,8 @@ async fn beside(
     interrupted: &mut (impl Future<Output = ()> + Unpin),
 ) -> PassedOn {
     let orders = &server.node.orders;
-    let (begun, mut ordered, mut has_left) = (Instant::now(), Instant::now(), false);
+    let (begun, mut ordered) = (Instant::now(), Instant::now());
+    let (mut has_left, mut stops) = (false, false);
     orders.pass_to_successor(true);
     let is_broken = loop {
         estate.send_some();
@@ -139,9 +140,9 @@ async fn beside(
         let mut event = tokio::select! {
             event = estate.event(watched, limit) => Some(event),
             () = tokio::time::sleep(LOOK_EVERY) => None,
-            () = &mut *interrupted => {
+            () = &mut *interrupted, if !stops => {
                 estate.link.hang_up();
-                has_left = true;
+                stops = true;
                 continue;
             }
         };
@@ -171,7 +172,7 @@ async fn beside(
         tracing::error!("the successor has ended before it had everything; this process goes on");
         orders.pass_to_successor(false);
         estate.serve_again();
-        return match has_left {
+        return match has_left || stops {
             true => PassedOn::Stops,
             false => PassedOn::GoesOn,
         };
