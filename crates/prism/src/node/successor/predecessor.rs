@@ -130,21 +130,30 @@ async fn beside(
     interrupted: &mut (impl Future<Output = ()> + Unpin),
 ) -> PassedOn {
     let orders = &server.node.orders;
-    let (begun, mut ordered, mut has_left) = (Instant::now(), Instant::now(), false);
+    let begun = Instant::now();
+    let (mut ordered, mut heard) = (begun, begun);
+    let (mut has_left, mut stops) = (false, false);
     orders.pass_to_successor(true);
     let is_broken = loop {
         estate.send_some();
-        let is_idle = estate.machine.unanswered() == 0;
-        let limit = if is_idle { BESIDE_IN } else { ANSWERED_IN };
+        if estate.machine.unanswered() == 0 {
+            heard = Instant::now();
+        } else if heard.elapsed() >= ANSWERED_IN {
+            // The end of the link is the next event.
+            estate.link.hang_up();
+        }
         let mut event = tokio::select! {
-            event = estate.event(watched, limit) => Some(event),
+            event = estate.event(watched, BESIDE_IN) => Some(event),
             () = tokio::time::sleep(LOOK_EVERY) => None,
-            () = &mut *interrupted => {
+            () = &mut *interrupted, if !stops => {
                 estate.link.hang_up();
-                has_left = true;
+                stops = true;
                 continue;
             }
         };
+        if event.is_some() {
+            heard = Instant::now();
+        }
         let late = begun.elapsed() >= BESIDE_IN;
         if event.is_none() && (late || estate.is_all_gone()) {
             if !has_left {
@@ -171,7 +180,7 @@ async fn beside(
         tracing::error!("the successor has ended before it had everything; this process goes on");
         orders.pass_to_successor(false);
         estate.serve_again();
-        return match has_left {
+        return match has_left || stops {
             true => PassedOn::Stops,
             false => PassedOn::GoesOn,
         };
