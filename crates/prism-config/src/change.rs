@@ -190,6 +190,9 @@ impl Config {
     /// # Errors
     /// The fields do not fit together without the other changes.
     pub fn with_changes(&self, changes: &[Change], new: &Self) -> Result<Self, ConfigError> {
+        if changes.is_empty() {
+            return Ok(self.clone());
+        }
         let (mut tree_of_both, source) = (tree(self), tree(new));
         for Change { path, .. } in changes {
             put(&mut tree_of_both, path, find(&source, path));

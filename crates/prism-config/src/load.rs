@@ -58,7 +58,10 @@ impl ConfigError {
                 let place = shown.lines().next().unwrap_or_default();
                 format!("{place}: {}", error.message())
             }
-            other => other.to_string().replace("\n ", ""),
+            other => {
+                let list = other.to_string().replacen(":\n  ", ": ", 1);
+                list.replace("\n  ", ", and ")
+            }
         }
     }
 }

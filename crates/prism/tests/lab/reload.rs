@@ -128,35 +128,24 @@ fn ctl_reload(cluster: &Cluster, node: &str, more: &[&str]) -> (bool, String) {
     prism(cluster, node, &[&args, more].concat())
 }
 
-/// A client that reads objects over one connection in a thread of its own, until it is stopped.
-struct Reader<'s> {
-    is_over: &'s AtomicBool,
-    thread: std::thread::ScopedJoinHandle<'s, usize>,
+/// Ends the threads that look at it, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
-impl<'s> Reader<'s> {
-    fn start(
-        scope: &'s std::thread::Scope<'s, '_>,
-        is_over: &'s AtomicBool,
-        cluster: &'s Cluster,
-        objects: &'s [Object],
-    ) -> Self {
-        let mut client = cluster.connect();
-        let thread = scope.spawn(move || {
-            let mut rounds = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                get_all(cluster, &mut client, objects);
-                rounds += 1;
-            }
-            rounds
-        });
-        Self { is_over, thread }
+/// Reads objects over one connection until it is over. Returns the number of rounds.
+fn read_on(cluster: &Cluster, objects: &[Object], is_over: &AtomicBool) -> usize {
+    let mut client = cluster.connect();
+    let mut rounds = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        get_all(cluster, &mut client, objects);
+        rounds += 1;
     }
-
-    fn stop(self) -> usize {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
+    rounds
 }
 
 #[test]
@@ -169,7 +158,8 @@ fn a_reload_changes_what_it_can_and_names_the_rest_while_a_client_goes_on() {
     cluster.put_all(&objects);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let reader = Reader::start(scope, &is_over, &cluster, &objects);
+        let over = Over(&is_over);
+        let reader = scope.spawn(|| read_on(&cluster, &objects, &is_over));
         let path = audit.clone();
         change(&cluster, move |config| {
             config.log.level = "prism=trace,info".into();
@@ -215,7 +205,8 @@ fn a_reload_changes_what_it_can_and_names_the_rest_while_a_client_goes_on() {
         let mut client = cluster.connect();
         get_all(&cluster, &mut client, &objects);
         drop(client);
-        assert!(reader.stop() > 0);
+        drop(over);
+        assert!(reader.join().unwrap() > 0);
         assert!(cluster.sum("handoff", "exports_moved") <= moved + 2);
     });
     // The same file again: only a restart is missing.
