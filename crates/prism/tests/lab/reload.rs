@@ -174,7 +174,7 @@ fn a_reload_changes_what_it_can_and_names_the_rest_while_a_client_goes_on() {
         assert!(is_done, "{said}");
         for line in [
             "fe0: changed now: service.relay_up_to: 0 -> 1048576",
-            "fe0: changed now: limits.connections: 100000 -> 5000",
+            "fe0: changed now: limits.connections: 10000 -> 5000",
             "fe0: needs a restart: limits.head_bytes: 16384 -> 16385",
             "fe0: needs a restart: node.fe0.workers: ",
             "fe0: of other processes: node.be0.workers: ",
@@ -240,7 +240,7 @@ fn a_file_with_a_fault_leaves_all_as_it_was_and_is_named_with_the_line() {
     let line = 1 + bad.lines().position(|line| line.contains("loud")).unwrap();
     fs::write(&path, format!("{bad}\n")).unwrap();
     let (is_done, said) = ctl_reload(&cluster, "fe0", &[]);
-    let fault = format!("line {line}: log.level: ");
+    let fault = format!("prism.toml:{line}: log.level: ");
     assert!(!is_done && said.contains(&fault), "{said}");
     // Its file was renamed, which the fault of the other file does not hinder.
     let old = directory.path().join("access.1");
@@ -283,7 +283,8 @@ fn the_agent_of_the_switch_follows_its_file() {
     hang_up(&cluster, "switch");
     eventually("the agent has the change", PATIENCE, || {
         let log = log_of(&cluster, "switch");
-        log.contains("admin.scrapers: [] -> [\"10.255.255.1\"]")
+        log.contains("change=admin.scrapers: ")
+            && log.contains("\"10.255.255.1\"]")
             && log.contains("the switch has the present nodes")
             && log.contains("a change of the configuration needs a restart")
     });
