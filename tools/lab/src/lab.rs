@@ -258,7 +258,7 @@ impl Lab {
         format!("http://{}", self.state.plan.service)
     }
 
-    /// The address and port of HTTPS, if it is served.
+    /// The address and port of HTTPS, if it is served with the lab's certificate.
     #[must_use]
     pub fn https_service(&self) -> Option<SocketAddrV4> {
         self.state.https

@@ -104,7 +104,10 @@ impl Lab {
             config.nodes.retain(|node| !spec.is_later(&node.name));
         }
         self.state.region.clone_from(&config.cluster.region);
-        self.state.https = config.tls_address();
+        // A certificate by ACME comes later than the lab's check.
+        let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
+        let has_files = config.service.tls.as_ref().is_some_and(is_file);
+        self.state.https = config.tls_address().filter(|_| has_files);
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Config;
-use prism_gateway::{Gateway, Parts, Shared};
+use prism_config::{Config, Tls};
+use prism_gateway::{ChallengeAnswer, Challenges, Gateway, Parts, Shared};
 use prism_handoff::{Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
 use prism_http::{Limits, ResponseHead};
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
@@ -48,6 +48,15 @@ fn endpoint_config(service: SocketAddr) -> EndpointConfig {
 
 /// Sends `bytes` to a gateway, and returns all bytes of its answers and its counters.
 fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
+    answers_with(Config::default(), None, bytes)
+}
+
+/// The same with a configuration and answers to challenges.
+fn answers_with(
+    config: Config,
+    challenges: Option<Challenges>,
+    bytes: &[u8],
+) -> (Vec<u8>, Arc<RequestCounters>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -63,13 +72,13 @@ fn answers(bytes: &[u8]) -> (Vec<u8>, Arc<RequestCounters>) {
         };
         let parts = Parts {
             requests: Arc::<Requests>::default(),
-            config: Arc::new(Config::default()),
+            config: Arc::new(config),
             process,
             counters: given,
             link: Arc::new(Link::new(0)),
             orders: Orders::default(),
             neighbours: Box::new(Vec::new),
-            challenges: None,
+            challenges,
         };
         let shared = Arc::new(Shared::new(&node, parts));
         let (handle, peers) = (endpoint.handle(), Rc::new(Peers::none()));
@@ -126,4 +135,47 @@ fn nothing_is_read_behind_a_malformed_head() {
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert_eq!(answers[0].0, 400);
     assert_eq!(counters.requests.read(), 0);
+}
+
+#[test]
+fn a_challenge_is_answered_before_a_redirect_and_before_the_service() {
+    let redirecting = || {
+        let mut config = Config::default();
+        config.service.tls = Some(Tls {
+            redirect_http: true,
+            ..Tls::default()
+        });
+        config
+    };
+    let challenges = || -> Option<Challenges> {
+        Some(Box::new(|path| match path {
+            "/.well-known/known" => Some(ChallengeAnswer::Proof(b"proof".to_vec())),
+            path => path
+                .starts_with("/.well-known/")
+                .then_some(ChallengeAnswer::Unknown),
+        }))
+    };
+    let ask = |config, challenges, target: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        let (received, counters) = answers_with(config, challenges, request.as_bytes());
+        let answer = parsed(&received).remove(0);
+        (answer.0, answer.1, counters.requests.read())
+    };
+    let proof = (200, "proof".to_owned(), 0);
+    assert_eq!(
+        ask(redirecting(), challenges(), "/.well-known/known"),
+        proof
+    );
+    assert_eq!(
+        ask(Config::default(), challenges(), "/.well-known/known"),
+        proof
+    );
+    assert_eq!(
+        ask(redirecting(), challenges(), "/.well-known/other").0,
+        404
+    );
+    assert_eq!(ask(redirecting(), challenges(), "/bucket").0, 308);
+    // Without ACME the path is one of the service.
+    let (status, _, requests) = ask(Config::default(), None, "/.well-known/known");
+    assert_eq!((status, requests), (200, 1));
 }

@@ -129,6 +129,48 @@ fn a_reload_changes_the_next_handshake_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
+fn a_given_certificate_is_replaced_at_once_and_comes_after_files() {
+    let site = Site::new();
+    let give = |certificates: &Certificates, files: &CertificateFiles| {
+        let chain = std::fs::read(&files.certificate).unwrap();
+        let key = std::fs::read(&files.key).unwrap();
+        certificates.give("given", &chain, &key)
+    };
+    let none = Arc::new(Certificates::load(Vec::new()).unwrap());
+    let server = serve(&none);
+    let mut client = connect_to(&site.client, "s3.test");
+    assert!(handshake(&mut client, &server, Cut::Nowhere, &[]).is_err());
+    let first = site.issue("first", &["s3.test", "a.test"]);
+    let second = site.issue("second", &["s3.test"]);
+    give(&none, &first).unwrap();
+    assert!(site.shows(&server, "s3.test", &first.certificate));
+    give(&none, &second).unwrap();
+    assert!(site.shows(&server, "s3.test", &second.certificate));
+    assert_eq!(none.names(), ["s3.test"]);
+    none.reload().unwrap();
+    assert!(site.shows(&server, "s3.test", &second.certificate));
+
+    // One that cannot be served changes nothing.
+    let mixed = CertificateFiles {
+        key: second.key.clone(),
+        ..first.clone()
+    };
+    let error = give(&none, &mixed).unwrap_err().to_string();
+    assert!(error.contains("given is not the key of given"), "{error}");
+    assert!(site.shows(&server, "s3.test", &second.certificate));
+
+    // A faulty file does not hold a given one back.
+    let file = site.issue("file", &["s3.test", "file.test"]);
+    let both = Arc::new(Certificates::load(vec![file.clone()]).unwrap());
+    let server = serve(&both);
+    std::fs::write(&file.key, "broken").unwrap();
+    give(&both, &first).unwrap();
+    assert!(site.shows(&server, "a.test", &first.certificate));
+    assert!(site.shows(&server, "s3.test", &file.certificate));
+    assert!(site.shows(&server, "file.test", &file.certificate));
+}
+
+#[test]
 fn a_session_outlives_the_reload_of_its_certificate() {
     let site = Site::new();
     let files = site.issue("site", &["s3.test"]);
