@@ -95,17 +95,17 @@ impl HttpClient for Https {
         Box::pin(async move {
             let answered = tokio::time::timeout(TIMEOUT, client.exchange(request)).await;
             let answered = answered.map_err(io::Error::from).flatten();
-            answered.map_err(|source| Error::Other(Box::new(Unreachable { uri, source })))
+            answered.map_err(|cause| Error::Other(Box::new(Unreachable { uri, cause })))
         })
     }
 }
 
 /// A request without a readable answer.
 #[derive(Debug, thiserror::Error)]
-#[error("{uri}: {source}")]
+#[error("{uri}: {cause}")]
 struct Unreachable {
     uri: Uri,
-    source: io::Error,
+    cause: io::Error,
 }
 
 fn request_head(parts: &http::request::Parts, body_bytes: usize) -> Vec<u8> {
