@@ -94,7 +94,8 @@ impl<'a> Agent<'a> {
     }
 
     /// Takes a step each second until `stop` is set. It takes fewer if the table is so large
-    /// that steps would need more than a twentieth of a CPU. It calls `stepped` after each.
+    /// that steps would need more than a twentieth of a CPU. It calls `stepped` after each, and
+    /// again while it waits: a slow step is followed by a long wait.
     ///
     /// # Errors
     /// [`KernelError`]. The agent can be run again.
@@ -108,6 +109,7 @@ impl<'a> Agent<'a> {
             }
             let until = start + PERIOD.max(start.elapsed() * MAX_SHARE);
             while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                stepped();
                 if self.note_changes(Instant::now())? {
                     break;
                 }
