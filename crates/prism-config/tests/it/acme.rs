@@ -48,7 +48,7 @@ fn its_file_is_relative_to_the_configuration() {
 
 #[test]
 fn all_faults_are_reported_at_once() {
-    let text = with("domains = [\"*.example.com\"]\ntypo = 1");
+    let text = with("domains = [\"*.example.com\"]");
     let text = text.replace("[service.tls]", "");
     let text = text.replace("[cluster.etcd]\nendpoints = [\"http://10.0.0.5:2379\"]", "");
     let Err(ConfigError::Invalid(problems)) = Config::from_toml(&text) else {
@@ -57,7 +57,6 @@ fn all_faults_are_reported_at_once() {
     let found: Vec<_> = problems.iter().map(|p| p.field.as_str()).collect();
     for (field, count) in [
         ("service.acme", 2),
-        ("service.acme.typo", 1),
         ("service.acme.directory", 1),
         ("service.acme.domains", 1),
         ("service.acme.terms_agreed", 1),

@@ -208,7 +208,6 @@ fn faults_name_the_file_and_what_is_wrong() {
         ..good.clone()
     };
     for (files, says) in [
-        (vec![], "1 to 1024"),
         (vec![swapped], "good.key: holds no certificate"),
         (vec![mismatched], "other.key is not the key of"),
         (vec![missing], "cannot read /nonexistent/x.key"),
