@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_lab::LabSpec;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::ClientConfig;
 use serde_json::json;
 
@@ -32,6 +32,10 @@ pub fn directory(spec: &LabSpec) -> String {
 pub fn write_files(spec: &LabSpec, directory: &Path) -> PathBuf {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // With the name of the server, curl would take the server's certificate for self-signed.
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "authority");
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let names = vec![spec.address("client").unwrap().to_string()];
