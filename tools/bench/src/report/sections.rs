@@ -353,8 +353,8 @@ pub(super) const SECTIONS: &[Section] = &[
     },
     Section {
         heading: "A cluster that is watched",
-        text: "Metrics, an access log and an open page, beside a cluster without them. Both \
-               alternate, with every connection handed off and with every answer relayed.",
+        text: "Turns with metrics, an access log and an open page alternate with turns without them, \
+               by default and with every connection handed off.",
         command: "prism-lab bench observed --unshaped --rows rows.jsonl",
         summary: &crate::observed::SUMMARY,
         views: &[THROUGHPUT, CPU],
