@@ -39,6 +39,8 @@ fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
         spec.configure = Some(Box::new(|config| {
             config.cluster.replicas = 2;
             config.limits.drain_timeout_s = 8;
+            // A previous release does not know this field, which labs do not need.
+            config.nodes.iter_mut().for_each(|node| node.gateway = None);
         }));
     })
 }
