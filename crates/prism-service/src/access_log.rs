@@ -2,8 +2,8 @@
 //! thread writes out. Requests never wait for it: lines that find the buffer full are dropped and
 //! counted.
 //!
-//! Lines gather for [`GATHER`]. A queue that wakes its writer for each line, as that of
-//! `tracing-appender`, takes several times as much processor time.
+//! Lines gather for [`GATHER`], so that the writer wakes a few times a second. The queue of
+//! `tracing-appender` wakes it for each line.
 //!
 //! A log may be turned on, off, and to another file at any time. A request looks at one flag to see
 //! whether it is on.

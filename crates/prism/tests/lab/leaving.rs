@@ -24,11 +24,11 @@ use crate::support::{Cluster, eventually, say, turn};
 const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 const MIB: u64 = 1 << 20;
 /// The longest time until a node is in sync again.
-const IN_SYNC: Duration = Duration::from_secs(30);
+pub const IN_SYNC: Duration = Duration::from_secs(30);
 /// The longest answer while a node leaves. A stalled request is as bad as a broken one.
 const LONGEST: Duration = Duration::from_secs(3);
 
-fn up(frontends: usize, tls: bool) -> Cluster {
+pub fn up(frontends: usize, tls: bool) -> Cluster {
     up_by(Path::new(PRISM), frontends, tls)
 }
 
@@ -234,7 +234,7 @@ fn slow_answer_of(cluster: &Cluster, host: &str, object: &Object) -> Client {
     }
 }
 
-fn all_in_sync(cluster: &Cluster) -> bool {
+pub fn all_in_sync(cluster: &Cluster) -> bool {
     let seen = cluster.lab.ask("fe0", "cluster");
     seen.is_ok_and(|seen| {
         let backends = seen["backends"].as_array().unwrap();

@@ -15,7 +15,7 @@ use crate::support::client::Request;
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::wire::{Wire, dialler};
-use crate::support::{Cluster, eventually, say, tls, turn};
+use crate::support::{Cluster, eventually, output, say, tls, turn};
 
 /// The longest time until a node has noticed other files.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -88,14 +88,6 @@ impl<'c> Certificates<'c> {
         let address = self.node_port(host);
         self.cluster.on("be1", || Wire::dial(address, host, config))
     }
-}
-
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {text}{errors}");
-    text
 }
 
 fn signal(pid: u32, signal: Signal) {

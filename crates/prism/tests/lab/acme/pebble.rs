@@ -11,8 +11,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustls::ClientConfig;
 use serde_json::json;
 
-use super::{output, trusting};
-use crate::support::{Cluster, clients, eventually};
+use super::trusting;
+use crate::support::{Cluster, clients, eventually, output};
 
 /// The name of the service.
 pub const DOMAIN: &str = "s3.acme.test";

@@ -60,6 +60,15 @@ pub fn python(lab: &Lab) -> Command {
     command
 }
 
+/// The standard output of a command, which has to succeed.
+pub fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}{errors}");
+    text
+}
+
 /// A lab whose nodes hand off, and whose bucket exists.
 pub struct Cluster {
     pub lab: Lab,
