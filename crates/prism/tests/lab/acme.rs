@@ -253,9 +253,17 @@ fn a_renewal_is_not_noticed_by_clients_and_a_refusal_leaves_the_certificate() {
     pebble.lead_to(&bed.cluster, bed.cluster.lab.address("client").unwrap());
     let lines = bed.lines_with(NO_CERTIFICATE);
     bed.ctl(&["renew"]);
-    eventually("the order has failed", ORDERED_IN, || bed.failures() > 0);
-    assert_eq!(bed.serial(), Some(second.clone()));
-    assert_eq!(bed.shown(&pebble), BTreeSet::from([second]));
+    let mut present = second;
+    eventually("the order has failed", ORDERED_IN, || {
+        // An authority may remember the proof of the order before.
+        if let Some(serial) = bed.serial().filter(|serial| *serial != present) {
+            present = serial;
+            bed.ctl(&["renew"]);
+        }
+        bed.failures() > 0
+    });
+    assert_eq!(bed.serial(), Some(present.clone()));
+    assert_eq!(bed.shown(&pebble), BTreeSet::from([present]));
     let mut new = bed.lines_with(NO_CERTIFICATE);
     new.retain(|line| !lines.contains(line));
     assert_eq!(new.len(), 1, "{new:?}");
