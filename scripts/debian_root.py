@@ -173,7 +173,7 @@ class Root:
             if self.boot.poll() is not None:
                 raise Failed(f"systemd does not start:\n{self.boot.stderr.read().decode()}")
             if time.monotonic() > deadline:
-                raise Failed(f"systemd does not start in {self.path}")
+                raise Failed(f"nothing has changed in {self.path} for 20 s")
             time.sleep(0.05)
 
     def call(self, *command):

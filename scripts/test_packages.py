@@ -232,7 +232,9 @@ def systemd_networkd_keeps_what_setup_has_added_to_a_link(packages):
     # It may take away routes of a link and rules that it does not know. A link that goes down
     # loses its routes.
     root.call("systemctl", "restart", "systemd-networkd")
-    shows("10.9.1.11/24", "-4", "address")
+    # It gives a link up for good that goes down while it configures it.
+    index = root.call("cat", "/sys/class/net/eth0/ifindex").strip()
+    root.eventually(lambda: "ADMIN_STATE=configured" in root.call("cat", f"/run/systemd/netif/links/{index}"))
     root.from_host("ip", "link", "set", "eth0", "down")
     root.eventually(lambda: "Link DOWN" in root.call("journalctl", "--no-pager", "-u", "systemd-networkd"))
     root.from_host("ip", "link", "set", "eth0", "up")
