@@ -44,7 +44,7 @@ credentials_file = "credentials.toml"
 """
 CREDENTIALS = '[[credential]]\naccess_key = "KEY"\nsecret_key = "secret"\n'
 # A host whose link systemd-networkd manages, and its cluster.
-NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.9.1.11/24\n"
+NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.9.1.11/24\nIPv6AcceptRA=no\n"
 OTHER_CLUSTER = CLUSTER.replace("10.9.0.2:7300", "10.9.1.1:7300").replace('"10.9.0.2"', '"10.9.1.11"')
 METRICS = "http://127.0.0.1:9464/metrics"
 # Where Debian's zsh looks, and where the zsh of distributions with rpm does.
