@@ -56,10 +56,11 @@ fn the_log_turns_on_off_and_to_another_file_and_a_fault_leaves_it() {
         directory.path().join("second"),
     );
     let to = |path: &Path| AccessLogTo::File(path.to_owned());
-    let (log, mut maker) = (AccessLog::default(), LineMaker::default());
-    log.write(&request("off", None, None), &mut maker);
+    let log = AccessLog::default();
+    let of_thread = log.of_thread();
+    of_thread.write(&request("off", None, None));
     log.turn_to(&to(&first)).unwrap();
-    log.write(&request("first", None, None), &mut maker);
+    of_thread.write(&request("first", None, None));
     assert_eq!(lines_of(&first, 1), 1);
     let pipe = directory.path().join("pipe");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -67,15 +68,15 @@ fn the_log_turns_on_off_and_to_another_file_and_a_fault_leaves_it() {
     for bad in [&pipe, Path::new("/nowhere/log")] {
         log.turn_to(&to(bad)).unwrap_err();
     }
-    log.write(&request("first", None, None), &mut maker);
+    of_thread.write(&request("first", None, None));
     assert_eq!(lines_of(&first, 2), 2);
     log.turn_to(&to(&second)).unwrap();
-    log.write(&request("second", None, None), &mut maker);
+    of_thread.write(&request("second", None, None));
     assert_eq!(lines_of(&second, 1), 1);
     // The lines that wait still go to the old file.
-    log.write(&request("second", None, None), &mut maker);
+    of_thread.write(&request("second", None, None));
     log.turn_to(&AccessLogTo::Nowhere).unwrap();
-    log.write(&request("off", None, None), &mut maker);
+    of_thread.write(&request("off", None, None));
     assert!(!log.is_on());
     assert_eq!(lines_of(&second, 2), 2);
     drop(log);

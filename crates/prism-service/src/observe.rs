@@ -4,13 +4,12 @@
 //! A request is observed once, by the node that sent its answer to the client. A connection that
 //! moved before its answer is observed where it went.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::access_log::{AccessLog, LineMaker, request_id_text};
+use crate::access_log::{AccessLog, LogOfThread, request_id_text};
 use crate::audit::{Action, Actor, AuditLog};
 use crate::spans::Spans;
 
@@ -171,7 +170,7 @@ pub struct Requests {
 #[derive(Debug)]
 pub struct RequestsOfThread {
     tallies: Arc<Mutex<Tallies>>,
-    line_maker: RefCell<LineMaker>,
+    log: LogOfThread,
     all: Arc<Requests>,
 }
 
@@ -197,7 +196,7 @@ impl Requests {
         locked(&self.workers).push(tallies.clone());
         RequestsOfThread {
             tallies,
-            line_maker: RefCell::default(),
+            log: self.log.of_thread(),
             all: self.clone(),
         }
     }
@@ -216,9 +215,7 @@ impl RequestsOfThread {
     /// Adds a request.
     pub fn add(&self, answered: &Answered<'_>) {
         locked(&self.tallies).add(answered);
-        self.all
-            .log
-            .write(answered, &mut self.line_maker.borrow_mut());
+        self.log.write(answered);
         if answered.about.is_administrative {
             answered.record_in(&self.all.audit);
         }

@@ -120,6 +120,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// Loads a cluster that is watched, or not.
 fn turn(asked: &Asked<'_, Watched>) -> Result<Values> {
     let access = if asked.what.log { ACCESS_LOG } else { "" };
+    // A log that is never rotated would fill memory that the machine has not used before.
+    std::fs::write(ACCESS_LOG, "").context("emptying the access log")?;
     let lab = asked.cluster.prism();
     lab.reload(|config| config.log.access = access.into())?;
     let page = asked.what.page.then(|| asked.cluster.open_page());

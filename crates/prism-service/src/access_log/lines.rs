@@ -1,7 +1,7 @@
 //! Lines of the access log, in JSON.
 //!
-//! Each request pays for its line, so that the names of fields are copied and only texts are
-//! escaped, by `serde_json`.
+//! The processor pays for a line of each request, so that the names of fields are copied and only
+//! texts are escaped, by `serde_json`.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,24 +10,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{request_id_text, time_text};
 use crate::observe::Answered;
 
-/// Most bytes of the buffer that stay after a line. Keys have up to 1,024, twice as many or more
-/// when they are escaped.
-const KEPT_BYTES: usize = 4 << 10;
-
-/// Makes lines, in a buffer that it keeps.
+/// Makes lines.
 #[derive(Debug, Default)]
-pub(crate) struct LineMaker {
+pub(super) struct LineMaker {
     bytes: Vec<u8>,
     /// The last written second, in seconds since 1970, and its text without the `Z`.
     second: (u64, String),
 }
 
 impl LineMaker {
-    /// The line of a request.
-    pub(super) fn line(&mut self, answered: &Answered<'_>, ended: SystemTime) -> &[u8] {
-        let about = &answered.about;
+    /// The lines.
+    pub(super) fn lines(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets the lines.
+    pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
+    }
+
+    /// Adds the line of a request.
+    pub(super) fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
+        let about = &answered.about;
         self.begin(ended);
         self.text("request_id", &request_id_text(answered.id));
         if let Some(id) = answered.trace_id {
@@ -55,7 +59,6 @@ impl LineMaker {
         let is_tls: &[u8] = if answered.is_tls { b"true" } else { b"false" };
         self.bytes.extend_from_slice(is_tls);
         self.bytes.extend_from_slice(b"}\n");
-        &self.bytes
     }
 
     /// Begins a line with its time, whose second is mostly that of the line before it.
@@ -113,8 +116,9 @@ mod tests {
     fn a_line_is_json_with_escaped_texts_and_only_the_known_facts() {
         let mut maker = LineMaker::default();
         let mut line = |key, access_key, version, after: Duration| {
-            let line = maker.line(&request(key, access_key, version), UNIX_EPOCH + after);
-            String::from_utf8_lossy(line).into_owned()
+            maker.clear();
+            maker.add(&request(key, access_key, version), UNIX_EPOCH + after);
+            String::from_utf8_lossy(maker.lines()).into_owned()
         };
         assert_eq!(
             line("\"é\"\n", Some("AK"), None, Duration::ZERO),
