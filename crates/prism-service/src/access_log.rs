@@ -233,7 +233,7 @@ impl Shared {
 
 impl Work {
     /// Takes the requests that wait, in exchange for as many empty batches, the new place, and
-    /// whether the log ends. What is added after a place was set goes to that place.
+    /// whether the log ends. A request that is added after a place was set goes to that place.
     fn take(&mut self, batches: &mut Vec<Batch>) -> (Option<Output>, bool) {
         batches.resize_with(self.waiting.len(), Batch::default);
         for (waiting, batch) in self.waiting.iter().zip(batches) {
