@@ -27,7 +27,7 @@ mod lines;
 mod waiting;
 
 use self::lines::LineMaker;
-use self::waiting::Batch;
+use self::waiting::{Batch, Facts, Texts};
 use crate::observe::Answered;
 
 /// The time in which requests gather before their lines are written.
@@ -180,7 +180,7 @@ impl LogOfThread {
             return self.shared.dropped.add_one();
         }
         let is_first = waiting.len() == 0;
-        waiting.add(answered);
+        waiting.add(answered, SystemTime::now());
         drop(waiting);
         if is_first {
             locked(&self.shared.work).has_requests = true;
@@ -223,7 +223,7 @@ impl Shared {
             let (before, after) = if is_last { (None, next) } else { (next, None) };
             writer.turn_to(before);
             for batch in &mut batches {
-                batch.drain(|answered, ended| writer.add(answered, ended));
+                batch.drain(|facts, texts| writer.add(facts, texts));
             }
             writer.write();
             writer.turn_to(after);
@@ -275,8 +275,8 @@ impl<'s> LineWriter<'s> {
         }
     }
 
-    fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
-        self.maker.add(answered, ended);
+    fn add(&mut self, facts: &Facts, texts: &Texts<'_>) {
+        self.maker.add(facts, texts);
         self.lines += 1;
         if self.maker.lines().len() >= WRITE_BYTES {
             self.write();
@@ -336,11 +336,14 @@ pub(crate) fn time_text(time: SystemTime) -> String {
 
 /// The identifier of a request as clients and logs have it.
 pub fn request_id_text(id: u64) -> String {
-    let digits: [u8; 16] = std::array::from_fn(|n| {
+    String::from_utf8_lossy(&request_id_digits(id)).into_owned()
+}
+
+fn request_id_digits(id: u64) -> [u8; 16] {
+    std::array::from_fn(|n| {
         let digit = (id >> (60 - 4 * n)) as u8 & 0xf;
         digit + if digit < 10 { b'0' } else { b'A' - 10 }
-    });
-    String::from_utf8_lossy(&digits).into_owned()
+    })
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
-use super::{request_id_text, time_text};
-use crate::observe::Answered;
+use serde::Serialize;
+
+use super::waiting::{Facts, Texts};
+use super::{request_id_digits, time_text};
 
 /// Makes lines.
 #[derive(Debug, Default)]
@@ -30,94 +32,99 @@ impl LineMaker {
     }
 
     /// Adds the line of a request.
-    pub(super) fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
-        let about = &answered.about;
-        self.begin(ended);
-        self.text("request_id", &request_id_text(answered.id));
-        if let Some(id) = answered.trace_id {
-            self.text("trace_id", &format!("{:032x}", u128::from_be_bytes(id)));
+    pub(super) fn add(&mut self, facts: &Facts, texts: &Texts<'_>) {
+        self.begin(facts.ended_ms);
+        self.plain(r#"","request_id":""#);
+        self.bytes.extend_from_slice(&request_id_digits(facts.id));
+        if let Some(id) = facts.trace_id {
+            // Writing to memory does not fail.
+            let _ = write!(
+                self.bytes,
+                r#"","trace_id":"{:032x}"#,
+                u128::from_be_bytes(id)
+            );
         }
-        self.address("client", answered.client);
-        self.text("operation", about.operation);
-        self.text_if_any("access_key", about.access_key);
-        self.text_if_any("bucket", about.bucket);
-        self.text_if_any("key", about.key);
-        self.text_if_any("version", about.version);
-        self.number("status", answered.status.into());
-        self.text_if_any("error", answered.error);
-        self.number("bytes_in", answered.bytes_in);
-        self.number("bytes_out", answered.bytes_out);
-        if let Some(first_byte) = answered.first_byte {
-            self.number("first_byte_us", as_us(first_byte));
+        self.plain(r#"","client":""#);
+        self.address(facts.client);
+        self.plain(r#"","operation":""#);
+        self.plain(facts.operation);
+        self.plain("\"");
+        self.text(r#","access_key":"#, texts.access_key);
+        self.text(r#","bucket":"#, texts.bucket);
+        self.text(r#","key":"#, texts.key);
+        self.text(r#","version":"#, texts.version);
+        self.value(r#","status":"#, facts.status);
+        self.text(r#","error":"#, facts.error);
+        self.value(r#","bytes_in":"#, facts.bytes_in);
+        self.value(r#","bytes_out":"#, facts.bytes_out);
+        if let Some(first_byte_us) = facts.first_byte_us {
+            self.value(r#","first_byte_us":"#, first_byte_us);
         }
-        self.number("total_us", as_us(answered.total));
-        self.text("frontend", answered.frontend);
-        self.text("backend", answered.backend);
-        self.text("path", answered.path());
-        self.number("hand_offs", answered.hand_offs.into());
-        self.name("tls");
-        let is_tls: &[u8] = if answered.is_tls { b"true" } else { b"false" };
-        self.bytes.extend_from_slice(is_tls);
-        self.bytes.extend_from_slice(b"}\n");
+        self.value(r#","total_us":"#, facts.total_us);
+        self.text(r#","frontend":"#, texts.frontend);
+        self.text(r#","backend":"#, texts.backend);
+        self.plain(r#","path":""#);
+        self.plain(facts.path);
+        self.value(r#"","hand_offs":"#, facts.hand_offs);
+        self.value(r#","tls":"#, facts.is_tls);
+        self.plain("}\n");
     }
 
     /// Begins a line with its time, whose second is mostly that of the line before it.
-    fn begin(&mut self, ended: SystemTime) {
-        let since = ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+    fn begin(&mut self, ended_ms: u64) {
+        let (now, millis) = (ended_ms / 1_000, ended_ms % 1_000);
         let (second, text) = &mut self.second;
-        if *second != since.as_secs() || text.is_empty() {
-            *second = since.as_secs();
-            *text = time_text(UNIX_EPOCH + Duration::from_secs(*second));
+        if *second != now || text.is_empty() {
+            *second = now;
+            *text = time_text(UNIX_EPOCH + Duration::from_secs(now));
             text.pop();
         }
-        let millis = since.subsec_millis();
-        // Writing to memory does not fail.
-        let _ = write!(self.bytes, r#"{{"time":"{text}.{millis:03}Z""#);
+        let _ = write!(self.bytes, r#"{{"time":"{text}.{millis:03}Z"#);
     }
 
-    fn name(&mut self, name: &str) {
-        self.bytes.extend_from_slice(b",\"");
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.extend_from_slice(b"\":");
+    fn plain(&mut self, text: &str) {
+        self.bytes.extend_from_slice(text.as_bytes());
     }
 
-    fn text(&mut self, name: &str, text: &str) {
-        self.name(name);
-        let _ = serde_json::to_writer(&mut self.bytes, text);
-    }
-
-    fn text_if_any(&mut self, name: &str, text: Option<&str>) {
+    fn text(&mut self, name: &str, text: Option<&str>) {
         if let Some(text) = text {
-            self.text(name, text);
+            self.value(name, text);
         }
     }
 
-    fn number(&mut self, name: &str, number: u64) {
-        self.name(name);
-        let _ = serde_json::to_writer(&mut self.bytes, &number);
+    fn value(&mut self, name: &str, value: impl Serialize) {
+        self.plain(name);
+        let _ = serde_json::to_writer(&mut self.bytes, &value);
     }
 
-    fn address(&mut self, name: &str, address: SocketAddr) {
-        self.name(name);
-        let _ = write!(self.bytes, "\"{address}\"");
+    fn address(&mut self, address: SocketAddr) {
+        let SocketAddr::V4(address) = address else {
+            let _ = write!(self.bytes, "{address}");
+            return;
+        };
+        // The library's way takes a third of the time of a line.
+        let [a, b, c, d] = address.ip().octets();
+        for (before, octet) in [("", a), (".", b), (".", c), (".", d)] {
+            self.value(before, octet);
+        }
+        self.value(":", address.port());
     }
-}
-
-fn as_us(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access_log::tests::request;
+    use crate::access_log::waiting::Batch;
 
     #[test]
     fn a_line_is_json_with_escaped_texts_and_only_the_known_facts() {
         let mut maker = LineMaker::default();
         let mut line = |key, access_key, version, after: Duration| {
             maker.clear();
-            maker.add(&request(key, access_key, version), UNIX_EPOCH + after);
+            let mut batch = Batch::default();
+            batch.add(&request(key, access_key, version), UNIX_EPOCH + after);
+            batch.drain(|facts, texts| maker.add(facts, texts));
             String::from_utf8_lossy(maker.lines()).into_owned()
         };
         assert_eq!(

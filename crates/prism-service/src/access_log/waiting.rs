@@ -1,10 +1,11 @@
 //! Requests that wait for their lines.
 
-use std::time::SystemTime;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::observe::{About, Answered};
+use crate::observe::Answered;
 
-/// Most bytes of the requests of a thread that wait: some 6,000 of them.
+/// Most bytes of the requests of a thread that wait: some 10,000 of them.
 const MAX_BYTES: usize = 2 << 20;
 /// Access key, bucket, key, version, frontend, backend.
 const TEXTS: usize = 6;
@@ -14,18 +15,43 @@ const NONE: u32 = u32::MAX;
 /// Requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    requests: Vec<Waiting>,
+    requests: Vec<Facts>,
     /// The texts of all requests, one after the other.
     texts: String,
 }
 
-/// A request without its texts.
+/// The facts about a request but its own texts. It is small, as the processor writes and reads
+/// one for each request.
 #[derive(Debug)]
-struct Waiting {
-    ended: SystemTime,
-    facts: Answered<'static>,
+pub(super) struct Facts {
+    pub(super) id: u64,
+    /// The end of the request, in milliseconds since 1970.
+    pub(super) ended_ms: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) first_byte_us: Option<u32>,
+    pub(super) total_us: u32,
+    pub(super) operation: &'static str,
+    pub(super) error: Option<&'static str>,
+    pub(super) path: &'static str,
+    pub(super) client: SocketAddr,
+    pub(super) status: u16,
+    pub(super) hand_offs: u8,
+    pub(super) is_tls: bool,
+    pub(super) trace_id: Option<[u8; 16]>,
     /// The lengths of its texts, in bytes.
     lengths: [u32; TEXTS],
+}
+
+/// The texts of a request. Those that do not apply are `None`.
+#[derive(Debug)]
+pub(super) struct Texts<'t> {
+    pub(super) access_key: Option<&'t str>,
+    pub(super) bucket: Option<&'t str>,
+    pub(super) key: Option<&'t str>,
+    pub(super) version: Option<&'t str>,
+    pub(super) frontend: Option<&'t str>,
+    pub(super) backend: Option<&'t str>,
 }
 
 impl Batch {
@@ -34,11 +60,11 @@ impl Batch {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.requests.len() * size_of::<Waiting>() + self.texts.len() >= MAX_BYTES
+        self.requests.len() * size_of::<Facts>() + self.texts.len() >= MAX_BYTES
     }
 
-    /// Adds a request that ends now.
-    pub(super) fn add(&mut self, answered: &Answered<'_>) {
+    /// Adds a request.
+    pub(super) fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
         let about = &answered.about;
         let texts = [
             about.access_key,
@@ -53,54 +79,52 @@ impl Batch {
             self.texts.push_str(text?);
             Some(length)
         });
-        self.requests.push(Waiting {
-            ended: SystemTime::now(),
-            facts: with_texts(answered, [None; TEXTS]),
+        let ended = ended.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.requests.push(Facts {
+            id: answered.id,
+            ended_ms: u64::try_from(ended.as_millis()).unwrap_or(u64::MAX),
+            bytes_in: answered.bytes_in,
+            bytes_out: answered.bytes_out,
+            first_byte_us: answered.first_byte.map(as_us),
+            total_us: as_us(answered.total),
+            operation: about.operation,
+            error: answered.error,
+            path: answered.path(),
+            client: answered.client,
+            status: answered.status,
+            hand_offs: answered.hand_offs,
+            is_tls: answered.is_tls,
+            trace_id: answered.trace_id,
             lengths: lengths.map(|length| length.unwrap_or(NONE)),
         });
     }
 
-    /// Takes all requests out, with the times at which they ended.
-    pub(super) fn drain(&mut self, mut take: impl FnMut(&Answered<'_>, SystemTime)) {
+    /// Takes all requests out.
+    pub(super) fn drain(&mut self, mut take: impl FnMut(&Facts, &Texts<'_>)) {
         let mut rest = self.texts.as_str();
-        for request in &self.requests {
-            let texts = request.lengths.map(|length| {
-                let (text, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-                rest = behind;
-                Some(text)
-            });
-            take(&with_texts(&request.facts, texts), request.ended);
+        for facts in &self.requests {
+            let [access_key, bucket, key, version, frontend, backend] =
+                facts.lengths.map(|length| {
+                    let (text, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+                    rest = behind;
+                    Some(text)
+                });
+            let texts = Texts {
+                access_key,
+                bucket,
+                key,
+                version,
+                frontend,
+                backend,
+            };
+            take(facts, &texts);
         }
         self.requests.clear();
         self.texts.clear();
     }
 }
 
-/// The same facts with other texts.
-fn with_texts<'t>(facts: &Answered<'_>, texts: [Option<&'t str>; TEXTS]) -> Answered<'t> {
-    let [access_key, bucket, key, version, frontend, backend] = texts;
-    Answered {
-        about: About {
-            is_administrative: facts.about.is_administrative,
-            operation: facts.about.operation,
-            access_key,
-            bucket,
-            key,
-            version,
-        },
-        id: facts.id,
-        trace_id: facts.trace_id,
-        client: facts.client,
-        status: facts.status,
-        error: facts.error,
-        bytes_in: facts.bytes_in,
-        bytes_out: facts.bytes_out,
-        first_byte: facts.first_byte,
-        total: facts.total,
-        frontend: frontend.unwrap_or_default(),
-        backend: backend.unwrap_or_default(),
-        is_relayed: facts.is_relayed,
-        hand_offs: facts.hand_offs,
-        is_tls: facts.is_tls,
-    }
+/// Microseconds, up to 71 minutes.
+fn as_us(duration: Duration) -> u32 {
+    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
