@@ -121,7 +121,13 @@ impl Parking {
         locked(&self.parked).push_back(parked);
     }
 
-    fn next_arrived(&self) -> Option<Parked> {
+    /// Whether a connection waits for a worker that adopts it. No worker counts it yet.
+    pub fn has_arrivals(&self) -> bool {
+        !locked(&self.arrived).is_empty()
+    }
+
+    /// Takes a connection that no worker has adopted yet.
+    pub fn take_arrival(&self) -> Option<Parked> {
         locked(&self.arrived).pop_front()
     }
 }
@@ -218,7 +224,7 @@ impl Shared {
     pub(crate) async fn adopt_arrivals(self: &Rc<Self>) {
         let parking = &self.process.parking;
         loop {
-            while let Some(parked) = parking.next_arrived() {
+            while let Some(parked) = parking.take_arrival() {
                 let client = parked.state.flow.client;
                 match self.adopt(parked) {
                     Ok(connection) => {
