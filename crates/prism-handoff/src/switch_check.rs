@@ -102,13 +102,14 @@ mod tests {
                     continue;
                 };
                 let time_ns = 1;
-                let answer =
-                    request.answer(Status::Ok, FlowState::Absent, 0, Owner::NONE, time_ns);
+                let answer = request.answer(Status::Ok, FlowState::Absent, 0, Owner::NONE, time_ns);
                 switch.send_to(&answer.encode(&key), from).unwrap();
             }
         });
         let address = SwitchAddress::new(control, 1, KEY);
-        address.check(here, LIMIT).map_err(|error| error.to_string())
+        address
+            .check(here, LIMIT)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

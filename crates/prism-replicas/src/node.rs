@@ -17,8 +17,8 @@ use prism_store::Store;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::pace::Pace;
 use crate::limited::Limited;
+use crate::pace::Pace;
 use crate::pause::Pauses;
 use crate::question::ProgressReport;
 use crate::quotas::Quotas;

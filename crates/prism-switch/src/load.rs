@@ -5,9 +5,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{
-    Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel,
-};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
 

@@ -207,7 +207,9 @@ fn attend(
             anyhow::Ok(())
         };
         // The other tasks go on meanwhile.
-        let stopped = stop(server, &admin, stops, pages, successors, farewells, &watchdog);
+        let stopped = stop(
+            server, &admin, stops, pages, successors, farewells, &watchdog,
+        );
         let mut ended = Ended::Stopped;
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}

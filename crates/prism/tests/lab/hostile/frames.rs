@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
-use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Refusal, STATE_VERSION};
+use prism_proto::node::{
+    ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Refusal, STATE_VERSION,
+};
 use prism_proto::verified;
 
 use super::{OBJECTS, SEED};

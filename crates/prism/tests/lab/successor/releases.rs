@@ -59,7 +59,7 @@ fn running_process(directory: &Path, document: &'static str) {
 #[test]
 fn a_successor_names_the_remedy_if_the_running_process_is_of_another_release() {
     let Some(_turn) = turn() else { return };
-    let cluster = up(1);
+    let cluster = up(2);
     let directory = tempfile::tempdir().unwrap();
     let config = changed(&cluster, "elsewhere.toml", |config| {
         directory.path().clone_into(&mut config.admin.socket_dir);
@@ -68,7 +68,10 @@ fn a_successor_names_the_remedy_if_the_running_process_is_of_another_release() {
     let unknown = r#"{"error":"unknown command \"take-over 1\"; try: counters, cluster"}"#;
     for (document, remedy) in [
         (unknown, "restart the node instead"),
-        (r#"{"take_over":9}"#, "[1], which this one speaks; upgrade by way"),
+        (
+            r#"{"take_over":9}"#,
+            "[1], which this one speaks; upgrade by way",
+        ),
         (
             r#"{"error":"this process speaks the versions [9] of the take-over, and its successor [1]; restart"}"#,
             "versions [9]",

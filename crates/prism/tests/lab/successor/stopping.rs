@@ -58,7 +58,7 @@ fn a_backend_keeps_its_present_configuration_when_its_successor_fails() {
     let (mut client, object) = waiting_at(&cluster, "be0");
     let path = cluster.lab.config_path();
     let mut config = Config::load(&path).unwrap();
-    config.store.quota_bytes = 77 << 30;
+    config.limits.connections -= 1;
     fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
     let changes = || {
         let told = cluster.lab.ask("be0", "reload").unwrap();
@@ -66,7 +66,10 @@ fn a_backend_keeps_its_present_configuration_when_its_successor_fails() {
         told["now"].as_array().unwrap().len()
     };
     assert_eq!(changes(), 1);
-    drop(fake::take_over_until(fake::Step::Go, &admin(&cluster, "be0")));
+    drop(fake::take_over_until(
+        fake::Step::Go,
+        &admin(&cluster, "be0"),
+    ));
     eventually("it serves again", ENDED_IN, || {
         cluster.lab.admin("be0").is_ok()
     });
