@@ -66,7 +66,7 @@ test-kernels: $(call installed,kernels)
 
 test-upgrade: $(call installed,tests)
 	previous=$$(scripts/previous.sh) && PRISM_PREVIOUS=$$previous/prism \
-		python3 scripts/test.py every_process_restarts
+		python3 scripts/test.py every_process_restarts previous_release
 
 # Fuzz targets are checked with the workspace's profile, so that both share dependencies. Nothing
 # is linked, so libFuzzer need not exist.

@@ -92,6 +92,20 @@ pub(crate) fn now_ns() -> u64 {
     prism_sys::clock::monotonic_ns()
 }
 
+/// The query of the switch's clock, which changes nothing.
+pub(crate) fn clock_query() -> Command {
+    let zero = Owner::NONE.addr;
+    Command {
+        ops: Ops::QUERY,
+        epoch: 0,
+        flow: FlowKey {
+            client: zero,
+            vip: zero,
+        },
+        owner: Owner::NONE,
+    }
+}
+
 impl Control {
     /// Opens the socket. Spawn [`Self::run`] beside it.
     pub(crate) fn open(
@@ -245,17 +259,7 @@ impl Control {
     pub(crate) async fn refresh_clock(&self) {
         let mut is_known = self.switch_clock_ns().is_some();
         loop {
-            let zero = Owner::NONE.addr;
-            let command = Command {
-                ops: Ops::QUERY,
-                epoch: 0,
-                flow: FlowKey {
-                    client: zero,
-                    vip: zero,
-                },
-                owner: Owner::NONE,
-            };
-            let outcome = self.call(command, CLOCK_DEADLINE_NS).await;
+            let outcome = self.call(clock_query(), CLOCK_DEADLINE_NS).await;
             if !is_known && self.switch_clock_ns().is_some() {
                 is_known = true;
                 self.counters.workers_steering.add_one();

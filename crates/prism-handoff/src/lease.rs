@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status};
+use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status, VERSION};
 use prism_proto::lease::{
     CHALLENGE_BYTES, LEAVING, LeaseRequest, NewClients, PlacementVerdict, TAKES_NO_MORE,
 };
@@ -104,7 +104,11 @@ pub(crate) async fn keep(holder: &Holder, counters: &Counters, taking: &Taking) 
                 wait = AGAIN;
             }
             Err(error) => {
-                tracing::debug!(%error, "no lease at the switch");
+                // Once: every later attempt ends the same way, until one succeeds.
+                match error.kind() == io::ErrorKind::InvalidData && wait == AGAIN {
+                    true => tracing::warn!(%error, "no lease at the switch"),
+                    false => tracing::debug!(%error, "no lease at the switch"),
+                }
                 wait = LATER.min(wait * 2);
             }
         }
@@ -134,7 +138,7 @@ impl Lease {
         let request = request.encode(switch.key_id, &switch.key);
         stream.write_all(&request).await?;
         let mut answer = [0; MESSAGE_BYTES];
-        stream.read_exact(&mut answer).await?;
+        stream.read_exact(&mut answer).await.map_err(unheard)?;
         let answer = Answer::decode(&answer, switch.key_id, &switch.key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if answer.status != Status::Ok || answer.request_id != u64::from_be_bytes(challenge) {
@@ -164,6 +168,20 @@ impl Lease {
                 }
             }
         }
+    }
+}
+
+/// Names the causes for an agent that closes the connection instead of an answer.
+fn unheard(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "its agent has not answered: it stops, speaks another version of the control \
+                 protocol than {VERSION}, or has another switch.key_file"
+            ),
+        ),
+        _ => error,
     }
 }
 

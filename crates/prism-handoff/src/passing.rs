@@ -121,7 +121,13 @@ impl Parking {
         locked(&self.parked).push_back(parked);
     }
 
-    fn next_arrived(&self) -> Option<Parked> {
+    /// Whether a connection waits for a worker that adopts it. No worker counts it yet.
+    pub fn has_arrivals(&self) -> bool {
+        !locked(&self.arrived).is_empty()
+    }
+
+    /// Takes a connection that no worker has adopted yet.
+    pub fn take_arrival(&self) -> Option<Parked> {
         locked(&self.arrived).pop_front()
     }
 }
@@ -218,7 +224,7 @@ impl Shared {
     pub(crate) async fn adopt_arrivals(self: &Rc<Self>) {
         let parking = &self.process.parking;
         loop {
-            while let Some(parked) = parking.next_arrived() {
+            while let Some(parked) = parking.take_arrival() {
                 let client = parked.state.flow.client;
                 match self.adopt(parked) {
                     Ok(connection) => {
@@ -272,5 +278,52 @@ impl Shared {
         let timeout = self.config.clients.newcomers().timeout;
         let entered = self.process.clients.enter(client.ip(), bounds, timeout);
         entered.map(|newcomer| newcomer.counted(&self.counters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::{SocketAddr, TcpListener};
+
+    use super::*;
+
+    /// A connection that came with this saved session.
+    fn parked(session: &[u8]) -> (Parked, SocketAddr) {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let vip = socket.local_addr().unwrap();
+        let state = Saved {
+            flow: FlowKey {
+                client: "192.0.2.9:50000".parse().unwrap(),
+                vip,
+            },
+            local: vip,
+            epoch: None,
+            confirmed: false,
+            since_ns: 0,
+            moves: 0,
+            origin: "fe0".into(),
+            is_newcomer: false,
+            input: Vec::new(),
+            output: Vec::new(),
+            tls: Some(TlsState {
+                session: session.to_vec().into(),
+                sealed: Vec::new(),
+            }),
+            kernel: None,
+        };
+        (Parked::new(socket.into(), Box::new(state)), vip)
+    }
+
+    #[test]
+    fn a_session_of_another_layout_is_refused_before_its_socket_is_touched() {
+        let (parked, vip) = parked(b"PTLS\x02\x00\x00\x00");
+        let refused = parked.check(&[vip]).unwrap_err().to_string();
+        assert!(
+            refused.contains("version 2 is unknown here, which has 1"),
+            "{refused}"
+        );
+        let elsewhere = parked.check(&[]).unwrap_err();
+        assert!(matches!(elsewhere, AdoptError::Service(at) if at == vip));
     }
 }

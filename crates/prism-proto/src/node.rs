@@ -26,6 +26,14 @@ pub const FRAME_PREFIX_BYTES: usize = 4;
 pub const STATE_MAGIC: u32 = 0x5048_5354;
 /// Version of the connection's state.
 pub const STATE_VERSION: u8 = 3;
+/// The names that two nodes compare before they freeze a connection fix the layouts behind them. A
+/// change of a layout needs a new name.
+const _: () = {
+    let (hand_off, relay) = (ALPN_HAND_OFF, ALPN_RELAY);
+    assert!(matches!(hand_off, b"prism-handoff/3") && STATE_VERSION == 3);
+    assert!(matches!(relay, b"prism-relay/1") && crate::relay::VERSION == 4);
+    assert!(crate::verified::VERSION == 3);
+};
 /// The largest number of moves between two answers to the client. A request needs one, or two if
 /// nodes return connections. A change of the cluster's view and a leaving node add one each. The
 /// limit is twice that; beyond it the nodes disagree who is to answer.

@@ -12,6 +12,7 @@
 //! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs`; sent: `hand_over.rs` |
 //! | where are buckets agreed on? | `registry.rs`, `buckets.rs` |
 //! | does a write still fit in its bucket's quota? | `quotas.rs`, `quota.rs` |
+//! | which buckets have a quota? | `limited.rs` |
 //! | how is damage found and repaired? | `scrub.rs`, `repair.rs` |
 //!
 //! Not here: answers to clients (`prism-objects`), the rules of replication
@@ -30,6 +31,7 @@ mod fence;
 mod fetch;
 mod framed;
 mod hand_over;
+mod limited;
 pub mod meta;
 mod node;
 mod open_changes;
@@ -54,6 +56,7 @@ pub use ask::{done_by_all, request_for};
 pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
+pub use limited::{LimitedBucket, LimitedBuckets, SHOWN_BUCKETS_MAX};
 pub use node::{Figures, Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
 pub use question::{

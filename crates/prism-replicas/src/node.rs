@@ -17,6 +17,7 @@ use prism_store::Store;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::limited::Limited;
 use crate::pace::Pace;
 use crate::pause::Pauses;
 use crate::question::ProgressReport;
@@ -54,6 +55,8 @@ pub struct Node {
     progress: Mutex<ProgressReport>,
     /// The quotas of buckets.
     pub(crate) quotas: Quotas,
+    /// The buckets with a quota.
+    pub(crate) limited: Limited,
     /// The epoch before which no change is open anywhere. Fetches may begin in it.
     pub(crate) settled: AtomicU64,
     /// The clock of stamps for buckets' records.
@@ -95,6 +98,7 @@ impl Node {
             figures: OnceLock::new(),
             progress: Mutex::default(),
             quotas: Quotas::default(),
+            limited: Limited::default(),
             settled: AtomicU64::new(0),
             stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),

@@ -41,6 +41,18 @@ pub enum LoadError {
     /// Pinned maps have another layout. Unload, then load; flows are lost.
     #[error("map {0} is pinned by an incompatible version; run with --unload first")]
     Incompatible(String),
+    /// The pinned switch answers nodes of another release. It goes on as it is.
+    #[error(
+        "the switch that runs speaks version {running} of the control protocol, and this program \
+         {own}: nodes of the other version would be left without a switch. It goes on as it is. \
+         Stop all nodes, run with --unload, then start the new release everywhere"
+    )]
+    ControlVersion {
+        /// The version of the switch that runs.
+        running: u8,
+        /// The version of this program.
+        own: u8,
+    },
     /// The kernel refused a program, map or pin: it is too old, or this process lacks privilege.
     #[error(transparent)]
     Kernel(#[from] KernelError),

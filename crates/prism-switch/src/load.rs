@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapHandle, OpenMapMut, OpenObject, PrintLevel};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
 
-use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
+use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
 
 use crate::attach;
 use crate::bpffs;
@@ -19,6 +19,11 @@ use crate::tables;
 
 /// Pin of the link through which any process reads the list of flows.
 pub(crate) const FLOW_LIST: &str = "flow_list";
+
+/// Pin of the map that has the version of the control protocol of the pinned programs.
+const CONTROL_VERSION: &str = "control_version";
+/// The version of the releases that pinned no such map.
+const UNPINNED_CONTROL_VERSION: u8 = 2;
 
 /// A loaded switch. Programs, maps and links stay when it is dropped.
 pub struct Switch {
@@ -40,7 +45,12 @@ impl Switch {
         let dir = bpffs::dir(&config.pin_dir)
             .ok_or_else(|| LoadError::Config(format!("bad pin_dir {:?}", config.pin_dir)))?;
         bpffs::prepare(&dir)?;
+        // Before anything changes: nodes of the other version would be left without a switch.
+        let is_pinned = check_control_version(&dir)?;
         let skel = load_programs(config, &dir)?;
+        if !is_pinned {
+            pin_control_version(&dir)?;
+        }
         let mut tables = config.clone();
         tables.services = tables::with_present_frontends(&skel.maps, &config.services)
             .map_err(kernel("read the frontends"))?;
@@ -167,6 +177,42 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     }
     pin_counters(&mut skel.maps.counters, dir)?;
     Ok(skel.load().map_err(kernel("load the programs"))?)
+}
+
+/// Compares the version of the control protocol that a pinned switch speaks. Returns whether the
+/// version is pinned.
+fn check_control_version(dir: &Path) -> Result<bool, LoadError> {
+    let known = pinned(&dir.join(CONTROL_VERSION))?;
+    let running = match &known {
+        Some(map) => map
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(kernel("read the version of the control protocol"))?
+            .and_then(|value| value.first().copied()),
+        None if dir.join("flows").exists() => Some(UNPINNED_CONTROL_VERSION),
+        None => None,
+    };
+    match running {
+        Some(running) if running != VERSION => Err(LoadError::ControlVersion {
+            running,
+            own: VERSION,
+        }),
+        _ => Ok(known.is_some()),
+    }
+}
+
+fn pin_control_version(dir: &Path) -> Result<(), LoadError> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let name = Some(CONTROL_VERSION);
+    let map = MapHandle::create(MapType::Array, name, 4, 4, 1, &options);
+    let mut map = map.map_err(kernel("make a map"))?;
+    let value = u32::from(VERSION).to_le_bytes();
+    map.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+        .and_then(|()| map.pin(dir.join(CONTROL_VERSION)))
+        .map_err(kernel("pin the version of the control protocol"))?;
+    Ok(())
 }
 
 /// Has `map` pinned when it is loaded, or taken over if it is pinned already.

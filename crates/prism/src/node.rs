@@ -18,6 +18,7 @@ mod run;
 mod server;
 mod spans;
 mod state;
+mod stops;
 mod successor;
 mod worker;
 
@@ -32,9 +33,11 @@ use prism_store::Store;
 
 pub(crate) use self::run::until_stopped;
 use self::run::{Ended, serve};
+use self::server::switch_address;
 pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
+pub(crate) use self::successor::refusal;
 use crate::check;
 use crate::observe::bind;
 
@@ -53,6 +56,8 @@ pub(crate) struct Args {
     take_over: bool,
 }
 
+/// The longest time in which the switch answers a successor.
+const SWITCH_ANSWERS_IN: Duration = Duration::from_secs(5);
 /// The longest time in which the lock of a store gets free whose process has just ended.
 const UNLOCKED_IN: Duration = Duration::from_secs(10);
 /// Time between two attempts to open such a store.
@@ -73,13 +78,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if !faults.is_empty() {
             bail!(faults.join("\n  "));
         }
+        // Without the switch's word no flow can pass to another process.
+        if let Some(switch) = switch_address(&config)? {
+            let node = check::node(&config, &args.node)?;
+            switch.check(node.address.into(), SWITCH_ANSWERS_IN)?;
+        }
         inheritance.prepared()?;
     }
+    let mut config = config;
     loop {
-        let config = config.clone();
         match serve_once(config, args, inheritance)? {
-            Ended::Closing(estate) => match estate.settle()? {
-                Some(again) => inheritance = again,
+            Ended::Closing(estate, stops) => match estate.settle(stops)? {
+                Some(again) => (config, inheritance) = again,
                 None => return Ok(()),
             },
             Ended::Stopped => return Ok(()),

@@ -1,6 +1,7 @@
 //! The control protocol: the answers of the programs.
 
 use crate::common::*;
+use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
     ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, OFFSETS, Ops, Owner, SIGNED_BYTES,
@@ -362,6 +363,38 @@ fn control_packets_without_a_udp_checksum_are_answered() {
                     packet::verify(&run.packet);
                 }
             }
+        },
+    );
+}
+
+#[test]
+fn a_program_of_another_control_protocol_does_not_replace_the_switch() {
+    in_lab(
+        "other-version",
+        |_| {},
+        |lab| {
+            lab.own(CLIENT, BACKEND, 5);
+            let pin = format!("/sys/fs/bpf/{}/control_version", lab.config.pin_dir);
+            let pinned = libbpf_rs::MapHandle::from_pinned_path(&pin).unwrap();
+            let set = |version: u8| {
+                let value = u32::from(version).to_le_bytes();
+                pinned.update(&[0; 4], &value, MapFlags::ANY).unwrap();
+            };
+            set(VERSION + 1);
+            let told = prism_switch::Switch::load(&lab.config).err().unwrap();
+            let told = told.to_string();
+            let names_both = told.contains(&format!("version {}", VERSION + 1))
+                && told.contains(&format!("this program {VERSION}"));
+            assert!(names_both && told.contains("--unload"), "{told}");
+            // The switch that runs answers as before.
+            assert_eq!(lab.own(CLIENT, BACKEND, 6).status, Status::Ok);
+            set(VERSION);
+            drop(prism_switch::Switch::load(&lab.config).unwrap());
+            // Releases without this pin speak version 2.
+            std::fs::remove_file(&pin).unwrap();
+            drop(prism_switch::Switch::load(&lab.config).unwrap());
+            assert!(std::path::Path::new(&pin).exists());
+            assert_eq!(lab.own(CLIENT, BACKEND, 7).status, Status::Ok);
         },
     );
 }

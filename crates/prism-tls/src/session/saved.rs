@@ -14,6 +14,8 @@
 //!
 //! docs/protocol.md, section 2.5, has the layout.
 
+use prism_proto::node;
+use prism_proto::succession;
 use prism_proto::tls::{Suite, Version};
 use prism_proto::wire::{DecodeError, Put, Reader};
 use zeroize::Zeroizing;
@@ -34,6 +36,12 @@ pub const MAX_SAVED_BYTES: usize = FIXED_BYTES + 2 * (8 + MAX_SECRET_BYTES);
 const FIXED_BYTES: usize = 16;
 const MAGIC: u32 = u32::from_be_bytes(*b"PTLS");
 const LAYOUT: u8 = 1;
+/// Two processes compare these versions before a session leaves one of them. A change of the layout
+/// needs new ones.
+const _: () = {
+    let (hand_off, take_over) = (node::HAND_OFF_VERSIONS, succession::VERSIONS);
+    assert!(matches!((hand_off, take_over), ([b"prism-handoff/3"], [1])) && LAYOUT == 1);
+};
 /// Most plaintext of a record that this side makes, which is the same for all sessions.
 const FRAGMENT_BYTES: u16 = MAX_PLAINTEXT_BYTES as u16;
 

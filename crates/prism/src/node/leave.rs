@@ -33,9 +33,10 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     let _ = tokio::time::timeout(limit, leaving).await;
     let open = &node.process.counters.connections_open;
     let mut moved = None::<Instant>;
-    let accepts = &farewells.accepts;
+    let (accepts, parking) = (&farewells.accepts, &node.process.parking);
+    let is_over = || accepts.is_closed() && open.read() == 0 && !parking.has_arrivals();
     // New clients are counted before their listener is closed.
-    while (!accepts.is_closed() || open.read() > 0) && begun.elapsed() < limit {
+    while !is_over() && begun.elapsed() < limit {
         if moved.is_none_or(|moved| moved.elapsed() >= MOVE_EVERY) {
             moved = Some(Instant::now());
             node.orders.move_all();

@@ -54,6 +54,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     add_orders(server, &mut metrics);
     if let Some(store) = &node.store {
         add_store(node, store, &mut metrics);
+        add_buckets(node, &mut metrics);
     }
     metrics
 }
@@ -230,6 +231,50 @@ fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
     let open_changes = store.open_changes().older_than(Duration::ZERO, None);
     let help = "Prepared changes whose outcome is not known.";
     gauge("store_open_changes", help, open_changes.len() as u64);
+}
+
+/// The buckets with a quota, as far as they are shown.
+fn add_buckets(node: &Node, metrics: &mut Vec<Metric>) {
+    let Some(buckets) = node.limited_buckets() else {
+        return;
+    };
+    let help = "Buckets with a quota. Metrics show the first 100 by name.";
+    let count = Value::Gauge(buckets.count as f64);
+    metrics.push(Metric::new("buckets_with_quota", help, count));
+    for bucket in &buckets.first {
+        let (quota, share) = (bucket.quota, bucket.share);
+        let bytes = quota.bytes.map(|limit| (share.bytes, limit));
+        let objects = quota.objects.map(|limit| (share.objects, limit));
+        for (numbers, used_name, used_help, quota_name, quota_help) in [
+            (
+                bytes,
+                "bucket_used_bytes",
+                "This backend's share of the bytes of a bucket with a quota; the sum over all \
+                 backends counts.",
+                "bucket_quota_bytes",
+                "The most bytes that a bucket may have.",
+            ),
+            (
+                objects,
+                "bucket_used_objects",
+                "This backend's share of the objects of a bucket with a quota; the sum over all \
+                 backends counts.",
+                "bucket_quota_objects",
+                "The most objects that a bucket may have.",
+            ),
+        ] {
+            let Some((used, limit)) = numbers else {
+                continue;
+            };
+            for (name, help, value) in [
+                (used_name, used_help, used),
+                (quota_name, quota_help, limit),
+            ] {
+                let metric = Metric::new(name, help, Value::Gauge(value as f64));
+                metrics.push(metric.with("bucket", bucket.name.as_str()));
+            }
+        }
+    }
 }
 
 /// The free bytes that writes may use; 0 if they cannot be read.

@@ -1,7 +1,6 @@
 //! The process around a node: its threads, its admin socket, its signals.
 
 use std::net::TcpListener;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,13 +11,13 @@ use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::certificates::{keep_acme, watch_terms};
 use super::files::{HangUps, follow_files};
 use super::server::Server;
 use super::state::figures;
+use super::stops::Stops;
 use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
 use super::worker::Reports;
 use super::{admin, leave, pages, worker};
@@ -37,7 +36,7 @@ pub(crate) enum Ended {
     /// By a signal, or because its successor has everything.
     Stopped,
     /// Its successor waits for its store, which is closed by now.
-    Closing(Box<Estate>),
+    Closing(Box<Estate>, Stops),
 }
 
 /// Serves until SIGTERM or SIGINT. `ready` is called once clients are accepted. No process can take
@@ -182,6 +181,7 @@ fn attend(
         let admin = admin::Admin::open(&path, inherited.admin.take(), to_successors)
             .with_context(|| format!("admin socket {}", path.display()))?;
         let mut hang_ups = HangUps::new(server)?;
+        let stops = inherited.stops.take();
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
         let accepting = async {
@@ -207,7 +207,9 @@ fn attend(
             anyhow::Ok(())
         };
         // The other tasks go on meanwhile.
-        let stopped = stop(server, &admin, pages, successors, farewells, &watchdog);
+        let stopped = stop(
+            server, &admin, stops, pages, successors, farewells, &watchdog,
+        );
         let mut ended = Ended::Stopped;
         tokio::select! {
             () = supervise("the log's end", async || keep_sealed(node).await) => {}
@@ -262,26 +264,29 @@ async fn begin(
     Ok(())
 }
 
-/// Waits for a signal or a successor, and ends the node.
+/// Waits for a signal or a successor, and ends the node. `stops` are those of a process that serves
+/// again because its successor has failed.
 async fn stop(
     server: &Arc<Server>,
     admin: &admin::Admin,
+    stops: Option<Stops>,
     pages: Option<TcpListener>,
     mut successors: mpsc::Receiver<Link>,
     mut farewells: Farewells,
     watchdog: &Watchdog,
 ) -> anyhow::Result<Ended> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut signalled = pin!(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+    let mut stops = match stops {
+        Some(stops) => {
+            // The connections that wait in this process are adopted before they can move.
+            let mut passing = server.node.orders.passing();
+            let _ = passing.wait_for(|passes| !passes).await;
+            stops
         }
-    });
+        None => Stops::follow()?,
+    };
     loop {
         let link = tokio::select! {
-            () = &mut signalled => break,
+            () = stops.asked() => break,
             // All workers have failed to start.
             _ = farewells.told.recv() => break,
             Some(link) = successors.recv() => link,
@@ -290,7 +295,7 @@ async fn stop(
             admin: admin.copy()?,
             pages: pages.as_ref().map(TcpListener::try_clone).transpose()?,
         };
-        match pass_on(server, link, sockets, &mut farewells, &mut signalled).await {
+        match pass_on(server, link, sockets, &mut farewells, &mut stops).await {
             PassedOn::GoesOn => {}
             PassedOn::Stops => break,
             PassedOn::Over => {
@@ -299,7 +304,7 @@ async fn stop(
             }
             PassedOn::Closing(estate) => {
                 admin.leave_file();
-                return Ok(Ended::Closing(estate));
+                return Ok(Ended::Closing(estate, stops));
             }
         }
     }

@@ -138,13 +138,6 @@ impl Server {
         let settings = self.settings()?;
         let (node, config) = (&self.node, &*self.node.config.now());
         let service = &config.service;
-        let switch = config.switch.as_ref().map(|switch| {
-            anyhow::Ok(SwitchAddress {
-                control: switch.control.into(),
-                key_id: switch.key_id,
-                key: ControlKey::new(*switch.load_key()?.bytes()),
-            })
-        });
         Ok(EndpointConfig {
             name: node.name.clone(),
             address: settings.address.into(),
@@ -153,7 +146,7 @@ impl Server {
             peer_port: config.peers.port,
             peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
             identity: self.identity.clone(),
-            switch: switch.transpose()?,
+            switch: switch_address(config)?,
             placement: node.cluster.placement_digest(config),
             method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
@@ -172,6 +165,18 @@ impl Server {
         let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
         Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
     }
+}
+
+/// The address of the switch, if there is one, and the key for it.
+pub(super) fn switch_address(config: &Config) -> anyhow::Result<Option<SwitchAddress>> {
+    let address = config.switch.as_ref().map(|switch| {
+        anyhow::Ok(SwitchAddress {
+            control: switch.control.into(),
+            key_id: switch.key_id,
+            key: ControlKey::new(*switch.load_key()?.bytes()),
+        })
+    });
+    address.transpose()
 }
 
 /// The identity of the node `name`. A configuration without an authority is for a single node.

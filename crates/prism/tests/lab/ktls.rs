@@ -11,6 +11,7 @@ use prism_config::{Config, HandOffMethod, KernelTls};
 use prism_sys::tcp::ktls::Offered;
 use rustls::ClientConfig;
 
+use crate::successor;
 use crate::support::client::{Client, Request};
 use crate::support::netem::{has_netem, impair_all};
 use crate::support::objects::Object;
@@ -252,6 +253,47 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     client.get(&cluster, &objects.large[2]);
     client.close_tls();
     drop(holders);
+    assert_eq!(cluster.sum("handoff", "exports_lost"), 0);
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+/// The socket passes with the kernel's keys. The new process follows the kernel's records, and makes
+/// those behind new keys itself.
+#[test]
+fn sessions_in_the_kernel_pass_to_a_successor() {
+    let Some(_turn) = turn() else { return };
+    let has_ktls = has_ktls();
+    let cluster = mixed(HandOffMethod::Freeze, |_| {});
+    let objects = Objects::put(&cluster);
+    let watch = Watch::events(&cluster, "ktls-successor");
+    let count = |name| cluster.counter("be0", "handoff", name);
+    let mut clients = Version::ALL.map(|version| {
+        let mut client = connect(&cluster, &config(&cluster, version, Aead::Aes128));
+        client.get(&cluster, &objects.large[0]);
+        client
+    });
+    assert_eq!(count("tls_kernel_begun") > 0, has_ktls);
+    for _ in 0..2 {
+        successor::take_over(&cluster, "be0");
+        for client in &mut clients {
+            client.get(&cluster, &objects.small[0]);
+            client.get(&cluster, &objects.large[0]);
+        }
+        let kernel = [count("tls_kernel_begun"), count("tls_kernel_bodies")];
+        assert_eq!(kernel, [0, if has_ktls { 2 } else { 0 }]);
+    }
+    for (mut client, version) in clients.into_iter().zip(Version::ALL) {
+        if version == Version::Tls13 {
+            get_with_new_keys_within(&cluster, &mut client, &objects.large[0]);
+            client.get(&cluster, &objects.large[0]);
+        }
+        // It moves to a host that makes all records itself, and back.
+        client.get(&cluster, &objects.large[1]);
+        client.get(&cluster, &objects.large[0]);
+        client.close_tls();
+    }
+    assert_eq!(count("tls_kernel_left") > 0, has_ktls);
     assert_eq!(cluster.sum("handoff", "exports_lost"), 0);
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);

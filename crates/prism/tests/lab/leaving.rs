@@ -21,7 +21,7 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::tls;
 use crate::support::{Cluster, eventually, say, turn};
 
-const PRISM: &str = env!("CARGO_BIN_EXE_prism");
+pub const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 const MIB: u64 = 1 << 20;
 /// The longest time until a node is in sync again.
 pub const IN_SYNC: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub fn up(frontends: usize, tls: bool) -> Cluster {
     up_by(Path::new(PRISM), frontends, tls)
 }
 
-fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
+pub fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
     Cluster::up_with(3, |spec: &mut LabSpec| {
         spec.programs = Programs::Prism(program.into());
         (spec.frontends, spec.etcd, spec.tls) = (frontends, true, tls);
@@ -317,22 +317,22 @@ fn rounds() -> usize {
 }
 
 /// The program of a lab, which each process runs from its next start.
-struct Installed(tempfile::TempDir);
+pub struct Installed(tempfile::TempDir);
 
 impl Installed {
     /// First it is the program `PRISM_PREVIOUS` of another release, if that is set.
-    fn new() -> Self {
+    pub fn new() -> Self {
         let installed = Self(tempfile::tempdir().unwrap());
         let previous = std::env::var_os("PRISM_PREVIOUS");
         installed.replace(previous.unwrap_or_else(|| PRISM.into()));
         installed
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.0.path().join("prism")
     }
 
-    fn replace(&self, program: impl AsRef<Path>) {
+    pub fn replace(&self, program: impl AsRef<Path>) {
         let next = self.path().with_extension("next");
         std::os::unix::fs::symlink(program, &next).unwrap();
         std::fs::rename(next, self.path()).unwrap();

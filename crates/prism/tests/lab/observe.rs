@@ -12,7 +12,7 @@ use prism_http::Method;
 use serde_json::Value;
 
 use crate::support::objects::Object;
-use crate::support::{Cluster, say, turn};
+use crate::support::{BUCKET, Cluster, say, turn};
 
 const NODE_PORT: u16 = 9464;
 const SWITCH_PORT: u16 = 9465;
@@ -264,6 +264,14 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
             client.get(&cluster, object);
         }
         drop(client);
+        // The only bucket has the quota of a store.
+        let limit = |words: &str| {
+            let told = cluster.lab.ask("fe0", &format!("quota {BUCKET} {words}"));
+            let told = told.unwrap();
+            assert_eq!(told["error"], Value::Null);
+            told["usage"]["objects"].as_f64()
+        };
+        let known_objects = limit(&format!("bytes={QUOTA_BYTES} objects=1000"));
         let prometheus = Prometheus::start(&cluster);
         let gets = "prism_s3_requests_total{operation=\"GetObject\",code=\"200\"}";
         eventually("each GET is counted once", || {
@@ -293,6 +301,10 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
         );
 
         assert_expressions_are_known(&prometheus);
+        let quota = prometheus.value("max by (bucket) (prism_bucket_quota_bytes)");
+        assert_eq!(quota, Some(QUOTA_BYTES as f64));
+        let objects = prometheus.value("sum by (bucket) (prism_bucket_used_objects)");
+        assert_eq!(objects, known_objects);
 
         // A table with little room.
         let connections = usize::try_from(MAX_FLOWS * 9 / 10).unwrap();
@@ -305,9 +317,15 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
         let large = Object::new(cluster.key_on("be0", "large"), QUOTA_BYTES / 100 * 95);
         cluster.put_all(std::slice::from_ref(&large));
         prometheus.wait_for("PrismStoreNearlyFull", true);
+        prometheus.wait_for("PrismBucketNearQuota", true);
         let deletion = cluster.request("DELETE", &format!("/{}", large.key));
         assert_eq!(cluster.connect().call(&deletion).status(), 204);
         prometheus.wait_for("PrismStoreNearlyFull", false);
+        prometheus.wait_for("PrismBucketNearQuota", false);
+        limit("bytes=none objects=none");
+        eventually("the bucket is not shown any more", || {
+            prometheus.value("prism_buckets_with_quota") == Some(0.0)
+        });
 
         // A certificate that is about to expire.
         let (file, key) = (&tls.certificates[0].file, &tls.certificates[0].key_file);

@@ -14,9 +14,11 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, eventually, output, say, turn};
 
 mod fake;
+mod releases;
+mod stopping;
 
 /// The longest time until the process that was replaced has ended.
-const ENDED_IN: Duration = Duration::from_secs(15);
+const ENDED_IN: Duration = Duration::from_secs(30);
 /// A socket that closes while its process ends is released by nobody. The switch ages its flow out
 /// as that of a node that has left, after 65 s.
 const AGED_IN: Duration = Duration::from_secs(100);
@@ -46,7 +48,7 @@ fn has_ended(pid: u64) -> bool {
 }
 
 /// Replaces the process of `host`, and waits until the former one has ended.
-fn take_over(cluster: &Cluster, host: &str) {
+pub fn take_over(cluster: &Cluster, host: &str) {
     let (begun, former) = (Instant::now(), pid(cluster, host));
     let mut ctl = prism(cluster, host);
     ctl.args(["ctl", "take-over", host, "--config"]);
@@ -203,7 +205,7 @@ fn a_successor_that_fails_leaves_the_node_as_it_was() {
                 let config = prism_config::Config::load(&socket).unwrap();
                 // It waits at the frontend, so that there is a connection to pass.
                 let _idle = cluster.connect();
-                fake::take_over_until(step, &config.admin_socket(host));
+                drop(fake::take_over_until(step, &config.admin_socket(host)));
                 eventually("it serves again", ENDED_IN, || {
                     cluster.lab.admin(host).is_ok()
                 });

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::link::{Link, receive_bytes};
 use crate::node::server::Server;
+use crate::node::stops::Stops;
 
 /// The longest wait for the predecessor's next message before it says go. A predecessor with a
 /// store first lets its answers end.
@@ -33,6 +34,8 @@ pub(crate) struct Inheritance {
     pub(in crate::node) admin: Option<UnixListener>,
     /// Connections that this very process has parked, because its successor has failed.
     pub(in crate::node) parked: Vec<Parked>,
+    /// The signals that this very process follows already, if its successor has failed.
+    pub(in crate::node) stops: Option<Stops>,
     /// The link to the predecessor.
     pub(in crate::node) link: Option<Link>,
 }
@@ -106,6 +109,18 @@ impl Inheritance {
     }
 }
 
+/// The reason for a refusal on the admin socket. A release before take-over calls it an unknown
+/// command.
+pub(crate) fn refusal(error: &str) -> &str {
+    match error.starts_with("unknown command") {
+        true => {
+            "the running process is of a release that cannot be taken over, and goes on; restart \
+             the node instead"
+        }
+        false => error,
+    }
+}
+
 fn connect(admin_socket: &Path) -> anyhow::Result<Link> {
     let mut stream = UnixStream::connect(admin_socket).context("does it run?")?;
     stream.set_read_timeout(Some(ANSWER_IN))?;
@@ -127,14 +142,18 @@ fn connect(admin_socket: &Path) -> anyhow::Result<Link> {
     let answer: Answer = serde_json::from_slice(answer)
         .with_context(|| String::from_utf8_lossy(answer).into_owned())?;
     if let Some(error) = answer.error {
-        bail!(error);
+        bail!(refusal(&error).to_owned());
     }
     let version = answer
         .take_over
         .filter(|version| VERSIONS.contains(version));
     match (version, passed) {
         (Some(version), Some(socket)) => Ok(Link::new(socket, version)),
-        _ => bail!("it answers without a version of the take-over that is known here"),
+        _ => bail!(
+            "the running process has chosen a version of the take-over that is not one of \
+             {VERSIONS:?}, which this one speaks; upgrade by way of a release between the two, or \
+             restart the node"
+        ),
     }
 }
 

@@ -1,4 +1,6 @@
 //! The predecessor's side of a take-over: what it passes and when it ends.
+//!
+//! Not here: how it goes on once its store is closed (`settle.rs`).
 
 use std::collections::HashMap;
 use std::io;
@@ -8,22 +10,23 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_config::Running;
 use prism_gateway::{CLOSED_IN, Farewells, PASSED_IN};
 use prism_handoff::{Parked, Process};
 use prism_proto::succession::{Action, Event, Message, Predecessor};
 use prism_service::Stage;
 use tokio::time::Instant;
 
-use super::Inheritance;
 use super::link::{Link, WatchedLink};
 use crate::node::server::Server;
+use crate::node::stops::Stops;
 
 /// The longest time in which a successor loads its configuration.
 const PREPARED_IN: Duration = Duration::from_secs(60);
 /// The longest time in which a successor opens the store and accepts connections.
-const READY_IN: Duration = Duration::from_secs(120);
+pub(super) const READY_IN: Duration = Duration::from_secs(120);
 /// The longest silence of a successor that owes an answer.
-const ANSWERED_IN: Duration = Duration::from_secs(10);
+pub(super) const ANSWERED_IN: Duration = Duration::from_secs(10);
 /// The longest time that a process without a store goes on beside its successor, for answers that
 /// are under way. Remaining connections are closed.
 const BESIDE_IN: Duration = Duration::from_secs(3600);
@@ -40,6 +43,10 @@ const PASS_EVERY: Duration = Duration::from_millis(100);
 const YOUNG: Duration = Duration::from_millis(250);
 /// The time in which peers ask a process for the last time after it has told them that it leaves.
 const LAST_ASKED_IN: Duration = Duration::from_millis(50);
+
+/// The longest wait for the ends of sockets that are closed already, so that their flows are
+/// released. A socket in TIME_WAIT stays for a minute; the switch ages its flow out.
+const RELEASED_IN: Duration = Duration::from_millis(200);
 
 /// The sockets of a process beside its workers' listeners.
 pub(in crate::node) struct Sockets {
@@ -61,22 +68,22 @@ pub(in crate::node) enum PassedOn {
 
 /// The sockets and connections that a process passes to its successor.
 pub(crate) struct Estate {
-    link: Link,
-    machine: Predecessor,
-    process: Arc<Process>,
-    sent: HashMap<u64, Parked>,
-    listeners: Vec<TcpListener>,
-    admin: UnixListener,
+    pub(super) link: Link,
+    pub(super) machine: Predecessor,
+    pub(super) process: Arc<Process>,
+    pub(super) config: Arc<Running>,
+    pub(super) sent: HashMap<u64, Parked>,
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) admin: UnixListener,
 }
 
-/// Passes a node's listeners and connections on. `interrupted` resolves when this process is to
-/// stop.
+/// Passes a node's listeners and connections on.
 pub(in crate::node) async fn pass_on(
     server: &Arc<Server>,
     link: Link,
     sockets: Sockets,
     farewells: &mut Farewells,
-    interrupted: &mut (impl Future<Output = ()> + Unpin),
+    stops: &mut Stops,
 ) -> PassedOn {
     let opened = Estate::open(server, link, sockets);
     let (mut estate, watched) = match opened.and_then(|estate| {
@@ -94,13 +101,21 @@ pub(in crate::node) async fn pass_on(
     loop {
         let event = tokio::select! {
             event = estate.event(&watched, limit) => event,
-            () = &mut *interrupted => {
+            () = stops.asked() => {
                 estate.link.hang_up();
                 return PassedOn::Stops;
             }
         };
         match estate.machine.handle(event) {
             Action::Close => {
+                let is_quiet = tokio::select! {
+                    () = young(server) => true,
+                    () = stops.asked() => false,
+                };
+                if !is_quiet {
+                    estate.link.hang_up();
+                    return PassedOn::Stops;
+                }
                 quiet(server, farewells).await;
                 return PassedOn::Closing(Box::new(estate));
             }
@@ -108,7 +123,7 @@ pub(in crate::node) async fn pass_on(
                 limit = READY_IN;
                 estate.start();
             }
-            Action::Pass => return beside(server, estate, &watched, farewells, interrupted).await,
+            Action::Pass => return beside(server, estate, &watched, farewells, stops).await,
             Action::GoOn(_) => {
                 tracing::error!(
                     "the successor has failed before it was ready; this process goes on"
@@ -127,12 +142,12 @@ async fn beside(
     mut estate: Estate,
     watched: &WatchedLink,
     farewells: &mut Farewells,
-    interrupted: &mut (impl Future<Output = ()> + Unpin),
+    stops: &mut Stops,
 ) -> PassedOn {
     let orders = &server.node.orders;
     let begun = Instant::now();
-    let (mut ordered, mut heard) = (begun, begun);
-    let (mut has_left, mut stops) = (false, false);
+    let (mut ordered, mut heard, mut gone) = (begun, begun, None);
+    let (mut has_left, mut is_asked) = (false, false);
     orders.pass_to_successor(true);
     let is_broken = loop {
         estate.send_some();
@@ -145,9 +160,9 @@ async fn beside(
         let mut event = tokio::select! {
             event = estate.event(watched, BESIDE_IN) => Some(event),
             () = tokio::time::sleep(LOOK_EVERY) => None,
-            () = &mut *interrupted, if !stops => {
+            () = stops.asked(), if !is_asked => {
                 estate.link.hang_up();
-                stops = true;
+                is_asked = true;
                 continue;
             }
         };
@@ -156,6 +171,10 @@ async fn beside(
         }
         let late = begun.elapsed() >= BESIDE_IN;
         if event.is_none() && (late || estate.is_all_gone()) {
+            let gone = *gone.get_or_insert_with(Instant::now);
+            if releases_flows(&estate.process, gone) {
+                continue;
+            }
             if !has_left {
                 has_left = true;
                 orders.enter(Stage::Leaving);
@@ -180,7 +199,7 @@ async fn beside(
         tracing::error!("the successor has ended before it had everything; this process goes on");
         orders.pass_to_successor(false);
         estate.serve_again();
-        return match has_left || stops {
+        return match has_left || is_asked {
             true => PassedOn::Stops,
             false => PassedOn::GoesOn,
         };
@@ -192,17 +211,21 @@ async fn beside(
     PassedOn::Over
 }
 
-/// Stops a node with a store: peers ask it no more, new connections wait in the kernel, and the
-/// present ones are parked after their present answer.
-async fn quiet(server: &Arc<Server>, farewells: &mut Farewells) {
-    let node = &server.node;
-    let (orders, open) = (&node.orders, &node.process.counters.connections_open);
-    let limit = node.config.now().limits.drain_timeout() / 2;
+/// Waits for a moment in which no answer is old.
+async fn young(server: &Arc<Server>) {
+    let limit = server.node.config.now().limits.drain_timeout() / 2;
     let begun = Instant::now();
     let longest = || server.gateway.connections.longest_answer();
     while begun.elapsed() < limit && longest().is_some_and(|time| time > YOUNG) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Stops a node with a store: peers ask it no more, new connections wait in the kernel, and the
+/// present ones are parked after their present answer.
+async fn quiet(server: &Arc<Server>, farewells: &mut Farewells) {
+    let node = &server.node;
+    let (orders, open) = (&node.orders, &node.process.counters.connections_open);
     let begun = Instant::now();
     orders.pass_to_successor(true);
     orders.enter(Stage::Leaving);
@@ -213,7 +236,18 @@ async fn quiet(server: &Arc<Server>, farewells: &mut Farewells) {
         orders.move_all();
         tokio::time::sleep(LOOK_EVERY).await;
     }
+    let gone = Instant::now();
+    while releases_flows(&node.process, gone) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
     orders.enter(Stage::Ending);
+}
+
+/// Whether flows are about to be released whose last connection went at `gone`.
+fn releases_flows(process: &Process, gone: Instant) -> bool {
+    let counters = &process.counters;
+    let waiting = counters.flows_closing.read() + counters.releases_waiting.read();
+    waiting > 0 && gone.elapsed() < RELEASED_IN
 }
 
 impl Estate {
@@ -226,6 +260,7 @@ impl Estate {
             link,
             machine: Predecessor::new(node.store.is_some()),
             process: node.process.clone(),
+            config: server.node.config.clone(),
             sent: HashMap::new(),
             listeners,
             admin: sockets.admin,
@@ -251,12 +286,12 @@ impl Estate {
         }
     }
 
-    fn start(&self) {
+    pub(super) fn start(&self) {
         self.tell(&Message::Go);
     }
 
     /// The next news, at most after `limit`: then the link is ended, and what has come is handled.
-    async fn event(&self, watched: &WatchedLink, mut limit: Duration) -> Event {
+    pub(super) async fn event(&self, watched: &WatchedLink, mut limit: Duration) -> Event {
         loop {
             let received = tokio::time::timeout(limit, watched.receive()).await;
             match received.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -275,7 +310,7 @@ impl Estate {
     }
 
     /// Sends parked connections, as many as may be unanswered.
-    fn send_some(&mut self) {
+    pub(super) fn send_some(&mut self) {
         while self.machine.unanswered() < MAX_UNANSWERED {
             let Some(parked) = self.process.parking.take() else {
                 return;
@@ -300,9 +335,10 @@ impl Estate {
         self.process.counters.connections_open.read() == 0
             && self.sent.is_empty()
             && self.process.parking.is_empty()
+            && !self.process.parking.has_arrivals()
     }
 
-    fn follow(&mut self, action: &Action) {
+    pub(super) fn follow(&mut self, action: &Action) {
         match action {
             Action::Forget(id) => drop(self.sent.remove(id)),
             Action::Keep(id) => {
@@ -318,7 +354,7 @@ impl Estate {
     }
 
     /// Parks connections again that the successor has not taken.
-    fn take_back(&mut self, ids: impl IntoIterator<Item = u64>) {
+    pub(super) fn take_back(&mut self, ids: impl IntoIterator<Item = u64>) {
         let unanswered = ids.into_iter().filter_map(|id| self.sent.remove(&id));
         let unanswered: Vec<_> = unanswered.collect();
         unanswered
@@ -333,59 +369,8 @@ impl Estate {
         }
     }
 
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.tell(&Message::End);
         tracing::info!("the successor has everything; this process ends");
-    }
-
-    /// Goes on where [`PassedOn::Closing`] has ended, now that the store is closed. Returns what
-    /// this process needs to serve again, if the successor has failed.
-    ///
-    /// # Errors
-    /// The kernel's, of a runtime.
-    pub(crate) fn settle(mut self) -> io::Result<Option<Inheritance>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let goes_on = runtime.block_on(async {
-            let watched = self.link.watched()?;
-            let mut action = self.machine.handle(Event::Closed);
-            loop {
-                match action {
-                    Action::Start => self.start(),
-                    Action::GoOn(unanswered) => {
-                        self.take_back(unanswered);
-                        return io::Result::Ok(true);
-                    }
-                    Action::End => return Ok(false),
-                    action => self.follow(&action),
-                }
-                self.send_some();
-                let is_all_gone = self.sent.is_empty() && self.process.parking.is_empty();
-                let limit = match self.machine.unanswered() {
-                    0 => READY_IN,
-                    _ => ANSWERED_IN,
-                };
-                action = match is_all_gone.then(|| self.machine.handle(Event::AllGone)) {
-                    Some(Action::End) => Action::End,
-                    _ => {
-                        let event = self.event(&watched, limit).await;
-                        self.machine.handle(event)
-                    }
-                };
-            }
-        })?;
-        if !goes_on {
-            self.end();
-            return Ok(None);
-        }
-        tracing::error!("the successor has failed; this process opens its store again");
-        let parking = &self.process.parking;
-        Ok(Some(Inheritance {
-            parked: std::iter::from_fn(|| parking.take()).collect(),
-            listeners: self.listeners,
-            admin: Some(self.admin),
-            link: None,
-        }))
     }
 }

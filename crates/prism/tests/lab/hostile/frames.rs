@@ -5,7 +5,10 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
-use prism_proto::node::{ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, MAX_FRAME_BYTES, Refusal};
+use prism_proto::node::{
+    ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Refusal, STATE_VERSION,
+};
+use prism_proto::verified;
 
 use super::{OBJECTS, SEED};
 use crate::support::bed::{Bed, NumberedClient, Way, path};
@@ -48,11 +51,17 @@ pub fn intercept(
     panic!("the frontend does not hand over");
 }
 
+/// The hand-off of a frame.
+fn hand_off_in(frame: &[u8]) -> Box<HandOff> {
+    match Frame::decode(&frame[FRAME_PREFIX_BYTES..]) {
+        Ok(Frame::HandOff(hand_off)) => hand_off,
+        other => panic!("no hand-off: {other:?}"),
+    }
+}
+
 /// The same connection, with a request that `be0` can answer.
 fn redirected(bed: &Bed, frame: &[u8]) -> Vec<u8> {
-    let Ok(Frame::HandOff(mut hand_off)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
-        panic!("no hand-off");
-    };
+    let mut hand_off = hand_off_in(frame);
     let head = format!(
         "GET {} HTTP/1.1\r\nHost: x\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n\r\n",
         path(bed.object_of("be0"))
@@ -131,6 +140,40 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     assert_eq!(resets.stop().unwrap().captured, 0, "resets");
 }
 
+/// A verification of another version counts as none.
+#[test]
+fn a_target_that_cannot_read_what_was_verified_verifies_the_request_itself() {
+    let Some(_turn) = turn() else { return };
+    let mut bed = Bed::up("hos-context", &Way::Direct);
+    bed.fill(OBJECTS);
+    bed.lab.stop("be2").unwrap();
+    let resets = bed.watch_resets();
+    let listener = bed.on("be2", || TcpListener::bind(bed.node_port("be2")).unwrap());
+    std::thread::sleep(Duration::from_millis(400));
+    let mut client = bed.client();
+    let (mut source, frame) = intercept(&bed, &mut client, &listener);
+    let mut hand_off = hand_off_in(&frame);
+    assert_eq!(hand_off.context[0], verified::VERSION);
+    hand_off.context[0] += 1;
+    hand_off.input = client.signed("GET", &path(bed.object_of("be0")), b"");
+    hand_off.tcp.received.clear();
+    let config = dialler(&bed.pki(), Some((&bed.pki(), "be2")), ALPN_HAND_OFF);
+    let address = bed.node_port("be0");
+    let mut target = bed
+        .on("be2", || Wire::dial(address, "be0", config))
+        .unwrap();
+    target.send(&Frame::HandOff(hand_off).encode()).unwrap();
+    let verdict = target.verdict().unwrap();
+    assert!(matches!(verdict, Frame::Accepted { .. }), "{verdict:?}");
+    source.send(&verdict.encode()).unwrap();
+    let answer = client.answer(&Method::Get);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    client.get(bed.object_of("be1"));
+    drop(client);
+    bed.assert_drained();
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
+}
+
 #[test]
 fn senseless_frames_of_a_node_are_refused_and_counted() {
     let Some(_turn) = turn() else { return };
@@ -175,8 +218,12 @@ fn senseless_frames_of_a_node_are_refused_and_counted() {
         );
         assert!(refused, "cut to {len}: {verdict:?}");
     }
-    // The same with bytes behind its end, and with noise behind its number.
-    let mut bodies = vec![[body, b"more"].concat()];
+    // The same of another version, with bytes behind its end, and with noise behind its number.
+    let mut other_version = body.to_vec();
+    // The type, the number and the magic precede it.
+    assert_eq!(other_version[13], STATE_VERSION);
+    other_version[13] += 1;
+    let mut bodies = vec![other_version, [body, b"more"].concat()];
     for _ in 0..100 {
         let len = random.usize(0..4_096);
         let noise = std::iter::repeat_with(|| random.u8(..)).take(len);

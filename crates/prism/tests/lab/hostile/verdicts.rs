@@ -97,6 +97,8 @@ fn a_connection_whose_target_has_the_state_and_does_not_take_it_comes_back() {
     let lost = bed.total("exports_lost");
     let mut client = bed.client();
     let all = [
+        // As to a state of another version.
+        Says::Refused(Refusal::Malformed),
         Says::Refused(Refusal::Busy),
         Says::Refused(Refusal::RestoreFailed),
         Says::Refused(Refusal::Stale),

@@ -28,22 +28,24 @@ impl Step {
     pub const ALL: [Self; 4] = [Self::Listeners, Self::Go, Self::Ready, Self::Nonsense];
 }
 
-/// Takes the node with this admin socket over as far as `step`.
-pub fn take_over_until(step: Step, admin: &Path) {
+/// Takes the node with this admin socket over as far as `step`. The link ends when the result is
+/// dropped. It also offers versions that no release speaks yet.
+pub fn take_over_until(step: Step, admin: &Path) -> OwnedFd {
     let mut stream = UnixStream::connect(admin).unwrap();
-    stream.write_all(b"take-over 1\n").unwrap();
-    let (_, link) = receive(&stream);
+    stream.write_all(b"take-over 251 250 1\n").unwrap();
+    let (answer, link) = receive(&stream);
+    assert_eq!(answer, b"{\"take_over\":1}\n");
     let link = link.unwrap();
     let tell = |message: Message| {
         send(&link, &message.encode(1), SendFlags::NOSIGNAL).unwrap();
     };
     while message(&link) != Message::Prepare {}
     if step == Step::Listeners {
-        return;
+        return link;
     }
     if step == Step::Nonsense {
         send(&link, b"nonsense", SendFlags::NOSIGNAL).unwrap();
-        return;
+        return link;
     }
     tell(Message::Prepared);
     assert_eq!(message(&link), Message::Go);
@@ -53,6 +55,7 @@ pub fn take_over_until(step: Step, admin: &Path) {
         let is_connection = matches!(received, Message::Connection { .. });
         assert!(is_connection, "{received:?}");
     }
+    link
 }
 
 fn message(link: &OwnedFd) -> Message {
