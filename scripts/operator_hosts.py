@@ -55,6 +55,7 @@ class Host(Root):
         super().__init__(cache, INCLUDED)
         self.name, self.address = name, address
         self.write("/etc/hostname", f"{name}\n")
+        self.write("/etc/hosts", f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
 
     def shell(self, command):
         return self.call("sh", "-c", f"cd /root && {command}")

@@ -232,7 +232,8 @@ def the_hosts_are_prepared_by_hand(trial):
     for host in trial.hosts.of_role("fe"):
         host.follow("install.md", "ip address add VIP/32 dev lo", VIP=SERVICE)
     for host in trial.hosts.all:
-        host.follow("install.md", "sysctl --system")
+        # `sysctl --system` would also write parameters that do not belong to a network.
+        host.shell("sysctl -p /etc/sysctl.d/60-prism.conf")
         host.follow("install.md", "nft -f /etc/prism/notrack.nft")
 
 
@@ -246,7 +247,8 @@ def checks_before_the_start_find_no_fault(trial):
 
 
 def the_units_start(trial):
-    for host in trial.hosts.all:
+    # A frontend waits until a backend has founded the cluster.
+    for host in [trial.hosts.switch, *trial.hosts.of_role("be"), *trial.hosts.of_role("fe")]:
         host.start_unit(host.unit(), "systemctl", "enable", "--now", host.unit())
     eventually("all backends are in sync", trial.is_in_sync)
 
