@@ -21,6 +21,15 @@ def contains(text, *wanted):
             raise Failed(f"no {part!r} in:\n{text}")
 
 
+def failing(call, *arguments, **named):
+    """What a call says that has to fail."""
+    try:
+        said = call(*arguments, **named)
+    except Failed as failed:
+        return str(failed)
+    raise Failed(f"{arguments} has not failed:\n{said}")
+
+
 def eventually(what, condition, limit_s=30):
     """Waits until the condition holds, and returns what it gave."""
     deadline = time.monotonic() + limit_s

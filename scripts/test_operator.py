@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import operator_upgrade
 from debian_root import Failed, run
@@ -28,6 +29,8 @@ from steps import contains, enter_as_root, equal, eventually, run_steps
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", "target"))
 # The most seconds that one request of the load may take.
 LONGEST_S = 5
+# How long the load goes on before and after what is tried.
+SETTLE_S = 1
 CONFIGURATION = f"""
 [cluster]
 name = "photos"
@@ -142,7 +145,9 @@ class Trial:
         program = self.hosts.clients.enter(sys.executable, "scripts/operator_load.py", json.dumps(given))
         with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as clients:
             try:
+                time.sleep(SETTLE_S)
                 yield
+                time.sleep(SETTLE_S)
                 said, _ = clients.communicate(timeout=60)
             finally:
                 clients.kill()
