@@ -15,7 +15,6 @@ import glob
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,14 +73,6 @@ CREDENTIALS = """
 access_key = "OPERATOR"
 secret_key = "{secret}"
 admin = true
-"""
-ETCD = f"""
-ETCD_LISTEN_CLIENT_URLS=https://{SWITCH}:2379
-ETCD_ADVERTISE_CLIENT_URLS=https://{SWITCH}:2379
-ETCD_CERT_FILE=/etc/etcd/etcd.crt
-ETCD_KEY_FILE=/etc/etcd/etcd.key
-ETCD_TRUSTED_CA_FILE=/etc/etcd/ca.crt
-ETCD_CLIENT_CERT_AUTH=true
 """
 
 
@@ -193,7 +184,9 @@ def etcd_runs_on_the_host_of_the_switch(trial):
     for name in ("ca.crt", "etcd.crt", "etcd.key"):
         trial.give(switch, name, f"/etc/etcd/{name}")
     switch.shell("chown etcd: /etc/etcd/*")
-    switch.write("/etc/default/etcd", ETCD)
+    with open("docs/operating.md", encoding="utf-8") as file:
+        settings = re.search(r"^(ETCD_.*?)```", file.read(), re.M | re.S)[1]
+    switch.write("/etc/default/etcd", settings.replace("10.0.0.5", SWITCH))
     switch.start_unit("etcd")
 
 
