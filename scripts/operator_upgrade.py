@@ -35,7 +35,8 @@ def an_upgrade_under_load_fails_no_request(trial):
             eventually("all backends are in sync", trial.is_in_sync)
     for host in hosts.nodes.values():
         metrics = host.follow("operating.md", "curl http://127.0.0.1:9464/metrics")
-        contains(metrics, f'version="{host.shell("prism --version").split()[1]}"')
+        version = host.shell("prism --version").strip().removeprefix("prism ")
+        contains(metrics, f'version="{version}"')
         if host in hosts.of_role("fe") and not host.counter("handoff", "exports_moved"):
             raise Failed(f"no connection has moved from {host.name}")
     trial.assert_healthy()
