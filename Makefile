@@ -27,7 +27,7 @@ help:
 	@echo 'make test-upgrade   a cluster is upgraded under load from the previous release, which is'
 	@echo '             built from the history of this repository; some 8 minutes'
 	@echo 'make test-operator  an operator installs the previous release on Debian 12 hosts in'
-	@echo '             namespaces, and upgrades it under load; some 8 minutes, later 3'
+	@echo '             namespaces, and upgrades it under load; some 2 minutes and the builds'
 	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove all build results'
