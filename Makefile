@@ -12,7 +12,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also in a shell that is older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build dist packages demo test test-kernels test-upgrade lint bench clean
+.PHONY: help setup build dist packages demo test test-kernels test-upgrade test-operator lint bench clean
 
 help:
 	@echo 'make setup   install the packages for building, the demo and the tests (Debian 12)'
@@ -26,6 +26,8 @@ help:
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
 	@echo 'make test-upgrade   a cluster is upgraded under load from the previous release, which is'
 	@echo '             built from the history of this repository; some 8 minutes'
+	@echo 'make test-operator  an operator installs the previous release on Debian 12 hosts in'
+	@echo '             namespaces, and upgrades it under load; some 2 minutes and the builds'
 	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove all build results'
@@ -67,6 +69,9 @@ test-kernels: $(call installed,kernels)
 test-upgrade: $(call installed,tests)
 	previous=$$(scripts/previous.sh) && PRISM_PREVIOUS=$$previous/prism \
 		python3 scripts/test.py every_process_restarts previous_release
+
+test-operator: $(call installed,tests) release-programs
+	previous=$$(scripts/previous.sh) && scripts/test_operator.py $$previous $(PROGRAMS)
 
 # Fuzz targets are checked with the workspace's profile, so that both share dependencies. Nothing
 # is linked, so libFuzzer need not exist.

@@ -12,7 +12,7 @@ import time
 
 SUITE = "bookworm"
 # systemd runs the units. The rest of a package's dependencies is the matter of apt.
-INCLUDED = "systemd"
+INCLUDED = ("systemd",)
 # The longest time of one command inside, with a slow mirror.
 LIMIT_S = 120
 # Makes the directory $1 the root of a new mount namespace, and systemd its first process. Of
@@ -67,14 +67,15 @@ def mirror():
     return "http://deb.debian.org/debian"
 
 
-def base(cache):
+def base(cache, included):
     """The path of a tarball of the system. It is made once, in a minute or two."""
-    key = hashlib.sha256(f"{SUITE} {INCLUDED} {mirror()}".encode()).hexdigest()[:12]
+    included = ",".join(included)
+    key = hashlib.sha256(f"{SUITE} {included} {mirror()}".encode()).hexdigest()[:12]
     tarball = os.path.join(cache, f"{SUITE}-{key}.tar")
     if not os.path.exists(tarball):
         os.makedirs(cache, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as root:
-            subprocess.run(["debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, root, mirror()],
+            subprocess.run(["debootstrap", "--variant=minbase", f"--include={included}", SUITE, root, mirror()],
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
             subprocess.run(["tar", "-C", root, "-cf", f"{tarball}.new", "."], check=True)
         os.rename(f"{tarball}.new", tarball)
@@ -93,8 +94,8 @@ def cgroups():
 class Root:
     """The system, in a directory that ends with it. Nothing of the host is changed."""
 
-    def __init__(self, cache):
-        tarball = base(cache)
+    def __init__(self, cache, included=INCLUDED):
+        tarball = base(cache, included)
         self.path = tempfile.mkdtemp(prefix="root-", dir=cache)
         self.boot, self.group, self.first = None, None, None
         try:
@@ -137,6 +138,12 @@ class Root:
     def inside(self, path):
         return os.path.join(self.path, path.lstrip("/"))
 
+    def write(self, path, text, mode=0o644):
+        path = self.inside(path)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
     def install(self, package, *others):
         """Installs a package, with its dependencies by apt, and other packages of Debian.
         Nothing runs inside besides."""
@@ -149,7 +156,7 @@ class Root:
 
     def start(self):
         """Starts systemd as the first process of new namespaces, with a network of its own."""
-        self.group = os.path.join(cgroups(), f"prism-packages-{os.getpid()}")
+        self.group = os.path.join(cgroups(), f"prism-{os.path.basename(self.path)}")
         os.mkdir(self.group)
         join = f"echo $$ >{self.group}/cgroup.procs && exec \"$@\""
         self.boot = subprocess.Popen(
@@ -185,3 +192,17 @@ class Root:
     def from_host(self, *command):
         """Runs a command of the host, in the system's network."""
         return run("nsenter", "--target", str(self.first), "--net", *command)
+
+    def state(self, unit):
+        """The number of restarts of a unit, and its state in two words."""
+        return self.call("systemctl", "show", "-p", "ActiveState,SubState,NRestarts", "--value", unit).split()
+
+    def start_unit(self, unit, *command):
+        """Starts a unit, and returns once it has told systemd that it is ready."""
+        try:
+            self.call(*(command or ("systemctl", "start", unit)))
+            if (state := self.state(unit)) != ["0", "active", "running"]:
+                raise Failed(f"{unit} is {state}")
+        except Failed as failed:
+            log = self.call("journalctl", "--no-pager", "-u", unit)
+            raise Failed(f"{failed}\n{log}") from failed

@@ -12,14 +12,13 @@ import glob
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
 
 from debian_root import Failed, Root, run
+from steps import contains, enter_as_root, equal, run_steps
 
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", "target"))
 UNITS = ("prism-node", "prism-switch", "prism-serve", "prism-host")
@@ -51,16 +50,6 @@ METRICS = "http://127.0.0.1:9464/metrics"
 ZSH = ("/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
 
 
-def equal(found, wanted):
-    if found != wanted:
-        raise Failed(f"found {found!r}\nwanted {wanted!r}")
-
-
-def contains(text, wanted):
-    if wanted not in text:
-        raise Failed(f"no {wanted!r} in:\n{text}")
-
-
 class Packages:
     """The packages, and the system into which the .deb is installed."""
 
@@ -73,25 +62,6 @@ class Packages:
     def only(self, pattern):
         [path] = glob.glob(os.path.join(self.directory, pattern))
         return path
-
-    def write(self, path, text, mode=0o644):
-        path = self.root.inside(path)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
-
-    def state(self, unit):
-        said = self.root.call("systemctl", "show", "-p", "ActiveState,SubState,NRestarts", "--value", unit)
-        return said.split()
-
-    def start(self, unit):
-        """Starts a unit, and returns once it has told systemd that it is ready."""
-        try:
-            self.root.call("systemctl", "start", unit)
-            equal(self.state(unit), ["0", "active", "running"])
-        except Failed as failed:
-            log = self.root.call("journalctl", "--no-pager", "-u", unit)
-            raise Failed(f"{failed}\n{log}") from failed
 
     def s3(self, address, credentials, *arguments):
         return self.root.from_host("curl", "-sS", "--fail-with-body", "--max-time", "10", "--aws-sigv4",
@@ -141,7 +111,7 @@ def the_deb_installs_with_its_dependencies_and_starts_nothing(packages):
     packages.root.start()
     contains(packages.root.call("prism", "--version"), "prism ")
     for unit in UNITS:
-        equal(packages.state(unit), ["0", "inactive", "dead"])
+        equal(packages.root.state(unit), ["0", "inactive", "dead"])
         if os.path.exists(packages.root.inside(f"/etc/systemd/system/multi-user.target.wants/{unit}.service")):
             raise Failed(f"{unit} is enabled")
 
@@ -167,7 +137,7 @@ def the_example_is_a_valid_configuration(packages):
 
 
 def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
-    packages.start("prism-serve")
+    packages.root.start_unit("prism-serve")
     credentials = serve_credentials(packages.root.inside("/var/lib/prism-serve/credentials.toml"))
     packages.store_and_read("127.0.0.1:9000", credentials)
     packages.root.call("systemctl", "reload", "prism-serve")
@@ -179,23 +149,23 @@ def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
     if credentials.partition(":")[2] in journal:
         raise Failed(f"the journal has the secret key:\n{journal}")
     packages.root.call("systemctl", "stop", "prism-serve")
-    equal(packages.state("prism-serve"), ["0", "inactive", "dead"])
+    equal(packages.root.state("prism-serve"), ["0", "inactive", "dead"])
 
 
 def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
     root = packages.root
     root.from_host("ip", "address", "add", "10.9.0.2/32", "dev", "lo")
-    packages.write("/etc/prism/prism.toml", CLUSTER)
+    packages.root.write("/etc/prism/prism.toml", CLUSTER)
     root.call("prism", "setup", "--config", "/etc/prism/prism.toml", "--node", "be0", "--apply")
     # As after a boot: the unit of the host does it again.
     root.from_host("ip", "address", "del", "10.9.0.1/32", "dev", "lo")
     root.call("nft", "flush", "ruleset")
-    packages.write("/etc/prism/switch.key", "00112233445566778899aabbccddeeff\n", 0o600)
-    packages.write("/etc/prism/credentials.toml", CREDENTIALS, 0o600)
-    packages.write("/etc/default/prism", "PRISM_NODE=be0\n")
+    packages.root.write("/etc/prism/switch.key", "00112233445566778899aabbccddeeff\n", 0o600)
+    packages.root.write("/etc/prism/credentials.toml", CREDENTIALS, 0o600)
+    packages.root.write("/etc/default/prism", "PRISM_NODE=be0\n")
     root.call("prism", "pki", "init", "--dir", "/etc/prism/pki", "--nodes", "be0")
-    packages.start("prism-switch")
-    packages.start("prism-node")
+    packages.root.start_unit("prism-switch")
+    packages.root.start_unit("prism-node")
     packages.store_and_read("10.9.0.1", "KEY:secret")
     contains(root.call("nft", "list", "ruleset"), "notrack")
     deadline = time.monotonic() + 10
@@ -210,7 +180,7 @@ def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
         raise Failed(log)
     root.call("systemctl", "stop", "prism-node", "prism-switch")
     for unit in ("prism-node", "prism-switch"):
-        equal(packages.state(unit), ["0", "inactive", "dead"])
+        equal(packages.root.state(unit), ["0", "inactive", "dead"])
     root.call("prism", "setup", "--remove")
     equal(root.call("nft", "list", "ruleset"), "")
 
@@ -219,8 +189,8 @@ def systemd_networkd_keeps_what_setup_has_added_to_a_link(packages):
     root = packages.root
     root.from_host("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
     root.from_host("ip", "link", "set", "eth1", "up")
-    packages.write("/etc/systemd/network/10-eth0.network", NETWORK)
-    packages.write("/etc/prism/prism.toml", OTHER_CLUSTER)
+    packages.root.write("/etc/systemd/network/10-eth0.network", NETWORK)
+    packages.root.write("/etc/prism/prism.toml", OTHER_CLUSTER)
     root.call("systemctl", "start", "systemd-networkd")
 
     def shows(text, *command):
@@ -281,7 +251,7 @@ def a_purge_stops_the_units_and_leaves_objects_and_keys(packages):
     root.call("systemctl", "enable", "--now", "prism-serve")
     root.call("dpkg", "--purge", "prism")
     for unit in UNITS:
-        equal(packages.state(unit)[1], "inactive")
+        equal(packages.root.state(unit)[1], "inactive")
     for path in ("/usr/bin/prism", "/etc/prism/prism.toml", "/etc/default/prism",
                  "/etc/systemd/system/multi-user.target.wants/prism-serve.service"):
         if os.path.lexists(root.inside(path)):
@@ -290,6 +260,35 @@ def a_purge_stops_the_units_and_leaves_objects_and_keys(packages):
                  "/var/lib/private/prism-serve/credentials.toml", "/var/lib/private/prism-serve/store"):
         if not os.path.exists(root.inside(path)):
             raise Failed(f"{path} is gone")
+
+
+def serves_what_was_stored(packages):
+    """The program of another package runs, by its unit, with the store of the first one."""
+    packages.root.call("systemctl", "daemon-reload")
+    contains(packages.root.call("prism", "--version"), "prism ")
+    packages.root.start_unit("prism-serve")
+    credentials = serve_credentials(packages.root.inside("/var/lib/prism-serve/credentials.toml"))
+    packages.assert_stored("127.0.0.1:9000", credentials)
+    packages.root.call("systemctl", "stop", "prism-serve")
+
+
+def the_rpm_installs_serves_and_leaves(packages):
+    """In the same system, which has the libraries, but no database of rpm that says so."""
+    rpm = ["rpm", "--root", packages.root.path, "--nodeps"]
+    run(*rpm, "--install", packages.rpm)
+    run(*rpm, "--verify", "prism")
+    serves_what_was_stored(packages)
+    run(*rpm, "--erase", "prism")
+    if os.path.lexists(packages.root.inside("/usr/bin/prism")):
+        raise Failed("the program is left")
+
+
+def the_tarball_unpacks_and_serves(packages):
+    shutil.copy(packages.tar, packages.root.inside("/root"))
+    with open("docs/install.md", encoding="utf-8") as file:
+        command = re.search(r"`(tar -C / [^`]*) FILE`", file.read())[1]
+    packages.root.call(*command.split(), f"/root/{os.path.basename(packages.tar)}")
+    serves_what_was_stored(packages)
 
 
 # In this order. Each needs the one before it.
@@ -304,37 +303,17 @@ TESTS = [
     systemd_networkd_keeps_what_setup_has_added_to_a_link,
     the_program_serves_from_the_root_of_the_image,
     a_purge_stops_the_units_and_leaves_objects_and_keys,
+    the_rpm_installs_serves_and_leaves,
+    the_tarball_unpacks_and_serves,
 ]
 
 
 def main():
     programs = os.path.abspath(sys.argv[1])
-    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    if os.geteuid() != 0:
-        if "CI" in os.environ:
-            sys.exit("CI must run these tests as root")
-        print("SKIPPED: needs root")
-        print("test result: ok. 0 passed; 0 failed; 0 ignored")
-        return
-    # The system in the directory ends also with a test that is told to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    passed, failed = 0, []
+    enter_as_root()
     packages = Packages(programs)
     with Root(os.path.join(TARGET, "debootstrap")) as packages.root:
-        for test in TESTS:
-            start = time.monotonic()
-            try:
-                test(packages)
-            except (Failed, OSError, KeyError, TypeError, ValueError, subprocess.SubprocessError):
-                traceback.print_exc(file=sys.stdout)
-                failed.append(test.__name__)
-                break
-            passed += 1
-            print(f"test {test.__name__} ... ok ({time.monotonic() - start:.1f} s)", flush=True)
-    if failed:
-        print("\nfailures:\n" + "".join(f"    {name}\n" for name in failed))
-    print(f"test result: {'FAILED' if failed else 'ok'}. {passed} passed; {len(failed)} failed; 0 ignored")
-    sys.exit(1 if failed else 0)
+        run_steps(TESTS, packages)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, bail};
 use prism_cluster::replica::Bucket;
 use prism_replicas::Quota;
 use prism_s3::BucketName;
@@ -113,12 +112,7 @@ pub(super) fn ask_node(common: &Common, bucket: &BucketName) -> anyhow::Result<R
 
 fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(Report, Value)> {
     let question = format!("quota {}{change}", bucket.as_str());
-    let (document, _): (Value, Value) = ask(socket, &question)?;
-    if let Some(error) = document.get("error").and_then(Value::as_str) {
-        bail!("{error}");
-    }
-    let report = Report::deserialize(&document).context("the node is of another version")?;
-    Ok((report, document))
+    ask(socket, &question)
 }
 
 /// The quota in an agreed record.
