@@ -37,7 +37,6 @@ use self::server::switch_address;
 pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
-pub(crate) use self::successor::refusal;
 use crate::check;
 use crate::observe::bind;
 

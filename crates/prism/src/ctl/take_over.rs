@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::reach::{Common, ask, print_json};
 use crate::check;
-use crate::node::refusal;
 
 /// The longest wait. A node with a store lets its answers end first.
 const TAKEN_OVER_IN: Duration = Duration::from_secs(600);
@@ -32,8 +31,7 @@ pub(super) struct TakeOverArgs {
 /// A node's answer.
 #[derive(Deserialize)]
 struct Started {
-    pid: Option<u32>,
-    error: Option<String>,
+    pid: u32,
 }
 
 /// The process that answers for a node.
@@ -50,11 +48,7 @@ pub(super) fn run(
     let config = common.load()?;
     let name = &check::node(&config, &args.name)?.name;
     let socket = config.admin_socket(name);
-    let (started, _) = ask::<Started>(&socket, "start-successor")?;
-    let pid = match (started.pid, started.error) {
-        (Some(pid), _) => pid,
-        (None, error) => bail!("{name}: {}", refusal(&error.unwrap_or_default())),
-    };
+    let (Started { pid }, _) = ask(&socket, "start-successor")?;
     if !common.json {
         writeln!(out, "{name}: process {pid} takes over")?;
         out.flush()?;

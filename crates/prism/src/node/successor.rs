@@ -10,8 +10,8 @@ mod predecessor;
 mod settle;
 mod start;
 
+pub(crate) use inherit::Inheritance;
 pub(super) use inherit::take_connections;
-pub(crate) use inherit::{Inheritance, refusal};
 pub(super) use link::{Link, offer, send_on_stream};
 pub(super) use predecessor::{Estate, PassedOn, Sockets, pass_on};
 pub(super) use start::start_successor;

@@ -111,7 +111,7 @@ impl Inheritance {
 
 /// The reason for a refusal on the admin socket. A release before take-over calls it an unknown
 /// command.
-pub(crate) fn refusal(error: &str) -> &str {
+fn refusal(error: &str) -> &str {
     match error.starts_with("unknown command") {
         true => {
             "the running process is of a release that cannot be taken over, and goes on; restart \
