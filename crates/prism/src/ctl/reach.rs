@@ -207,7 +207,8 @@ mod tests {
         let reason = refused(&json!({"error": "cannot start a successor: No such file"}));
         assert_eq!(reason, "cannot start a successor: No such file");
         // As 0.2.0 answers.
-        let older = refused(&json!({"error": "unknown command \"start-successor\"; try: counters"}));
+        let older =
+            refused(&json!({"error": "unknown command \"start-successor\"; try: counters"}));
         assert_eq!(older, "its process is older than this program; restart it");
         assert!(refused(&json!({"process": 1})).contains("missing field `pid`"));
     }
