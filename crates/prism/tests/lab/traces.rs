@@ -375,13 +375,15 @@ fn no_request_waits_for_a_collector_that_is_gone_or_silent() {
 
     let collector = Collector::start(&cluster);
     ask();
+    // Spans of earlier requests may still come.
+    let is_root = |span: &Span| span.node == "fe0" && span.name == "HeadObject";
     eventually("a collector that has come gets spans", PATIENCE, || {
-        collector.counted("sent") > 0 && !collector.spans().is_empty()
+        collector.counted("sent") > 0 && collector.spans().iter().any(is_root)
     });
     // Without a `traceparent`, the frontend's span has none above it.
     let spans = collector.spans();
-    let root = spans.iter().find(|span| span.node == "fe0").unwrap();
-    assert_eq!((&*root.parent_id, &*root.name), ("", "HeadObject"));
+    let root = spans.iter().find(|span| is_root(span)).unwrap();
+    assert_eq!(&*root.parent_id, "");
 
     collector.signal(Signal::STOP);
     let begun = Instant::now();
