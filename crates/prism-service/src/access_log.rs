@@ -285,6 +285,9 @@ impl<'s> LineWriter<'s> {
 
     /// Writes the lines that were made.
     fn write(&mut self) {
+        if self.lines == 0 {
+            return;
+        }
         let written = self.output.write_all(self.maker.lines());
         if let Err(error) = &written {
             self.dropped.add(self.lines);
