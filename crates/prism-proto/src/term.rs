@@ -44,6 +44,27 @@ enum Phase {
     Settled,
 }
 
+/// One of the two switches. Each makes terms of its own, so that no two tables have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Makes odd terms. A single switch is the first one.
+    First,
+    /// Makes even terms.
+    Second,
+}
+
+impl Place {
+    fn term_after(self, term: Term) -> Term {
+        let next = term.next();
+        let is_odd = !next.0.is_multiple_of(2);
+        if is_odd == (self == Self::First) {
+            next
+        } else {
+            next.next()
+        }
+    }
+}
+
 /// A node whose flows are awaited.
 #[derive(Debug, Default)]
 struct Node {
@@ -65,6 +86,8 @@ impl Node {
 /// The term of one switch.
 #[derive(Debug)]
 pub struct SwitchTerm {
+    /// Its place in the pair.
+    place: Place,
     /// The present term, or of a standby the last one.
     term: Term,
     /// The greatest term that was heard of.
@@ -76,8 +99,9 @@ pub struct SwitchTerm {
 impl SwitchTerm {
     /// A standby, or a switch that starts. `stored` is the last term that this host has stored.
     #[must_use]
-    pub fn standby(stored: Term) -> Self {
+    pub fn standby(place: Place, stored: Term) -> Self {
         Self {
+            place,
             term: stored,
             greatest: stored,
             phase: Phase::Standby,
@@ -88,7 +112,7 @@ impl SwitchTerm {
     /// Becomes the arbiter, with a table that may lack flows. `nodes` are all that may own some.
     /// The caller stores the returned term before it uses it.
     pub fn begin(&mut self, nodes: impl IntoIterator<Item = IpAddr>, now_ns: u64) -> Term {
-        self.term = self.greatest.max(self.term).next();
+        self.term = self.place.term_after(self.greatest.max(self.term));
         self.greatest = self.term;
         self.phase = Phase::Young { since_ns: now_ns };
         let mut former = std::mem::take(&mut self.nodes);

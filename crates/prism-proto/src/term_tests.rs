@@ -7,7 +7,7 @@ fn node(n: usize) -> IpAddr {
 }
 
 fn young() -> SwitchTerm {
-    let mut switch = SwitchTerm::standby(Term(4));
+    let mut switch = SwitchTerm::standby(Place::First, Term(4));
     assert_eq!(switch.begin([node(0), node(1)], 0), Term(5));
     switch
 }
@@ -90,7 +90,7 @@ fn a_new_term_is_above_all_that_were_heard_of() {
     let mut switch = young();
     assert!(!switch.observe(Term(5)));
     assert!(switch.observe(Term(9)));
-    assert_eq!(switch.begin([], 1), Term(10));
+    assert_eq!(switch.begin([], 1), Term(11));
     switch.step_down();
     assert!(!switch.observe(Term(20)), "a standby takes note");
     assert_eq!(switch.begin([], 2), Term(21));
