@@ -106,7 +106,7 @@ impl World {
         };
         let (stamp, mut request) = (stamped.term, stamped.message);
         let is_strike = request.ops != Ops::QUERY && self.chance(self.scenario.strikes);
-        let moment = self.rng.u8(0..if is_strike { 3 } else { 1 });
+        let moment = if is_strike { self.rng.u8(0..3) } else { 0 };
         if is_strike && moment == 0 {
             return self.strike();
         }
