@@ -202,12 +202,14 @@ impl World {
             self.switch.table.close(&flow);
         }
         let host = match (packet.segment.syn, self.switch.table.entry(&flow)) {
+            // A SYN may be forged, and its flow's owner may announce it yet: no tombstone is raised.
+            (true, None) if is_young => {
+                let host = self.open_at_frontend(&flow);
+                self.note_opened(&flow, host);
+                host
+            }
             (true, _) => match self.switch.table.syn(&flow, now) {
-                SynFate::Frontend => {
-                    let host = self.open_at_frontend(&flow);
-                    self.note_opened(&flow, host);
-                    host
-                }
+                SynFate::Frontend => self.open_at_frontend(&flow),
                 SynFate::Owner(owner) => {
                     let host = self.host_at(owner);
                     self.switch.lists.note(&flow, host);
