@@ -29,8 +29,8 @@ pub(super) struct Facts {
     pub(super) ended_ms: u64,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
-    pub(super) first_byte_us: Option<u32>,
-    pub(super) total_us: u32,
+    pub(super) first_byte_us: Option<u64>,
+    pub(super) total_us: u64,
     pub(super) operation: &'static str,
     pub(super) error: Option<&'static str>,
     pub(super) path: &'static str,
@@ -124,7 +124,6 @@ impl Batch {
     }
 }
 
-/// Microseconds, up to 71 minutes.
-fn as_us(duration: Duration) -> u32 {
-    u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
+fn as_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
