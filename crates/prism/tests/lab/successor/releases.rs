@@ -22,7 +22,7 @@ fn changed(cluster: &Cluster, name: &str, change: impl FnOnce(&mut Config)) -> P
     path
 }
 
-/// What a successor of `host` says that fails.
+/// The error of a successor of `host`, which has to fail.
 fn failure(cluster: &Cluster, host: &str, config: &Path) -> String {
     let ended = start(cluster, host, config).wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -33,7 +33,7 @@ fn failure(cluster: &Cluster, host: &str, config: &Path) -> String {
 /// The remedy that `prism ctl` names for a process that knows no take-over.
 const OLDER: &str = "older than this program; restart it";
 
-/// What `prism ctl take-over` says that fails.
+/// The error of `prism ctl take-over`, which has to fail.
 fn refusal(cluster: &Cluster, host: &str, config: &Path) -> String {
     let mut ctl = prism(cluster, host);
     ctl.args(["ctl", "take-over", host, "--config"]).arg(config);
