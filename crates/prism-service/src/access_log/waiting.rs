@@ -43,7 +43,7 @@ pub(super) struct Facts {
     lengths: [u32; TEXTS],
 }
 
-/// The texts of a request. Those that do not apply are `None`.
+/// The texts of a request; `None` for one that does not apply.
 #[derive(Debug)]
 pub(super) struct Texts<'t> {
     pub(super) access_key: Option<&'t str>,
