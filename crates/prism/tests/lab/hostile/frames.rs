@@ -71,6 +71,13 @@ fn redirected(bed: &Bed, frame: &[u8]) -> Vec<u8> {
     Frame::HandOff(hand_off).encode()
 }
 
+/// A channel for hand-offs from `be2` to a node.
+fn dial(bed: &Bed, host: &str) -> Wire {
+    let config = dialler(&bed.pki(), Some((&bed.pki(), "be2")), ALPN_HAND_OFF);
+    let address = bed.node_port(host);
+    bed.on("be2", || Wire::dial(address, host, config)).unwrap()
+}
+
 #[test]
 fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let Some(_turn) = turn() else { return };
@@ -87,12 +94,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let Ok(Frame::HandOff(sent)) = Frame::decode(&frame[FRAME_PREFIX_BYTES..]) else {
         panic!("no hand-off");
     };
-    let dial = |host: &str| {
-        let config = dialler(&bed.pki(), Some((&bed.pki(), "be2")), ALPN_HAND_OFF);
-        let address = bed.node_port(host);
-        bed.on("be2", || Wire::dial(address, host, config)).unwrap()
-    };
-    let mut target = dial("be0");
+    let mut target = dial(&bed, "be0");
     target.send(&frame).unwrap();
     let verdict = target.verdict().unwrap();
     let is_accepted = matches!(verdict, Frame::Accepted { id, .. } if id == sent.id);
@@ -108,7 +110,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
         id: sent.id,
         reason: Refusal::Stale,
     };
-    let mut other = dial("be1");
+    let mut other = dial(&bed, "be1");
     for round in 0..20 {
         for (host, wire) in [("be0", &mut target), ("be1", &mut other)] {
             // A node that does not own the connection may pass the frame on to the owner.
@@ -157,11 +159,7 @@ fn a_target_that_cannot_read_what_was_verified_verifies_the_request_itself() {
     hand_off.context[0] += 1;
     hand_off.input = client.signed("GET", &path(bed.object_of("be0")), b"");
     hand_off.tcp.received.clear();
-    let config = dialler(&bed.pki(), Some((&bed.pki(), "be2")), ALPN_HAND_OFF);
-    let address = bed.node_port("be0");
-    let mut target = bed
-        .on("be2", || Wire::dial(address, "be0", config))
-        .unwrap();
+    let mut target = dial(&bed, "be0");
     target.send(&Frame::HandOff(hand_off).encode()).unwrap();
     let verdict = target.verdict().unwrap();
     assert!(matches!(verdict, Frame::Accepted { .. }), "{verdict:?}");
