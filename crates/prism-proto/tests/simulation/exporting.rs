@@ -50,6 +50,7 @@ impl World {
             Waiter::Release(id) => self.released(host, id, outcome),
             Waiter::Settle(id, epoch) => self.settled(host, id, epoch, outcome),
             Waiter::Claim(id, epoch) => self.claimed(host, id, epoch, outcome),
+            Waiter::Announce(term, owned) => self.announced(host, term, &owned, outcome),
         }
     }
 
@@ -66,6 +67,8 @@ impl World {
             Work::Ask(id) => self.ask(host, id),
             Work::Leave => self.go_on_leaving(host),
             Work::Claim(id) => self.claim(host, id),
+            Work::Lease => self.dial_lease(host),
+            Work::Done => self.say_done(host),
         }
     }
 

@@ -42,6 +42,7 @@ impl World {
         self.log(|| format!("host {host} crashes"));
         let lost = self.hosts[host].irreplaceable();
         self.excused.extend(lost);
+        self.lease_breaks(host);
         self.begin_again(host);
     }
 }

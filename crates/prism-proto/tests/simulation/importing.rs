@@ -175,10 +175,16 @@ impl World {
         let (Role::Importing(import), Some(socket)) = (&mut c.role, &c.socket) else {
             return;
         };
+        if import.is_deaf {
+            return;
+        }
         import.is_deaf = true;
         let hears_before = self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
         if hears_before && socket.next_expected() != import.hand_off.tcp.receive_seq {
             import.machine.must_insist();
+            if self.scenario.mutation != Mutation::InsistsSilently {
+                self.hold_unconfirmed(host, id);
+            }
         }
     }
 
@@ -260,7 +266,7 @@ impl World {
         };
         c.role = Role::Serving;
         c.live = refusal.is_none();
-        if took > IMPORT_BOUND_NS {
+        if took > IMPORT_BOUND_NS + self.scenario.young_ns() {
             return self.fail(format!("I5: taking a connection took {took} ns"));
         }
         self.log(|| format!("host {host} ends import of {hand_off_id}: {frame:?}"));

@@ -39,6 +39,16 @@ impl World {
             return;
         };
         if connection.of != packet.of {
+            // A connection that is being opened resets a wrong acknowledgement.
+            let is_wrong = self.scenario.losses > 0 && connection.syn_ack.syn;
+            if is_wrong && !packet.segment.rst {
+                let segment = Segment {
+                    seq: packet.segment.ack,
+                    rst: true,
+                    ..Segment::default()
+                };
+                self.host_sends(host, packet.of, vec![segment]);
+            }
             return;
         }
         if !connection.live {
@@ -254,6 +264,14 @@ impl World {
             self.hosts[host].connections.remove(&id);
             return;
         }
+        let (flow, epoch) = (c.flow, c.held.unwrap_or(0).max(c.epoch));
+        let held = self.hosts[host].registry.get(&flow).map(|owned| owned.term);
+        self.unregister(host, id);
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        c.epoch = epoch;
+        c.released_in = c.released_in.or(held);
         let command = Command {
             ops: Ops::RELEASE,
             epoch: c.epoch + 1,
@@ -266,6 +284,9 @@ impl World {
     pub(crate) fn released(&mut self, host: usize, id: u64, outcome: CommandOutcome) {
         match outcome {
             CommandOutcome::Unanswered => self.close(host, id),
+            CommandOutcome::Answered(answer) if self.is_left(host, id, &answer) => {
+                self.close(host, id);
+            }
             CommandOutcome::Answered(_) => {
                 self.hosts[host].connections.remove(&id);
             }

@@ -1,0 +1,256 @@
+//! The hosts' side of terms: the registry of owned flows, announcements, the lease's connection.
+
+use prism_proto::announce::{Announced, DEADLINE_NS};
+use prism_proto::control::{Answer, Ops, Owner, Request, RunId, Stamped, Status, Term};
+use prism_proto::lease::{Done, TermNotice};
+use prism_proto::registry::OwnedFlow;
+use prism_proto::steering::CommandOutcome;
+
+use crate::host::{KEY_ID, Role, Waiter, Work, control_key, owner_record};
+use crate::scenario::{MS, Mutation};
+use crate::terms::TermEvent;
+use crate::world::{Event, HOP_NS, World};
+
+/// The interval at which a host dials its lease again.
+const REDIAL_NS: u64 = 50 * MS;
+
+impl World {
+    /// An answer as the host hears it: a broken one takes that of a former term for a present one.
+    pub(crate) fn as_heard(&self, host: usize, bytes: &[u8]) -> Vec<u8> {
+        let is_broken = self.scenario.mutation == Mutation::OldAnswersCount;
+        match Stamped::<Answer>::decode(bytes, KEY_ID, &control_key()) {
+            Ok(answer) if is_broken => {
+                let term = answer.term.max(self.hosts[host].steering.term());
+                answer.message.in_term(term).encode(&control_key()).to_vec()
+            }
+            _ => bytes.to_vec(),
+        }
+    }
+
+    /// Begins to announce if the host has heard of a new term.
+    pub(crate) fn on_term(&mut self, host: usize) {
+        let h = &self.hosts[host];
+        let term = h.steering.term();
+        if term <= h.announcer.term() {
+            return;
+        }
+        let waits = h.connections.iter().filter(|(_, c)| match &c.role {
+            Role::Importing(import) => import.owning,
+            _ => false,
+        });
+        let waiting: Vec<u64> = waits.map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.silence(host, id);
+        }
+        self.log(|| format!("host {host} hears of {term:?}"));
+        self.hosts[host].announcer.begin(term);
+        self.announce(host);
+    }
+
+    fn announce(&mut self, host: usize) {
+        let now = self.now + self.hosts[host].clock_offset_ns;
+        let h = &mut self.hosts[host];
+        let mut has_sent = false;
+        while let Some(owned) = h.announcer.poll(&h.registry) {
+            let (command, until) = (owned.announcement(), now + DEADLINE_NS);
+            let id = h.steering.start_in(owned.term, command, now, until);
+            let waiter = Waiter::Announce(h.announcer.term(), owned);
+            h.waiters.insert(id, waiter);
+            has_sent = true;
+        }
+        if h.announcer.poll_done().is_some() {
+            self.say_done(host);
+        }
+        if has_sent {
+            self.run_steering(host);
+        }
+    }
+
+    pub(crate) fn announced(
+        &mut self,
+        host: usize,
+        term: Term,
+        owned: &OwnedFlow,
+        outcome: CommandOutcome,
+    ) {
+        let h = &mut self.hosts[host];
+        let announced = h.announcer.handle(term, owned, outcome, &mut h.registry);
+        match announced {
+            Announced::Known => {
+                h.steering.restamp(&owned.flow, term);
+                let of_flow = h.connections.values_mut().filter(|c| c.flow == owned.flow);
+                for c in of_flow {
+                    c.released_in = c.released_in.map(|known| known.max(term));
+                }
+            }
+            Announced::Lost => {
+                let mut all = h.connections.iter();
+                let found = all.find(|(_, c)| {
+                    c.held == Some(owned.epoch)
+                        && c.flow == owned.flow
+                        && matches!(c.role, Role::Serving)
+                });
+                if let Some((id, _)) = found {
+                    let id = *id;
+                    self.lose(host, id);
+                }
+            }
+            Announced::Void => {}
+        }
+        self.announce(host);
+    }
+
+    /// Registers what the switch has confirmed, and copies it to the standby.
+    pub(crate) fn note(&mut self, host: usize, waiter: Waiter, outcome: CommandOutcome) {
+        let (id, CommandOutcome::Answered(answer)) = (waiter.connection(), outcome) else {
+            return;
+        };
+        let h = &mut self.hosts[host];
+        let term = h.steering.term();
+        if answer.status == Status::Ok && answer.ops == Ops::RELEASE {
+            return self.copy(host, answer.ops, answer.epoch, &answer);
+        }
+        let Some(c) = id.and_then(|id| h.connections.get_mut(&id)) else {
+            return;
+        };
+        if matches!(c.role, Role::Closing) {
+            return;
+        }
+        if h.registry.note(&answer, term, owner_record(host)) == Ok(true) {
+            c.held = Some(answer.epoch);
+            let blocked = answer.state == prism_proto::control::FlowState::Blocked;
+            let state = if blocked { Ops::BLOCK } else { Ops::UNBLOCK };
+            self.copy(host, Ops::OWN.and(state), answer.epoch, &answer);
+        }
+    }
+
+    /// Sends a confirmed state to the standby, once.
+    fn copy(&mut self, host: usize, ops: Ops, epoch: u64, answer: &Answer) {
+        if !self.scenario.has_standby || self.chance(0.3) {
+            return;
+        }
+        let has_owner = ops.has(Ops::OWN);
+        let request = Request {
+            key_id: KEY_ID,
+            request_id: 0,
+            time_ns: 0,
+            ops: ops.and(Ops::ANNOUNCE),
+            epoch,
+            flow: answer.flow,
+            owner: if has_owner { answer.owner } else { Owner::NONE },
+            run: RunId::NONE,
+        };
+        let copy = request.in_term(self.hosts[host].steering.term());
+        self.after(HOP_NS, Event::Term(TermEvent::Copy(copy)));
+    }
+
+    /// Registers a flow that no other host can have, though the switch has not confirmed it.
+    pub(crate) fn hold_unconfirmed(&mut self, host: usize, id: u64) {
+        let h = &mut self.hosts[host];
+        let Some(c) = h.connections.get_mut(&id) else {
+            return;
+        };
+        let (flow, epoch) = (c.flow, c.epoch);
+        c.held = Some(epoch);
+        let known = h.registry.get(&flow).map(|owned| owned.term);
+        let owned = OwnedFlow {
+            flow,
+            owner: owner_record(host),
+            epoch,
+            is_blocked: false,
+            term: known.unwrap_or(h.steering.term()),
+        };
+        if h.registry.hold(owned).is_ok() {
+            h.announcer.touch(flow);
+            self.announce(host);
+        }
+    }
+
+    pub(crate) fn unregister(&mut self, host: usize, id: u64) {
+        let h = &mut self.hosts[host];
+        if let Some(c) = h.connections.get_mut(&id)
+            && let Some(epoch) = c.held.take()
+        {
+            h.registry.forget(&c.flow, epoch);
+        }
+    }
+
+    /// Whether a release was refused for its term, though this host has announced the flow since.
+    pub(crate) fn is_left(&mut self, host: usize, id: u64, answer: &Answer) -> bool {
+        let term = self.hosts[host].steering.term();
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return false;
+        };
+        let is_left = answer.status == Status::OldTerm
+            && answer.owner == owner_record(host)
+            && answer.epoch <= c.epoch;
+        if is_left {
+            c.released_in = Some(term);
+        }
+        is_left
+    }
+
+    pub(crate) fn dial_lease(&mut self, host: usize) {
+        if self.scenario.losses == 0 {
+            return;
+        }
+        let told = self.hosts[host].steering.term();
+        match self.is_out_of_reach(host) {
+            true => self.works(host, REDIAL_NS, Work::Lease),
+            false => {
+                let boot = self.hosts[host].boot;
+                let event = TermEvent::LeaseAtSwitch { host, boot, told };
+                self.after(HOP_NS, Event::Term(event));
+            }
+        }
+    }
+
+    pub(crate) fn notice_at_host(&mut self, host: usize, boot: u32, notice: TermNotice) {
+        if self.hosts[host].boot != boot {
+            return;
+        }
+        let h = &mut self.hosts[host];
+        if notice.term < h.steering.term() {
+            // The agent is to hear that its term is not the greatest.
+            return self.works(host, REDIAL_NS, Work::Lease);
+        }
+        h.steering.observe_term(notice.term);
+        self.on_term(host);
+        let h = &mut self.hosts[host];
+        if notice.is_settled {
+            return h.announcer.settle(notice.term);
+        }
+        h.announcer.on_new_lease();
+        if h.announcer.poll_done().is_some() {
+            self.say_done(host);
+        }
+    }
+
+    /// Says that all flows are announced, on a connection that loses nothing but ends in outages.
+    pub(crate) fn say_done(&mut self, host: usize) {
+        let term = self.hosts[host].announcer.term();
+        if self.is_out_of_reach(host) {
+            return self.works(host, REDIAL_NS, Work::Done);
+        }
+        let (boot, done) = (self.hosts[host].boot, Done { term, runs: 1 });
+        let event = TermEvent::DoneAtSwitch { host, boot, done };
+        self.after(HOP_NS, Event::Term(event));
+    }
+
+    pub(crate) fn lease_breaks(&mut self, host: usize) {
+        let boot = self.hosts[host].boot;
+        let event = TermEvent::LeaseEnds { host, boot };
+        self.after(500 * MS, Event::Term(event));
+    }
+}
+
+impl Waiter {
+    /// The connection that it belongs to.
+    fn connection(self) -> Option<u64> {
+        match self {
+            Self::Export(id) | Self::Import(id) | Self::Release(id) => Some(id),
+            Self::Settle(id, _) | Self::Claim(id, _) => Some(id),
+            Self::Clock | Self::Announce(..) => None,
+        }
+    }
+}
