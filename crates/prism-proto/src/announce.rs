@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::control::{FlowKey, FlowState, Status, Term};
+use crate::control::{Answer, FlowKey, FlowState, Status, Term};
 use crate::registry::{OwnedFlow, Position, Registry};
 use crate::steering::CommandOutcome;
 
@@ -136,15 +136,10 @@ impl Announcer {
         match outcome {
             CommandOutcome::Unanswered => self.touch(sent.flow),
             CommandOutcome::Answered(answer) if answer.status == Status::Ok => {
-                registry.confirm(&sent.flow, term);
+                registry.confirm(&sent.flow, sent.epoch, term);
                 return Announced::Known;
             }
-            CommandOutcome::Answered(answer)
-                if is_present && answer.status == Status::Stale && !is_ours(&answer, sent) =>
-            {
-                return Announced::Lost;
-            }
-            CommandOutcome::Answered(answer) if is_present && answer.status == Status::OldTerm => {
+            CommandOutcome::Answered(answer) if is_present && is_elsewhere(&answer, sent) => {
                 return Announced::Lost;
             }
             CommandOutcome::Answered(_) => {}
@@ -197,9 +192,15 @@ impl Announcer {
     }
 }
 
-/// Whether the switch has a later command of this worker for the flow, or the same as a block.
-fn is_ours(answer: &crate::control::Answer, sent: &OwnedFlow) -> bool {
-    answer.state != FlowState::Absent && answer.owner == sent.owner
+/// Whether the connection is over here. If the switch has the flow of this worker, at whatever epoch,
+/// or never had it and has only a tombstone of an earlier one, it is not.
+fn is_elsewhere(answer: &Answer, sent: &OwnedFlow) -> bool {
+    let is_refused = matches!(answer.status, Status::Stale | Status::OldTerm);
+    is_refused
+        && match answer.state {
+            FlowState::Absent => sent.is_confirmed,
+            _ => answer.owner != sent.owner,
+        }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ fn owned(port: u16, epoch: u64) -> OwnedFlow {
         },
         epoch,
         is_blocked: false,
+        is_confirmed: true,
         term: Term(4),
     }
 }

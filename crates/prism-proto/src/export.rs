@@ -287,11 +287,17 @@ impl Export {
                 self.phase = Phase::Saving { is_blocked: true };
                 Action::Save
             }
-            // A predecessor's entry is ahead of our clock estimate.
-            Status::Stale if retries_left > 0 && self.is_a_predecessors(&answer) => {
+            // A predecessor's entry is ahead of our clock estimate, or the estimate is of a former
+            // switch's clock.
+            Status::Stale | Status::Ahead
+                if retries_left > 0 && self.is_a_predecessors(&answer) =>
+            {
                 let retries_left = retries_left - 1;
                 self.phase = Phase::Blocking { retries_left };
-                self.stopped_epoch = answer.epoch.saturating_add(1);
+                self.stopped_epoch = match answer.state {
+                    FlowState::Absent => answer.epoch.max(answer.time_ns).saturating_add(1),
+                    _ => answer.epoch.saturating_add(1),
+                };
                 self.block()
             }
             Status::Stale => self.finish(Outcome::Lost),

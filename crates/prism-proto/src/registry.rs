@@ -39,6 +39,7 @@ struct Held {
     term: Term,
     owner: u16,
     is_blocked: bool,
+    is_confirmed: bool,
 }
 
 /// A flow of this worker.
@@ -52,7 +53,9 @@ pub struct OwnedFlow {
     pub epoch: u64,
     /// The switch drops its packets, because it moves.
     pub is_blocked: bool,
-    /// The last term in which the switch confirmed it.
+    /// The switch has confirmed this epoch. Otherwise no other host can have the flow.
+    pub is_confirmed: bool,
+    /// The last term in which the switch confirmed the flow.
     pub term: Term,
 }
 
@@ -88,7 +91,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Holds a flow. An entry of a greater epoch stays.
+    /// Holds a flow. A confirmed entry of a greater epoch stays. One without a confirmation may be
+    /// ahead of the clock of the present switch, which then has confirmed a lesser epoch.
     pub fn hold(&mut self, owned: OwnedFlow) -> Result<(), Full> {
         let position = self.new_position(&owned.flow).ok_or(Full)?;
         let owner = self.owners.number_of(owned.owner).ok_or(Full)?;
@@ -97,10 +101,11 @@ impl Registry {
             term: owned.term,
             owner,
             is_blocked: owned.is_blocked,
+            is_confirmed: owned.is_confirmed,
         };
         let has_room = self.flows.len() < MAX_FLOWS;
         match self.flows.get_mut(&position) {
-            Some(known) if known.epoch > held.epoch => {}
+            Some(known) if known.is_confirmed && known.epoch > held.epoch => {}
             Some(known) => *known = held,
             None if has_room => {
                 self.flows.insert(position, held);
@@ -122,18 +127,20 @@ impl Registry {
                 owner: here,
                 epoch: answer.epoch,
                 is_blocked: answer.state == FlowState::Blocked,
+                is_confirmed: true,
                 term,
             })?;
         }
         Ok(is_here)
     }
 
-    /// The switch has confirmed the flow in `term`.
-    pub fn confirm(&mut self, flow: &FlowKey, term: Term) {
+    /// The switch has confirmed the flow in `term`, at `epoch`.
+    pub fn confirm(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
         if let Some(position) = self.position(flow)
             && let Some(held) = self.flows.get_mut(&position)
         {
             held.term = held.term.max(term);
+            held.is_confirmed |= held.epoch == epoch;
         }
     }
 
@@ -184,6 +191,7 @@ impl Registry {
             owner: self.owners.get(held.owner)?,
             epoch: held.epoch,
             is_blocked: held.is_blocked,
+            is_confirmed: held.is_confirmed,
             term: held.term,
         })
     }

@@ -13,6 +13,7 @@ fn owned(port: u16, epoch: u64) -> OwnedFlow {
         },
         epoch,
         is_blocked: port.is_multiple_of(2),
+        is_confirmed: true,
         term: Term(3),
     }
 }
@@ -26,9 +27,9 @@ fn the_greatest_epoch_stays_and_is_not_forgotten_for_an_older_one() {
     }
     registry.forget(&flow, 8);
     assert_eq!(registry.get(&flow), Some(owned(1, 9)));
-    registry.confirm(&flow, Term(2));
+    registry.confirm(&flow, 7, Term(2));
     assert_eq!(registry.get(&flow).unwrap().term, Term(3));
-    registry.confirm(&flow, Term(4));
+    registry.confirm(&flow, 7, Term(4));
     assert_eq!(registry.get(&flow).unwrap().term, Term(4));
     registry.forget(&flow, 9);
     assert!(registry.is_empty());

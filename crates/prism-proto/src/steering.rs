@@ -62,6 +62,8 @@ struct Pending {
     deadline_ns: u64,
     /// The time that it had at its start.
     patience_ns: u64,
+    /// The switch has refused it for its term. The flow may be announced yet.
+    old_term: Option<Box<Answer>>,
     /// The time when it is sent again, or ends; `None` while it waits to be sent.
     due_ns: Option<u64>,
     retry_ns: u64,
@@ -200,6 +202,7 @@ impl Steering {
             started_ns: now_ns,
             deadline_ns,
             patience_ns: deadline_ns.saturating_sub(now_ns),
+            old_term: None,
             due_ns: None,
             retry_ns: FIRST_RETRY_NS,
             corrections: 0,
@@ -215,6 +218,7 @@ impl Steering {
         let of_flow = self.pending.values_mut();
         for pending in of_flow.filter(|p| p.command.flow == *flow) {
             pending.stamp = pending.stamp.max(term);
+            pending.old_term = None;
         }
     }
 
@@ -315,6 +319,13 @@ impl Steering {
             }
             return Ok(());
         }
+        if answer.status == Status::OldTerm && !answer.ops.has(Ops::ANNOUNCE) {
+            // With the present stamp, the answer is to an earlier copy.
+            if pending.stamp < term {
+                pending.old_term = Some(Box::new(answer));
+            }
+            return Ok(());
+        }
         self.remove(answer.request_id);
         self.finish(answer.request_id, CommandOutcome::Answered(answer));
         Ok(())
@@ -327,16 +338,13 @@ impl Steering {
                 return;
             }
             // The first entry is of a command under way.
-            if self
-                .pending
-                .get(&id)
-                .is_some_and(|p| p.deadline_ns <= now_ns)
-            {
-                self.remove(id);
-                self.counters.unanswered += 1;
-                self.finish(id, CommandOutcome::Unanswered);
-            } else {
-                self.send_now(id);
+            match self.pending.get_mut(&id) {
+                Some(pending) if pending.deadline_ns <= now_ns => {
+                    let refused = pending.old_term.take();
+                    self.remove(id);
+                    self.end(id, refused);
+                }
+                _ => self.send_now(id),
             }
         }
     }
@@ -401,6 +409,15 @@ impl Steering {
             }
             self.timers.pop();
         }
+    }
+
+    /// Ends a command whose deadline has passed.
+    fn end(&mut self, id: u64, refused: Option<Box<Answer>>) {
+        if let Some(answer) = refused {
+            return self.finish(id, CommandOutcome::Answered(*answer));
+        }
+        self.counters.unanswered += 1;
+        self.finish(id, CommandOutcome::Unanswered);
     }
 
     fn finish(&mut self, id: u64, outcome: CommandOutcome) {

@@ -28,6 +28,8 @@ pub enum Admission {
     Judge,
     /// It takes the greatest epoch of the flow.
     Merge,
+    /// It answers `OK` if the flow is as the command states, and `OLD_TERM` if not.
+    Compare,
     /// It answers with this status, and changes nothing.
     Refuse(Status),
     /// It does not answer.
@@ -151,6 +153,8 @@ impl SwitchTerm {
             _ if is_query => Admission::Judge,
             Phase::Young { .. } if is_announced => Admission::Merge,
             Phase::Young { .. } => Admission::Refuse(Status::Young),
+            // The answer to an earlier copy may be lost.
+            Phase::Settled if is_announced => Admission::Compare,
             // A sender without terms is judged by epochs alone.
             Phase::Settled if stamp == self.term || stamp == Term::NONE => Admission::Judge,
             Phase::Settled => Admission::Refuse(Status::OldTerm),
@@ -196,8 +200,9 @@ impl SwitchTerm {
 
     /// A run has died or left. Its flows end by its lease.
     pub fn lease_ends(&mut self, node: IpAddr, run: RunId) {
-        if let Some(node) = self.nodes.get_mut(&node) {
-            node.leased.remove(&run);
+        if let Some(node) = self.nodes.get_mut(&node)
+            && node.leased.remove(&run)
+        {
             node.done.remove(&run);
             node.is_dead = node.leased.is_empty();
         }

@@ -111,12 +111,13 @@ impl FlowTable {
 
     /// Takes an announcement (`prism_proto::term`): the greatest epoch of a flow wins. Epochs of
     /// flows that are over, and the clock, do not matter: the table may have known them longer.
-    pub fn announce(&mut self, request: &Request, now_ns: u64) -> Answer {
+    /// An entry that is only `remembered` from before the term does not matter either.
+    pub fn announce(&mut self, request: &Request, remembered: bool, now_ns: u64) -> Answer {
         let plain = Request {
             ops: request.ops.without(Ops::ANNOUNCE),
             ..*request
         };
-        let status = self.merge(&plain, now_ns);
+        let status = self.merge(&plain, remembered, now_ns);
         let answer = self.answer(&plain, status, now_ns);
         Answer {
             ops: request.ops,
@@ -124,13 +125,26 @@ impl FlowTable {
         }
     }
 
-    fn merge(&mut self, plain: &Request, now_ns: u64) -> Status {
+    /// Whether the flow is as an announcement states: then it has been taken before.
+    pub fn has(&self, request: &Request) -> bool {
+        let plain = Request {
+            ops: request.ops.without(Ops::ANNOUNCE),
+            ..*request
+        };
+        let entry = self.flows.get(&request.flow);
+        self.epoch(&request.flow) == request.epoch && is_already(entry, &plain)
+    }
+
+    fn merge(&mut self, plain: &Request, remembered: bool, now_ns: u64) -> Status {
         if plain.time_ns.abs_diff(now_ns) > FRESHNESS_NS {
             return Status::Late;
         }
         let is_fact = plain.ops.has(Ops::OWN) || plain.ops == Ops::RELEASE;
         if !is_fact || !is_combination(plain.ops) || plain.epoch >= MAX_EPOCH {
             return Status::BadRequest;
+        }
+        if remembered {
+            self.flows.remove(&plain.flow);
         }
         let current = self.flows.get(&plain.flow).copied();
         let known = match self.is_known(&plain.flow) {

@@ -6,6 +6,7 @@ use prism_proto::lease::{Done, TermNotice};
 use prism_proto::registry::OwnedFlow;
 use prism_proto::steering::CommandOutcome;
 
+use crate::frontends::is_frontend;
 use crate::host::{KEY_ID, Role, Waiter, Work, control_key, owner_record};
 use crate::scenario::{MS, Mutation};
 use crate::terms::TermEvent;
@@ -42,6 +43,7 @@ impl World {
         for id in waiting {
             self.silence(host, id);
         }
+        self.hold_unclaimed(host);
         self.log(|| format!("host {host} hears of {term:?}"));
         self.hosts[host].announcer.begin(term);
         self.announce(host);
@@ -144,6 +146,26 @@ impl World {
         self.after(HOP_NS, Event::Term(TermEvent::Copy(copy)));
     }
 
+    /// Registers the connections that a frontend has not claimed yet. No other host has them.
+    fn hold_unclaimed(&mut self, host: usize) {
+        if self.scenario.mutation == Mutation::UnclaimedWait || !is_frontend(host) {
+            return;
+        }
+        let all = self.hosts[host].connections.iter();
+        let unclaimed = all.filter(|(_, c)| {
+            let is_open = c.live && !c.killed && !c.syn_ack.syn;
+            let is_at_rest = matches!(c.role, Role::Serving) && !c.settling;
+            is_open && is_at_rest && !c.steered && c.epoch > 0
+        });
+        let unclaimed: Vec<u64> = unclaimed.map(|(id, _)| *id).collect();
+        for id in unclaimed {
+            self.hold_unconfirmed(host, id);
+            if let Some(c) = self.hosts[host].connections.get_mut(&id) {
+                c.commanded = true;
+            }
+        }
+    }
+
     /// Registers a flow that no other host can have, though the switch has not confirmed it.
     pub(crate) fn hold_unconfirmed(&mut self, host: usize, id: u64) {
         let h = &mut self.hosts[host];
@@ -158,6 +180,7 @@ impl World {
             owner: owner_record(host),
             epoch,
             is_blocked: false,
+            is_confirmed: false,
             term: known.unwrap_or(h.steering.term()),
         };
         if h.registry.hold(owned).is_ok() {
@@ -175,17 +198,23 @@ impl World {
         }
     }
 
-    /// Whether a release was refused for its term, though this host has announced the flow since.
+    /// Whether a release was refused for its term, though this host has announced the flow since, or
+    /// because its epoch is of a former switch's clock.
     pub(crate) fn is_left(&mut self, host: usize, id: u64, answer: &Answer) -> bool {
-        let term = self.hosts[host].steering.term();
-        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+        let h = &mut self.hosts[host];
+        let term = h.steering.term();
+        let Some(c) = h.connections.get_mut(&id) else {
             return false;
         };
-        let is_left = answer.status == Status::OldTerm
-            && answer.owner == owner_record(host)
-            && answer.epoch <= c.epoch;
+        // The flow of a later connection is not this one's to release.
+        if h.registry.get(&c.flow).is_some() {
+            return false;
+        }
+        let is_refused = matches!(answer.status, Status::OldTerm | Status::Ahead);
+        let is_left =
+            is_refused && answer.owner == owner_record(host) && answer.epoch <= c.epoch;
         if is_left {
-            c.released_in = Some(term);
+            (c.released_in, c.epoch) = (Some(term), answer.epoch);
         }
         is_left
     }

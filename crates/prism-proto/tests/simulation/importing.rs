@@ -211,14 +211,16 @@ impl World {
     }
 
     /// A socket of an older hand-off or connection makes room for a newer one,
-    /// never the reverse.
+    /// never the reverse. One that is being opened may be a forgery's, and makes room too.
     pub(crate) fn make_room(&mut self, host: usize, id: u64) -> bool {
         let Some(c) = self.hosts[host].connections.get(&id) else {
             return false;
         };
         let rank = (c.of, c.epoch);
         match self.hosts[host].with_socket(&c.flow) {
-            Some((_, other)) if (other.of, other.epoch) >= rank => return false,
+            Some((_, other)) if !other.syn_ack.syn && (other.of, other.epoch) >= rank => {
+                return false;
+            }
             Some((other, _)) => self.kill(host, other),
             None => {}
         }

@@ -203,6 +203,7 @@ fn the_checks_find_a_broken_rule_of_terms() {
         (Mutation::AnyPacketOpens, Scenario::REBOOTS),
         (Mutation::ClockIsBehind, Scenario::CLOCKS),
         (Mutation::InsistsSilently, Scenario::LOST_REACH),
+        (Mutation::UnclaimedWait, Scenario::YOUNG_DEATHS),
     ];
     let unfound: Vec<_> = broken
         .into_iter()

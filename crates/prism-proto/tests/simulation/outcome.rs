@@ -132,7 +132,8 @@ impl World {
             CommandOutcome::Unanswered => self.settle(host, id),
             CommandOutcome::Answered(answer) => {
                 let stale = answer.status == Status::Stale;
-                if stale && !c.steered && answer.owner == owner_record(host) {
+                let is_ahead = answer.status == Status::Ahead;
+                if (stale || is_ahead) && !c.steered && answer.owner == owner_record(host) {
                     c.epoch = answer.epoch + 1;
                     return self.settle(host, id);
                 }

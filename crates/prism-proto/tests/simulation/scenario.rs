@@ -50,6 +50,8 @@ pub(crate) enum Mutation {
     ClockIsBehind,
     /// A target that must insist does not announce.
     InsistsSilently,
+    /// A frontend does not announce connections that it has not claimed.
+    UnclaimedWait,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.
@@ -220,9 +222,11 @@ impl Scenario {
         max_boot_ns: 100 * MS,
         ..Self::REBOOTS
     };
-    /// The same with clocks that are hours apart and jump.
+    /// The same with clocks that are hours apart and jump. Clients close what they opened: the epoch
+    /// of a connection that reuses the ports of a silent one is a time by the switch's clock.
     pub(crate) const CLOCKS: Self = Self {
         name: "clocks",
+        aborts: false,
         max_clock_jump_ns: 3_600_000 * MS,
         ..Self::TAKEOVERS
     };

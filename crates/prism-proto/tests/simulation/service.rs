@@ -72,12 +72,18 @@ impl World {
         if is_accepted {
             c.since = now;
         }
+        let flow = c.flow;
         let answered = match socket.receive(segment) {
             Ok(answered) => answered.then(|| socket.ack()),
             Err(what) => return self.fail(format!("{what} ({of:?} at host {host})")),
         };
         self.host_sends(host, of, answered.into_iter().collect());
         if is_accepted {
+            // The saved state of an older connection will not be rebuilt.
+            let all = self.hosts[host].connections.iter_mut();
+            for (_, old) in all.filter(|(other, c)| **other != id && c.flow == flow) {
+                old.killed = true;
+            }
             self.will_claim(host, id);
         }
         self.pump(host, id);
@@ -111,10 +117,6 @@ impl World {
             return self.host_sends(host, packet.of, vec![refusal]);
         }
         let flow = self.clients[packet.of.client].flow;
-        // The saved state of an older connection will not be rebuilt.
-        for old in self.hosts[host].connections.values_mut() {
-            old.killed |= old.flow == flow;
-        }
         let (isn, id) = (self.rng.u32(..), self.new_id());
         let h = &self.hosts[host];
         let epoch = h.steering.switch_clock_ns(self.now + h.clock_offset_ns);

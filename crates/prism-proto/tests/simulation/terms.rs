@@ -259,7 +259,7 @@ impl World {
                 time_ns: now,
                 ..copy.message
             };
-            s.table.announce(&message, now);
+            s.table.announce(&message, false, now);
             s.clock.outrun(message.epoch, self.now);
         }
     }
@@ -300,6 +300,13 @@ impl World {
                 Some((Answer { ops, ..answer }, plain.ops != Ops::QUERY))
             }
             Admission::Merge => Some(self.merge(message, is_known, now)),
+            Admission::Compare => {
+                let status = match self.switch.table.has(&message) {
+                    true => Status::Ok,
+                    false => Status::OldTerm,
+                };
+                Some((self.switch.table.answer(&message, status, now), false))
+            }
         }
     }
 
@@ -315,7 +322,8 @@ impl World {
             let current = self.switch.table.epoch(&message.flow);
             message.epoch = message.epoch.max(current + 1);
         }
-        let answer = self.switch.table.announce(&message, now);
+        let remembered = !self.switch.announced.contains(&message.flow);
+        let answer = self.switch.table.announce(&message, remembered, now);
         if answer.status != Status::Late {
             self.switch.announced.insert(message.flow);
             if self.scenario.mutation != Mutation::ClockIsBehind {
