@@ -213,10 +213,9 @@ impl Steering {
         CommandId(id)
     }
 
-    /// The switch has confirmed `flow` in `term`, so that commands under way belong to it.
-    pub fn restamp(&mut self, flow: &FlowKey, term: Term) {
-        let of_flow = self.pending.values_mut();
-        for pending in of_flow.filter(|p| p.command.flow == *flow) {
+    /// The switch has confirmed in `term` the connection that this command belongs to.
+    pub fn restamp(&mut self, id: CommandId, term: Term) {
+        if let Some(pending) = self.pending.get_mut(&id.0) {
             pending.stamp = pending.stamp.max(term);
             pending.old_term = None;
         }

@@ -151,7 +151,8 @@ impl SwitchTerm {
             // Another switch has taken over.
             _ if stamp > self.term => Admission::Silence,
             _ if is_query => Admission::Judge,
-            Phase::Young { .. } if is_announced => Admission::Merge,
+            // An announcement to a former term may be late: its flow may be over since.
+            Phase::Young { .. } if is_announced && stamp == self.term => Admission::Merge,
             Phase::Young { .. } => Admission::Refuse(Status::Young),
             // The answer to an earlier copy may be lost.
             Phase::Settled if is_announced => Admission::Compare,

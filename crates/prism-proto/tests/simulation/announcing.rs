@@ -28,12 +28,15 @@ impl World {
         }
     }
 
-    /// Begins to announce if the host has heard of a new term.
+    /// Begins to announce if the host has heard of a new term, from an answer.
     pub(crate) fn on_term(&mut self, host: usize) {
         let h = &self.hosts[host];
         let term = h.steering.term();
         if term <= h.announcer.term() {
             return;
+        }
+        if h.steering.switch_clock_ns(self.now).is_none() {
+            return self.boot(host);
         }
         let waits = h.connections.iter().filter(|(_, c)| match &c.role {
             Role::Importing(import) => import.owning,
@@ -45,7 +48,12 @@ impl World {
         }
         self.hold_unclaimed(host);
         self.log(|| format!("host {host} hears of {term:?}"));
-        self.hosts[host].announcer.begin(term);
+        let h = &mut self.hosts[host];
+        h.announcer.begin(term);
+        let waiters = h.waiters.extract_if(.., |_, w| matches!(w, Waiter::Announce(..)));
+        for (id, _) in waiters {
+            h.steering.forget(id);
+        }
         self.announce(host);
     }
 
@@ -55,8 +63,9 @@ impl World {
         let mut has_sent = false;
         while let Some(owned) = h.announcer.poll(&h.registry) {
             let (command, until) = (owned.announcement(), now + DEADLINE_NS);
-            let id = h.steering.start_in(owned.term, command, now, until);
-            let waiter = Waiter::Announce(h.announcer.term(), owned);
+            let term = h.announcer.term();
+            let id = h.steering.start_in(term, command, now, until);
+            let waiter = Waiter::Announce(term, owned);
             h.waiters.insert(id, waiter);
             has_sent = true;
         }
@@ -79,10 +88,17 @@ impl World {
         let announced = h.announcer.handle(term, owned, outcome, &mut h.registry);
         match announced {
             Announced::Known => {
-                h.steering.restamp(&owned.flow, term);
-                let of_flow = h.connections.values_mut().filter(|c| c.flow == owned.flow);
-                for c in of_flow {
+                let all = h.connections.iter_mut();
+                let of_flow = all.filter(|(_, c)| {
+                    let is_closing = c.epoch == owned.epoch && matches!(c.role, Role::Closing);
+                    c.flow == owned.flow && (c.held == Some(owned.epoch) || is_closing)
+                });
+                for (id, c) in of_flow {
                     c.released_in = c.released_in.map(|known| known.max(term));
+                    let commands = h.waiters.iter();
+                    for (command, _) in commands.filter(|(_, w)| w.connection() == Some(*id)) {
+                        h.steering.restamp(*command, term);
+                    }
                 }
             }
             Announced::Lost => {
@@ -155,14 +171,17 @@ impl World {
         let unclaimed = all.filter(|(_, c)| {
             let is_open = c.live && !c.killed && !c.syn_ack.syn;
             let is_at_rest = matches!(c.role, Role::Serving) && !c.settling;
-            is_open && is_at_rest && !c.steered && c.epoch > 0
+            is_open && is_at_rest && !c.steered
         });
         let unclaimed: Vec<u64> = unclaimed.map(|(id, _)| *id).collect();
         for id in unclaimed {
-            self.hold_unconfirmed(host, id);
-            if let Some(c) = self.hosts[host].connections.get_mut(&id) {
+            let h = &mut self.hosts[host];
+            if let Some(c) = h.connections.get_mut(&id) {
+                let clock = h.steering.switch_clock_ns(c.since + h.clock_offset_ns);
+                c.epoch = c.epoch.max(clock.unwrap_or(0));
                 c.commanded = true;
             }
+            self.hold_unconfirmed(host, id);
         }
     }
 
@@ -243,9 +262,10 @@ impl World {
             // The agent is to hear that its term is not the greatest.
             return self.works(host, REDIAL_NS, Work::Lease);
         }
-        h.steering.observe_term(notice.term);
-        self.on_term(host);
-        let h = &mut self.hosts[host];
+        if notice.term > h.steering.term() {
+            // The answer tells the switch's clock too.
+            return self.boot(host);
+        }
         if notice.is_settled {
             return h.announcer.settle(notice.term);
         }

@@ -43,6 +43,12 @@ impl Lists {
         }
     }
 
+    /// A new table knows the list, and nothing of its past.
+    pub(crate) fn begin_again(&mut self) {
+        self.opened.clear();
+        self.former_until_ns = 0;
+    }
+
     /// The frontend of a packet of `flow`.
     fn frontend_of(&self, flow: &FlowKey, has_tombstone: bool, now_ns: u64) -> usize {
         let is_changing = now_ns < self.former_until_ns;

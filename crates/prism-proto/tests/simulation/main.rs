@@ -188,6 +188,16 @@ fn a_node_that_dies_in_a_young_term_costs_only_its_own_connections() {
 }
 
 #[test]
+fn nothing_is_lost_when_the_switch_fails_in_the_middle_of_a_step() {
+    holds(Scenario::STRIKES, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn a_change_of_the_frontends_in_a_young_term_touches_no_connection() {
+    holds(Scenario::YOUNG_LISTS, &["moved"]);
+}
+
+#[test]
 fn the_checks_find_a_broken_rule_of_terms() {
     if seed_to_repeat().is_some() {
         return;
@@ -250,4 +260,15 @@ fn the_checks_find_a_broken_rule() {
     });
     println!("{mutation:?}: {found:?}");
     assert!(found.is_err(), "{mutation:?} was not found");
+}
+
+#[test]
+#[ignore]
+fn zz_hunt() {
+    for mutation in [Mutation::None, Mutation::AnyPacketOpens, Mutation::UnclaimedWait] {
+        for scenario in [Scenario::YOUNG_LISTS, Scenario::TAKEOVERS] {
+            let found = explore(Scenario { mutation, seeds: 8000, ..scenario });
+            println!("HUNT {mutation:?} {}: {:?}", scenario.name, found.map(|_| ()));
+        }
+    }
 }

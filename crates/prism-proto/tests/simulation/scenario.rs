@@ -91,6 +91,8 @@ pub(crate) struct Scenario {
     pub(crate) strikes: f64,
     /// A second switch, with copies of confirmed flows.
     pub(crate) has_standby: bool,
+    /// The channels of the hosts lead through the switch, and break with it.
+    pub(crate) breaks_channels: bool,
     /// A new term begins this long after a loss at most.
     pub(crate) max_boot_ns: u64,
     /// The clocks of switches differ by this much, and jump by it.
@@ -122,6 +124,7 @@ impl Scenario {
         losses: 0,
         strikes: 0.0,
         has_standby: false,
+        breaks_channels: false,
         max_boot_ns: 0,
         max_clock_jump_ns: 0,
         mutation: Mutation::None,
@@ -240,6 +243,29 @@ impl Scenario {
     pub(crate) const YOUNG_DEATHS: Self = Self {
         name: "young deaths",
         crashes: 4,
+        ..Self::TAKEOVERS
+    };
+    /// The switch fails in the middle of most steps and breaks channels, its answers are late, and
+    /// some hosts hear of nothing for seconds.
+    pub(crate) const STRIKES: Self = Self {
+        name: "strikes",
+        losses: 5,
+        strikes: 0.3,
+        max_boot_ns: 20 * MS,
+        control_faults: 0.3,
+        max_delay_ns: 100 * MS,
+        max_outage_ns: 4000 * MS,
+        breaks_channels: true,
+        ..Self::REBOOTS
+    };
+    /// Frontends come and go meanwhile, so that few connections are at the frontend of their hash.
+    /// Nothing is lost on the way: only the hash finds a connection that is still being opened.
+    pub(crate) const YOUNG_LISTS: Self = Self {
+        name: "young lists",
+        losses: 6,
+        list_changes: 4,
+        data_loss: 0.0,
+        max_pause_ns: 1500 * MS,
         ..Self::TAKEOVERS
     };
 }

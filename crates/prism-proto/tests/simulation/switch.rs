@@ -203,11 +203,7 @@ impl World {
         }
         let host = match (packet.segment.syn, self.switch.table.entry(&flow)) {
             // A SYN may be forged, and its flow's owner may announce it yet: no tombstone is raised.
-            (true, None) if is_young => {
-                let host = self.open_at_frontend(&flow);
-                self.note_opened(&flow, host);
-                host
-            }
+            (true, None) if is_young => self.opened_at(&flow),
             (true, _) => match self.switch.table.syn(&flow, now) {
                 SynFate::Frontend => self.open_at_frontend(&flow),
                 SynFate::Owner(owner) => {

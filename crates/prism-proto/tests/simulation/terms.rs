@@ -50,6 +50,8 @@ pub(crate) enum TermEvent {
 /// A SYN of an unknown flow in a young term. It may be forged.
 pub(crate) struct Opened {
     host: usize,
+    /// The time of the SYN by the switch's clock.
+    since: u64,
     /// The initial sequence number of the frontend's answer.
     isn: Option<u32>,
     /// The client has acknowledged that, so it has no other connection.
@@ -129,6 +131,9 @@ impl World {
         if is_dead {
             self.switch.table = FlowTable::new(self.scenario.max_flows);
         }
+        if self.scenario.breaks_channels {
+            self.break_all_channels();
+        }
         let max_ns = self.scenario.max_boot_ns;
         if is_taken_over {
             std::mem::swap(&mut self.switch, &mut self.standby);
@@ -160,6 +165,7 @@ impl World {
         let term = s.term.begin(nodes, now);
         s.announced.clear();
         s.opened.clear();
+        s.lists.begin_again();
         s.epochs.clear();
         s.blocked_since.clear();
         self.stats.terms += 1;
@@ -311,9 +317,11 @@ impl World {
     }
 
     fn merge(&mut self, mut message: Request, is_known: bool, now: u64) -> (Answer, bool) {
-        let opened = self.switch.opened.get(&message.flow);
-        let is_new =
-            opened.is_some_and(|o| o.is_confirmed && owner_record(o.host) != message.owner);
+        // The new connection may have been handed off by the former switch.
+        let is_new = self.switch.opened.get(&message.flow).is_some_and(|opened| {
+            let is_older = message.epoch < opened.since;
+            opened.is_confirmed && is_older && owner_record(opened.host) != message.owner
+        });
         if is_new {
             let answer = message.answer(Status::Stale, FlowState::Absent, 0, Owner::NONE, now);
             return (answer, false);
@@ -337,15 +345,21 @@ impl World {
         self.scenario.losses > 0 && !self.switch.term.is_settled()
     }
 
-    /// The frontend of a SYN of an unknown flow in a young term.
-    pub(crate) fn note_opened(&mut self, flow: &FlowKey, host: usize) {
-        if self.is_young() {
-            self.switch.opened.entry(*flow).or_insert(Opened {
-                host,
-                isn: None,
-                is_confirmed: false,
-            });
+    /// The frontend of a SYN of an unknown flow in a young term: that of the SYN before it, whose
+    /// kernel can tell them apart.
+    pub(crate) fn opened_at(&mut self, flow: &FlowKey) -> usize {
+        if let Some(opened) = self.switch.opened.get(flow) {
+            return opened.host;
         }
+        let host = self.open_at_frontend(flow);
+        let opened = Opened {
+            host,
+            since: self.switch.clock.now(self.now),
+            isn: None,
+            is_confirmed: false,
+        };
+        self.switch.opened.insert(*flow, opened);
+        host
     }
 
     /// The frontend of a packet of an unknown flow in a young term; most are dropped.
@@ -375,6 +389,7 @@ impl World {
         if s.syn
             && is_frontend(host)
             && let Some(opened) = self.switch.opened.get_mut(flow)
+            && opened.host == host
         {
             opened.isn = Some(s.seq);
         }
