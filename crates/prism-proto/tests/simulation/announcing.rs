@@ -170,8 +170,9 @@ impl World {
         let all = self.hosts[host].connections.iter();
         let unclaimed = all.filter(|(_, c)| {
             let is_open = c.live && !c.killed && !c.syn_ack.syn;
-            let is_at_rest = matches!(c.role, Role::Serving) && !c.settling;
-            is_open && is_at_rest && !c.steered
+            // State is sent only after a confirmed block.
+            let is_here = matches!(c.role, Role::Serving | Role::Exporting(_));
+            is_open && is_here && !c.steered && c.held.is_none()
         });
         let unclaimed: Vec<u64> = unclaimed.map(|(id, _)| *id).collect();
         for id in unclaimed {
@@ -263,7 +264,8 @@ impl World {
             return self.works(host, REDIAL_NS, Work::Lease);
         }
         if notice.term > h.steering.term() {
-            // The answer tells the switch's clock too.
+            // Its first answer tells the clock, without which nothing is announced.
+            h.steering.observe_term(notice.term);
             return self.boot(host);
         }
         if notice.is_settled {

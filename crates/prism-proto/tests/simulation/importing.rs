@@ -182,9 +182,7 @@ impl World {
         let hears_before = self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
         if hears_before && socket.next_expected() != import.hand_off.tcp.receive_seq {
             import.machine.must_insist();
-            if self.scenario.mutation != Mutation::InsistsSilently {
-                self.hold_unconfirmed(host, id);
-            }
+            self.hold_unconfirmed(host, id);
         }
     }
 
