@@ -397,7 +397,9 @@ impl Export {
         let is_absent = answer.state == FlowState::Absent;
         match answer.status {
             Status::Ok if !is_fence => self.kept(reason, true),
-            Status::Stale if !is_absent => self.finish(Outcome::Lost),
+            Status::Stale if !is_absent && answer.owner != self.here => {
+                self.finish(Outcome::Lost)
+            }
             _ if self.never_steered && unconfirmed => self.untouched(reason),
             Status::Stale => self.finish(Outcome::Lost),
             _ => self.kept(reason, true),

@@ -66,17 +66,20 @@ fn only_a_settled_arbiter_decides_and_only_in_its_own_term() {
     let fact = own.and(Ops::ANNOUNCE);
     let mut switch = young();
     assert_eq!(switch.admit(Term(5), own), Admission::Refuse(Status::Young));
-    assert_eq!(switch.admit(Term(4), fact), Admission::Merge);
+    assert_eq!(switch.admit(Term(5), fact), Admission::Merge);
+    assert_eq!(switch.admit(Term(4), fact), Admission::Refuse(Status::Young));
     assert_eq!(switch.admit(Term(4), Ops::QUERY), Admission::Judge);
     assert_eq!(switch.admit(Term(6), fact), Admission::Silence);
     switch.handle_timeout(YOUNG_NS);
+    assert_eq!(switch.admit(Term(5), own), Admission::Judge);
+    assert_eq!(switch.admit(Term::NONE, own), Admission::Judge);
+    assert_eq!(
+        switch.admit(Term(4), own),
+        Admission::Refuse(Status::OldTerm)
+    );
+    assert_eq!(switch.admit(Term(5), fact), Admission::Compare);
+    assert_eq!(switch.admit(Term(4), fact), Admission::Compare);
     for ops in [own, fact] {
-        assert_eq!(switch.admit(Term(5), ops), Admission::Judge);
-        assert_eq!(switch.admit(Term::NONE, ops), Admission::Judge);
-        assert_eq!(
-            switch.admit(Term(4), ops),
-            Admission::Refuse(Status::OldTerm)
-        );
         assert_eq!(switch.admit(Term(6), ops), Admission::Silence);
     }
     switch.step_down();

@@ -179,7 +179,10 @@ impl World {
             let h = &mut self.hosts[host];
             if let Some(c) = h.connections.get_mut(&id) {
                 let clock = h.steering.switch_clock_ns(c.since + h.clock_offset_ns);
-                c.epoch = c.epoch.max(clock.unwrap_or(0));
+                // A hand-off that has begun goes by the epoch before it.
+                if c.epoch == 0 {
+                    c.epoch = clock.unwrap_or(0);
+                }
                 c.commanded = true;
             }
             self.hold_unconfirmed(host, id);
@@ -271,6 +274,12 @@ impl World {
         if notice.is_settled {
             return h.announcer.settle(notice.term);
         }
+        self.say_done_again(host);
+    }
+
+    /// Says once more that all flows are announced, if they are.
+    pub(crate) fn say_done_again(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
         h.announcer.on_new_lease();
         if h.announcer.poll_done().is_some() {
             self.say_done(host);
@@ -278,7 +287,7 @@ impl World {
     }
 
     /// Says that all flows are announced, on a connection that loses nothing but ends in outages.
-    pub(crate) fn say_done(&mut self, host: usize) {
+    fn say_done(&mut self, host: usize) {
         let term = self.hosts[host].announcer.term();
         if self.is_out_of_reach(host) {
             return self.works(host, REDIAL_NS, Work::Done);

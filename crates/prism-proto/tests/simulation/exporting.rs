@@ -68,7 +68,7 @@ impl World {
             Work::Leave => self.go_on_leaving(host),
             Work::Claim(id) => self.claim(host, id),
             Work::Lease => self.dial_lease(host),
-            Work::Done => self.say_done(host),
+            Work::Done => self.say_done_again(host),
         }
     }
 
