@@ -27,6 +27,12 @@ pub enum Announced {
     /// The flow has another owner, or its client has a new connection. A connection that serves
     /// is to be dropped silently. A hand-off goes on, and learns the owner from its own commands.
     Lost,
+    /// A tombstone has a greater epoch, `above`, and no host has the flow. A connection that serves
+    /// is held and announced at the epoch after that.
+    Outranked {
+        /// The epoch of the tombstone.
+        above: u64,
+    },
     /// The announcement is void: it is made again, or the flow has left this worker.
     Void,
 }
@@ -142,6 +148,14 @@ impl Announcer {
             CommandOutcome::Answered(answer) if is_present && is_elsewhere(&answer, sent) => {
                 return Announced::Lost;
             }
+            CommandOutcome::Answered(answer) if is_present && answer.status == Status::Stale => {
+                return match answer.state {
+                    FlowState::Absent => Announced::Outranked {
+                        above: answer.epoch,
+                    },
+                    _ => Announced::Void,
+                };
+            }
             CommandOutcome::Answered(_) => {}
         }
         Announced::Void
@@ -192,15 +206,17 @@ impl Announcer {
     }
 }
 
-/// Whether the connection is over here. If the switch has the flow of this worker, at whatever epoch,
-/// or never had it and has only a tombstone of an earlier one, it is not.
+/// Whether the connection is over here: another worker has the flow, or the term was settled without
+/// it. If the switch has the flow of this worker, at whatever epoch, it is not. One that the switch
+/// never confirmed can still be claimed.
 fn is_elsewhere(answer: &Answer, sent: &OwnedFlow) -> bool {
-    let is_refused = matches!(answer.status, Status::Stale | Status::OldTerm);
-    is_refused
-        && match answer.state {
-            FlowState::Absent => sent.is_confirmed,
-            _ => answer.owner != sent.owner,
-        }
+    let is_absent = answer.state == FlowState::Absent;
+    match answer.status {
+        Status::Stale => !is_absent && answer.owner != sent.owner,
+        Status::OldTerm if is_absent => sent.is_confirmed,
+        Status::OldTerm => answer.owner != sent.owner,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

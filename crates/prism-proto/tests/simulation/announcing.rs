@@ -7,7 +7,7 @@ use prism_proto::registry::OwnedFlow;
 use prism_proto::steering::CommandOutcome;
 
 use crate::frontends::is_frontend;
-use crate::host::{KEY_ID, Role, Waiter, Work, control_key, owner_record};
+use crate::host::{Host, KEY_ID, Role, Waiter, Work, control_key, owner_record};
 use crate::scenario::{MS, Mutation};
 use crate::terms::TermEvent;
 use crate::world::{Event, HOP_NS, World};
@@ -102,15 +102,16 @@ impl World {
                 }
             }
             Announced::Lost => {
-                let mut all = h.connections.iter();
-                let found = all.find(|(_, c)| {
-                    c.held == Some(owned.epoch)
-                        && c.flow == owned.flow
-                        && matches!(c.role, Role::Serving)
-                });
-                if let Some((id, _)) = found {
-                    let id = *id;
+                if let Some(id) = h.serving(owned) {
                     self.lose(host, id);
+                }
+            }
+            Announced::Outranked { above } => {
+                if let Some(id) = h.serving(owned) {
+                    if let Some(c) = h.connections.get_mut(&id) {
+                        c.epoch = above + 1;
+                    }
+                    self.hold_unconfirmed(host, id);
                 }
             }
             Announced::Void => {}
@@ -301,6 +302,18 @@ impl World {
         let boot = self.hosts[host].boot;
         let event = TermEvent::LeaseEnds { host, boot };
         self.after(500 * MS, Event::Term(event));
+    }
+}
+
+impl Host {
+    /// The connection that serves, and that the registry has as `owned`.
+    fn serving(&self, owned: &OwnedFlow) -> Option<u64> {
+        let mut all = self.connections.iter();
+        let found = all.find(|(_, c)| {
+            let is_held = c.held == Some(owned.epoch) && c.flow == owned.flow;
+            is_held && c.live && matches!(c.role, Role::Serving)
+        });
+        found.map(|(id, _)| *id)
     }
 }
 

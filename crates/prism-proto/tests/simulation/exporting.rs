@@ -74,6 +74,7 @@ impl World {
 
     pub(crate) fn start_export(&mut self, host: usize, id: u64, target: usize, plan: Plan) {
         let (started, hand_off_id) = (self.now, self.new_id());
+        self.forget_claims(host, id);
         let method = match self.rng.bool() {
             true => Method::Freeze,
             false => Method::TwoPhase,
@@ -84,7 +85,7 @@ impl World {
             return;
         };
         c.commanded = true;
-        // A claim that is under way is outranked.
+        // A claim that is under way is outranked, unless its epoch is of a former switch's clock.
         c.claims = false;
         if !c.steered {
             c.epoch = c.epoch.max(clock.unwrap_or(0));
@@ -107,6 +108,14 @@ impl World {
         let of = c.of;
         self.log(|| format!("host {host} hands {of:?} to {target} as {hand_off_id}"));
         self.export_action(host, id, action);
+    }
+
+    fn forget_claims(&mut self, host: usize, id: u64) {
+        let h = &mut self.hosts[host];
+        let is_claim = |w: &mut Waiter| matches!(w, Waiter::Claim(of, _) if *of == id);
+        for (command, _) in h.waiters.extract_if(.., |_, w| is_claim(w)) {
+            h.steering.forget(command);
+        }
     }
 
     pub(crate) fn exporting(&mut self, host: usize, id: u64) -> Option<&mut Exporting> {

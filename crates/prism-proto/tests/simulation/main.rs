@@ -259,14 +259,3 @@ fn the_checks_find_a_broken_rule() {
     println!("{mutation:?}: {found:?}");
     assert!(found.is_err(), "{mutation:?} was not found");
 }
-
-#[test]
-#[ignore]
-fn zz_hunt() {
-    for mutation in [Mutation::None] {
-        for scenario in [Scenario::YOUNG_LISTS, Scenario::REBOOTS, Scenario::TAKEOVERS, Scenario::LOST_REACH, Scenario::STRIKES, Scenario::YOUNG_DEATHS, Scenario::CLOCKS] {
-            let found = explore(Scenario { mutation, seeds: 10000, ..scenario });
-            println!("HUNT {mutation:?} {}: {:?}", scenario.name, found.map(|_| ()));
-        }
-    }
-}

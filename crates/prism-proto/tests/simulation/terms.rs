@@ -211,6 +211,9 @@ impl World {
         for since in self.switch.blocked_since.values_mut() {
             *since = self.now;
         }
+        let s = &mut self.switch;
+        let opened = s.opened.iter().map(|(flow, opened)| (*flow, opened.host));
+        s.lists.settle(opened, self.now);
         if !is_late && self.scenario.mutation == Mutation::None {
             self.check_all_are_known();
         }
