@@ -111,7 +111,7 @@ fn a_flow_is_lost_to_another_owner_only_at_its_present_epoch() {
     };
     for (epoch, owner, expected) in [
         (7, other, Announced::Lost),
-        (7, Owner::NONE, Announced::Lost),
+        (7, Owner::NONE, Announced::Outranked { above: 7 }),
         (7, owned(1, 7).owner, Announced::Void),
         (9, other, Announced::Void),
     ] {

@@ -242,45 +242,6 @@ impl SwitchTerm {
     }
 }
 
-/// The clock of a switch, from which epochs are made. It runs with the monotonic clock, so that a
-/// jump of the host's clock changes no order of epochs, and is ahead of every announced epoch.
-#[derive(Clone, Copy, Debug)]
-pub struct EpochClock {
-    base_ns: u64,
-    since_ns: u64,
-}
-
-impl EpochClock {
-    /// Starts at the host's clock (TAI). `now_ns` is monotonic.
-    #[must_use]
-    pub fn start(tai_ns: u64, now_ns: u64) -> Self {
-        Self {
-            base_ns: tai_ns,
-            since_ns: now_ns,
-        }
-    }
-
-    /// The time by this clock.
-    #[must_use]
-    pub fn now(&self, now_ns: u64) -> u64 {
-        let since_ns = now_ns.saturating_sub(self.since_ns);
-        self.base_ns.saturating_add(since_ns)
-    }
-
-    /// Goes on from the host's clock, if that is ahead: at the begin of a term.
-    pub fn follow(&mut self, tai_ns: u64, now_ns: u64) {
-        *self = Self::start(self.now(now_ns).max(tai_ns), now_ns);
-    }
-
-    /// An announced epoch: the clock is ahead of it from now on.
-    pub fn outrun(&mut self, epoch: u64, now_ns: u64) {
-        let next = epoch.saturating_add(1);
-        if epoch < MAX_EPOCH && self.now(now_ns) < next {
-            *self = Self::start(next, now_ns);
-        }
-    }
-}
-
 #[cfg(test)]
 #[path = "term_tests.rs"]
 mod tests;

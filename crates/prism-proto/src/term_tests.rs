@@ -98,16 +98,3 @@ fn a_new_term_is_above_all_that_were_heard_of() {
     assert!(!switch.observe(Term(20)), "a standby takes note");
     assert_eq!(switch.begin([], 2), Term(21));
 }
-
-#[test]
-fn the_clock_is_ahead_of_epochs_and_never_goes_back() {
-    let mut clock = EpochClock::start(1000, 10);
-    assert_eq!(clock.now(15), 1005);
-    clock.outrun(2000, 15);
-    assert_eq!((clock.now(15), clock.now(20)), (2001, 2006));
-    clock.follow(1500, 20);
-    assert_eq!(clock.now(20), 2006);
-    clock.follow(9000, 20);
-    clock.outrun(u64::MAX, 20);
-    assert_eq!(clock.now(21), 9001, "no time");
-}

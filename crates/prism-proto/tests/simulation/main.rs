@@ -210,7 +210,6 @@ fn the_checks_find_a_broken_rule_of_terms() {
         (Mutation::OldAnswersCount, Scenario::YOUNG_LISTS),
         (Mutation::NoDropWhileYoung, Scenario::REBOOTS),
         (Mutation::AnyPacketOpens, Scenario::YOUNG_LISTS),
-        (Mutation::ClockIsBehind, Scenario::CLOCKS),
         (Mutation::UnclaimedWait, Scenario::YOUNG_LISTS),
     ];
     let unfound: Vec<_> = broken

@@ -44,8 +44,6 @@ pub(crate) enum Mutation {
     NoDropWhileYoung,
     /// In a young term any packet after a SYN is one of a new connection.
     AnyPacketOpens,
-    /// The clock of a new switch does not go on from announced epochs.
-    ClockIsBehind,
     /// A frontend does not announce connections that it has not claimed.
     UnclaimedWait,
 }

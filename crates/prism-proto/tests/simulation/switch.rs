@@ -7,7 +7,7 @@ use std::ops::Range;
 use fastrand::Rng;
 use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Stamped, Term};
 use prism_proto::export::BLOCKED_NS;
-use prism_proto::term::{EpochClock, Place, SwitchTerm};
+use prism_proto::term::{Place, SwitchTerm};
 use prism_reference::{FlowTable, SynFate};
 
 use crate::frontends::{Lists, is_frontend};
@@ -23,8 +23,7 @@ pub(crate) struct Switch {
     pub(crate) blocked_since: BTreeMap<FlowKey, u64>,
     pub(crate) lists: Lists,
     pub(crate) term: SwitchTerm,
-    pub(crate) clock: EpochClock,
-    /// The host's clock at the start of the run.
+    /// The host's clock, less the time since the start of the run.
     pub(crate) tai_ns: u64,
     /// Flows that were announced or decided in this term.
     pub(crate) announced: BTreeSet<FlowKey>,
@@ -38,7 +37,6 @@ impl Switch {
         let tai_ns = EPOCH_NS + ahead_ns;
         Self {
             term: SwitchTerm::standby(place, Term::NONE),
-            clock: EpochClock::start(tai_ns, 0),
             tai_ns,
             announced: BTreeSet::new(),
             opened: BTreeMap::new(),
@@ -110,7 +108,7 @@ impl World {
         if is_strike && moment == 0 {
             return self.strike();
         }
-        let now = self.switch.clock.now(self.now);
+        let now = self.switch.tai_ns + self.now;
         if self.scenario.mutation == Mutation::SwitchIgnoresEpochs && request.ops != Ops::QUERY {
             let current = self.switch.table.epoch(&request.flow);
             request.epoch = request.epoch.max(current + 1);
@@ -190,7 +188,7 @@ impl World {
         if self.is_down() {
             return;
         }
-        let now = self.switch.clock.now(self.now);
+        let now = self.switch.tai_ns + self.now;
         self.switch.table.collect(now);
         let blocked_since = self.switch.blocked_since.get(&flow).copied();
         let is_young = self.is_young();
@@ -236,7 +234,7 @@ impl World {
     pub(crate) fn packet_from_host(&mut self, host: usize, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
         let answers_syn = packet.segment.is_refusal() || packet.segment.syn;
-        let now = self.switch.clock.now(self.now);
+        let now = self.switch.tai_ns + self.now;
         let is_young = self.is_young();
         if self.is_down() || is_young && !self.passes_while_young(&flow, host, &packet.segment) {
             return;

@@ -153,15 +153,9 @@ impl World {
     }
 
     fn begin_term(&mut self) {
-        let (now, tai_ns) = (self.now, self.switch.tai_ns + self.now);
+        let now = self.now;
         let nodes = (0..self.hosts.len()).map(|host| addr_of(host).ip());
         let s = &mut self.switch;
-        match self.scenario.mutation {
-            Mutation::ClockIsBehind => {
-                s.clock = prism_proto::term::EpochClock::start(tai_ns, now);
-            }
-            _ => s.clock.follow(tai_ns, now),
-        }
         let term = s.term.begin(nodes, now);
         s.announced.clear();
         s.opened.clear();
@@ -200,7 +194,7 @@ impl World {
         }
         self.stats.settled += u64::from(!is_late);
         self.log(|| "the term is settled".into());
-        let now = self.switch.clock.now(self.now);
+        let now = self.switch.tai_ns + self.now;
         let flows = self.switch.table.flows().map(|(flow, _)| *flow);
         let unannounced: Vec<FlowKey> = flows
             .filter(|flow| !self.switch.announced.contains(flow))
@@ -276,13 +270,12 @@ impl World {
         let s = &mut self.standby;
         s.term.observe(copy.term);
         if s.term.admit(copy.term, copy.message.ops) == Admission::Merge {
-            let now = s.clock.now(self.now);
+            let now = s.tai_ns + self.now;
             let message = Request {
                 time_ns: now,
                 ..copy.message
             };
             s.table.announce(&message, false, now);
-            s.clock.outrun(message.epoch, self.now);
         }
     }
 
@@ -290,7 +283,7 @@ impl World {
     pub(crate) fn decide(&mut self, request: &Stamped<Request>) -> Option<(Answer, bool)> {
         let Stamped { term, message } = *request;
         let is_known = self.switch.table.is_known(&message.flow);
-        let now = self.switch.clock.now(self.now);
+        let now = self.switch.tai_ns + self.now;
         let plain = Request {
             ops: message.ops.without(Ops::ANNOUNCE),
             ..message
@@ -347,9 +340,6 @@ impl World {
         let answer = self.switch.table.announce(&message, remembered, now);
         if answer.status != Status::Late {
             self.switch.announced.insert(message.flow);
-            if self.scenario.mutation != Mutation::ClockIsBehind {
-                self.switch.clock.outrun(message.epoch, self.now);
-            }
         }
         (answer, answer.status != Status::Late)
     }
@@ -367,7 +357,7 @@ impl World {
         let host = self.open_at_frontend(flow);
         let opened = Opened {
             host,
-            since: self.switch.clock.now(self.now),
+            since: self.switch.tai_ns + self.now,
             isn: None,
             is_confirmed: false,
         };
