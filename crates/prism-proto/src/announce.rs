@@ -88,7 +88,7 @@ impl Announcer {
         true
     }
 
-    /// The switch knows all flows. What was not announced by now is lost.
+    /// The switch knows all flows. The switch ends flows that nobody has announced by then.
     pub fn settle(&mut self, term: Term) {
         if term == self.term {
             self.phase = Phase::Quiet;

@@ -21,7 +21,7 @@ pub const MAX_EPOCH: u64 = 1 << 63;
 /// The most runs of all nodes: connections of leases.
 const MAX_RUNS: usize = 16_384;
 
-/// What the switch does with an authentic command.
+/// The switch's way with an authentic command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It decides, by the order of epochs.
@@ -140,7 +140,7 @@ impl SwitchTerm {
         self.is_arbiter() && self.greatest > self.term
     }
 
-    /// What to do with a command that carries `stamp`.
+    /// The way with a command that carries `stamp`.
     #[must_use]
     pub fn admit(&self, stamp: Term, ops: Ops) -> Admission {
         let is_query = ops == Ops::QUERY;

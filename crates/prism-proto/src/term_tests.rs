@@ -67,7 +67,10 @@ fn only_a_settled_arbiter_decides_and_only_in_its_own_term() {
     let mut switch = young();
     assert_eq!(switch.admit(Term(5), own), Admission::Refuse(Status::Young));
     assert_eq!(switch.admit(Term(5), fact), Admission::Merge);
-    assert_eq!(switch.admit(Term(4), fact), Admission::Refuse(Status::Young));
+    assert_eq!(
+        switch.admit(Term(4), fact),
+        Admission::Refuse(Status::Young)
+    );
     assert_eq!(switch.admit(Term(4), Ops::QUERY), Admission::Judge);
     assert_eq!(switch.admit(Term(6), fact), Admission::Silence);
     switch.handle_timeout(YOUNG_NS);

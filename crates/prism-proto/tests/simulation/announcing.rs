@@ -50,7 +50,9 @@ impl World {
         self.log(|| format!("host {host} hears of {term:?}"));
         let h = &mut self.hosts[host];
         h.announcer.begin(term);
-        let waiters = h.waiters.extract_if(.., |_, w| matches!(w, Waiter::Announce(..)));
+        let waiters = h
+            .waiters
+            .extract_if(.., |_, w| matches!(w, Waiter::Announce(..)));
         for (id, _) in waiters {
             h.steering.forget(id);
         }
@@ -235,8 +237,7 @@ impl World {
             return false;
         }
         let is_refused = matches!(answer.status, Status::OldTerm | Status::Ahead);
-        let is_left =
-            is_refused && answer.owner == owner_record(host) && answer.epoch <= c.epoch;
+        let is_left = is_refused && answer.owner == owner_record(host) && answer.epoch <= c.epoch;
         if is_left {
             (c.released_in, c.epoch) = (Some(term), answer.epoch);
         }
