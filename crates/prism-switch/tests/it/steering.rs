@@ -404,7 +404,8 @@ fn what_is_not_ours_passes_untouched() {
                 cut[16..18].copy_from_slice(&26u16.to_be_bytes());
                 assert_eq!(lab.run(hook, &cut).verdict, Verdict::Pass);
             }
-            assert_eq!(lab.counters(), [("punt_truncated".to_owned(), 2)]);
+            let counters = [("punt_truncated".to_owned(), 2), ("punt_tagged".to_owned(), 2)];
+            assert_eq!(lab.counters(), counters);
         },
     );
 }

@@ -71,7 +71,7 @@ pub fn node(ip: Ipv4Addr, tenant: u32, frontend: bool, backend: bool) -> NodeCon
 pub fn config(name: &str) -> SwitchConfig {
     SwitchConfig {
         pin_dir: format!("prismtest-{}-{name}", std::process::id()),
-        control: CONTROL,
+        control: vec![CONTROL.into()],
         services: vec![
             ServiceConfig {
                 addr: SocketAddr::V4(VIP),
