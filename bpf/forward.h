@@ -42,10 +42,10 @@ enum side {
 
 /* The new address and port of one end of a packet. */
 struct rewrite {
-	struct ip_addr addr;
+	const struct ip_addr *addr;
 	enum side side;
 	__be16 port;
-} ALIGNED;
+};
 
 static __always_inline int pass(const bool xdp)
 {
@@ -241,7 +241,7 @@ static __noinline int check_by_kernel(struct __sk_buff *skb,
 				      const struct packet *p,
 				      const struct rewrite *to)
 {
-	__u64 change = sum_of_change(old_addr(p, to->side), &to->addr, p->is_v6);
+	__u64 change = sum_of_change(old_addr(p, to->side), to->addr, p->is_v6);
 	__be16 from_port = old_port(p, to->side);
 	__u32 at = p->l4 + TCP_CHECK;
 	__u16 *check = check_field(skb, at);
@@ -291,9 +291,9 @@ static __always_inline void write_ip4(struct iphdr *ip, const struct rewrite *rw
 	__u64 sum = (__u16)~ip->check;
 
 	if (rw->side == SIDE_SOURCE)
-		ip->saddr = rw->addr.word[3];
+		ip->saddr = rw->addr->word[3];
 	else if (rw->side == SIDE_DEST)
-		ip->daddr = rw->addr.word[3];
+		ip->daddr = rw->addr->word[3];
 	if (rw->side != SIDE_NONE)
 		sum += change;
 	if (hop != HOP_KERNEL) {
@@ -308,39 +308,34 @@ static __always_inline void write_ip6(struct ipv6hdr *ip,
 				      const struct rewrite *rw, int hop)
 {
 	if (rw->side == SIDE_SOURCE)
-		copy_addr((struct ip_addr *)&ip->saddr, &rw->addr);
+		copy_addr((struct ip_addr *)&ip->saddr, rw->addr);
 	else if (rw->side == SIDE_DEST)
-		copy_addr((struct ip_addr *)&ip->daddr, &rw->addr);
+		copy_addr((struct ip_addr *)&ip->daddr, rw->addr);
 	if (hop != HOP_KERNEL)
 		ip->hop_limit--;
 }
 
 /* Changes the frame's and the IP header's part. Nonzero: the packet is too short. */
-static __always_inline long write_l3(void *ctx, const struct packet *p,
+static __always_inline long write_l3(void *start, void *end,
+				     const struct packet *p,
 				     const struct rewrite *rw, __u64 change,
-				     const struct nexthop *slot, int hop,
-				     const bool xdp)
+				     const struct nexthop *slot, int hop)
 {
-	void *start = packet_start(ctx, xdp), *end = packet_end(ctx, xdp);
+	struct ipv6hdr *ip6 = start + IP_AT;
+	struct iphdr *ip4 = start + IP_AT;
 	__u32 *mac = start;
 
-	if (p->is_v6) {
-		struct ipv6hdr *ip = start + IP_AT;
-
-		if ((void *)(ip + 1) > end)
-			return -1;
-		write_ip6(ip, rw, hop);
-	} else {
-		struct iphdr *ip = start + IP_AT;
-
-		if ((void *)(ip + 1) > end)
-			return -1;
-		write_ip4(ip, rw, change, hop);
-	}
-	if (hop > HOP_CONFIRM)
-		return 0;
-	if (start + sizeof(struct ethhdr) > end)
+	if ((void *)(ip4 + 1) > end)
 		return -1;
+	if (!p->is_v6) {
+		write_ip4(ip4, rw, change, hop);
+	} else {
+		if ((void *)(ip6 + 1) > end)
+			return -1;
+		write_ip6(ip6, rw, hop);
+	}
+	if (hop != HOP_READY)
+		return 0;
 #pragma unroll
 	for (int i = 0; i < 3; i++)
 		mac[i] = slot->mac[i];
@@ -368,6 +363,7 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 					 const bool xdp)
 {
 	enum check_kind kind = CHECK_WHOLE;
+	void *start, *end;
 	struct tcphdr *tcp;
 	__u64 change = 0;
 
@@ -378,16 +374,18 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 			return -1;
 		sum_hop_limit(ctx, p, hop);
 	}
+	start = packet_start(ctx, xdp);
+	end = packet_end(ctx, xdp);
 	if (rw->side != SIDE_NONE) {
 		/* Changes nothing, but bounds it for the verifier. */
-		tcp = packet_start(ctx, xdp) + (p->l4 & (L4_LIMIT - 1));
-		if ((void *)(tcp + 1) > packet_end(ctx, xdp))
+		tcp = start + (p->l4 & (L4_LIMIT - 1));
+		if ((void *)(tcp + 1) > end)
 			return -1;
-		change = sum_of_change(old_addr(p, rw->side), &rw->addr,
+		change = sum_of_change(old_addr(p, rw->side), rw->addr,
 				       p->is_v6);
 		write_tcp(tcp, p, rw, change, kind);
 	}
-	return write_l3(ctx, p, rw, change, slot, hop, xdp);
+	return write_l3(start, end, p, rw, change, slot, hop);
 }
 
 /* Handles a packet that is too long for its path. */

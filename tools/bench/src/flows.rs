@@ -139,7 +139,7 @@ impl Args {
             Job {
                 case: match self.family {
                     Families::V4 => case,
-                    _ => case.with(FAMILY, family.number()),
+                    _ => case.with(FAMILY, family.name()),
                 },
                 system: "switch",
                 what: n,

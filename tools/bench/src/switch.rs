@@ -90,7 +90,7 @@ struct Report {
 /// Time per packet, nanoseconds, over all rounds.
 #[derive(Debug, Serialize)]
 struct PacketCost {
-    family: u8,
+    family: &'static str,
     direction: &'static str,
     frame_bytes: usize,
     flows: usize,
@@ -192,7 +192,7 @@ fn costs(
         });
         let (ns_median, ns_min, ns_max) = spread(times);
         PacketCost {
-            family: bench.family.number(),
+            family: bench.family.name(),
             direction,
             frame_bytes,
             flows: 2,
@@ -248,7 +248,7 @@ impl Bench {
         let clients = (0..=MAX_CLIENTS / PORTS).map(|host| client(family, host * PORTS));
         let nodes = [at(LEFT), at(RIGHT)].into_iter().chain(clients);
         let test = TestSwitch::load(SwitchConfig {
-            pin_dir: format!("prism-bench-{}-{}", std::process::id(), family.number()),
+            pin_dir: format!("prism-bench-{}-{}", std::process::id(), family.name()),
             control: vec![at(CONTROL)],
             nodes: nodes
                 .map(|addr| node(addr.ip(), Roles::default()))
