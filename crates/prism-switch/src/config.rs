@@ -13,7 +13,7 @@ pub const MAX_FRONTENDS: usize = 16;
 pub const MAX_INTERFACES: usize = 256;
 /// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
 /// belong to any of them.
-pub const MAX_TENANT_SERVICES: usize = 16;
+pub const MAX_TENANT_SERVICES: usize = 32;
 /// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
 pub const MAX_TENANTS: usize = 1024;
 /// Kernel memory of one flow, in bytes: an entry of 192, and a bucket of 16.

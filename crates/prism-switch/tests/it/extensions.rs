@@ -1,5 +1,5 @@
-//! What only IPv6 packets have: extension headers, and addresses that are no router's matter. And
-//! both families at one switch.
+//! Packets that only IPv6 has: extension headers, link-local and mapped addresses. One switch with
+//! both families.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
