@@ -257,6 +257,36 @@ static __always_inline struct tenant *tenant_of(const struct packet *p)
 }
 
 /*
+ * Looks for the flow that the packet's sender owns among the services of its tenant. 1: `key`
+ * is its key. The function is global, so that it is verified once.
+ */
+__noinline int search_services(const struct packet *p, struct flow_key *key)
+{
+	struct tenant *tenant;
+
+	if (!p || !key)
+		return 0;
+	tenant = tenant_of(p);
+	if (!tenant)
+		return 0;
+	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
+		struct ip_addr vip ALIGNED;
+		struct route r;
+
+		if (i >= tenant->service_count)
+			return 0;
+		/* Not copy_addr: the entries of the list are not aligned. */
+		vip = tenant->services[i].addr;
+		if (is_mapped(&vip) == p->is_v6)
+			continue;
+		key_to_client(key, p, &vip, tenant->services[i].port);
+		if (owned_flow(p, key, &r))
+			return 1;
+	}
+	return 0;
+}
+
+/*
  * Finds the flow that the packet's sender owns, and its key. A hint may be of any age, or of
  * other IPv6 addresses with the same words, because the flow's entry decides: a wrong hint
  * only costs a lookup.
@@ -271,8 +301,7 @@ find_owned(const struct packet *p, struct flow_key *key, struct route *r)
 		.client_port = p->dest_port,
 	};
 	struct owner_hint *hint = hint_slot(&ends);
-	struct flow *f = NULL;
-	struct tenant *tenant;
+	struct flow *f;
 
 	if (hint && is_hint_for(hint, &ends)) {
 		key_to_client(key, p, &hint->vip, hint->vip_port);
@@ -280,26 +309,12 @@ find_owned(const struct packet *p, struct flow_key *key, struct route *r)
 		if (f)
 			return f;
 	}
-	tenant = tenant_of(p);
-	if (!tenant)
+	__builtin_memset(key, 0, sizeof(*key));
+	if (!search_services(p, key))
 		return NULL;
-	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
-		struct ip_addr vip ALIGNED;
-
-		if (i >= tenant->service_count)
-			return NULL;
-		/* Not copy_addr: the entries of the list are not aligned. */
-		vip = tenant->services[i].addr;
-		if (is_mapped(&vip) == p->is_v6)
-			continue;
-		key_to_client(key, p, &vip, tenant->services[i].port);
-		f = owned_flow(p, key, r);
-		if (f)
-			break;
-	}
-	if (f && hint)
+	if (hint)
 		hint_write(hint, &ends, key);
-	return f;
+	return owned_flow(p, key, r);
 }
 
 static __always_inline int owner_to_client(void *ctx, const struct packet *p,
