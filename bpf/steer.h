@@ -248,40 +248,44 @@ static __always_inline void hint_write(struct owner_hint *hint,
 	hint->client_port = e->client_port;
 }
 
-/* The services of the packet's sender; NULL: it is no node, and was none. */
-static __always_inline struct tenant *tenant_of(const struct packet *p)
+/* The services of a node; NULL: it is none, and was none. */
+static __always_inline struct tenant *tenant_of(const struct ip_addr *addr)
 {
-	struct node *node = bpf_map_lookup_elem(&nodes, &p->source);
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
 
 	return node ? bpf_map_lookup_elem(&tenants, &node->tenant) : NULL;
 }
 
 /*
  * Looks for the flow that the packet's sender owns among the services of its tenant. 1: `key`
- * is its key. The function is global, so that it is verified once.
+ * is its key. The function is global, so that it is verified once. Linux 6.1 takes no keys of
+ * maps from the memory of its arguments, so they are copied.
  */
 __noinline int search_services(const struct packet *p, struct flow_key *key)
 {
+	struct flow_key candidate ALIGNED;
+	struct ip_addr addr ALIGNED;
 	struct tenant *tenant;
+	struct route r;
 
 	if (!p || !key)
 		return 0;
-	tenant = tenant_of(p);
+	copy_addr(&addr, &p->source);
+	tenant = tenant_of(&addr);
 	if (!tenant)
 		return 0;
 	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
-		struct ip_addr vip ALIGNED;
-		struct route r;
-
 		if (i >= tenant->service_count)
 			return 0;
 		/* Not copy_addr: the entries of the list are not aligned. */
-		vip = tenant->services[i].addr;
-		if (is_mapped(&vip) == p->is_v6)
+		addr = tenant->services[i].addr;
+		if (is_mapped(&addr) == p->is_v6)
 			continue;
-		key_to_client(key, p, &vip, tenant->services[i].port);
-		if (owned_flow(p, key, &r))
+		key_to_client(&candidate, p, &addr, tenant->services[i].port);
+		if (owned_flow(p, &candidate, &r)) {
+			*key = candidate;
 			return 1;
+		}
 	}
 	return 0;
 }
