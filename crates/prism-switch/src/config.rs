@@ -167,8 +167,12 @@ impl SwitchConfig {
 
 /// The programs take an IPv4-mapped address for the IPv4 one.
 fn mapped_problem(addr: IpAddr) -> Option<String> {
-    (addr != addr.to_canonical())
-        .then(|| format!("{addr} is an IPv4-mapped address: write {}", addr.to_canonical()))
+    (addr != addr.to_canonical()).then(|| {
+        format!(
+            "{addr} is an IPv4-mapped address: write {}",
+            addr.to_canonical()
+        )
+    })
 }
 
 fn control_problem(control: &[SocketAddr]) -> Option<String> {
@@ -244,8 +248,18 @@ mod tests {
         assert_eq!(with(&both, "198.51.100.1:80", "10.0.0.2"), None);
         assert_eq!(with(&both, "[2001:db8::1]:80", "fd00::2"), None);
         for (control, service, frontend, fault) in [
-            (["10.0.0.1:1", "10.0.0.2:1"], "[::1]:80", "::2", "same family"),
-            (["10.0.0.1:1", "[fd00::1]:2"], "[::1]:80", "::2", "different ports"),
+            (
+                ["10.0.0.1:1", "10.0.0.2:1"],
+                "[::1]:80",
+                "::2",
+                "same family",
+            ),
+            (
+                ["10.0.0.1:1", "[fd00::1]:2"],
+                "[::1]:80",
+                "::2",
+                "different ports",
+            ),
             (both, "[::1]:80", "10.0.0.2", "of another family"),
             (both, "[::1]:0", "::2", "no port"),
             (both, "[::ffff:1.2.3.4]:80", "::2", "write 1.2.3.4"),

@@ -77,13 +77,35 @@ fn packet(from: SocketAddr, to: SocketAddr, next_seq: Option<u32>) -> io::Result
 /// An IPv4 header without length, identification and checksum, which the kernel fills in.
 fn ip4_header(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     const DONT_FRAGMENT: u8 = 0x40;
-    let fixed = [0x45, 0, 0, 0, 0, 0, DONT_FRAGMENT, 0, HOP_LIMIT, IPPROTO_TCP, 0, 0];
+    let fixed = [
+        0x45,
+        0,
+        0,
+        0,
+        0,
+        0,
+        DONT_FRAGMENT,
+        0,
+        HOP_LIMIT,
+        IPPROTO_TCP,
+        0,
+        0,
+    ];
     [&fixed[..], &from.octets(), &to.octets()].concat()
 }
 
 /// An IPv6 header, of which the kernel fills in nothing.
 fn ip6_header(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
-    let fixed = [0x60, 0, 0, 0, 0, SEGMENT_BYTES as u8, IPPROTO_TCP, HOP_LIMIT];
+    let fixed = [
+        0x60,
+        0,
+        0,
+        0,
+        0,
+        SEGMENT_BYTES as u8,
+        IPPROTO_TCP,
+        HOP_LIMIT,
+    ];
     [&fixed[..], &from.octets(), &to.octets()].concat()
 }
 

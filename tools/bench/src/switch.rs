@@ -230,7 +230,13 @@ fn many(benches: &[Bench], flows: usize, rounds: u32) -> Result<Vec<PacketCost>>
     let to_client = |bench: &Bench| all(bench, false);
     let mut both = costs(benches, "client to owner", SIZES[0], rounds, &to_owner)?;
     benches.iter().try_for_each(Bench::without_services)?;
-    both.extend(costs(benches, "owner to client", SIZES[0], rounds, &to_client)?);
+    both.extend(costs(
+        benches,
+        "owner to client",
+        SIZES[0],
+        rounds,
+        &to_client,
+    )?);
     both.iter_mut().for_each(|cost| cost.flows = flows);
     Ok(both)
 }

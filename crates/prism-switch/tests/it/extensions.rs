@@ -215,7 +215,11 @@ fn mapped_addresses_are_none_of_ipv4(lab: &Lab) {
         ] {
             let frame = Tcp::new(from, to).build();
             let run = lab.run(hook, &frame);
-            assert_eq!((run.verdict, run.packet), (Verdict::Pass, frame), "{from} {to}");
+            assert_eq!(
+                (run.verdict, run.packet),
+                (Verdict::Pass, frame),
+                "{from} {to}"
+            );
         }
     }
 }

@@ -284,8 +284,8 @@ fn config(family: Family, n: usize, flows: u32, control: IpAddr) -> SwitchConfig
     };
     let owners = [OWNER, OTHER].map(|(owner, _)| node(family.host(owner), roles(true)));
     // Clients are nodes too, for next hops without neighbours.
-    let clients =
-        (0..flows.div_ceil(PORTS)).map(|host| node(client(family, host * PORTS).ip(), roles(false)));
+    let clients = (0..flows.div_ceil(PORTS))
+        .map(|host| node(client(family, host * PORTS).ip(), roles(false)));
     SwitchConfig {
         pin_dir: format!("{PIN_PREFIX}{}-{n}", std::process::id()),
         interfaces: vec![format!("f{n}")],
