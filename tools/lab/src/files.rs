@@ -69,9 +69,9 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
     config.cluster.name = plan.name.directory_name();
-    config.service.address = plan.service;
+    config.service.address = plan.service.into();
     config.switch = Some(Switch {
-        control: plan.control,
+        control: plan.control.into(),
         key_file: directory.join("switch.key"),
         pin_dir: plan.name.directory_name(),
         interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
@@ -81,8 +81,8 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .servers()
         .map(|link| Node {
             name: link.host.clone(),
-            address: link.address,
-            gateway: Some(link.gateway),
+            address: link.address.into(),
+            gateway: Some(link.gateway.into()),
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
@@ -112,7 +112,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
     // The switch's host may read all metrics.
     config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
-    config.admin.scrapers = plan.servers().map(|link| link.gateway).collect();
+    config.admin.scrapers = plan.servers().map(|link| link.gateway.into()).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config

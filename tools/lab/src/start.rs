@@ -1,6 +1,7 @@
 //! Builds a lab and starts its programs.
 
 use std::fs::OpenOptions;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -114,7 +115,12 @@ impl Lab {
         // A certificate by ACME comes later than the lab's check.
         let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
         let has_files = config.service.tls.as_ref().is_some_and(is_file);
-        self.state.https = config.tls_address().filter(|_| has_files);
+        let https = config.tls_address().filter(|_| has_files);
+        let https = https.and_then(|addresses| addresses.first());
+        self.state.https = https.and_then(|address| match address {
+            SocketAddr::V4(v4) => Some(v4),
+            SocketAddr::V6(_) => None,
+        });
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,

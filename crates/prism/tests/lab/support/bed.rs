@@ -76,7 +76,7 @@ impl Bed {
         };
         if !matches!(way, Way::Direct) {
             spec = spec.configure_nodes(move |config| {
-                config.switch.as_mut().unwrap().control = relay_v4;
+                config.switch.as_mut().unwrap().control = relay_v4.into();
             });
         }
         let cluster = Cluster::around(Lab::up(spec).unwrap());

@@ -123,7 +123,7 @@ impl Cluster {
         spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
         let spec = spec.configure_nodes(|config| {
             if let Some(switch) = &mut config.switch {
-                switch.control.set_port(switch.control.port() + 1);
+                switch.control.port += 1;
             }
         });
         let cluster = Self::around(Lab::up(spec).unwrap());
@@ -338,7 +338,7 @@ impl Cluster {
     /// The control address of the switch.
     pub fn control(&self) -> SocketAddr {
         let config = Config::load(&self.lab.config_path()).unwrap();
-        config.switch.unwrap().control.into()
+        config.switch.unwrap().control.iter().next().unwrap()
     }
 
     /// The address of the service.
