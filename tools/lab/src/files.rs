@@ -11,7 +11,7 @@ use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, 
 
 use crate::error::LabError;
 use crate::name::LabName;
-use crate::plan::{HostKind, Link, Plan};
+use crate::plan::{HostKind, Link, Plan, url};
 use crate::rate::Rate;
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
@@ -69,9 +69,9 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
     config.cluster.name = plan.name.directory_name();
-    config.service.address = plan.service;
+    config.service.address = v4(plan.services().next());
     config.switch = Some(Switch {
-        control: plan.control,
+        control: v4(plan.controls().next()),
         key_file: directory.join("switch.key"),
         pin_dir: plan.name.directory_name(),
         interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
@@ -81,8 +81,8 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .servers()
         .map(|link| Node {
             name: link.host.clone(),
-            address: link.address,
-            gateway: Some(link.gateway),
+            address: link.address.v4.unwrap_or(Ipv4Addr::UNSPECIFIED),
+            gateway: link.gateway.v4,
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
@@ -96,11 +96,10 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         })
         .collect();
     if plan.etcd().next().is_some() {
-        let endpoint = |link: &Link| format!("http://{}:{ETCD_PORT}", link.address);
         config.cluster.etcd = Some(Etcd {
             endpoints: plan
                 .etcd()
-                .flat_map(|link| endpoint(link).try_into())
+                .flat_map(|link| endpoint(link, ETCD_PORT).try_into())
                 .collect(),
             ..Etcd::default()
         });
@@ -112,7 +111,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
     // The switch's host may read all metrics.
     config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
-    config.admin.scrapers = plan.servers().map(|link| link.gateway).collect();
+    config.admin.scrapers = plan.servers().filter_map(|link| link.gateway.v4).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config
@@ -219,8 +218,8 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
 
 /// The command line of a member of the lab's etcd.
 fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
-    let client = format!("http://{}:{ETCD_PORT}", link.address);
-    let peer_of = |link: &Link| format!("http://{}:{ETCD_PEER_PORT}", link.address);
+    let client = endpoint(link, ETCD_PORT);
+    let peer_of = |link: &Link| endpoint(link, ETCD_PEER_PORT);
     let peer = peer_of(link);
     let members = plan
         .etcd()
@@ -251,6 +250,11 @@ fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
+/// The URL of a port of a member of etcd.
+fn endpoint(link: &Link, port: u16) -> String {
+    url("http", (link.address.first(), port).into())
+}
+
 /// The last `lines` lines of the log of `host`.
 pub(crate) fn log_tail(name: &LabName, host: &str, lines: usize) -> String {
     let Ok(bytes) = std::fs::read(log_path(name, host)) else {
@@ -276,4 +280,11 @@ pub(crate) fn random_hex(bytes: usize) -> Result<String, LabError> {
         let _ = write!(text, "{byte:02x}");
         text
     }))
+}
+
+fn v4(address: Option<std::net::SocketAddr>) -> std::net::SocketAddrV4 {
+    match address {
+        Some(std::net::SocketAddr::V4(v4)) => v4,
+        _ => std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 1),
+    }
 }

@@ -24,7 +24,9 @@
 
 mod capture;
 pub mod delay;
+mod environment;
 mod error;
+mod family;
 mod files;
 mod groups;
 pub mod impair;
@@ -49,10 +51,12 @@ mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};
 pub use error::LabError;
+pub use family::{Families, Family, InvalidFamily};
 pub use interrupt::cancel_on_signal;
 pub use lab::Lab;
 pub use name::{InvalidName, LabName};
 pub use network::InterfaceBytes;
+pub use plan::HostAddrs;
 pub use prism_program::prism_program;
 pub use process::ProcessId;
 pub use rate::{InvalidRate, Rate};

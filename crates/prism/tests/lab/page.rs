@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prism_lab::Family;
 use serde_json::Value;
 
 use crate::support::objects::Object;
@@ -116,7 +117,7 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     cluster.put_all(&objects);
     let picture = std::env::var("PRISM_PAGE_PICTURE").unwrap_or_default();
     let key = cluster.lab.credential();
-    let endpoint = format!("http://{}", cluster.vip());
+    let endpoint = cluster.endpoint_over(Family::V6, false);
     let mut arguments = vec![
         "--seconds",
         "6",

@@ -1,14 +1,14 @@
 //! Labs on the real kernel. Needs root; without it each test says so and
 //! passes, except under CI, where it fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::turn;
-use prism_lab::{Lab, LabError, LabName, LabSpec, ProcessId, Programs};
+use prism_lab::{Families, Lab, LabError, LabName, LabSpec, ProcessId, Programs};
 
 /// Reads what a connection sends (`up`), or sends what it asks for (`down`).
 const TRANSFER_SERVER: &str = r#"
@@ -77,6 +77,9 @@ fn http_server() -> Vec<String> {
         "-m",
         "http.server",
         "80",
+        "--bind",
+        // IPv4 too.
+        "::",
         "--directory",
         "/var/empty",
     ])
@@ -128,29 +131,99 @@ fn assert_gone(name: &LabName, processes: &[u32]) {
 #[test]
 fn every_host_reaches_every_other_through_the_switch() {
     let Some(_turn) = turn() else { return };
-    let lab = Lab::up(small(&new_name(), &[])).unwrap();
-    for (from, to) in [
-        ("client", "fe0"),
-        ("client", "be0"),
-        ("be0", "fe0"),
-        ("fe0", "switch"),
-    ] {
-        let address = lab.address(to).unwrap().to_string();
-        assert!(ping(&lab, from, &address), "{from} does not reach {to}");
+    for family in [Families::V4, Families::V6, Families::Dual] {
+        let mut spec = small(&new_name(), &[]);
+        spec.family = family;
+        let lab = Lab::up(spec).unwrap();
+        for (from, to) in [
+            ("client", "fe0"),
+            ("client", "be0"),
+            ("be0", "fe0"),
+            ("fe0", "switch"),
+            ("switch", "client"),
+        ] {
+            for address in lab.addresses(to).unwrap().iter() {
+                let address = address.to_string();
+                assert!(ping(&lab, from, &address), "{from} does not reach {to}");
+            }
+        }
+        for service in lab.services() {
+            let service = service.ip().to_string();
+            assert!(ping(&lab, "client", &service), "no way to {service}");
+        }
+        lab.down().unwrap();
     }
-    assert!(
-        ping(&lab, "client", &lab.service().ip().to_string()),
-        "no way to the service"
-    );
+}
+
+/// The addresses of `host`, without those of its loopback and of its links alone.
+fn addresses_at(lab: &Lab, host: &str) -> BTreeSet<String> {
+    let mut ip = lab.command(host, "ip").unwrap();
+    let output = ip.args(["-o", "address"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = text
+        .lines()
+        .map(|line| line.split_whitespace().nth(3).unwrap());
+    let addresses = words.map(|address| address.split_once('/').unwrap().0.to_owned());
+    addresses
+        .filter(|address| !["127.0.0.1", "::1"].contains(&address.as_str()))
+        .filter(|address| !address.starts_with("fe80:"))
+        .collect()
+}
+
+#[test]
+fn hosts_have_addresses_of_the_chosen_families_and_no_others() {
+    let Some(_turn) = turn() else { return };
+    for family in [Families::V4, Families::V6, Families::Dual] {
+        let mut spec = small(&new_name(), &[]);
+        spec.family = family;
+        let lab = Lab::up(spec).unwrap();
+        assert_eq!(lab.services().count(), family.iter().count());
+        for host in lab.status().hosts {
+            assert_eq!(host.addresses.len(), family.iter().count(), "{host:?}");
+            let mut expected: BTreeSet<_> =
+                host.addresses.iter().map(ToString::to_string).collect();
+            if host.name == "fe0" {
+                expected.extend(lab.services().map(|service| service.ip().to_string()));
+            }
+            let mut found = addresses_at(&lab, &host.name);
+            if host.name == "switch" {
+                // Its ends of the links have no names.
+                found.retain(|address| expected.contains(address));
+            }
+            assert_eq!(found, expected, "{}", host.name);
+        }
+        lab.down().unwrap();
+    }
+}
+
+/// A packet of IPv6 needs a neighbour, and a service address is no source of other packets.
+#[test]
+fn packets_of_ipv6_come_from_the_address_of_their_link() {
+    let Some(_turn) = turn() else { return };
+    let mut spec = small(&new_name(), &[]);
+    spec.family = Families::V6;
+    let lab = Lab::up(spec).unwrap();
+    for to in ["client", "be0", "switch"] {
+        let mut ip = lab.command("fe0", "ip").unwrap();
+        let to = lab.address(to).unwrap().to_string();
+        let output = ip.args(["-6", "route", "get", &to]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let own = format!(" src {} ", lab.address("fe0").unwrap());
+        assert!(text.contains(&own), "{text}");
+    }
     lab.down().unwrap();
 }
 
 #[test]
 fn the_service_is_answered_and_programs_get_the_credentials() {
     let Some(_turn) = turn() else { return };
-    let lab = Lab::up(small(&new_name(), &[("fe0", http_server())])).unwrap();
-    let script = "curl -s -o /dev/null --retry 9 --retry-connrefused --retry-delay 1 \
-                  -w '%{http_code} ' $AWS_ENDPOINT_URL/none; \
+    let mut spec = small(&new_name(), &[("fe0", http_server())]);
+    spec.family = Families::Dual;
+    let lab = Lab::up(spec).unwrap();
+    assert_eq!(lab.endpoints().next(), Some(lab.endpoint()));
+    let script = "for url in $AWS_ENDPOINT_URL $PRISM_ENDPOINT_V4 $PRISM_ENDPOINT_V6; do \
+                  curl -s -o /dev/null --retry 9 --retry-connrefused --retry-delay 1 \
+                  -w '%{http_code}-%{remote_ip} ' $url/none; done; \
                   echo $AWS_ACCESS_KEY_ID $AWS_DEFAULT_REGION";
     let output = lab
         .command("client", "sh")
@@ -158,7 +231,10 @@ fn the_service_is_answered_and_programs_get_the_credentials() {
         .args(["-c", script])
         .output()
         .unwrap();
-    let expected = format!("404 {} us-east-1\n", lab.credential().access_key);
+    let [v4, v6] = [lab.services().next(), lab.services().nth(1)].map(|a| a.unwrap().ip());
+    assert!(v4.is_ipv4() && v6.is_ipv6());
+    let key = &lab.credential().access_key;
+    let expected = format!("404-{v4} 404-{v4} 404-{v6} {key} us-east-1\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     let status = lab.status();
     let client = status
@@ -397,20 +473,20 @@ fn a_capture_holds_what_the_host_sent_and_received() {
     let Some(_turn) = turn() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("client.pcap");
-    let lab = Lab::up(small(&new_name(), &[])).unwrap();
-    let capture = lab.capture("client", &file, "icmp").unwrap();
-    assert!(ping(
-        &lab,
-        "client",
-        &lab.address("be0").unwrap().to_string()
-    ));
+    let mut spec = small(&new_name(), &[]);
+    spec.family = Families::Dual;
+    let lab = Lab::up(spec).unwrap();
+    let echo = "icmp or (icmp6 and (ip6[40] = 128 or ip6[40] = 129))";
+    let capture = lab.capture("client", &file, echo).unwrap();
+    for address in lab.addresses("be0").unwrap().iter() {
+        assert!(ping(&lab, "client", &address.to_string()));
+    }
     let stats = capture.stop().unwrap();
-    assert_eq!((stats.captured, stats.dropped), (2, 0));
-    assert!(mentions(
-        "tcpdump",
-        &["-n", "-r", file.to_str().unwrap()],
-        "ICMP echo reply"
-    ));
+    assert_eq!((stats.captured, stats.dropped), (4, 0));
+    for reply in ["ICMP echo reply", "ICMP6, echo reply"] {
+        let arguments = ["-n", "-r", file.to_str().unwrap()];
+        assert!(mentions("tcpdump", &arguments, reply), "{reply}");
+    }
     assert!(lab.capture("client", &file, "no such filter").is_err());
     lab.down().unwrap();
 }

@@ -14,14 +14,15 @@ pub mod wire;
 pub use flows::Known;
 pub use prism_lab::testing::{eventually, say, turn};
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
 use prism_config::{Config, RelayUpTo};
-use prism_lab::{Lab, LabName, LabSpec};
+use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use prism_netns::NetNs;
 use prism_signer::Signer;
 
@@ -69,10 +70,14 @@ pub fn output(command: &mut Command) -> String {
     text
 }
 
-/// A lab whose nodes hand off, and whose bucket exists.
+/// A lab whose nodes hand off, and whose bucket exists. Unless a test says otherwise, it has
+/// both families of addresses, and each new connection takes the other one.
 pub struct Cluster {
     pub lab: Lab,
+    /// The service, as requests name it.
     pub service: SocketAddr,
+    /// The number of connections so far.
+    connections: AtomicUsize,
     pub signer: Signer,
     netns: NetNs,
     placement: Placement,
@@ -92,6 +97,7 @@ impl Cluster {
     pub fn up_with(backends: usize, change: impl FnOnce(&mut LabSpec)) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.family = Families::Dual;
         spec.backends = backends;
         // Connections move whatever the size of an object.
         spec.relay_up_to = RelayUpTo::Bytes(0);
@@ -119,6 +125,7 @@ impl Cluster {
     pub fn relaying_replicated(backends: usize, replicas: u16) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.family = Families::Dual;
         spec.backends = backends;
         spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
         let spec = spec.configure_nodes(|config| {
@@ -151,12 +158,13 @@ impl Cluster {
         let config = Config::load(&lab.config_path()).unwrap();
         let names = config.backends().map(|node| NodeName::new(&node.name));
         Self {
-            service: lab.service().into(),
+            service: lab.service(),
             signer: signer_of(&lab),
             netns: NetNs::named(&namespace).unwrap(),
             placement: Placement::new(&names.map(Result::unwrap).collect()),
             pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             left: Vec::new(),
+            connections: AtomicUsize::new(0),
             lab,
         }
     }
@@ -201,10 +209,12 @@ impl Cluster {
         self.connect_with(|_| {})
     }
 
-    /// The same, from this port of the client.
+    /// The same, from this port of the client. A port has one family, so that connections from
+    /// it follow each other: in a lab of both, an even port has IPv4 and an odd one IPv6.
     pub fn connect_from(&self, port: u16) -> Client {
-        let local = SocketAddr::from((self.lab.address("client").unwrap(), port));
-        self.connect_with(|socket| {
+        let service = self.nth_service(port.into());
+        let local = SocketAddr::new(self.address_like("client", service.ip()), port);
+        self.connect_to(service, |socket| {
             socket.set_reuse_address(true).unwrap();
             socket.bind(&local.into()).unwrap();
         })
@@ -212,7 +222,58 @@ impl Cluster {
 
     /// The same, with the socket prepared.
     pub fn connect_with(&self, prepare: impl FnOnce(&socket2::Socket) + Send) -> Client {
-        self.connect_to(self.service, prepare)
+        self.connect_to(self.next_service(), prepare)
+    }
+
+    /// A connection of `family`.
+    pub fn connect_over(&self, family: Family) -> Client {
+        self.connect_to(self.service_of(family), |_| {})
+    }
+
+    /// The service of the next connection: the families take turns.
+    pub fn next_service(&self) -> SocketAddr {
+        self.nth_service(self.connections.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn nth_service(&self, n: usize) -> SocketAddr {
+        let services: Vec<_> = self.lab.services().collect();
+        services[n % services.len()]
+    }
+
+    /// The service of HTTPS of the next connection.
+    pub fn next_https_service(&self) -> SocketAddr {
+        let n = self.connections.fetch_add(1, Ordering::Relaxed);
+        let services: Vec<_> = self.lab.https_services().collect();
+        services[n % services.len()]
+    }
+
+    /// The URL of the service for clients of `family`.
+    pub fn endpoint_over(&self, family: Family, https: bool) -> String {
+        let endpoints: Vec<_> = match https {
+            true => self.lab.https_endpoints().collect(),
+            false => self.lab.endpoints().collect(),
+        };
+        let is_v6 = |endpoint: &String| endpoint.contains("//[");
+        let mut endpoints = endpoints.into_iter();
+        let found = endpoints.find(|endpoint| is_v6(endpoint) == (family == Family::V6));
+        found.unwrap()
+    }
+
+    /// The service of `family`.
+    pub fn service_of(&self, family: Family) -> SocketAddr {
+        of_family(self.lab.services(), family)
+    }
+
+    /// The service of HTTPS of `family`.
+    pub fn https_service_of(&self, family: Family) -> SocketAddr {
+        of_family(self.lab.https_services(), family)
+    }
+
+    /// The address of `host` that has the family of `other`.
+    pub fn address_like(&self, host: &str, other: IpAddr) -> IpAddr {
+        let mut addresses = self.lab.addresses(host).unwrap().iter();
+        let is_like = |address: &IpAddr| Family::of(*address) == Family::of(other);
+        addresses.find(is_like).unwrap()
     }
 
     /// The same, to another address.
@@ -223,7 +284,7 @@ impl Cluster {
     ) -> Client {
         self.in_client(|| {
             use socket2::{Domain, Socket, Type};
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
             prepare(&socket);
             socket.connect(&address.into()).unwrap();
             Client::new(socket.into())
@@ -335,15 +396,18 @@ impl Cluster {
         bytes.sum()
     }
 
-    /// The control address of the switch.
-    pub fn control(&self) -> SocketAddr {
+    /// The control address of `family` of the switch.
+    pub fn control(&self, family: Family) -> SocketAddr {
         let config = Config::load(&self.lab.config_path()).unwrap();
-        config.switch.unwrap().control.into()
+        of_family(
+            std::iter::once(config.switch.unwrap().control.into()),
+            family,
+        )
     }
 
-    /// The address of the service.
-    pub fn vip(&self) -> Ipv4Addr {
-        *self.lab.service().ip()
+    /// The addresses of the service.
+    pub fn vips(&self) -> Vec<IpAddr> {
+        self.lab.services().map(|service| service.ip()).collect()
     }
 
     fn show_logs(&self) {
@@ -360,6 +424,11 @@ impl Cluster {
             }
         }
     }
+}
+
+fn of_family(mut all: impl Iterator<Item = SocketAddr>, family: Family) -> SocketAddr {
+    all.find(|address| Family::of(address.ip()) == family)
+        .unwrap()
 }
 
 fn signer_of(lab: &Lab) -> Signer {
