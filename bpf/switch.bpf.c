@@ -29,6 +29,10 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		return steer_icmp(ctx, &p, xdp);
 	case PARSED_FRAGMENT:
 		return steer_fragment(&p, xdp);
+	case PARSED_REFUSED:
+		return steer_refused(&p, xdp);
+	case PARSED_TAGGED:
+		return punt(COUNTER_punt_tagged, xdp);
 	case PARSED_TRUNCATED:
 		return punt(COUNTER_punt_truncated, xdp);
 	case PARSED_OTHER:

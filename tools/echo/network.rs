@@ -146,7 +146,7 @@ fn switch_config(pin_dir: &str) -> SwitchConfig {
     SwitchConfig {
         pin_dir: pin_dir.to_owned(),
         interfaces: ["client", left, right].map(String::from).into(),
-        control: CONTROL,
+        control: vec![CONTROL.into()],
         services: vec![ServiceConfig {
             addr: SERVICE.into(),
             tenant: TENANT,

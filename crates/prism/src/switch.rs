@@ -277,7 +277,7 @@ fn switch_config(
         pin_dir: settings.pin_dir.clone(),
         interfaces: settings.interfaces.clone(),
         xdp: settings.mode == HookMode::Xdp,
-        control: settings.control,
+        control: vec![settings.control.into()],
         services: services.collect(),
         nodes: others.chain(nodes).chain([own]).collect(),
         senders: vec![SenderConfig {
