@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use prism_config::HostAddrs;
 use prism_netns::Tun;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::LabError;
 use crate::family::Family;
-use crate::plan::HostAddrs;
 use crate::tool::run;
 use queue::DelayQueue;
 
@@ -97,13 +97,9 @@ impl Delay {
             "link set dev {name} txqueuelen {DEVICE_PACKETS} up"
         ))?;
         for server in servers {
-            let is_like = |own: &IpAddr| Family::of(*own) == Family::of(*server);
-            let from = host
-                .iter()
-                .find(is_like)
-                .ok_or_else(|| LabError::NoAddress {
-                    family: Family::of(*server),
-                })?;
+            let from = host.of(*server).ok_or_else(|| LabError::NoAddress {
+                family: Family::of(*server),
+            })?;
             ip(&format!("route add {server} dev {name} src {from}"))?;
         }
         let counts = Arc::<Counts>::default();

@@ -17,7 +17,7 @@ const FOREIGN: [&str; 4] = [
     "AWS_SECURITY_TOKEN",
     "AWS_CA_BUNDLE",
 ];
-/// Those of proxies, in lower and upper case.
+/// The variables of proxies. They exist in lower and in upper case.
 const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
 
 /// Sets the environment of `command`. The endpoint of the AWS tools is the lab's first.

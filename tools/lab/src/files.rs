@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch};
 
 use crate::error::LabError;
+use crate::family::Family;
 use crate::name::LabName;
-use crate::plan::{HostKind, Link, Plan, url};
+use crate::plan::{HostKind, Link, Plan, first, url};
 use crate::rate::Rate;
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
@@ -69,9 +70,9 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
     config.cluster.name = plan.name.directory_name();
-    config.service.address = v4(plan.services().next());
+    config.service.address = plan.services().collect();
     config.switch = Some(Switch {
-        control: v4(plan.controls().next()),
+        control: plan.controls(),
         key_file: directory.join("switch.key"),
         pin_dir: plan.name.directory_name(),
         interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
@@ -81,8 +82,8 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .servers()
         .map(|link| Node {
             name: link.host.clone(),
-            address: link.address.v4.unwrap_or(Ipv4Addr::UNSPECIFIED),
-            gateway: link.gateway.v4,
+            address: link.address,
+            gateway: Some(link.gateway),
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
@@ -108,10 +109,17 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.peers.cert_dir = directory.join("pki");
     config.s3.credentials_file = directory.join("credentials.toml");
     config.admin.socket_dir = directory.join("admin");
-    config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
+    let any: IpAddr = match plan.family.has(Family::V4) {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    config.admin.listen = Some((any, METRICS_PORT).into());
     // The switch's host may read all metrics.
-    config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
-    config.admin.scrapers = plan.servers().filter_map(|link| link.gateway.v4).collect();
+    config.admin.switch_listen = Some((any, SWITCH_METRICS_PORT).into());
+    config.admin.scrapers = plan
+        .servers()
+        .flat_map(|link| link.gateway.iter())
+        .collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config
@@ -252,7 +260,7 @@ fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
 
 /// The URL of a port of a member of etcd.
 fn endpoint(link: &Link, port: u16) -> String {
-    url("http", (link.address.first(), port).into())
+    url("http", (first(&link.address), port).into())
 }
 
 /// The last `lines` lines of the log of `host`.
@@ -280,11 +288,4 @@ pub(crate) fn random_hex(bytes: usize) -> Result<String, LabError> {
         let _ = write!(text, "{byte:02x}");
         text
     }))
-}
-
-fn v4(address: Option<std::net::SocketAddr>) -> std::net::SocketAddrV4 {
-    match address {
-        Some(std::net::SocketAddr::V4(v4)) => v4,
-        _ => std::net::SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 1),
-    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Credential};
+use prism_config::{Config, Credential, HostAddrs};
 use rustix::process::Signal;
 
 use crate::capture::{Capture, CaptureOptions, command as capture_command};
@@ -16,7 +16,7 @@ use crate::family::Families;
 use crate::files;
 use crate::name::LabName;
 use crate::network::{self, InterfaceBytes};
-use crate::plan::{HostAddrs, SERVICE_PORT, url};
+use crate::plan::{SERVICE_PORT, first, url};
 use crate::process::ProcessId;
 use crate::ready;
 use crate::state::{Lock, State};
@@ -258,7 +258,7 @@ impl Lab {
     /// The first of them: the IPv4 one, if there is one.
     #[must_use]
     pub fn service(&self) -> SocketAddr {
-        (self.state.plan.service.first(), SERVICE_PORT).into()
+        (first(&self.state.plan.service), SERVICE_PORT).into()
     }
 
     /// The URLs of the service, one of each family.
@@ -312,7 +312,7 @@ impl Lab {
         &self.state.credential
     }
 
-    /// The own addresses of `host`. Those of the switch are its control addresses.
+    /// The own addresses of `host`. The switch has its control addresses.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
         self.state.plan.addresses(host)
@@ -321,7 +321,7 @@ impl Lab {
     /// The first of them: the IPv4 address, if there is one.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<IpAddr> {
-        Some(self.addresses(host)?.first())
+        self.addresses(host)?.first()
     }
 
     /// The path of the configuration that the processes read.

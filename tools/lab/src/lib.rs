@@ -56,7 +56,6 @@ pub use interrupt::cancel_on_signal;
 pub use lab::Lab;
 pub use name::{InvalidName, LabName};
 pub use network::InterfaceBytes;
-pub use plan::HostAddrs;
 pub use prism_program::prism_program;
 pub use process::ProcessId;
 pub use rate::{InvalidRate, Rate};

@@ -7,6 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use prism_config::{ControlAddrs, HostAddrs};
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Families, Family};
@@ -18,29 +19,6 @@ use crate::spec::LabSpec;
 pub(crate) const SERVICE_PORT: u16 = 80;
 /// The port of the switch for commands.
 const CONTROL_PORT: u16 = 7300;
-
-/// The addresses of a host: at most one of each family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostAddrs {
-    /// The IPv4 address.
-    pub v4: Option<Ipv4Addr>,
-    /// The IPv6 address.
-    pub v6: Option<Ipv6Addr>,
-}
-
-impl HostAddrs {
-    /// All of them, IPv4 first.
-    pub fn iter(self) -> impl Iterator<Item = IpAddr> {
-        let v4 = self.v4.map(IpAddr::from);
-        v4.into_iter().chain(self.v6.map(IpAddr::from))
-    }
-
-    /// The first of them.
-    #[must_use]
-    pub fn first(self) -> IpAddr {
-        self.iter().next().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
-    }
-}
 
 /// The hosts of a lab and their links.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,8 +105,11 @@ impl Plan {
     }
 
     /// The addresses and port of the switch for commands.
-    pub(crate) fn controls(&self) -> impl Iterator<Item = SocketAddr> {
-        self.control.iter().map(|ip| (ip, CONTROL_PORT).into())
+    pub(crate) fn controls(&self) -> ControlAddrs {
+        ControlAddrs {
+            hosts: self.control,
+            port: CONTROL_PORT,
+        }
     }
 
     /// All hosts, the switch among them.
@@ -147,7 +128,7 @@ impl Plan {
         links.filter(|link| link.kind == HostKind::Etcd)
     }
 
-    /// The own addresses of `host`. Those of the switch are its control addresses.
+    /// The own addresses of `host`. The switch has its control addresses.
     pub(crate) fn addresses(&self, host: &str) -> Option<HostAddrs> {
         if host == "switch" {
             return Some(self.control);
@@ -158,6 +139,11 @@ impl Plan {
     pub(crate) fn link(&self, host: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.host == host)
     }
+}
+
+/// The first of `addresses`. A plan has one of each of its families.
+pub(crate) fn first(addresses: &HostAddrs) -> IpAddr {
+    addresses.first().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
 }
 
 /// The URL of `service`, without the port that `scheme` implies.

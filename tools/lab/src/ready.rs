@@ -17,7 +17,7 @@ use crate::files::{
 };
 use crate::name::LabName;
 use crate::network::has_program;
-use crate::plan::{HostKind, Link, url};
+use crate::plan::{HostKind, Link, first, url};
 use crate::spec::go_on;
 use crate::state::State;
 use crate::tls::ca_file;
@@ -215,7 +215,7 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
 
 /// Checks that this member of etcd has a leader.
 fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
-    let url = url("http", (member.address.first(), ETCD_PORT).into()) + "/health";
+    let url = url("http", (first(&member.address), ETCD_PORT).into()) + "/health";
     let namespace = state.plan.name.namespace_path(&member.host);
     let mut curl = in_namespace(&namespace, "curl");
     let quietly = ["--silent", "--fail", "--noproxy", "*", "--max-time", "2"];

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{Config, HostAddrs, RelayUpTo};
 
 use crate::error::LabError;
 use crate::family::Families;
 use crate::lab::Lab;
 use crate::name::LabName;
-use crate::plan::{HostAddrs, Plan};
+use crate::plan::Plan;
 use crate::rate::Rate;
 
 /// The most frontends and backends: a lab has 64 pieces of four addresses. One holds the service
@@ -137,7 +137,7 @@ impl LabSpec {
         number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
     }
 
-    /// The future addresses of `host`. Those of the switch are its control addresses.
+    /// The future addresses of `host`. The switch has its control addresses.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
         Plan::new(self).addresses(host)
@@ -146,7 +146,7 @@ impl LabSpec {
     /// The first of them: the IPv4 address, if there is one.
     #[must_use]
     pub fn address(&self, host: &str) -> Option<IpAddr> {
-        Some(self.addresses(host)?.first())
+        self.addresses(host)?.first()
     }
 
     /// The number of members of etcd.

@@ -114,10 +114,8 @@ impl Lab {
         // A certificate by ACME comes later than the lab's check.
         let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
         let has_files = config.service.tls.as_ref().is_some_and(is_file);
-        self.state.https = match has_files {
-            true => config.tls_address().map(Into::into).into_iter().collect(),
-            false => Vec::new(),
-        };
+        let https = config.tls_address().filter(|_| has_files);
+        self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::lab::Lab;
 use crate::network::InterfaceBytes;
+use crate::plan::first;
 
 /// The status of a lab.
 #[derive(Clone, Debug, Serialize)]
@@ -77,7 +78,7 @@ impl Lab {
         let addresses = self.addresses(host);
         HostStatus {
             name: host.into(),
-            address: addresses.map_or(Ipv4Addr::UNSPECIFIED.into(), |all| all.first()),
+            address: addresses.map_or(Ipv4Addr::UNSPECIFIED.into(), |all| first(&all)),
             addresses: addresses.iter().flat_map(|all| all.iter()).collect(),
             pid,
             // A host without a program, or with one that starts later, lacks nothing.

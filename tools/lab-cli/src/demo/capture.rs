@@ -179,8 +179,7 @@ impl Seen {
 
 /// The address of `host` of the family of `service`.
 fn address_like(lab: &Lab, host: &str, service: IpAddr) -> Option<IpAddr> {
-    let is_like = |address: &IpAddr| address.is_ipv4() == service.is_ipv4();
-    lab.addresses(host)?.iter().find(is_like)
+    lab.addresses(host)?.of(service)
 }
 
 /// Removes the frontend's bytes before the first answer.

@@ -68,17 +68,24 @@ impl Bed {
         way: &Way,
         change: impl FnOnce(&mut Config) + Send + 'static,
     ) -> Self {
+        Self::up_of(Families::Dual, label, way, change)
+    }
+
+    /// The same with addresses of these families.
+    pub fn up_of(
+        family: Families,
+        label: &str,
+        way: &Way,
+        change: impl FnOnce(&mut Config) + Send + 'static,
+    ) -> Self {
         let name: LabName = format!("{label}-{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
-        spec.family = Families::Dual;
+        spec.family = family;
         spec.relay_up_to = RelayUpTo::Bytes(0);
         let relay: SocketAddr = (spec.address("client").unwrap(), RELAY_PORT).into();
-        let SocketAddr::V4(relay_v4) = relay else {
-            unreachable!("labs are IPv4")
-        };
         if !matches!(way, Way::Direct) {
             spec = spec.configure_nodes(move |config| {
-                config.switch.as_mut().unwrap().control = relay_v4;
+                config.switch.as_mut().unwrap().control = relay.into();
             });
         }
         let cluster = Cluster::around(Lab::up(spec).unwrap());

@@ -130,7 +130,7 @@ impl Cluster {
         spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
         let spec = spec.configure_nodes(|config| {
             if let Some(switch) = &mut config.switch {
-                switch.control.set_port(switch.control.port() + 1);
+                switch.control.port += 1;
             }
         });
         let cluster = Self::around(Lab::up(spec).unwrap());
@@ -271,24 +271,7 @@ impl Cluster {
 
     /// The address of `host` that has the family of `other`.
     pub fn address_like(&self, host: &str, other: IpAddr) -> IpAddr {
-        let mut addresses = self.lab.addresses(host).unwrap().iter();
-        let is_like = |address: &IpAddr| Family::of(*address) == Family::of(other);
-        addresses.find(is_like).unwrap()
-    }
-
-    /// The same, to another address.
-    pub fn connect_to(
-        &self,
-        address: SocketAddr,
-        prepare: impl FnOnce(&socket2::Socket) + Send,
-    ) -> Client {
-        self.in_client(|| {
-            use socket2::{Domain, Socket, Type};
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
-            prepare(&socket);
-            socket.connect(&address.into()).unwrap();
-            Client::new(socket.into())
-        })
+        self.lab.addresses(host).unwrap().of(other).unwrap()
     }
 
     /// Runs `work` inside the client's namespace, with all threads it starts.

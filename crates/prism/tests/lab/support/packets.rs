@@ -9,15 +9,15 @@ use prism_lab::{Capture, CaptureOptions};
 use super::{Cluster, say};
 
 /// Headers of Ethernet, IP and TCP with all options.
-const SNAPLEN: u32 = 96;
-/// Packets with the flag RST. Expressions with `tcp[...]` find those of IPv4 alone.
-pub const RST: &str = "(tcp[tcpflags] & tcp-rst != 0 or ip6[6] = 6 and ip6[53] & 4 != 0)";
+const SNAPLEN: u32 = 128;
+/// Packets with the flag RST. `tcp[...]` finds those of IPv4 alone. `and` and `or` bind alike.
+pub const RST: &str = "((tcp[tcpflags] & tcp-rst != 0) or (ip6[6] = 6 and ip6[53] & tcp-rst != 0))";
 /// Packets that begin or end connections.
-const EVENT: &str = "(tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-rst) != 0 \
-                     or ip6[6] = 6 and ip6[53] & 7 != 0)";
-/// All but those that find neighbours, as ARP does, and that join their groups.
-const IP: &str = "(ip or ip6 and not (icmp6 and ip6[40] >= 133 and ip6[40] <= 137) \
-                  and ip6[6] != 0)";
+const EVENT: &str = "((tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-rst) != 0) \
+                     or (ip6[6] = 6 and ip6[53] & (tcp-syn|tcp-fin|tcp-rst) != 0))";
+/// All packets but those that find neighbours, as ARP does, and that join their groups.
+const IP: &str = "(ip or (ip6 and ip6[6] != 0 \
+                  and not (ip6[6] = 58 and ip6[40] >= 133 and ip6[40] <= 137)))";
 /// Messages about other packets.
 const ICMP: &str = "(icmp or icmp6)";
 
