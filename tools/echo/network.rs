@@ -112,10 +112,10 @@ impl Drop for Network {
 pub(crate) fn config(name: &str, pki_dir: &Path) -> anyhow::Result<EndpointConfig> {
     let nodes = NODES.map(|(name, address)| Peer {
         name: name.to_owned(),
-        address: address.into(),
+        addresses: vec![address.into()],
     });
     let identity = Identity::of_node(pki_dir, name)?;
-    let config = EndpointConfig::new(name, &nodes, SERVICE.into(), identity);
+    let config = EndpointConfig::new(name, &nodes, &[SERVICE.into()], identity);
     let mut config = config.with_context(|| format!("no node is called {name}"))?;
     config.listen = name == NODES[0].0;
     config.switch = Some(SwitchAddress::new(CONTROL.into(), KEY_ID, KEY));

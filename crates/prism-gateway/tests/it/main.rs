@@ -29,8 +29,8 @@ fn free_address() -> SocketAddr {
 fn endpoint_config(service: SocketAddr) -> EndpointConfig {
     EndpointConfig {
         name: "a".into(),
-        address: service.ip(),
-        service,
+        addresses: vec![service.ip()],
+        services: vec![service],
         listen: true,
         peer_port: 0,
         peers: Vec::new(),

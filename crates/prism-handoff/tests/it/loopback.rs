@@ -39,11 +39,11 @@ impl Cluster {
     fn config(&self, name: &str, pki_dir: &Path) -> EndpointConfig {
         let peer = |name: &str, host| Peer {
             name: name.to_owned(),
-            address: Ipv4Addr::new(127, 0, 0, host).into(),
+            addresses: vec![Ipv4Addr::new(127, 0, 0, host).into()],
         };
         let nodes = [peer("near", 1), peer("far", 2)];
         let identity = Identity::of_node(pki_dir, name).unwrap();
-        let mut config = EndpointConfig::new(name, &nodes, self.service, identity).unwrap();
+        let mut config = EndpointConfig::new(name, &nodes, &[self.service], identity).unwrap();
         (config.peer_port, config.listen) = (self.peer_port, name == "near");
         config
     }
@@ -240,7 +240,7 @@ fn an_address_of_another_host_is_an_error() {
     let cluster = Cluster::new();
     run(async {
         let mut config = cluster.config("near", cluster.pki.path());
-        config.address = IpAddr::from([192, 0, 2, 1]);
+        config.addresses = vec![IpAddr::from([192, 0, 2, 1])];
         assert!(Endpoint::bind(config, Arc::default()).await.is_err());
     });
 }

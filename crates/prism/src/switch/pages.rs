@@ -28,7 +28,7 @@ impl Subject {
         let directory = (self.directory)();
         let nodes = directory.iter();
         nodes
-            .map(|(name, host)| (name.to_owned(), host.address.into()))
+            .filter_map(|(name, host)| Some((name.to_owned(), host.address.first()?)))
             .collect()
     }
 }

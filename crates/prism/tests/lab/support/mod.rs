@@ -3,6 +3,7 @@
 
 pub mod bed;
 pub mod client;
+mod families;
 mod flows;
 pub mod netem;
 pub mod objects;
@@ -14,10 +15,10 @@ pub mod wire;
 pub use flows::Known;
 pub use prism_lab::testing::{eventually, say, turn};
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
@@ -230,48 +231,19 @@ impl Cluster {
         self.connect_to(self.service_of(family), |_| {})
     }
 
-    /// The service of the next connection: the families take turns.
-    pub fn next_service(&self) -> SocketAddr {
-        self.nth_service(self.connections.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn nth_service(&self, n: usize) -> SocketAddr {
-        let services: Vec<_> = self.lab.services().collect();
-        services[n % services.len()]
-    }
-
-    /// The service of HTTPS of the next connection.
-    pub fn next_https_service(&self) -> SocketAddr {
-        let n = self.connections.fetch_add(1, Ordering::Relaxed);
-        let services: Vec<_> = self.lab.https_services().collect();
-        services[n % services.len()]
-    }
-
-    /// The URL of the service for clients of `family`.
-    pub fn endpoint_over(&self, family: Family, https: bool) -> String {
-        let endpoints: Vec<_> = match https {
-            true => self.lab.https_endpoints().collect(),
-            false => self.lab.endpoints().collect(),
-        };
-        let is_v6 = |endpoint: &String| endpoint.contains("//[");
-        let mut endpoints = endpoints.into_iter();
-        let found = endpoints.find(|endpoint| is_v6(endpoint) == (family == Family::V6));
-        found.unwrap()
-    }
-
-    /// The service of `family`.
-    pub fn service_of(&self, family: Family) -> SocketAddr {
-        of_family(self.lab.services(), family)
-    }
-
-    /// The service of HTTPS of `family`.
-    pub fn https_service_of(&self, family: Family) -> SocketAddr {
-        of_family(self.lab.https_services(), family)
-    }
-
-    /// The address of `host` that has the family of `other`.
-    pub fn address_like(&self, host: &str, other: IpAddr) -> IpAddr {
-        self.lab.addresses(host).unwrap().of(other).unwrap()
+    /// A connection to another address, with the socket prepared.
+    pub fn connect_to(
+        &self,
+        address: SocketAddr,
+        prepare: impl FnOnce(&socket2::Socket) + Send,
+    ) -> Client {
+        self.in_client(|| {
+            use socket2::{Domain, Socket, Type};
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+            prepare(&socket);
+            socket.connect(&address.into()).unwrap();
+            Client::new(socket.into())
+        })
     }
 
     /// Runs `work` inside the client's namespace, with all threads it starts.
@@ -379,20 +351,6 @@ impl Cluster {
         bytes.sum()
     }
 
-    /// The control address of `family` of the switch.
-    pub fn control(&self, family: Family) -> SocketAddr {
-        let config = Config::load(&self.lab.config_path()).unwrap();
-        of_family(
-            std::iter::once(config.switch.unwrap().control.into()),
-            family,
-        )
-    }
-
-    /// The addresses of the service.
-    pub fn vips(&self) -> Vec<IpAddr> {
-        self.lab.services().map(|service| service.ip()).collect()
-    }
-
     fn show_logs(&self) {
         let hosts: Vec<String> = self.lab.hosts().map(str::to_owned).collect();
         for host in hosts {
@@ -407,11 +365,6 @@ impl Cluster {
             }
         }
     }
-}
-
-fn of_family(mut all: impl Iterator<Item = SocketAddr>, family: Family) -> SocketAddr {
-    all.find(|address| Family::of(address.ip()) == family)
-        .unwrap()
 }
 
 fn signer_of(lab: &Lab) -> Signer {
