@@ -1,7 +1,6 @@
 //! Builds a lab and starts its programs.
 
 use std::fs::OpenOptions;
-use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -76,7 +75,7 @@ impl Lab {
             store_dir: spec.store_dir.join(spec.name.directory_name()),
             credential: files::new_credential()?,
             region: String::new(),
-            https: None,
+            https: Vec::new(),
             plan,
         };
         // The state is written before anything exists that a sweep has to find.
@@ -116,11 +115,7 @@ impl Lab {
         let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
         let has_files = config.service.tls.as_ref().is_some_and(is_file);
         let https = config.tls_address().filter(|_| has_files);
-        let https = https.and_then(|addresses| addresses.first());
-        self.state.https = https.and_then(|address| match address {
-            SocketAddr::V4(v4) => Some(v4),
-            SocketAddr::V6(_) => None,
-        });
+        self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,
