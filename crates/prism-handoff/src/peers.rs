@@ -61,7 +61,7 @@ pub(crate) struct Peers {
 
 /// One other node, and the connections to it.
 struct Node {
-    /// Where it is dialled; `None` if the nodes have no family in common.
+    /// The address that is dialled; `None` if the nodes have no family in common.
     address: Option<SocketAddr>,
     /// All of its addresses.
     addresses: Vec<IpAddr>,

@@ -17,13 +17,13 @@ pub struct Family {
     pub nobody: &'static str,
     /// An address of the other family.
     pub foreign: &'static str,
-    /// Where in a packet TCP begins, behind an IP header without options.
+    /// The offset of TCP in a packet, behind an IP header without options.
     pub tcp_at: usize,
     pub source_at: usize,
     pub target_at: usize,
-    /// Where the checksums over the addresses are.
+    /// The offsets of the checksums over the addresses.
     checksums: &'static [usize],
-    /// The first byte of such a packet without traffic class, and where its protocol is.
+    /// The first byte of such a packet without traffic class, and the offset of its protocol.
     first: u8,
     protocol_at: usize,
     /// `EtherType`.
