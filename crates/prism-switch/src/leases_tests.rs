@@ -22,7 +22,7 @@ fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let leases = Arc::new(Leases::new([NODE], KEY_ID, key()));
+        let leases = Arc::new(Leases::new([vec![NODE]], KEY_ID, key()));
         let serving = tokio::spawn(leases.clone().serve(listener));
         let limit = Duration::from_secs(10);
         tokio::time::timeout(limit, test(leases, address))
@@ -110,7 +110,7 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
 
 #[test]
 fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
-    let leases = Leases::new([NODE], KEY_ID, key());
+    let leases = Leases::new([vec![NODE]], KEY_ID, key());
     let (run, now) = ((NODE, RUN), Instant::now());
     let silence = Parting::after_error(&std::io::ErrorKind::HostUnreachable.into());
     leases.begin(run, NO_DIGEST, now);

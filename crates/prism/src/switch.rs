@@ -231,8 +231,11 @@ struct Pauses {
     pause: AtomicBool,
 }
 
-fn addresses(directory: &Directory) -> impl Iterator<Item = IpAddr> {
-    directory.iter().flat_map(|(_, host)| host.address.iter())
+/// The addresses of each node.
+fn addresses(directory: &Directory) -> impl Iterator<Item = Vec<IpAddr>> {
+    directory
+        .iter()
+        .map(|(_, host)| host.address.iter().collect())
 }
 
 fn switch_config(
