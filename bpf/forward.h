@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Forwards a packet: finds the next hop, rewrites the packet, or leaves it to the kernel of
- * this host.
+ * Forwards a packet to its next hop: rewrites the packet, or leaves it to the kernel of this
+ * host.
  *
  * Checksums. In tc, a packet's checksum may be not computed yet (CHECKSUM_PARTIAL, GSO), or
  * the driver may have given its sum (CHECKSUM_COMPLETE). If the program can ask which case it
  * is, it updates the field itself. If it cannot, or if the driver gave the sum,
- * bpf_l4_csum_replace does. All other changes leave the sums unchanged. In XDP every packet
- * is complete.
+ * bpf_l4_csum_replace does. All other changes leave the sums unchanged, but for the hop limit
+ * of IPv6 (sum_hop_limit). In XDP every packet is complete.
  */
 #ifndef PRISM_FORWARD_H
 #define PRISM_FORWARD_H
 
-#include "csum.h"
 #include "flow.h"
-
-#define AF_INET 2
-#define AF_INET6 10
+#include "nexthop.h"
 
 /* From linux/skbuff.h. The kernel's type information has the offset of the field. */
 #define CHECKSUM_COMPLETE 2
@@ -27,13 +24,6 @@ struct sk_buff {
 
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
-enum hop {
-	HOP_READY,		/* interface and addresses are known */
-	HOP_CONFIRM,		/* as HOP_READY; the kernel is to check the neighbour */
-	HOP_NEIGHBOUR,		/* interface is known, the address needs ARP */
-	HOP_KERNEL,		/* no route, or an address of this host */
-};
-
 enum side {
 	SIDE_NONE,
 	SIDE_SOURCE,
@@ -42,10 +32,10 @@ enum side {
 
 /* The new address and port of one end of a packet. */
 struct rewrite {
-	struct ip_addr addr;
+	const struct ip_addr *addr;
 	enum side side;
 	__be16 port;
-} ALIGNED;
+};
 
 static __always_inline int pass(const bool xdp)
 {
@@ -63,100 +53,6 @@ static __always_inline int drop(__u32 reason, const bool xdp)
 {
 	count(reason);
 	return xdp ? XDP_DROP : TC_ACT_SHOT;
-}
-
-/* Asks the kernel for the next hop to `addr`, and caches it in `slot`. */
-static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
-				  const struct ip_addr *addr, __u32 ifindex)
-{
-	struct bpf_fib_lookup fib ALIGNED = {
-		.family = is_mapped(addr) ? AF_INET : AF_INET6,
-		/* Not 0, so that the kernel tells the route's MTU. */
-		.tot_len = 1,
-		.ifindex = ifindex,
-	};
-	long result;
-
-	if (fib.family == AF_INET)
-		fib.ipv4_dst = addr->word[3];
-	else
-		__builtin_memcpy(fib.ipv6_dst, addr, sizeof(*addr));
-	result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
-	slot->expires_ns = 0;
-	slot->ifindex = fib.ifindex;
-	copy_addr(&slot->addr, addr);
-	/* A gateway may be of the other family. */
-	if (fib.family == AF_INET)
-		map_addr(&slot->gateway, fib.ipv4_dst);
-	else
-		__builtin_memcpy(&slot->gateway, fib.ipv6_dst,
-				 sizeof(slot->gateway));
-	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
-		return HOP_NEIGHBOUR;
-	if (result != BPF_FIB_LKUP_RET_SUCCESS)
-		return HOP_KERNEL;
-	slot->mtu_bytes = fib.mtu_result;
-	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
-	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
-	return HOP_READY;
-}
-
-/*
- * Whether this packet goes through the kernel to confirm the neighbour. When the kernel sends
- * a packet to a stale neighbour, it resolves it again, and so notices that it is gone or has
- * another address.
- */
-static __always_inline bool is_to_confirm(struct nexthop *slot, __u64 now_ns,
-					  const bool xdp)
-{
-	bool is_due = slot->confirm_ns && slot->confirm_ns <= now_ns;
-
-	/* XDP leaves the packet to the tc program, which finds the same state. */
-	if (!slot->confirm_ns || (is_due && !xdp))
-		slot->confirm_ns = now_ns + nexthop_confirm_ns;
-	return is_due;
-}
-
-static __noinline int configured_hop(struct nexthop *slot,
-				     const struct ip_addr *addr)
-{
-	struct node *node = bpf_map_lookup_elem(&nodes, addr);
-
-	if (!node || !node->ifindex)
-		return 0;
-	copy_addr(&slot->addr, addr);
-	slot->ifindex = node->ifindex;
-	slot->mtu_bytes = node->mtu_bytes;
-	__builtin_memcpy((void *)slot->mac, node->node_mac, ETH_ALEN);
-	__builtin_memcpy((void *)slot->mac + ETH_ALEN, node->own_mac, ETH_ALEN);
-	return 1;
-}
-
-/*
- * The next hop to `addr`. Next hops are cached per CPU, not per flow: a switch has far fewer
- * of them than flows, and no two CPUs write the same entry.
- */
-static __always_inline int resolve(void *ctx, const struct packet *p,
-				   const struct ip_addr *addr,
-				   struct nexthop **out, const bool xdp)
-{
-	__u32 index = mix(addr_word(addr)) & (NEXTHOP_SLOTS - 1);
-	struct nexthop *slot = bpf_map_lookup_elem(&nexthops, &index);
-	int hop = HOP_READY;
-
-	*out = slot;
-	if (!slot)
-		return HOP_KERNEL;
-	if (same_addr(&slot->addr, addr) && slot->expires_ns > p->now_ns)
-		return HOP_READY;
-	if (!configured_hop(slot, addr)) {
-		hop = fib_resolve(ctx, slot, addr, packet_ifindex(ctx, xdp));
-		if (hop == HOP_READY && is_to_confirm(slot, p->now_ns, xdp))
-			hop = HOP_CONFIRM;
-	}
-	if (hop == HOP_READY || (hop == HOP_CONFIRM && !xdp))
-		slot->expires_ns = p->now_ns + nexthop_ttl_ns;
-	return hop;
 }
 
 /* The IP header of each segment. The header for the length of a huge packet is in none. */
@@ -241,7 +137,7 @@ static __noinline int check_by_kernel(struct __sk_buff *skb,
 				      const struct packet *p,
 				      const struct rewrite *to)
 {
-	__u64 change = sum_of_change(old_addr(p, to->side), &to->addr, p->is_v6);
+	__u64 change = sum_of_change(old_addr(p, to->side), to->addr, p->is_v6);
 	__be16 from_port = old_port(p, to->side);
 	__u32 at = p->l4 + TCP_CHECK;
 	__u16 *check = check_field(skb, at);
@@ -291,9 +187,9 @@ static __always_inline void write_ip4(struct iphdr *ip, const struct rewrite *rw
 	__u64 sum = (__u16)~ip->check;
 
 	if (rw->side == SIDE_SOURCE)
-		ip->saddr = rw->addr.word[3];
+		ip->saddr = rw->addr->word[3];
 	else if (rw->side == SIDE_DEST)
-		ip->daddr = rw->addr.word[3];
+		ip->daddr = rw->addr->word[3];
 	if (rw->side != SIDE_NONE)
 		sum += change;
 	if (hop != HOP_KERNEL) {
@@ -308,39 +204,34 @@ static __always_inline void write_ip6(struct ipv6hdr *ip,
 				      const struct rewrite *rw, int hop)
 {
 	if (rw->side == SIDE_SOURCE)
-		copy_addr((struct ip_addr *)&ip->saddr, &rw->addr);
+		copy_addr((struct ip_addr *)&ip->saddr, rw->addr);
 	else if (rw->side == SIDE_DEST)
-		copy_addr((struct ip_addr *)&ip->daddr, &rw->addr);
+		copy_addr((struct ip_addr *)&ip->daddr, rw->addr);
 	if (hop != HOP_KERNEL)
 		ip->hop_limit--;
 }
 
 /* Changes the frame's and the IP header's part. Nonzero: the packet is too short. */
-static __always_inline long write_l3(void *ctx, const struct packet *p,
+static __always_inline long write_l3(void *start, void *end,
+				     const struct packet *p,
 				     const struct rewrite *rw, __u64 change,
-				     const struct nexthop *slot, int hop,
-				     const bool xdp)
+				     const struct nexthop *slot, int hop)
 {
-	void *start = packet_start(ctx, xdp), *end = packet_end(ctx, xdp);
+	struct ipv6hdr *ip6 = start + IP_AT;
+	struct iphdr *ip4 = start + IP_AT;
 	__u32 *mac = start;
 
-	if (p->is_v6) {
-		struct ipv6hdr *ip = start + IP_AT;
-
-		if ((void *)(ip + 1) > end)
-			return -1;
-		write_ip6(ip, rw, hop);
-	} else {
-		struct iphdr *ip = start + IP_AT;
-
-		if ((void *)(ip + 1) > end)
-			return -1;
-		write_ip4(ip, rw, change, hop);
-	}
-	if (hop > HOP_CONFIRM)
-		return 0;
-	if (start + sizeof(struct ethhdr) > end)
+	if ((void *)(ip4 + 1) > end)
 		return -1;
+	if (!p->is_v6) {
+		write_ip4(ip4, rw, change, hop);
+	} else {
+		if ((void *)(ip6 + 1) > end)
+			return -1;
+		write_ip6(ip6, rw, hop);
+	}
+	if (hop != HOP_READY)
+		return 0;
 #pragma unroll
 	for (int i = 0; i < 3; i++)
 		mac[i] = slot->mac[i];
@@ -368,6 +259,7 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 					 const bool xdp)
 {
 	enum check_kind kind = CHECK_WHOLE;
+	void *start, *end;
 	struct tcphdr *tcp;
 	__u64 change = 0;
 
@@ -378,16 +270,18 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 			return -1;
 		sum_hop_limit(ctx, p, hop);
 	}
+	start = packet_start(ctx, xdp);
+	end = packet_end(ctx, xdp);
 	if (rw->side != SIDE_NONE) {
 		/* Changes nothing, but bounds it for the verifier. */
-		tcp = packet_start(ctx, xdp) + (p->l4 & (L4_LIMIT - 1));
-		if ((void *)(tcp + 1) > packet_end(ctx, xdp))
+		tcp = start + (p->l4 & (L4_LIMIT - 1));
+		if ((void *)(tcp + 1) > end)
 			return -1;
-		change = sum_of_change(old_addr(p, rw->side), &rw->addr,
+		change = sum_of_change(old_addr(p, rw->side), rw->addr,
 				       p->is_v6);
 		write_tcp(tcp, p, rw, change, kind);
 	}
-	return write_l3(ctx, p, rw, change, slot, hop, xdp);
+	return write_l3(start, end, p, rw, change, slot, hop);
 }
 
 /* Handles a packet that is too long for its path. */

@@ -151,7 +151,7 @@ static __always_inline int icmp_forward(void *ctx, const struct packet *p,
 					const struct icmp_error *e,
 					struct route *r, const bool xdp)
 {
-	struct rewrite rw = { .side = SIDE_DEST };
+	struct rewrite rw = { .addr = &r->owner, .side = SIDE_DEST };
 	struct nexthop *slot;
 	__u64 change;
 	int hop;
@@ -169,9 +169,9 @@ static __always_inline int icmp_forward(void *ctx, const struct packet *p,
 		return drop(COUNTER_drop_store, xdp);
 	if (!xdp)
 		sum_hop_limit(ctx, p, hop);
-	copy_addr(&rw.addr, &r->owner);
-	change = sum_of_change(&p->dest, &rw.addr, p->is_v6);
-	if (write_l3(ctx, p, &rw, change, slot, hop, xdp))
+	change = sum_of_change(&p->dest, &r->owner, p->is_v6);
+	if (write_l3(packet_start(ctx, xdp), packet_end(ctx, xdp), p, &rw,
+		     change, slot, hop))
 		return drop(COUNTER_drop_store, xdp);
 	count(hop == HOP_KERNEL ? COUNTER_punt_no_route : COUNTER_forward_icmp);
 	return transmit(slot, hop, xdp);

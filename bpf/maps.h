@@ -15,8 +15,9 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
-/* Services of one tenant; an owner's packet may need a lookup for each. */
-#define MAX_TENANT_SERVICES 16
+/* Services of one tenant: 16 addresses with two ports. An owner's packet may need a lookup
+ * for each of its family. */
+#define MAX_TENANT_SERVICES 32
 #define MAX_FRONTENDS 16
 #define MAX_ENDED_RUNS 4096
 /* Recorded closing connections: those of 100 ms at 160,000 a second. */

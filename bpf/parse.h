@@ -178,13 +178,12 @@ static __always_inline enum parsed parse_l4(struct packet *p, void *at,
 }
 
 static __always_inline enum parsed parse_ip4(void *ctx, struct packet *p,
+					     struct iphdr *ip, void *end,
 					     const bool xdp)
 {
-	void *start = packet_start(ctx, xdp), *end = packet_end(ctx, xdp);
-	struct iphdr *ip = start + IP_AT;
 	__u32 header_bytes, ip_bytes;
 
-	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+	if (ip->version != 4 || ip->ihl < 5)
 		return PARSED_OTHER;
 	header_bytes = ip->ihl * 4;
 	ip_bytes = bpf_ntohs(ip->tot_len);
@@ -204,10 +203,10 @@ static __always_inline enum parsed parse_ip4(void *ctx, struct packet *p,
 		return PARSED_ICMP;
 	if (!xdp && header_bytes > sizeof(*ip)) {
 		make_linear(ctx, LONGEST_HEADERS);
-		start = packet_start(ctx, xdp);
+		ip = packet_start(ctx, xdp) + IP_AT;
 		end = packet_end(ctx, xdp);
 	}
-	return parse_l4(p, start + IP_AT + header_bytes, end);
+	return parse_l4(p, (void *)ip + header_bytes, end);
 }
 
 /* Whether the addresses of an IPv6 header are of a kind that a router forwards. */
@@ -220,11 +219,12 @@ static __always_inline bool are_forwarded(const struct packet *p)
 	       bpf_htonl(0xfe800000) /* link-local */;
 }
 
-/* Whether the header is one that leads to another; of these, only the last hides it. */
+/* Whether another header follows. */
 static __always_inline bool is_extension(__u8 protocol)
 {
 	return protocol == NEXTHDR_HOP || protocol == NEXTHDR_ROUTING ||
-	       protocol == NEXTHDR_FRAGMENT || protocol == NEXTHDR_DEST;
+	       protocol == NEXTHDR_FRAGMENT || protocol == NEXTHDR_AUTH ||
+	       protocol == NEXTHDR_DEST;
 }
 
 /* An extension header's first bytes (RFC 8200). */
@@ -250,6 +250,8 @@ static __noinline int walk_extensions(void *ctx, struct packet *p,
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		struct extension header;
 
+		if (p->protocol == NEXTHDR_AUTH)
+			return PARSED_REFUSED;
 		if (packet_load(ctx, at, &header, sizeof(header), xdp))
 			return PARSED_TRUNCATED;
 		bytes = (header.length + 1) * 8;
@@ -269,8 +271,7 @@ static __noinline int walk_extensions(void *ctx, struct packet *p,
 		if (!is_extension(p->protocol)) {
 			p->l4_bytes -= at - p->l4;
 			p->l4 = at;
-			return p->protocol == NEXTHDR_AUTH ? PARSED_REFUSED :
-							     PARSED_OTHER;
+			return PARSED_OTHER;
 		}
 	}
 	return PARSED_REFUSED;
@@ -327,39 +328,41 @@ static __always_inline enum parsed parse_ip6(void *ctx, struct packet *p,
 	return parse_l4(p, ip + 1, end);
 }
 
-/* Whether the frame is addressed to another station. XDP cannot tell. */
+/*
+ * Whether the frame is tagged, or addressed to another station. XDP cannot tell; it is for
+ * interfaces that receive no such frames.
+ */
 static __always_inline bool is_foreign(void *ctx, const bool xdp)
 {
-	return !xdp && ((struct __sk_buff *)ctx)->pkt_type != PACKET_TO_US;
-}
+	struct __sk_buff *skb = ctx;
 
-static __always_inline bool is_tagged(void *ctx, const bool xdp)
-{
-	return !xdp && ((struct __sk_buff *)ctx)->vlan_present;
+	return !xdp && (skb->pkt_type != PACKET_TO_US || skb->vlan_present);
 }
 
 static __always_inline enum parsed parse(void *ctx, struct packet *p,
 					 const bool xdp)
 {
 	__be16 protocol;
+	struct iphdr *ip;
 	__u8 *start;
 	void *end;
 
 	if (is_foreign(ctx, xdp))
-		return PARSED_OTHER;
-	if (is_tagged(ctx, xdp))
-		return PARSED_TAGGED;
+		return ((struct __sk_buff *)ctx)->pkt_type == PACKET_TO_US ?
+			       PARSED_TAGGED :
+			       PARSED_OTHER;
 	if (!xdp)
 		make_linear(ctx, USUAL_HEADERS);
 	start = packet_start(ctx, xdp);
 	end = packet_end(ctx, xdp);
-	if (start + sizeof(struct ethhdr) > (__u8 *)end ||
-	    (start[0] & 1) /* multicast */)
+	ip = (void *)(start + IP_AT);
+	/* A shorter frame has no IP packet for the switch. */
+	if ((void *)(ip + 1) > end || (start[0] & 1) /* multicast */)
 		return PARSED_OTHER;
 	p->bytes = xdp ? end - (void *)start : ((struct __sk_buff *)ctx)->len;
 	protocol = *(__be16 *)(start + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
-		return parse_ip4(ctx, p, xdp);
+		return parse_ip4(ctx, p, ip, end, xdp);
 	if (protocol == bpf_htons(ETH_P_IPV6))
 		return parse_ip6(ctx, p, xdp);
 	if (protocol == bpf_htons(ETH_P_8021Q) ||

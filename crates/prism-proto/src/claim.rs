@@ -24,7 +24,7 @@ pub const DEADLINE_NS: u64 = CLAIM_DEADLINE_NS;
 pub enum Claim {
     /// The flow is this frontend's, and the switch knows it.
     Held,
-    /// The switch did not answer. Claim again later, at the next epoch.
+    /// The switch did not answer, or not in this term. Claim again later, at the next epoch.
     Unanswered,
     /// A tombstone is newer. If this answer has corrected the estimate of the switch's clock
     /// upwards, claim again.
@@ -52,6 +52,8 @@ impl Claim {
             CommandOutcome::Unanswered => Self::Unanswered,
             CommandOutcome::Answered(answer) => match (answer.status, answer.state) {
                 (Status::Ok, _) => Self::Held,
+                // The next claim is of the present term.
+                (Status::OldTerm, _) => Self::Unanswered,
                 (Status::Stale, FlowState::Absent) => Self::Outranked,
                 _ => Self::Refused,
             },

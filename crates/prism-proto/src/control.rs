@@ -92,10 +92,17 @@ impl Ops {
     pub const UNBLOCK: Self = Self(4);
     /// Forget the flow.
     pub const RELEASE: Self = Self(8);
+    /// The command states what its sender owns, and asks for no decision ([`crate::term`]).
+    pub const ANNOUNCE: Self = Self(16);
 
     /// Both sets together.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Without the bits of `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// All bits of `other` are set.
@@ -106,7 +113,13 @@ impl Ops {
 
 impl fmt::Debug for Ops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(1, "block"), (2, "own"), (4, "unblock"), (8, "release")];
+        let names = [
+            (1, "block"),
+            (2, "own"),
+            (4, "unblock"),
+            (8, "release"),
+            (16, "announce"),
+        ];
         let set = names.iter().filter(|(bit, _)| self.0 & bit != 0);
         let set: Vec<&str> = set.map(|(_, name)| *name).collect();
         write!(f, "Ops({}: {})", self.0, set.join(" "))
@@ -162,6 +175,39 @@ impl RunId {
     pub const NONE: Self = Self(0);
 }
 
+/// A term of a switch: a time for which one flow table decides. The number grows with each new
+/// table, and whenever another switch takes over. On the wire it has 24 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Term(pub u32);
+
+impl Term {
+    /// No term: of a switch or a node that has none, or of a node that has not heard of one.
+    pub const NONE: Self = Self(0);
+    /// The last term. At one a minute it comes after 31 years.
+    pub const MAX: Self = Self(0xff_ffff);
+
+    /// The term after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(if self.0 < Self::MAX.0 {
+            self.0 + 1
+        } else {
+            Self::MAX.0
+        })
+    }
+}
+
+/// A message with the term that it belongs to. In a request, this is the last term in which the
+/// switch confirmed the flow to its sender, or the sender's present one. Plain messages have
+/// [`Term::NONE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamped<M> {
+    /// The term.
+    pub term: Term,
+    /// The message.
+    pub message: M,
+}
+
 /// Asks the switch about a flow, or tells it what the flow is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -213,6 +259,10 @@ pub enum Status {
     BadRequest = 7,
     /// The epoch is further ahead of the switch's clock than a sender's can be.
     Ahead = 8,
+    /// The switch does not know all flows yet, and decides nothing ([`crate::term`]).
+    Young = 9,
+    /// The command is from before the switch's present term.
+    OldTerm = 10,
 }
 
 /// The switch's reply.

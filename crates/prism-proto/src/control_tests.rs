@@ -35,6 +35,23 @@ fn both_directions_round_trip() {
 }
 
 #[test]
+fn a_term_round_trips_in_bytes_that_were_zero() {
+    let plain = request().encode(&key());
+    assert_eq!(plain[13..16], [0; 3]);
+    for term in [Term::NONE, Term(1), Term(0x01_02_03), Term::MAX] {
+        let asked = request().in_term(term);
+        let bytes = asked.encode(&key());
+        assert_eq!(Stamped::<Request>::decode(&bytes, 7, &key()), Ok(asked));
+        assert_eq!(Request::decode(&bytes, 7, &key()), Ok(request()));
+        let answer = request().answer(Status::Young, FlowState::Absent, 0, Owner::NONE, 9);
+        let answer = answer.in_term(term);
+        let bytes = answer.encode(&key());
+        assert_eq!(Stamped::<Answer>::decode(&bytes, 7, &key()), Ok(answer));
+    }
+    assert_eq!(Term::MAX.next(), Term::MAX);
+}
+
+#[test]
 fn any_changed_bit_or_length_is_refused() {
     let good = request().encode(&key());
     for at in 0..MESSAGE_BYTES * 8 {

@@ -287,11 +287,15 @@ impl Export {
                 self.phase = Phase::Saving { is_blocked: true };
                 Action::Save
             }
-            // A predecessor's entry is ahead of our clock estimate.
-            Status::Stale if retries_left > 0 && self.is_a_predecessors(&answer) => {
+            // A predecessor's entry is ahead of our clock estimate, or that is of a former switch.
+            Status::Stale | Status::Ahead
+                if retries_left > 0 && self.is_a_predecessors(&answer) =>
+            {
                 let retries_left = retries_left - 1;
                 self.phase = Phase::Blocking { retries_left };
-                self.stopped_epoch = answer.epoch.saturating_add(1);
+                let is_absent = answer.state == FlowState::Absent;
+                let least = if is_absent { answer.time_ns } else { 0 };
+                self.stopped_epoch = answer.epoch.max(least).saturating_add(1);
                 self.block()
             }
             Status::Stale => self.finish(Outcome::Lost),
@@ -391,7 +395,7 @@ impl Export {
         let is_absent = answer.state == FlowState::Absent;
         match answer.status {
             Status::Ok if !is_fence => self.kept(reason, true),
-            Status::Stale if !is_absent => self.finish(Outcome::Lost),
+            Status::Stale if !is_absent && answer.owner != self.here => self.finish(Outcome::Lost),
             _ if self.never_steered && unconfirmed => self.untouched(reason),
             Status::Stale => self.finish(Outcome::Lost),
             _ => self.kept(reason, true),

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId};
+use crate::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Term};
+use crate::wire::{DecodeError, Reader};
 
 /// The length of the challenge, a random number that the agent sends first.
 pub const CHALLENGE_BYTES: usize = 8;
@@ -57,6 +58,90 @@ impl PlacementVerdict {
     }
 }
 
+/// The agent's news of its term, on the connection of each run that speaks of terms: at the start,
+/// and after each change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TermNotice {
+    /// The switch's term.
+    pub term: Term,
+    /// All flows of living nodes are known.
+    pub is_settled: bool,
+}
+
+impl TermNotice {
+    /// Its length on the wire, its first byte among them.
+    pub const BYTES: usize = 4;
+    /// First byte of the notice of a young term.
+    pub const YOUNG: u8 = 7;
+    /// First byte of the notice of a settled term.
+    pub const SETTLED: u8 = 8;
+
+    /// The message.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        let code = if self.is_settled {
+            Self::SETTLED
+        } else {
+            Self::YOUNG
+        };
+        let [_, high, middle, low] = self.term.0.to_be_bytes();
+        [code, high, middle, low]
+    }
+
+    /// Reads a notice.
+    pub fn decode(bytes: [u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let [code, high, middle, low] = bytes;
+        let is_settled = match code {
+            Self::YOUNG => false,
+            Self::SETTLED => true,
+            _ => return Err(DecodeError::Invalid("term notice")),
+        };
+        let term = Term(u32::from_be_bytes([0, high, middle, low]));
+        Ok(Self { term, is_settled })
+    }
+}
+
+/// A run's message that it has announced all its flows in a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The term.
+    pub term: Term,
+    /// The number of runs of its process. The agent waits for as many of the node.
+    pub runs: u16,
+}
+
+impl Done {
+    /// Its length on the wire, its first byte among them.
+    pub const BYTES: usize = 6;
+    /// Its first byte.
+    pub const CODE: u8 = 3;
+
+    /// The message.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        let [_, high, middle, low] = self.term.0.to_be_bytes();
+        let [runs_high, runs_low] = self.runs.to_be_bytes();
+        [Self::CODE, high, middle, low, runs_high, runs_low]
+    }
+
+    /// Reads the message.
+    pub fn decode(bytes: [u8; Self::BYTES]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(&bytes);
+        if r.u8("code")? != Self::CODE {
+            return Err(DecodeError::Invalid("code of a done message"));
+        }
+        let [high, middle, low] = r.array::<3>("term")?;
+        let runs = r.u16("runs")?;
+        match runs {
+            0 => Err(DecodeError::Invalid("runs")),
+            _ => Ok(Self {
+                term: Term(u32::from_be_bytes([0, high, middle, low])),
+                runs,
+            }),
+        }
+    }
+}
+
 /// A request for a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseRequest {
@@ -91,5 +176,25 @@ impl LeaseRequest {
             run: self.run,
         };
         request.encode(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_terms_round_trip_and_others_are_refused() {
+        for term in [Term(1), Term(0x01_02_03), Term::MAX] {
+            for is_settled in [false, true] {
+                let notice = TermNotice { term, is_settled };
+                assert_eq!(TermNotice::decode(notice.encode()), Ok(notice));
+            }
+            let done = Done { term, runs: 700 };
+            assert_eq!(Done::decode(done.encode()), Ok(done));
+        }
+        assert!(TermNotice::decode([6, 0, 0, 1]).is_err());
+        assert!(Done::decode([Done::CODE, 0, 0, 1, 0, 0]).is_err());
+        assert!(Done::decode([TAKES_NO_MORE, 0, 0, 1, 0, 1]).is_err());
     }
 }

@@ -7,6 +7,8 @@
 //! | [`steering`] | a sender of commands: repetition, deadlines, the switch's clock |
 //! | [`node`], [`tcp_state`] | frames between nodes, and the state of a connection in them |
 //! | [`tls`] | the version, suite and kernel's keys of a TLS session |
+//! | [`registry`], [`announce`] | the flows that a worker owns, and how a switch is filled from them |
+//! | [`term`] | the switch's side of that: which commands it takes while it does not know all flows |
 //! | [`relay`], [`verified`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
 //! | [`succession`] | messages to a process's successor on the same host, and their order |
@@ -60,6 +62,7 @@
 //!   the state machines in order.
 #![forbid(unsafe_code)]
 
+pub mod announce;
 pub mod claim;
 pub mod control;
 pub mod export;
@@ -67,10 +70,12 @@ pub mod import;
 pub mod lease;
 pub mod newcomers;
 pub mod node;
+pub mod registry;
 pub mod relay;
 pub mod steering;
 pub mod succession;
 pub mod tcp_state;
+pub mod term;
 pub mod tls;
 pub mod verified;
 pub mod wire;

@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::control::{
-    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
+    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Stamped,
+    Status, Term,
 };
 
 /// The wait before the first repetition.
@@ -20,6 +21,9 @@ pub const MAX_RETRY_NS: u64 = 64_000_000;
 /// The longest wait while the switch is silent. An outage of 12 s costs a command some 25
 /// datagrams, and the first answer to any command ends it.
 pub const MAX_SILENT_RETRY_NS: u64 = 1_000_000_000;
+/// A command with at least this much time at its start waits until a young term is over: without an
+/// answer its connection would be lost. Others let their request be relayed.
+pub const PATIENT_NS: u64 = 1_000_000_000;
 /// The number of `LATE` answers to a command that correct the clock estimate.
 const MAX_CLOCK_CORRECTIONS: u8 = 3;
 
@@ -52,8 +56,14 @@ pub enum CommandOutcome {
 #[derive(Debug)]
 struct Pending {
     command: Command,
+    /// The term that it is sent with.
+    stamp: Term,
     started_ns: u64,
     deadline_ns: u64,
+    /// The time that it had at its start.
+    patience_ns: u64,
+    /// The switch has refused it for its term. The flow may be announced yet.
+    old_term: Option<Box<Answer>>,
     /// The time when it is sent again, or ends; `None` while it waits to be sent.
     due_ns: Option<u64>,
     retry_ns: u64,
@@ -111,6 +121,8 @@ pub struct Steering {
     key: ControlKey,
     run: RunId,
     next_id: u64,
+    /// The greatest term that was heard of.
+    term: Term,
     clock: Option<ClockOffset>,
     pending: BTreeMap<u64, Box<Pending>>,
     /// Commands to be sent now.
@@ -134,6 +146,7 @@ impl Steering {
             key,
             run: RunId::NONE,
             next_id: first_request_id,
+            term: Term::NONE,
             clock: None,
             pending: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -156,14 +169,40 @@ impl Steering {
         u64::try_from(i128::from(now_ns) + self.clock?.offset_ns).ok()
     }
 
-    /// Begins a command; it is sent by the next [`Self::poll_transmit`].
+    /// The greatest term that was heard of. Answers of former terms no longer count.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Notes a term that the lease's connection has told. Its clock may be another one.
+    pub fn observe_term(&mut self, term: Term) {
+        if term > self.term {
+            (self.term, self.clock) = (term, None);
+        }
+    }
+
+    /// Begins a command in the present term; it is sent by the next [`Self::poll_transmit`].
     pub fn start(&mut self, command: Command, now_ns: u64, deadline_ns: u64) -> CommandId {
+        self.start_in(self.term, command, now_ns, deadline_ns)
+    }
+
+    /// Begins a command for a flow that the switch has confirmed in the term `stamp`.
+    pub fn start_in(
+        &mut self,
+        stamp: Term,
+        command: Command,
+        now_ns: u64,
+        deadline_ns: u64,
+    ) -> CommandId {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
         let pending = Pending {
             command,
+            stamp,
             started_ns: now_ns,
             deadline_ns,
+            patience_ns: deadline_ns.saturating_sub(now_ns),
+            old_term: None,
             due_ns: None,
             retry_ns: FIRST_RETRY_NS,
             corrections: 0,
@@ -172,6 +211,14 @@ impl Steering {
         self.pending.insert(id, Box::new(pending));
         self.counters.commands += 1;
         CommandId(id)
+    }
+
+    /// The switch has confirmed in `term` the connection that this command belongs to.
+    pub fn restamp(&mut self, id: CommandId, term: Term) {
+        if let Some(pending) = self.pending.get_mut(&id.0) {
+            pending.stamp = pending.stamp.max(term);
+            pending.old_term = None;
+        }
     }
 
     /// The next datagram that is due.
@@ -192,6 +239,7 @@ impl Steering {
         let due_ns = again_ns.min(pending.deadline_ns);
         pending.due_ns = Some(due_ns);
         self.timers.push(Reverse((due_ns, id)));
+        let stamp = pending.stamp;
         let Command {
             ops,
             epoch,
@@ -211,7 +259,7 @@ impl Steering {
                 false => RunId::NONE,
             },
         };
-        Some(request.encode(&self.key))
+        Some(request.in_term(stamp).encode(&self.key))
     }
 
     /// The time when [`Self::handle_timeout`] has work; 0 if [`Self::poll_transmit`] has work now.
@@ -229,13 +277,20 @@ impl Steering {
 
     /// Handles a datagram from the switch.
     pub fn handle_datagram(&mut self, bytes: &[u8], now_ns: u64) -> Result<(), ControlError> {
-        let answer = match Answer::decode(bytes, self.key_id, &self.key) {
-            Ok(answer) => answer,
+        let (term, answer) = match Stamped::<Answer>::decode(bytes, self.key_id, &self.key) {
+            Ok(answer) => (answer.term, answer.message),
             Err(error) => {
                 self.counters.refused_datagrams += 1;
                 return Err(error);
             }
         };
+        // A switch without terms may have replaced one that has them.
+        if term < self.term && term != Term::NONE {
+            // The switch of a former term no longer decides, and all that it said was announced.
+            self.counters.unexpected_answers += 1;
+            return Ok(());
+        }
+        self.observe_term(term);
         self.hurry(now_ns);
         let Some(pending) = self.pending.get_mut(&answer.request_id) else {
             self.counters.unexpected_answers += 1;
@@ -257,6 +312,19 @@ impl Steering {
             }
             return Ok(());
         }
+        if answer.status == Status::Young {
+            if pending.patience_ns >= PATIENT_NS {
+                pending.deadline_ns = now_ns.saturating_add(pending.patience_ns);
+            }
+            return Ok(());
+        }
+        if answer.status == Status::OldTerm && !answer.ops.has(Ops::ANNOUNCE) {
+            // With the present stamp, the answer is to an earlier copy.
+            if pending.stamp < term {
+                pending.old_term = Some(Box::new(answer));
+            }
+            return Ok(());
+        }
         self.remove(answer.request_id);
         self.finish(answer.request_id, CommandOutcome::Answered(answer));
         Ok(())
@@ -269,16 +337,13 @@ impl Steering {
                 return;
             }
             // The first entry is of a command under way.
-            if self
-                .pending
-                .get(&id)
-                .is_some_and(|p| p.deadline_ns <= now_ns)
-            {
-                self.remove(id);
-                self.counters.unanswered += 1;
-                self.finish(id, CommandOutcome::Unanswered);
-            } else {
-                self.send_now(id);
+            match self.pending.get_mut(&id) {
+                Some(pending) if pending.deadline_ns <= now_ns => {
+                    let refused = pending.old_term.take();
+                    self.remove(id);
+                    self.end(id, refused);
+                }
+                _ => self.send_now(id),
             }
         }
     }
@@ -343,6 +408,15 @@ impl Steering {
             }
             self.timers.pop();
         }
+    }
+
+    /// Ends a command whose deadline has passed.
+    fn end(&mut self, id: u64, refused: Option<Box<Answer>>) {
+        if let Some(answer) = refused {
+            return self.finish(id, CommandOutcome::Answered(*answer));
+        }
+        self.counters.unanswered += 1;
+        self.finish(id, CommandOutcome::Unanswered);
     }
 
     fn finish(&mut self, id: u64, outcome: CommandOutcome) {

@@ -13,7 +13,7 @@ pub const MAX_FRONTENDS: usize = 16;
 pub const MAX_INTERFACES: usize = 256;
 /// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
 /// belong to any of them.
-pub const MAX_TENANT_SERVICES: usize = 16;
+pub const MAX_TENANT_SERVICES: usize = 32;
 /// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
 pub const MAX_TENANTS: usize = 1024;
 /// Kernel memory of one flow, in bytes: an entry of 192, and a bucket of 16.
@@ -167,8 +167,12 @@ impl SwitchConfig {
 
 /// The programs take an IPv4-mapped address for the IPv4 one.
 fn mapped_problem(addr: IpAddr) -> Option<String> {
-    (addr != addr.to_canonical())
-        .then(|| format!("{addr} is an IPv4-mapped address: write {}", addr.to_canonical()))
+    (addr != addr.to_canonical()).then(|| {
+        format!(
+            "{addr} is an IPv4-mapped address: write {}",
+            addr.to_canonical()
+        )
+    })
 }
 
 fn control_problem(control: &[SocketAddr]) -> Option<String> {
@@ -218,4 +222,50 @@ fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
 
 fn node_problem(node: &NodeConfig) -> Option<String> {
     mapped_problem(node.addr)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn with(control: &[&str], service: &str, frontend: &str) -> Option<String> {
+        let config = SwitchConfig {
+            control: control.iter().map(|addr| addr.parse().unwrap()).collect(),
+            services: vec![ServiceConfig {
+                addr: service.parse().unwrap(),
+                tenant: 1,
+                frontends: vec![frontend.parse().unwrap()],
+            }],
+            ..SwitchConfig::default()
+        };
+        config.problem()
+    }
+
+    #[test]
+    fn addresses_of_either_family_are_accepted_and_mixtures_are_named() {
+        let both = ["10.0.0.1:7300", "[fd00::1]:7300"];
+        assert_eq!(with(&both, "198.51.100.1:80", "10.0.0.2"), None);
+        assert_eq!(with(&both, "[2001:db8::1]:80", "fd00::2"), None);
+        for (control, service, frontend, fault) in [
+            (
+                ["10.0.0.1:1", "10.0.0.2:1"],
+                "[::1]:80",
+                "::2",
+                "same family",
+            ),
+            (
+                ["10.0.0.1:1", "[fd00::1]:2"],
+                "[::1]:80",
+                "::2",
+                "different ports",
+            ),
+            (both, "[::1]:80", "10.0.0.2", "of another family"),
+            (both, "[::1]:0", "::2", "no port"),
+            (both, "[::ffff:1.2.3.4]:80", "::2", "write 1.2.3.4"),
+        ] {
+            let problem = with(&control, service, frontend).unwrap();
+            assert!(problem.contains(fault), "{problem}");
+        }
+    }
 }

@@ -82,17 +82,22 @@ fn families(config: &Config) -> Vec<String> {
     let lacking = nodes.flat_map(|node| {
         let missing = config.families_missing_at(node).into_iter();
         missing.map(move |family| {
-            let effect = match node.is_backend() {
-                true => format!("requests of {family} clients are relayed to it"),
-                false => format!("{family} clients do not reach it"),
-            };
+            let effect = effect_of_missing(family, node);
             format!(
-                "node {}: has no {family} address, so {effect}; add one to its address",
+                "node {}: it has no {family} address: {effect}; add one to its `address`",
                 node.name
             )
         })
     });
     lacking.collect()
+}
+
+/// The effect of a family of the service that `node` has no address of.
+pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
+    match node.is_backend() {
+        true => format!("requests of {family} clients are relayed to it"),
+        false => format!("{family} clients do not reach it"),
+    }
 }
 
 /// The files that `name` lacks on this machine, each with its fix.

@@ -34,10 +34,10 @@ impl Families {
 }
 
 impl Family {
-    pub(crate) fn number(self) -> u8 {
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::V4 => 4,
-            Self::V6 => 6,
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
         }
     }
 

@@ -127,8 +127,8 @@ impl Args {
     /// The family and the number of flows of each switch.
     fn switches(&self) -> Vec<(Family, u32)> {
         let families = self.family.list();
-        let switches = { self.flows.iter() }
-            .flat_map(|flows| families.iter().map(|family| (*family, *flows)));
+        let switches =
+            { self.flows.iter() }.flat_map(|flows| families.iter().map(|family| (*family, *flows)));
         switches.collect()
     }
 
@@ -139,7 +139,7 @@ impl Args {
             Job {
                 case: match self.family {
                     Families::V4 => case,
-                    _ => case.with(FAMILY, family.number()),
+                    _ => case.with(FAMILY, family.name()),
                 },
                 system: "switch",
                 what: n,

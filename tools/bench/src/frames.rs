@@ -53,7 +53,7 @@ fn l3_bytes(addr: SocketAddr) -> usize {
     ETHERNET_BYTES + if addr.is_ipv4() { 20 } else { 40 }
 }
 
-/// Where the payload of [`udp`] begins.
+/// The offset of the payload in a frame of [`udp`].
 pub(crate) fn udp_payload_at(addr: SocketAddr) -> usize {
     l3_bytes(addr) + UDP_BYTES
 }

@@ -90,7 +90,7 @@ struct Report {
 /// Time per packet, nanoseconds, over all rounds.
 #[derive(Debug, Serialize)]
 struct PacketCost {
-    family: u8,
+    family: &'static str,
     direction: &'static str,
     frame_bytes: usize,
     flows: usize,
@@ -192,7 +192,7 @@ fn costs(
         });
         let (ns_median, ns_min, ns_max) = spread(times);
         PacketCost {
-            family: bench.family.number(),
+            family: bench.family.name(),
             direction,
             frame_bytes,
             flows: 2,
@@ -230,7 +230,13 @@ fn many(benches: &[Bench], flows: usize, rounds: u32) -> Result<Vec<PacketCost>>
     let to_client = |bench: &Bench| all(bench, false);
     let mut both = costs(benches, "client to owner", SIZES[0], rounds, &to_owner)?;
     benches.iter().try_for_each(Bench::without_services)?;
-    both.extend(costs(benches, "owner to client", SIZES[0], rounds, &to_client)?);
+    both.extend(costs(
+        benches,
+        "owner to client",
+        SIZES[0],
+        rounds,
+        &to_client,
+    )?);
     both.iter_mut().for_each(|cost| cost.flows = flows);
     Ok(both)
 }
@@ -248,7 +254,7 @@ impl Bench {
         let clients = (0..=MAX_CLIENTS / PORTS).map(|host| client(family, host * PORTS));
         let nodes = [at(LEFT), at(RIGHT)].into_iter().chain(clients);
         let test = TestSwitch::load(SwitchConfig {
-            pin_dir: format!("prism-bench-{}-{}", std::process::id(), family.number()),
+            pin_dir: format!("prism-bench-{}-{}", std::process::id(), family.name()),
             control: vec![at(CONTROL)],
             nodes: nodes
                 .map(|addr| node(addr.ip(), Roles::default()))

@@ -49,7 +49,10 @@ impl TestSwitch {
         let control = *control.context("no control address of the node's family")?;
         let datagram = udp(from, control, &request.encode(&key()));
         let run = prism_packets::run_packet(&self.switch, Hook::Tc, &datagram, 1)?;
-        let payload = run.packet.get(udp_payload_at(from)..).context("no answer")?;
+        let payload = run
+            .packet
+            .get(udp_payload_at(from)..)
+            .context("no answer")?;
         Ok((Answer::decode(payload, KEY_ID, &key())?, run.time))
     }
 
@@ -100,12 +103,7 @@ pub(crate) fn senders() -> Vec<SenderConfig> {
 }
 
 /// A command that gives a flow to `owner`.
-pub(crate) fn own(
-    client: SocketAddr,
-    vip: SocketAddr,
-    owner: SocketAddr,
-    time_ns: u64,
-) -> Request {
+pub(crate) fn own(client: SocketAddr, vip: SocketAddr, owner: SocketAddr, time_ns: u64) -> Request {
     Request {
         key_id: KEY_ID,
         request_id: 1,

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use prism_proto::control::{
     Answer, FRESHNESS_NS, FlowKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner,
     Request, Status, TOMBSTONE_NS,
 };
+use prism_proto::term::MAX_EPOCH;
 
 /// One flow that the switch steers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,12 +96,77 @@ impl FlowTable {
     /// (docs/protocol.md, sections 1.2 to 1.4).
     pub fn apply(&mut self, request: &Request, now_ns: u64) -> Answer {
         let status = self.decide(request, now_ns);
+        self.answer(request, status, now_ns)
+    }
+
+    /// The answer with this status and the flow as it is.
+    pub fn answer(&self, request: &Request, status: Status, now_ns: u64) -> Answer {
         let (state, epoch, owner) = match self.flows.get(&request.flow) {
             Some(e) if e.blocked => (FlowState::Blocked, e.epoch, e.owner),
             Some(e) => (FlowState::Forward, e.epoch, e.owner),
             None => (FlowState::Absent, self.epoch(&request.flow), Owner::NONE),
         };
         request.answer(status, state, epoch, owner, now_ns)
+    }
+
+    /// Takes an announcement (`prism_proto::term`): the greatest epoch of a flow wins. Epochs of
+    /// flows that are over, and the clock, do not matter: the table may have known them longer.
+    /// An entry that is only `remembered` from before the term does not matter either.
+    pub fn announce(&mut self, request: &Request, remembered: bool, now_ns: u64) -> Answer {
+        let plain = Request {
+            ops: request.ops.without(Ops::ANNOUNCE),
+            ..*request
+        };
+        let status = self.merge(&plain, remembered, now_ns);
+        let answer = self.answer(&plain, status, now_ns);
+        Answer {
+            ops: request.ops,
+            ..answer
+        }
+    }
+
+    /// Whether the flow is as an announcement states: then it has been taken before.
+    pub fn has(&self, request: &Request) -> bool {
+        let plain = Request {
+            ops: request.ops.without(Ops::ANNOUNCE),
+            ..*request
+        };
+        let entry = self.flows.get(&request.flow);
+        self.epoch(&request.flow) == request.epoch && is_already(entry, &plain)
+    }
+
+    fn merge(&mut self, plain: &Request, remembered: bool, now_ns: u64) -> Status {
+        if plain.time_ns.abs_diff(now_ns) > FRESHNESS_NS {
+            return Status::Late;
+        }
+        let is_fact = plain.ops.has(Ops::OWN) || plain.ops == Ops::RELEASE;
+        if !is_fact || !is_combination(plain.ops) || plain.epoch >= MAX_EPOCH {
+            return Status::BadRequest;
+        }
+        if remembered {
+            self.flows.remove(&plain.flow);
+        }
+        let current = self.flows.get(&plain.flow).copied();
+        let known = match self.is_known(&plain.flow) {
+            true => Some(self.epoch(&plain.flow)),
+            false => None,
+        };
+        match known.map(|epoch| plain.epoch.cmp(&epoch)) {
+            Some(Ordering::Less) => Status::Stale,
+            Some(Ordering::Equal) if is_already(current.as_ref(), plain) => Status::Ok,
+            Some(Ordering::Equal) => Status::Stale,
+            Some(Ordering::Greater) | None => self.change(current, plain, now_ns),
+        }
+    }
+
+    /// All flows that have an entry.
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowKey, &Entry)> {
+        self.flows.iter()
+    }
+
+    /// Ends `flow` for good: its client has opened another connection.
+    pub fn supersede(&mut self, flow: &FlowKey, now_ns: u64) {
+        self.purge(flow, now_ns);
     }
 
     /// Deletes the tombstones that are older than [`TOMBSTONE_NS`] at `now_ns`, and returns their
@@ -184,10 +251,7 @@ impl FlowTable {
         if ops == Ops::QUERY {
             return Status::Ok;
         }
-        if ops.0 > 15
-            || ops.has(Ops::BLOCK.and(Ops::UNBLOCK))
-            || (ops.has(Ops::RELEASE) && ops != Ops::RELEASE)
-        {
+        if !is_combination(ops) {
             return Status::BadRequest;
         }
         let current = self.flows.get(&request.flow).copied();
@@ -243,6 +307,13 @@ impl FlowTable {
         self.tombstones.remove(&flow);
         Status::Ok
     }
+}
+
+/// Whether these operations have a meaning together.
+fn is_combination(ops: Ops) -> bool {
+    let is_known = ops.0 <= 15;
+    let is_either = !ops.has(Ops::BLOCK.and(Ops::UNBLOCK));
+    is_known && is_either && (!ops.has(Ops::RELEASE) || ops == Ops::RELEASE)
 }
 
 /// Whether the flow already is what `request` asks for.

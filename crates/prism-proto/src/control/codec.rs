@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     Answer, ControlError, ControlKey, FlowKey, FlowState, KIND_ANSWER, KIND_REQUEST, MAGIC,
-    MESSAGE_BYTES, Ops, Owner, Request, RunId, SIGNED_BYTES, Status, VERSION,
+    MESSAGE_BYTES, Ops, Owner, Request, RunId, SIGNED_BYTES, Stamped, Status, Term, VERSION,
 };
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
@@ -13,6 +13,7 @@ struct Extra {
     kind: u8,
     status: u8,
     state: u8,
+    term: Term,
 }
 
 /// The datagram of a request, or of the answer that repeats its fields.
@@ -22,7 +23,8 @@ fn encode(fields: &Request, extra: &Extra, key: &ControlKey) -> [u8; MESSAGE_BYT
     out.put(&MAGIC.to_be_bytes());
     out.put(&[VERSION, extra.kind, fields.ops.0, extra.status]);
     out.put(&fields.key_id.to_be_bytes());
-    out.put(&[extra.state, 0, 0, 0]);
+    let [_, high, middle, low] = extra.term.0.min(Term::MAX.0).to_be_bytes();
+    out.put(&[extra.state, high, middle, low]);
     for number in [fields.request_id, fields.time_ns, fields.epoch] {
         out.put(&number.to_be_bytes());
     }
@@ -65,7 +67,8 @@ fn decode(
         return Err(ControlError::Forged);
     }
     let state = r.u8("state")?;
-    r.array::<3>("reserved")?;
+    let [high, middle, low] = r.array::<3>("term")?;
+    let term = Term(u32::from_be_bytes([0, high, middle, low]));
     let (request_id, time_ns, epoch) = (r.u64("request_id")?, r.u64("time_ns")?, r.u64("epoch")?);
     let (client, vip) = (r.ip("client_addr")?, r.ip("vip_addr")?);
     let (owner, via) = (r.ip("owner_addr")?, r.ip("via_addr")?);
@@ -87,6 +90,7 @@ fn decode(
         kind,
         status,
         state,
+        term,
     };
     Ok((request, extra))
 }
@@ -95,20 +99,41 @@ fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }
 
-impl Request {
+impl Stamped<Request> {
     /// The datagram of this request, under `key`.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
         let extra = Extra {
             kind: KIND_REQUEST,
             status: 0,
             state: 0,
+            term: self.term,
         };
-        encode(self, &extra, key)
+        encode(&self.message, &extra, key)
     }
 
     /// Reads and authenticates a request, as the switch does.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
-        decode(bytes, KIND_REQUEST, key_id, key).map(|(request, _)| request)
+        let (message, extra) = decode(bytes, KIND_REQUEST, key_id, key)?;
+        let term = extra.term;
+        Ok(Self { term, message })
+    }
+}
+
+impl Request {
+    /// The datagram of this request, under `key`, without a term.
+    pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        self.in_term(Term::NONE).encode(key)
+    }
+
+    /// Reads and authenticates a request whose term does not matter.
+    pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        Stamped::<Self>::decode(bytes, key_id, key).map(|stamped| stamped.message)
+    }
+
+    /// This request in `term`.
+    pub const fn in_term(self, term: Term) -> Stamped<Self> {
+        let message = self;
+        Stamped { term, message }
     }
 
     /// The answer to this request.
@@ -134,23 +159,25 @@ impl Request {
     }
 }
 
-impl Answer {
+impl Stamped<Answer> {
     /// The datagram of this answer, under `key`.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let answer = &self.message;
         let fields = Request {
-            key_id: self.key_id,
-            request_id: self.request_id,
-            time_ns: self.time_ns,
-            ops: self.ops,
-            epoch: self.epoch,
-            flow: self.flow,
-            owner: self.owner,
+            key_id: answer.key_id,
+            request_id: answer.request_id,
+            time_ns: answer.time_ns,
+            ops: answer.ops,
+            epoch: answer.epoch,
+            flow: answer.flow,
+            owner: answer.owner,
             run: RunId::NONE,
         };
         let extra = Extra {
             kind: KIND_ANSWER,
-            status: self.status as u8,
-            state: self.state as u8,
+            status: answer.status as u8,
+            state: answer.state as u8,
+            term: self.term,
         };
         encode(&fields, &extra, key)
     }
@@ -162,12 +189,32 @@ impl Answer {
         let mut r = Reader::new(&codes);
         let status = r.one_of(Status::ALL, |status| status as u8, "status")?;
         let state = r.one_of(FlowState::ALL, |state| state as u8, "state")?;
-        Ok(fields.answer(status, state, fields.epoch, fields.owner, fields.time_ns))
+        let message = fields.answer(status, state, fields.epoch, fields.owner, fields.time_ns);
+        let term = extra.term;
+        Ok(Self { term, message })
+    }
+}
+
+impl Answer {
+    /// The datagram of this answer, under `key`, without a term.
+    pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        self.in_term(Term::NONE).encode(key)
+    }
+
+    /// Reads and authenticates an answer whose term does not matter.
+    pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
+        Stamped::<Self>::decode(bytes, key_id, key).map(|stamped| stamped.message)
+    }
+
+    /// This answer in `term`.
+    pub const fn in_term(self, term: Term) -> Stamped<Self> {
+        let message = self;
+        Stamped { term, message }
     }
 }
 
 impl Status {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Ok,
         Self::Stale,
         Self::Full,
@@ -176,6 +223,8 @@ impl Status {
         Self::Late,
         Self::BadRequest,
         Self::Ahead,
+        Self::Young,
+        Self::OldTerm,
     ];
 }
 

@@ -170,7 +170,7 @@ impl World {
             State::Opening { .. } => OPENING_PATIENCE_NS,
             _ => PATIENCE_NS,
         };
-        if now - self.clients[client].last_progress > patience_ns {
+        if now - self.clients[client].last_progress > patience_ns + self.scenario.young_ns() {
             if !self.excused.contains(&of) {
                 return self.fail(format!("I5: {of:?} stands still"));
             }
@@ -229,6 +229,15 @@ impl World {
     /// Handles a packet of a connection that this client does not know, or no longer knows. If it
     /// opens another one on the same ports, it resets that one (RFC 9293, 3.10.7.3).
     fn stranger_at_client(&mut self, of: Incarnation, segment: &Segment) {
+        let c = &mut self.clients[of.client];
+        if self.scenario.losses > 0
+            && segment.syn
+            && let State::Open(tcp) = &c.state
+        {
+            // The client challenges the answer to a forged SYN (RFC 5961, section 4).
+            let ack = tcp.ack();
+            return self.client_sends(of.client, vec![ack]);
+        }
         let is_opening = matches!(self.clients[of.client].state, State::Opening { .. });
         if !is_opening || segment.rst || segment.syn {
             return;
@@ -246,7 +255,8 @@ impl World {
     /// A forged SYN arrives with this client's address and port.
     pub(crate) fn forged_syn(&mut self, client: usize) {
         let (flow, of) = (self.clients[client].flow, self.clients[client].of);
-        if self.clients[client].is_over(of) || self.switch.table.entry(&flow).is_none() {
+        let is_unknown = self.switch.table.entry(&flow).is_none() && !self.is_young();
+        if self.clients[client].is_over(of) || is_unknown {
             return;
         }
         let of = Incarnation {

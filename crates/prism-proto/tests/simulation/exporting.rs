@@ -50,6 +50,7 @@ impl World {
             Waiter::Release(id) => self.released(host, id, outcome),
             Waiter::Settle(id, epoch) => self.settled(host, id, epoch, outcome),
             Waiter::Claim(id, epoch) => self.claimed(host, id, epoch, outcome),
+            Waiter::Announce(term, owned) => self.announced(host, term, &owned, outcome),
         }
     }
 
@@ -66,11 +67,14 @@ impl World {
             Work::Ask(id) => self.ask(host, id),
             Work::Leave => self.go_on_leaving(host),
             Work::Claim(id) => self.claim(host, id),
+            Work::Lease => self.dial_lease(host),
+            Work::Done => self.say_done_again(host),
         }
     }
 
     pub(crate) fn start_export(&mut self, host: usize, id: u64, target: usize, plan: Plan) {
         let (started, hand_off_id) = (self.now, self.new_id());
+        self.forget_claims(host, id);
         let method = match self.rng.bool() {
             true => Method::Freeze,
             false => Method::TwoPhase,
@@ -81,7 +85,7 @@ impl World {
             return;
         };
         c.commanded = true;
-        // A claim that is under way is outranked.
+        // A claim that is under way is outranked, unless its epoch is of a former switch's clock.
         c.claims = false;
         if !c.steered {
             c.epoch = c.epoch.max(clock.unwrap_or(0));
@@ -104,6 +108,14 @@ impl World {
         let of = c.of;
         self.log(|| format!("host {host} hands {of:?} to {target} as {hand_off_id}"));
         self.export_action(host, id, action);
+    }
+
+    fn forget_claims(&mut self, host: usize, id: u64) {
+        let h = &mut self.hosts[host];
+        let is_claim = |w: &mut Waiter| matches!(w, Waiter::Claim(of, _) if *of == id);
+        for (command, _) in h.waiters.extract_if(.., |_, w| is_claim(w)) {
+            h.steering.forget(command);
+        }
     }
 
     pub(crate) fn exporting(&mut self, host: usize, id: u64) -> Option<&mut Exporting> {

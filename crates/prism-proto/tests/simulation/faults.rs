@@ -37,11 +37,20 @@ impl World {
         }
     }
 
+    pub(crate) fn break_all_channels(&mut self) {
+        for a in 0..self.hosts.len() {
+            for b in 0..a {
+                self.break_channel(a, b);
+            }
+        }
+    }
+
     pub(crate) fn crash(&mut self) {
         let host = self.any_host();
         self.log(|| format!("host {host} crashes"));
         let lost = self.hosts[host].irreplaceable();
         self.excused.extend(lost);
+        self.lease_breaks(host);
         self.begin_again(host);
     }
 }

@@ -43,6 +43,21 @@ impl Lists {
         }
     }
 
+    /// A new table knows the list, and nothing of its past.
+    pub(crate) fn begin_again(&mut self) {
+        self.opened.clear();
+        self.former_until_ns = 0;
+    }
+
+    /// Connections that were opened in the young term are found for a while, until they are claimed.
+    pub(crate) fn settle(&mut self, opened: impl Iterator<Item = (FlowKey, usize)>, now_ns: u64) {
+        self.opened.extend(opened);
+        if now_ns >= self.former_until_ns {
+            self.former.clone_from(&self.now);
+        }
+        self.former_until_ns = now_ns + CHANGING_NS;
+    }
+
     /// The frontend of a packet of `flow`.
     fn frontend_of(&self, flow: &FlowKey, has_tombstone: bool, now_ns: u64) -> usize {
         let is_changing = now_ns < self.former_until_ns;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use fastrand::Rng;
-use prism_proto::control::{ControlKey, FlowKey, Ops, Owner};
+use prism_proto::announce::Announcer;
+use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Term};
+use prism_proto::registry::{OwnedFlow, Registry};
 use prism_proto::steering::{Command, CommandId, Steering};
 
 use crate::app::{Incarnation, Plan};
@@ -62,6 +64,8 @@ pub(crate) enum Work {
     Ask(u64),
     Leave,
     Claim(u64),
+    Lease,
+    Done,
 }
 
 /// The waiter for a command.
@@ -75,6 +79,8 @@ pub(crate) enum Waiter {
     Release(u64),
     /// With the epoch of the claim.
     Claim(u64, u64),
+    /// With the term that the flow is announced to.
+    Announce(Term, OwnedFlow),
 }
 
 pub(crate) enum Role {
@@ -92,6 +98,9 @@ pub(crate) struct Connection {
     pub(crate) of: Incarnation,
     pub(crate) flow: FlowKey,
     pub(crate) epoch: u64,
+    /// The epoch at which the registry has it, and the term of its release.
+    pub(crate) held: Option<u64>,
+    pub(crate) released_in: Option<Term>,
     /// The switch has, or had, an entry for it.
     pub(crate) steered: bool,
     /// A claim is under way, or to be made again.
@@ -124,6 +133,8 @@ impl Connection {
             of,
             flow,
             epoch,
+            held: None,
+            released_in: None,
             steered: false,
             claims: false,
             commanded: false,
@@ -155,7 +166,9 @@ pub(crate) struct Host {
     pub(crate) outage: Outage,
     pub(crate) steering: Steering,
     pub(crate) timer_at: Option<u64>,
-    waiters: BTreeMap<CommandId, Waiter>,
+    pub(crate) waiters: BTreeMap<CommandId, Waiter>,
+    pub(crate) registry: Registry,
+    pub(crate) announcer: Announcer,
     pub(crate) connections: BTreeMap<u64, Connection>,
     /// The channel to each peer that this host knows of.
     pub(crate) channels: BTreeMap<usize, u64>,
@@ -172,6 +185,8 @@ impl Host {
             steering: Steering::new(KEY_ID, control_key(), rng.u64(..)),
             timer_at: None,
             waiters: BTreeMap::new(),
+            registry: Registry::default(),
+            announcer: Announcer::default(),
             connections: BTreeMap::new(),
             channels: BTreeMap::new(),
             leaving: None,
@@ -233,18 +248,26 @@ impl World {
     pub(crate) fn steer(&mut self, host: usize, command: Command, within_ns: u64, waiter: Waiter) {
         let h = &mut self.hosts[host];
         let now = self.now + h.clock_offset_ns;
-        let id = h.steering.start(command, now, now + within_ns);
+        let held = h.registry.get(&command.flow).map(|owned| owned.term);
+        let stamp = match waiter {
+            Waiter::Release(id) => h.connections.get(&id).and_then(|c| c.released_in),
+            _ => held,
+        };
+        let stamp = stamp.unwrap_or(h.steering.term());
+        let id = h.steering.start_in(stamp, command, now, now + within_ns);
         h.waiters.insert(id, waiter);
         self.run_steering(host);
     }
 
     pub(crate) fn control_at_host(&mut self, host: usize, boot: u32, bytes: &[u8]) {
+        let bytes = &self.as_heard(host, bytes);
         let h = &mut self.hosts[host];
         let now = self.now + h.clock_offset_ns;
         // An answer to the process before the crash is unexpected, but harmless.
         if h.steering.handle_datagram(bytes, now).is_err() {
             self.fail(format!("an answer that cannot be read (boot {boot})"));
         }
+        self.on_term(host);
         self.run_steering(host);
     }
 
@@ -259,6 +282,7 @@ impl World {
         }
         while let Some((id, outcome)) = self.hosts[host].steering.poll_finished() {
             if let Some(waiter) = self.hosts[host].waiters.remove(&id) {
+                self.note(host, waiter, outcome);
                 self.steered(host, waiter, outcome);
             }
         }

@@ -175,10 +175,14 @@ impl World {
         let (Role::Importing(import), Some(socket)) = (&mut c.role, &c.socket) else {
             return;
         };
+        if import.is_deaf {
+            return;
+        }
         import.is_deaf = true;
         let hears_before = self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
         if hears_before && socket.next_expected() != import.hand_off.tcp.receive_seq {
             import.machine.must_insist();
+            self.hold_unconfirmed(host, id);
         }
     }
 
@@ -205,14 +209,16 @@ impl World {
     }
 
     /// A socket of an older hand-off or connection makes room for a newer one,
-    /// never the reverse.
+    /// never the reverse. One that is being opened may be a forgery's, and makes room too.
     pub(crate) fn make_room(&mut self, host: usize, id: u64) -> bool {
         let Some(c) = self.hosts[host].connections.get(&id) else {
             return false;
         };
         let rank = (c.of, c.epoch);
         match self.hosts[host].with_socket(&c.flow) {
-            Some((_, other)) if (other.of, other.epoch) >= rank => return false,
+            Some((_, other)) if !other.syn_ack.syn && (other.of, other.epoch) >= rank => {
+                return false;
+            }
             Some((other, _)) => self.kill(host, other),
             None => {}
         }
@@ -260,7 +266,7 @@ impl World {
         };
         c.role = Role::Serving;
         c.live = refusal.is_none();
-        if took > IMPORT_BOUND_NS {
+        if took > IMPORT_BOUND_NS + self.scenario.young_ns() {
             return self.fail(format!("I5: taking a connection took {took} ns"));
         }
         self.log(|| format!("host {host} ends import of {hand_off_id}: {frame:?}"));

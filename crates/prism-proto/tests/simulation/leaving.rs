@@ -76,6 +76,7 @@ impl World {
     /// The process ends, and another begins.
     fn stop(&mut self, host: usize) {
         self.log(|| format!("host {host} stops"));
+        self.lease_breaks(host);
         *self.stats.outcomes.entry("stopped".into()).or_default() += 1;
         self.begin_again(host);
     }
@@ -93,5 +94,6 @@ impl World {
             self.hosts[host].channels.insert(peer, generation);
         }
         self.boot(host);
+        self.works(host, 0, Work::Lease);
     }
 }

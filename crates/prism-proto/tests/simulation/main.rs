@@ -22,6 +22,7 @@
     clippy::print_stdout
 )]
 
+mod announcing;
 mod app;
 mod client;
 mod exporting;
@@ -35,6 +36,7 @@ mod scenario;
 mod service;
 mod switch;
 mod tcp;
+mod terms;
 mod world;
 
 use scenario::{Mutation, Scenario};
@@ -58,6 +60,9 @@ fn explore(scenario: Scenario) -> Result<Stats, (u64, String)> {
         total.requests += stats.requests;
         total.resets += stats.resets;
         total.given_up += stats.given_up;
+        total.terms += stats.terms;
+        total.settled += stats.settled;
+        total.dropped += stats.dropped;
         total.longest_hand_off_ns = total.longest_hand_off_ns.max(stats.longest_hand_off_ns);
         for (outcome, count) in stats.outcomes {
             *total.outcomes.entry(outcome).or_default() += count;
@@ -152,6 +157,74 @@ fn a_full_table_means_relaying_and_no_loss() {
 #[test]
 fn a_switch_far_away_only_costs_time() {
     holds(Scenario::FAR_SWITCH, &["moved"]);
+}
+
+#[test]
+fn nothing_is_lost_when_the_switch_loses_its_table() {
+    holds(Scenario::REBOOTS, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn nothing_is_lost_when_another_switch_takes_over() {
+    holds(
+        Scenario::TAKEOVERS,
+        &["moved", "SwitchSilent", "SwitchFailed"],
+    );
+}
+
+#[test]
+fn clocks_that_jump_change_no_order_of_epochs() {
+    holds(Scenario::CLOCKS, &["moved"]);
+}
+
+#[test]
+fn a_node_that_is_late_in_a_young_term_loses_nothing() {
+    holds(Scenario::LOST_REACH, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn a_node_that_dies_in_a_young_term_costs_only_its_own_connections() {
+    holds(Scenario::YOUNG_DEATHS, &["moved"]);
+}
+
+#[test]
+fn nothing_is_lost_when_the_switch_fails_in_the_middle_of_a_step() {
+    holds(Scenario::STRIKES, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn a_change_of_the_frontends_in_a_young_term_touches_no_connection() {
+    holds(Scenario::YOUNG_LISTS, &["moved"]);
+}
+
+#[test]
+fn the_checks_find_a_broken_rule_of_terms() {
+    if seed_to_repeat().is_some() {
+        return;
+    }
+    let broken = [
+        (Mutation::AnnouncementsWin, Scenario::TAKEOVERS),
+        (Mutation::SettlesAtOnce, Scenario::REBOOTS),
+        (Mutation::YoungDecides, Scenario::STRIKES),
+        (Mutation::StandbyDecides, Scenario::TAKEOVERS),
+        (Mutation::OldAnswersCount, Scenario::YOUNG_LISTS),
+        (Mutation::NoDropWhileYoung, Scenario::REBOOTS),
+        (Mutation::AnyPacketOpens, Scenario::YOUNG_LISTS),
+        (Mutation::UnclaimedWait, Scenario::YOUNG_LISTS),
+    ];
+    let unfound: Vec<_> = broken
+        .into_iter()
+        .filter(|(mutation, scenario)| {
+            let found = explore(Scenario {
+                mutation: *mutation,
+                ..*scenario
+            });
+            println!("{mutation:?}: {found:?}");
+            found.is_ok()
+        })
+        .map(|(mutation, _)| mutation)
+        .collect();
+    assert!(unfound.is_empty(), "{unfound:?} were not found");
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl World {
         let took = self.now - started;
         self.log(|| format!("connection {id} of host {host}: {outcome:?}"));
         self.stats.longest_hand_off_ns = self.stats.longest_hand_off_ns.max(took);
-        if took > EXPORT_BOUND_NS {
+        if took > EXPORT_BOUND_NS + self.scenario.young_ns() {
             return self.fail(format!("I5: a hand-off took {took} ns"));
         }
         let name = match outcome {
@@ -58,11 +58,13 @@ impl World {
     }
 
     pub(crate) fn forget(&mut self, host: usize, id: u64) {
+        self.unregister(host, id);
         self.hosts[host].connections.remove(&id);
     }
 
     /// A connection may be lost only to a newer one, or to a crash.
-    fn lose(&mut self, host: usize, id: u64) {
+    pub(crate) fn lose(&mut self, host: usize, id: u64) {
+        self.unregister(host, id);
         let Some(c) = self.hosts[host].connections.remove(&id) else {
             return;
         };
@@ -94,6 +96,7 @@ impl World {
         }
         (c.live, c.plan, c.settling) = (true, Plan::Serve, !settled);
         if !settled {
+            self.hold_unconfirmed(host, id);
             self.settle(host, id);
         } else if is_frontend(host) {
             self.will_claim(host, id);
@@ -129,7 +132,8 @@ impl World {
             CommandOutcome::Unanswered => self.settle(host, id),
             CommandOutcome::Answered(answer) => {
                 let stale = answer.status == Status::Stale;
-                if stale && !c.steered && answer.owner == owner_record(host) {
+                let is_ahead = answer.status == Status::Ahead;
+                if (stale || is_ahead) && !c.steered && answer.owner == owner_record(host) {
                     c.epoch = answer.epoch + 1;
                     return self.settle(host, id);
                 }

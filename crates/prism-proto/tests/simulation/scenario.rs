@@ -30,6 +30,22 @@ pub(crate) enum Mutation {
     NobodyClaims,
     /// A change of the list of frontends is one for connections that are open, too.
     ListChangesAtOnce,
+    /// An announcement outranks what the table has.
+    AnnouncementsWin,
+    /// A term is settled when it begins.
+    SettlesAtOnce,
+    /// A young switch decides.
+    YoungDecides,
+    /// A standby decides.
+    StandbyDecides,
+    /// A node takes answers of former terms.
+    OldAnswersCount,
+    /// A young switch sends packets of unknown flows to frontends, and resets pass.
+    NoDropWhileYoung,
+    /// In a young term any packet after a SYN is one of a new connection.
+    AnyPacketOpens,
+    /// A frontend does not announce connections that it has not claimed.
+    UnclaimedWait,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.
@@ -62,6 +78,19 @@ pub(crate) struct Scenario {
     /// Clients pause for up to this long before a request.
     pub(crate) max_pause_ns: u64,
     pub(crate) max_flows: usize,
+    /// The number of times that the switch loses its table, or another takes over. With 0 the
+    /// switch has no terms.
+    pub(crate) losses: usize,
+    /// A command triggers a loss at this rate.
+    pub(crate) strikes: f64,
+    /// A second switch, with copies of confirmed flows.
+    pub(crate) has_standby: bool,
+    /// The channels of the hosts lead through the switch, and break with it.
+    pub(crate) breaks_channels: bool,
+    /// A new term begins this long after a loss at most.
+    pub(crate) max_boot_ns: u64,
+    /// The clocks of switches differ by this much, and jump by it.
+    pub(crate) max_clock_jump_ns: u64,
     pub(crate) mutation: Mutation,
 }
 
@@ -86,6 +115,12 @@ impl Scenario {
         list_changes: 0,
         max_pause_ns: 0,
         max_flows: 1000,
+        losses: 0,
+        strikes: 0.0,
+        has_standby: false,
+        breaks_channels: false,
+        max_boot_ns: 0,
+        max_clock_jump_ns: 0,
         mutation: Mutation::None,
     };
     /// A network with loss.
@@ -166,5 +201,66 @@ impl Scenario {
         control_faults: 1.0 / 3.0,
         max_delay_ns: 400 * MS,
         ..Self::LOSSY
+    };
+    /// The switch reboots, at any moment and in the middle of any step.
+    pub(crate) const REBOOTS: Self = Self {
+        name: "reboots",
+        losses: 2,
+        strikes: 0.03,
+        max_boot_ns: 1500 * MS,
+        max_pause_ns: 100 * MS,
+        ..Self::LOSSY
+    };
+    /// Another switch takes over, and both may decide for a moment.
+    pub(crate) const TAKEOVERS: Self = Self {
+        name: "takeovers",
+        losses: 3,
+        has_standby: true,
+        max_boot_ns: 100 * MS,
+        ..Self::REBOOTS
+    };
+    /// The same with clocks that are hours apart and jump. Clients close what they opened: the epoch
+    /// of a connection that reuses the ports of a silent one is a time by the switch's clock.
+    pub(crate) const CLOCKS: Self = Self {
+        name: "clocks",
+        aborts: false,
+        max_clock_jump_ns: 3_600_000 * MS,
+        ..Self::TAKEOVERS
+    };
+    /// Hosts are out of the switch's reach meanwhile.
+    pub(crate) const LOST_REACH: Self = Self {
+        name: "lost reach",
+        max_outage_ns: 5000 * MS,
+        ..Self::TAKEOVERS
+    };
+    /// Hosts die meanwhile.
+    pub(crate) const YOUNG_DEATHS: Self = Self {
+        name: "young deaths",
+        crashes: 4,
+        ..Self::TAKEOVERS
+    };
+    /// The switch fails in the middle of most steps and breaks channels, its answers are late, and
+    /// some hosts hear of nothing for seconds.
+    pub(crate) const STRIKES: Self = Self {
+        name: "strikes",
+        losses: 5,
+        strikes: 0.3,
+        max_boot_ns: 20 * MS,
+        control_faults: 0.3,
+        max_delay_ns: 100 * MS,
+        max_outage_ns: 4000 * MS,
+        breaks_channels: true,
+        ..Self::REBOOTS
+    };
+    /// Frontends come and go meanwhile, so that few connections are at the frontend of their hash.
+    /// Clients close what they opened: a frontend that opens a connection on the ports of a silent
+    /// one announces it only when the handshake is over.
+    pub(crate) const YOUNG_LISTS: Self = Self {
+        name: "young lists",
+        losses: 6,
+        list_changes: 4,
+        aborts: false,
+        max_pause_ns: 1500 * MS,
+        ..Self::TAKEOVERS
     };
 }

@@ -39,6 +39,16 @@ impl World {
             return;
         };
         if connection.of != packet.of {
+            // A connection that is being opened resets a wrong acknowledgement.
+            let is_wrong = self.scenario.losses > 0 && connection.syn_ack.syn;
+            if is_wrong && !packet.segment.rst {
+                let segment = Segment {
+                    seq: packet.segment.ack,
+                    rst: true,
+                    ..Segment::default()
+                };
+                self.host_sends(host, packet.of, vec![segment]);
+            }
             return;
         }
         if !connection.live {
@@ -62,12 +72,18 @@ impl World {
         if is_accepted {
             c.since = now;
         }
+        let flow = c.flow;
         let answered = match socket.receive(segment) {
             Ok(answered) => answered.then(|| socket.ack()),
             Err(what) => return self.fail(format!("{what} ({of:?} at host {host})")),
         };
         self.host_sends(host, of, answered.into_iter().collect());
         if is_accepted {
+            // The saved state of an older connection will not be rebuilt.
+            let all = self.hosts[host].connections.iter_mut();
+            for (_, old) in all.filter(|(other, c)| **other != id && c.flow == flow) {
+                old.killed = true;
+            }
             self.will_claim(host, id);
         }
         self.pump(host, id);
@@ -101,10 +117,6 @@ impl World {
             return self.host_sends(host, packet.of, vec![refusal]);
         }
         let flow = self.clients[packet.of.client].flow;
-        // The saved state of an older connection will not be rebuilt.
-        for old in self.hosts[host].connections.values_mut() {
-            old.killed |= old.flow == flow;
-        }
         let (isn, id) = (self.rng.u32(..), self.new_id());
         let h = &self.hosts[host];
         let epoch = h.steering.switch_clock_ns(self.now + h.clock_offset_ns);
@@ -254,6 +266,14 @@ impl World {
             self.hosts[host].connections.remove(&id);
             return;
         }
+        let (flow, epoch) = (c.flow, c.held.unwrap_or(0).max(c.epoch));
+        let held = self.hosts[host].registry.get(&flow).map(|owned| owned.term);
+        self.unregister(host, id);
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        c.epoch = epoch;
+        c.released_in = c.released_in.or(held);
         let command = Command {
             ops: Ops::RELEASE,
             epoch: c.epoch + 1,
@@ -266,6 +286,9 @@ impl World {
     pub(crate) fn released(&mut self, host: usize, id: u64, outcome: CommandOutcome) {
         match outcome {
             CommandOutcome::Unanswered => self.close(host, id),
+            CommandOutcome::Answered(answer) if self.is_left(host, id, &answer) => {
+                self.close(host, id);
+            }
             CommandOutcome::Answered(_) => {
                 self.hosts[host].connections.remove(&id);
             }

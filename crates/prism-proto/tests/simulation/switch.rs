@@ -1,29 +1,45 @@
 //! The switch: the reference flow table behind a lossy control path, and the
 //! packet filter that the data plane applies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use prism_proto::control::{FlowKey, Ops, Owner, Request};
+use fastrand::Rng;
+use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Stamped, Term};
 use prism_proto::export::BLOCKED_NS;
+use prism_proto::term::{Place, SwitchTerm};
 use prism_reference::{FlowTable, SynFate};
 
 use crate::frontends::{Lists, is_frontend};
 use crate::host::{FRONTEND, KEY_ID, addr_of, control_key, owner_record};
 use crate::scenario::{MS, Mutation, Scenario};
+use crate::terms::{Opened, TermEvent};
 use crate::world::{Event, HOP_NS, Packet, World};
 
 pub(crate) struct Switch {
     pub(crate) table: FlowTable,
     /// Highest epoch seen of each flow; it may only grow.
-    epochs: BTreeMap<FlowKey, u64>,
-    blocked_since: BTreeMap<FlowKey, u64>,
+    pub(crate) epochs: BTreeMap<FlowKey, u64>,
+    pub(crate) blocked_since: BTreeMap<FlowKey, u64>,
     pub(crate) lists: Lists,
+    pub(crate) term: SwitchTerm,
+    /// The host's clock, less the time since the start of the run.
+    pub(crate) tai_ns: u64,
+    /// Flows that were announced or decided in this term.
+    pub(crate) announced: BTreeSet<FlowKey>,
+    /// SYNs of unknown flows in a young term.
+    pub(crate) opened: BTreeMap<FlowKey, Opened>,
 }
 
 impl Switch {
-    pub(crate) fn new(scenario: &Scenario) -> Self {
+    pub(crate) fn new(scenario: &Scenario, place: Place, rng: &mut Rng) -> Self {
+        let ahead_ns = rng.u64(0..=scenario.max_clock_jump_ns);
+        let tai_ns = EPOCH_NS + ahead_ns;
         Self {
+            term: SwitchTerm::standby(place, Term::NONE),
+            tai_ns,
+            announced: BTreeSet::new(),
+            opened: BTreeMap::new(),
             table: FlowTable::new(scenario.max_flows),
             epochs: BTreeMap::new(),
             blocked_since: BTreeMap::new(),
@@ -40,9 +56,7 @@ pub(crate) struct Outage {
 }
 
 /// The switch's clock is far from every host's.
-fn clock_ns(now: u64) -> u64 {
-    1_800_000_000_000_000_000 + now
-}
+const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 
 impl World {
     /// Sends a control datagram over a path that loses, doubles and delays.
@@ -64,11 +78,37 @@ impl World {
         }
     }
 
+    pub(crate) fn is_out_of_reach(&self, host: usize) -> bool {
+        let outage = &self.hosts[host].outage;
+        outage.time.contains(&self.now)
+    }
+
+    /// A command arrives; for a moment after a take-over at either switch.
     pub(crate) fn control_at_switch(&mut self, host: usize, bytes: &[u8]) {
-        let Ok(mut request) = Request::decode(bytes, KEY_ID, &control_key()) else {
+        let both_decide = self.standby.term.is_arbiter()
+            || self.scenario.mutation == Mutation::StandbyDecides && self.scenario.has_standby;
+        if self.is_down() {
+            return;
+        }
+        if !both_decide || self.rng.bool() {
+            return self.command_at_switch(host, bytes);
+        }
+        std::mem::swap(&mut self.switch, &mut self.standby);
+        self.command_at_switch(host, bytes);
+        std::mem::swap(&mut self.switch, &mut self.standby);
+    }
+
+    fn command_at_switch(&mut self, host: usize, bytes: &[u8]) {
+        let Ok(stamped) = Stamped::<Request>::decode(bytes, KEY_ID, &control_key()) else {
             return self.fail("a host sent a datagram that the switch cannot read");
         };
-        let now = clock_ns(self.now);
+        let (stamp, mut request) = (stamped.term, stamped.message);
+        let is_strike = request.ops != Ops::QUERY && self.chance(self.scenario.strikes);
+        let moment = if is_strike { self.rng.u8(0..3) } else { 0 };
+        if is_strike && moment == 0 {
+            return self.strike();
+        }
+        let now = self.switch.tai_ns + self.now;
         if self.scenario.mutation == Mutation::SwitchIgnoresEpochs && request.ops != Ops::QUERY {
             let current = self.switch.table.epoch(&request.flow);
             request.epoch = request.epoch.max(current + 1);
@@ -81,7 +121,9 @@ impl World {
             request.epoch = request.epoch.max(forgotten + 1);
         }
         let before = self.switch.table.entry(&request.flow).copied();
-        let answer = self.switch.table.apply(&request, now);
+        let Some((answer, is_decided)) = self.decide(&request.in_term(stamp)) else {
+            return;
+        };
         let after = self.switch.table.entry(&request.flow).copied();
         let (since, now_blocked) = (
             &mut self.switch.blocked_since,
@@ -95,7 +137,7 @@ impl World {
                 since.remove(&request.flow);
             }
         }
-        if self.scenario.mutation == Mutation::None {
+        if self.scenario.mutation == Mutation::None && is_decided {
             let highest = self.switch.epochs.entry(request.flow).or_default();
             let grew = answer.epoch > *highest;
             if answer.epoch < *highest || (before != after && !grew) {
@@ -105,7 +147,7 @@ impl World {
         }
         self.log(|| {
             format!(
-                "switch: host {host} {:?} epoch {} of {} via {}: {:?} {:?} at {}",
+                "switch: host {host} {stamp:?} {:?} epoch {} of {} via {}: {:?} {:?} at {}",
                 request.ops,
                 request.epoch,
                 request.flow.client,
@@ -115,22 +157,42 @@ impl World {
                 answer.epoch
             )
         });
-        let (boot, bytes) = (
-            self.hosts[host].boot,
-            answer.encode(&control_key()).to_vec(),
-        );
+        let (boot, bytes) = (self.hosts[host].boot, self.answer_bytes(answer));
+        if is_strike && moment == 1 {
+            return self.strike();
+        }
         self.send_control(host, || {
             let bytes = bytes.clone();
             Event::ControlAtHost { host, boot, bytes }
         });
+        if is_strike {
+            self.strike();
+        }
+    }
+
+    fn answer_bytes(&self, answer: Answer) -> Vec<u8> {
+        let term = match self.scenario.losses {
+            0 => Term::NONE,
+            _ => self.switch.term.term(),
+        };
+        answer.in_term(term).encode(&control_key()).to_vec()
+    }
+
+    /// The switch fails in the middle of a step.
+    fn strike(&mut self) {
+        self.after(0, Event::Term(TermEvent::Fails));
     }
 
     pub(crate) fn packet_from_client(&mut self, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
-        let now = clock_ns(self.now);
+        if self.is_down() {
+            return;
+        }
+        let now = self.switch.tai_ns + self.now;
         self.switch.table.collect(now);
         let blocked_since = self.switch.blocked_since.get(&flow).copied();
-        if blocked_since.is_some_and(|since| self.now - since > BLOCKED_NS) {
+        let is_young = self.is_young();
+        if blocked_since.is_some_and(|since| self.now - since > BLOCKED_NS) && !is_young {
             self.switch.table.expire(&flow, now);
             self.switch.blocked_since.remove(&flow);
         }
@@ -138,6 +200,8 @@ impl World {
             self.switch.table.close(&flow);
         }
         let host = match (packet.segment.syn, self.switch.table.entry(&flow)) {
+            // A SYN may be forged, and its flow's owner may announce it yet: no tombstone is raised.
+            (true, None) if is_young => self.opened_at(&flow),
             (true, _) => match self.switch.table.syn(&flow, now) {
                 SynFate::Frontend => self.open_at_frontend(&flow),
                 SynFate::Owner(owner) => {
@@ -146,6 +210,10 @@ impl World {
                     host
                 }
                 SynFate::Dropped => return,
+            },
+            (false, None) if is_young => match self.frontend_while_young(&flow, &packet.segment) {
+                Some(host) => host,
+                None => return,
             },
             (false, None) => self.frontend_of(&flow),
             (false, Some(entry)) if entry.blocked => return,
@@ -166,8 +234,13 @@ impl World {
     pub(crate) fn packet_from_host(&mut self, host: usize, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
         let answers_syn = packet.segment.is_refusal() || packet.segment.syn;
-        let now = clock_ns(self.now);
+        let now = self.switch.tai_ns + self.now;
+        let is_young = self.is_young();
+        if self.is_down() || is_young && !self.passes_while_young(&flow, host, &packet.segment) {
+            return;
+        }
         if answers_syn
+            && !is_young
             && self
                 .switch
                 .table

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
+use prism_proto::term::Place;
 
 use crate::app::Incarnation;
 use crate::client::Client;
@@ -11,6 +12,7 @@ use crate::host::{Host, Work};
 use crate::scenario::{MS, Scenario};
 use crate::switch::Switch;
 use crate::tcp::Segment;
+use crate::terms::TermEvent;
 
 /// One hop, in either direction. Data paths keep order.
 pub(crate) const HOP_NS: u64 = 10_000;
@@ -88,6 +90,7 @@ pub(crate) enum Event {
     BreakChannel,
     Crash,
     Leave,
+    Term(TermEvent),
 }
 
 /// The events of a run, with which a suite shows that it reached its corner cases.
@@ -99,6 +102,11 @@ pub(crate) struct Stats {
     pub(crate) longest_hand_off_ns: u64,
     /// Targets that the switch did not answer.
     pub(crate) given_up: u64,
+    /// Terms that have begun, and the ones of them whose nodes were all done in time.
+    pub(crate) terms: u64,
+    pub(crate) settled: u64,
+    /// Packets that a young switch dropped.
+    pub(crate) dropped: u64,
 }
 
 pub(crate) struct World {
@@ -110,6 +118,10 @@ pub(crate) struct World {
     next_event: u64,
     pub(crate) next_id: u64,
     pub(crate) switch: Switch,
+    pub(crate) standby: Switch,
+    /// No switch works before this time.
+    pub(crate) down_until: u64,
+    pub(crate) losses_left: usize,
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
     /// Generation of the channel between two hosts; a break begins a new one.
@@ -129,6 +141,7 @@ impl World {
         let hosts = hosts.collect();
         let clients = (0..scenario.clients).map(|i| Client::new(i, &mut rng));
         let clients = clients.collect();
+        let mut rng_of_clocks = Rng::with_seed(seed ^ 0xc10c);
         let mut world = Self {
             scenario,
             rng,
@@ -137,7 +150,10 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             next_id: 0,
-            switch: Switch::new(&scenario),
+            switch: Switch::new(&scenario, Place::First, &mut rng_of_clocks),
+            standby: Switch::new(&scenario, Place::Second, &mut rng_of_clocks),
+            down_until: 0,
+            losses_left: scenario.losses,
             hosts,
             clients,
             channels: BTreeMap::new(),
@@ -152,6 +168,7 @@ impl World {
     }
 
     fn begin(&mut self) {
+        self.schedule_losses();
         for host in 0..self.hosts.len() {
             self.boot(host);
         }
@@ -271,6 +288,7 @@ impl World {
             }
             Event::Crash => self.crash(),
             Event::Leave => self.leave(),
+            Event::Term(event) => self.term_event(event),
         }
     }
 

@@ -9,8 +9,6 @@ use prism_proto::control::{
 };
 use prism_switch::SenderConfig;
 
-const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
-
 #[test]
 fn a_flow_is_owned_blocked_unblocked_and_released() {
     in_lab(
@@ -114,6 +112,33 @@ fn every_refusal_has_its_status_and_counter() {
             ] {
                 assert_eq!(lab.counter(name), count, "{name}");
             }
+        },
+    );
+}
+
+#[test]
+fn all_addresses_of_a_flow_are_of_one_family() {
+    in_lab(
+        "mixed",
+        |_| {},
+        |lab| {
+            let other: std::net::IpAddr = match IS_V6 {
+                true => std::net::Ipv4Addr::LOCALHOST.into(),
+                false => std::net::Ipv6Addr::LOCALHOST.into(),
+            };
+            let mut good = request(Ops::OWN, 5, flow(CLIENT), lab.clock());
+            good.owner = owned(BACKEND);
+            let mut mixed = [good; 3];
+            mixed[0].flow.client.set_ip(other);
+            mixed[1].owner.addr.set_ip(other);
+            mixed[2].owner.via = other;
+            for hook in BOTH {
+                for request in mixed {
+                    let answer = lab.raw_command(hook, &request.encode(&key())).unwrap();
+                    assert_eq!(answer.status, Status::BadRequest, "{request:?}");
+                }
+            }
+            assert!(lab.flows().is_empty());
         },
     );
 }

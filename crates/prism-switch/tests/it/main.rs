@@ -63,3 +63,13 @@ for_both_families! {
     syn: "syn.rs",
     tables: "tables.rs",
 }
+
+#[path = "."]
+mod extensions {
+    #[path = "."]
+    mod ipv6 {
+        use crate::ipv6::common;
+        #[path = "extensions.rs"]
+        mod tests;
+    }
+}

@@ -6,13 +6,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::common::*;
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
-use prism_switch::{Switch, SwitchConfig, SwitchView};
+use prism_switch::{Agent, Leases, Switch, SwitchConfig, SwitchView};
 use prism_sys::tcp::{Paused, restore};
 
 /// Interfaces of the switch to the client, the frontend and the backend.
@@ -393,6 +394,31 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
             assert!(lab.counter("control_ok") > 0, "counters go on");
         },
     );
+}
+
+#[test]
+fn a_client_whose_flow_nobody_owns_any_more_is_reset() {
+    if !is_root() {
+        return;
+    }
+    let mut net = Net::new("reset");
+    net.config.blocked = Duration::from_millis(100);
+    net.load();
+    let (client, server) = net.moved_connection();
+    assert!(passes(&server, &client, Duration::from_secs(5)));
+    let of = flow(client.local_addr().unwrap());
+    assert_eq!(net.command(request(Ops::BLOCK, 0, of, 0)).status, Status::Ok);
+    pause(200);
+    let age = || {
+        let switch = Switch::load(&net.config).unwrap();
+        let leases = Arc::new(Leases::new([], KEY_ID, key()));
+        let mut agent = Agent::new(&switch, leases, &net.config.services).unwrap();
+        agent.step(Instant::now()).unwrap().reset
+    };
+    assert_eq!(net.switch.run(age).unwrap(), 1);
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let end = (&client).read(&mut [0]).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 /// Sends one byte from end to end. Returns whether it arrives within `limit`.

@@ -61,10 +61,10 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
     };
     in_lab(
         "services",
-        |config| services(config, 16),
+        |config| services(config, 32),
         |lab| {
             let owner = |i: u8| SocketAddr::new(BACKEND.ip(), 9000 + u16::from(i));
-            for i in 1..=16 {
+            for i in 1..=32 {
                 let flow = FlowKey {
                     client: CLIENT,
                     vip: many_vips(i),
@@ -75,20 +75,20 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
             }
             // A hint may be from another CPU or this one, so the packet is sent twice.
             for hook in [BOTH, BOTH].concat() {
-                for i in 1..=16 {
+                for i in 1..=32 {
                     let packet = Tcp::new(owner(i), CLIENT);
                     let out = (CLIENT_MAC, many_vips(i), CLIENT);
                     check_sent(&lab.run(hook, &packet.build()), &packet, out, "owner");
                 }
             }
-            let stranger = Tcp::new(owner(17), CLIENT).build();
+            let stranger = Tcp::new(owner(33), CLIENT).build();
             assert_eq!(lab.run(Hook::Tc, &stranger).verdict, Verdict::Drop);
             let mut config = config("services");
-            services(&mut config, 17);
+            services(&mut config, 33);
             let refused = lab.switch.update_tables(&config).unwrap_err();
             let text = refused.to_string();
             assert!(
-                text.contains("tenant 1 has more than 16 services"),
+                text.contains("tenant 1 has more than 32 services"),
                 "{text}"
             );
         },

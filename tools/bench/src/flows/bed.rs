@@ -134,19 +134,19 @@ impl Bed {
         let query = Request {
             ops: Ops::QUERY,
             owner: Owner::NONE,
-            ..own(self.client(0), self.at(VIP), self.at(OWNER), 0)
+            ..own(self.client(0), self.end(VIP), self.end(OWNER), 0)
         };
         self.clock = (self.bed.command(&query)?.0.time_ns, Instant::now());
         for i in 0..self.flows {
             if i % BATCH == 0 {
                 ensure!(!cancel.load(Ordering::Relaxed), "interrupted");
             }
-            self.own(i, self.at(OWNER))?;
+            self.own(i, self.end(OWNER))?;
         }
         Ok(())
     }
 
-    fn at(&self, (numbers, port): ([u8; 4], u16)) -> SocketAddr {
+    fn end(&self, (numbers, port): ([u8; 4], u16)) -> SocketAddr {
         self.family.at(numbers, port)
     }
 
@@ -172,7 +172,7 @@ impl Bed {
     pub(super) fn packets_to_owner(&mut self, count: usize) -> Result<Times> {
         times(count, || {
             let flow = self.random.u32(0..self.flows);
-            let frame = frame(self.client(flow), self.at(VIP), FRAME_BYTES);
+            let frame = frame(self.client(flow), self.end(VIP), FRAME_BYTES);
             self.bed.time(&frame, 1, Verdict::Send)
         })
     }
@@ -181,7 +181,7 @@ impl Bed {
     pub(super) fn packets_to_client(&mut self, count: usize) -> Result<Times> {
         times(count, || {
             let flow = self.random.u32(0..self.flows);
-            let frame = frame(self.at(OWNER), self.client(flow), FRAME_BYTES);
+            let frame = frame(self.end(OWNER), self.client(flow), FRAME_BYTES);
             self.bed.time(&frame, 1, Verdict::Send)
         })
     }
@@ -191,7 +191,7 @@ impl Bed {
     pub(super) fn rules(&mut self, count: usize) -> Result<Times> {
         let flows = self.some(count / 2);
         let mut taken = Vec::with_capacity(count);
-        for owner in [OTHER, OWNER].map(|owner| self.at(owner)) {
+        for owner in [OTHER, OWNER].map(|owner| self.end(owner)) {
             for flow in &flows {
                 taken.push(self.own(*flow, owner)?);
             }
@@ -204,7 +204,7 @@ impl Bed {
         let flows = self.some(count / 2);
         let mut taken = Vec::with_capacity(count);
         let mut answer = [0; 256];
-        for owner in [OTHER, OWNER].map(|owner| self.at(owner)) {
+        for owner in [OTHER, OWNER].map(|owner| self.end(owner)) {
             for flow in &flows {
                 let request = self.owning(*flow, owner).encode(&key());
                 let start = Instant::now();
@@ -240,7 +240,7 @@ impl Bed {
         Request {
             request_id: self.epoch,
             epoch: self.epoch,
-            ..own(self.client(flow), self.at(VIP), owner, now_ns)
+            ..own(self.client(flow), self.end(VIP), owner, now_ns)
         }
     }
 }
@@ -284,8 +284,8 @@ fn config(family: Family, n: usize, flows: u32, control: IpAddr) -> SwitchConfig
     };
     let owners = [OWNER, OTHER].map(|(owner, _)| node(family.host(owner), roles(true)));
     // Clients are nodes too, for next hops without neighbours.
-    let clients =
-        (0..flows.div_ceil(PORTS)).map(|host| node(client(family, host * PORTS).ip(), roles(false)));
+    let clients = (0..flows.div_ceil(PORTS))
+        .map(|host| node(client(family, host * PORTS).ip(), roles(false)));
     SwitchConfig {
         pin_dir: format!("{PIN_PREFIX}{}-{n}", std::process::id()),
         interfaces: vec![format!("f{n}")],

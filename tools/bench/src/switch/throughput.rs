@@ -35,7 +35,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Throughput of one path, Gbit/s of payload, over all rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Throughput {
-    pub(crate) family: u8,
+    pub(crate) family: &'static str,
     pub(crate) path: &'static str,
     pub(crate) direction: &'static str,
     pub(crate) gbit_median: f64,
@@ -71,7 +71,7 @@ fn measure_family(family: Family, rounds: u32) -> Result<Vec<Throughput>> {
         for (direction, values) in ["to the client", "to the server"].into_iter().zip(both) {
             let (gbit_median, gbit_min, gbit_max) = spread(values);
             report.push(Throughput {
-                family: family.number(),
+                family: family.name(),
                 path,
                 direction,
                 gbit_median,

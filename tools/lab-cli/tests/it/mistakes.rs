@@ -154,7 +154,11 @@ fn of_the_configuration(host: &Host) -> Vec<Mistake> {
     host.config("type.toml", "[peers]\n", "[peers]\nport = \"many\"\n");
     host.config("syntax.toml", "[peers]\n", "[peers]\nport =\n");
     host.config("address.toml", "10.77.0.1:80", "fd00::1");
-    host.config("twice.toml", "\"10.77.0.10\"", "[\"10.77.0.10\", \"10.77.0.12\"]");
+    host.config(
+        "twice.toml",
+        "\"10.77.0.10\"",
+        "[\"10.77.0.10\", \"10.77.0.12\"]",
+    );
     vec![
         mistake(
             "unknown field",

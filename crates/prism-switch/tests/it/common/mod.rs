@@ -247,19 +247,13 @@ impl Lab {
 }
 
 pub fn flow(client: SocketAddr) -> FlowKey {
-    FlowKey {
-        client,
-        vip: VIP,
-    }
+    FlowKey { client, vip: VIP }
 }
 
 /// An owner that is its own next hop; the VIP is reached through the frontend.
 pub fn owned(addr: SocketAddr) -> Owner {
     let via = if addr == VIP { FRONTEND } else { addr.ip() };
-    Owner {
-        addr,
-        via,
-    }
+    Owner { addr, via }
 }
 
 pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {

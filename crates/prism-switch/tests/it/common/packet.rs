@@ -61,14 +61,7 @@ pub fn ip(
     }
 }
 
-fn ip4(
-    source: IpAddr,
-    dest: IpAddr,
-    protocol: u8,
-    ttl: u8,
-    options: &[u8],
-    l4: &[u8],
-) -> Vec<u8> {
+fn ip4(source: IpAddr, dest: IpAddr, protocol: u8, ttl: u8, options: &[u8], l4: &[u8]) -> Vec<u8> {
     let header = 20 + options.len();
     let mut p = vec![0x40 | (header / 4) as u8, 0];
     p.extend(((header + l4.len()) as u16).to_be_bytes());
@@ -111,7 +104,11 @@ pub fn extension(next: u8, content: &[u8]) -> Vec<u8> {
 pub fn ethernet(ip: &[u8]) -> Vec<u8> {
     let mut frame = OWN_MAC.to_vec();
     frame.extend(SENDER_MAC);
-    frame.extend(if ip[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] });
+    frame.extend(if ip[0] >> 4 == 4 {
+        [8, 0]
+    } else {
+        [0x86, 0xdd]
+    });
     frame.extend(ip);
     frame
 }

@@ -1,0 +1,247 @@
+//! The switch's side of terms: which commands it takes, and when it knows all flows.
+//!
+//! A term is *young* until all living nodes have announced their flows, and 10 s at most. In a
+//! young term the switch decides nothing. It takes announcements, by which the greatest epoch of a
+//! flow wins. It drops a client's packets of flows that it does not know, except SYNs, and every
+//! RST to a client. A standby takes the same announcements, and never settles.
+//!
+//! Not here: the flow table, packets, and the nodes' side ([`crate::announce`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::control::{Ops, RunId, Status, Term};
+use crate::lease::{Done, TermNotice};
+
+/// The longest time that a term is young. A node that is out of reach for longer has died by its
+/// lease.
+pub const YOUNG_NS: u64 = 10_000_000_000;
+/// Epochs from here on (the year 2262) are no times, and no switch takes them.
+pub const MAX_EPOCH: u64 = 1 << 63;
+/// The most runs of all nodes: connections of leases.
+const MAX_RUNS: usize = 16_384;
+
+/// The switch's way with an authentic command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It decides, by the order of epochs.
+    Judge,
+    /// It takes the greatest epoch of the flow.
+    Merge,
+    /// It answers `OK` if the flow is as the command states, and `OLD_TERM` if not.
+    Compare,
+    /// It answers with this status, and changes nothing.
+    Refuse(Status),
+    /// It does not answer.
+    Silence,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Another switch decides.
+    Standby,
+    Young {
+        since_ns: u64,
+    },
+    Settled,
+}
+
+/// One of the two switches. Each makes terms of its own, so that no two tables have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Makes odd terms. A single switch is the first one.
+    First,
+    /// Makes even terms.
+    Second,
+}
+
+impl Place {
+    fn term_after(self, term: Term) -> Term {
+        let next = term.next();
+        let is_odd = !next.0.is_multiple_of(2);
+        if is_odd == (self == Self::First) {
+            next
+        } else {
+            next.next()
+        }
+    }
+}
+
+/// A node whose flows are awaited.
+#[derive(Debug, Default)]
+struct Node {
+    leased: BTreeSet<RunId>,
+    done: BTreeSet<RunId>,
+    /// The most runs that one of its processes has named; 0 before that.
+    runs: u16,
+    /// It had a lease, and has none.
+    is_dead: bool,
+}
+
+impl Node {
+    fn is_done(&self) -> bool {
+        let is_complete = self.runs > 0 && self.done.len() >= usize::from(self.runs);
+        self.is_dead || (is_complete && self.leased.is_subset(&self.done))
+    }
+}
+
+/// The term of one switch.
+#[derive(Debug)]
+pub struct SwitchTerm {
+    /// Its place in the pair.
+    place: Place,
+    /// The present term, or of a standby the last one.
+    term: Term,
+    /// The greatest term that was heard of.
+    greatest: Term,
+    phase: Phase,
+    nodes: BTreeMap<IpAddr, Node>,
+}
+
+impl SwitchTerm {
+    /// A standby, or a switch that starts. `stored` is the last term that this host has stored.
+    #[must_use]
+    pub fn standby(place: Place, stored: Term) -> Self {
+        Self {
+            place,
+            term: stored,
+            greatest: stored,
+            phase: Phase::Standby,
+            nodes: BTreeMap::new(),
+        }
+    }
+
+    /// Becomes the arbiter, with a table that may lack flows. `nodes` are all that may own some.
+    /// The caller stores the returned term before it uses it.
+    pub fn begin(&mut self, nodes: impl IntoIterator<Item = IpAddr>, now_ns: u64) -> Term {
+        self.term = self.place.term_after(self.greatest.max(self.term));
+        self.greatest = self.term;
+        self.phase = Phase::Young { since_ns: now_ns };
+        let mut former = std::mem::take(&mut self.nodes);
+        for address in nodes {
+            let mut node = former.remove(&address).unwrap_or_default();
+            node.done.clear();
+            node.runs = 0;
+            self.nodes.insert(address, node);
+        }
+        self.term
+    }
+
+    /// Another switch decides from now on.
+    pub fn step_down(&mut self) {
+        self.phase = Phase::Standby;
+    }
+
+    /// A node has told the greatest term that it knows, or a command carries it. An arbiter that
+    /// hears of a greater one than its own has to [`Self::begin`] again, or to step down if another
+    /// switch has taken over. Returns whether it has to.
+    pub fn observe(&mut self, told: Term) -> bool {
+        self.greatest = self.greatest.max(told);
+        self.is_arbiter() && self.greatest > self.term
+    }
+
+    /// The way with a command that carries `stamp`.
+    #[must_use]
+    pub fn admit(&self, stamp: Term, ops: Ops) -> Admission {
+        let is_query = ops == Ops::QUERY;
+        let is_announced = ops.has(Ops::ANNOUNCE);
+        match self.phase {
+            Phase::Standby if is_announced => Admission::Merge,
+            Phase::Standby => Admission::Silence,
+            // Another switch has taken over.
+            _ if stamp > self.term => Admission::Silence,
+            _ if is_query => Admission::Judge,
+            // An announcement to a former term may be late: its flow may be over since.
+            Phase::Young { .. } if is_announced && stamp == self.term => Admission::Merge,
+            Phase::Young { .. } => Admission::Refuse(Status::Young),
+            // The answer to an earlier copy may be lost.
+            Phase::Settled if is_announced => Admission::Compare,
+            // A sender without terms is judged by epochs alone.
+            Phase::Settled if stamp == self.term || stamp == Term::NONE => Admission::Judge,
+            Phase::Settled => Admission::Refuse(Status::OldTerm),
+        }
+    }
+
+    /// The present term.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// This switch decides, or will in this term.
+    #[must_use]
+    pub fn is_arbiter(&self) -> bool {
+        !matches!(self.phase, Phase::Standby)
+    }
+
+    /// All flows of living nodes are known. Until then, packets of unknown flows and RSTs are
+    /// dropped.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Settled)
+    }
+
+    /// The news for the runs' leases; none of a standby.
+    #[must_use]
+    pub fn notice(&self) -> Option<TermNotice> {
+        let (term, is_settled) = (self.term, self.is_settled());
+        self.is_arbiter().then_some(TermNotice { term, is_settled })
+    }
+
+    /// A run has got a lease.
+    pub fn lease_begins(&mut self, node: IpAddr, run: RunId) {
+        let runs: usize = self.nodes.values().map(|node| node.leased.len()).sum();
+        if let Some(node) = self.nodes.get_mut(&node)
+            && runs < MAX_RUNS
+        {
+            node.leased.insert(run);
+            node.is_dead = false;
+        }
+    }
+
+    /// A run has died or left. Its flows end by its lease.
+    pub fn lease_ends(&mut self, node: IpAddr, run: RunId) {
+        if let Some(node) = self.nodes.get_mut(&node)
+            && node.leased.remove(&run)
+        {
+            node.done.remove(&run);
+            node.is_dead = node.leased.is_empty();
+        }
+    }
+
+    /// A run with a lease has announced all its flows.
+    pub fn run_is_done(&mut self, node: IpAddr, run: RunId, done: Done) {
+        if let Some(node) = self.nodes.get_mut(&node)
+            && done.term == self.term
+            && node.leased.contains(&run)
+        {
+            node.done.insert(run);
+            node.runs = node.runs.max(done.runs);
+        }
+    }
+
+    /// The time when [`Self::handle_timeout`] settles the term at the latest.
+    #[must_use]
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Young { since_ns } => Some(since_ns.saturating_add(YOUNG_NS)),
+            _ => None,
+        }
+    }
+
+    /// Settles the term if all flows are known, or the time is over. Returns whether it has. The
+    /// caller then ends each flow that nobody has announced in this term.
+    pub fn handle_timeout(&mut self, now_ns: u64) -> bool {
+        let is_over = self.next_timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        let is_young = matches!(self.phase, Phase::Young { .. });
+        if !(is_over || (is_young && self.nodes.values().all(Node::is_done))) {
+            return false;
+        }
+        self.phase = Phase::Settled;
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "term_tests.rs"]
+mod tests;

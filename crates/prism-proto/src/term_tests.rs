@@ -1,0 +1,103 @@
+use super::*;
+
+const NODES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+
+fn node(n: usize) -> IpAddr {
+    NODES.get(n).copied().unwrap_or_default().into()
+}
+
+fn young() -> SwitchTerm {
+    let mut switch = SwitchTerm::standby(Place::First, Term(4));
+    assert_eq!(switch.begin([node(0), node(1)], 0), Term(5));
+    switch
+}
+
+fn done(term: u32, runs: u16) -> Done {
+    let term = Term(term);
+    Done { term, runs }
+}
+
+#[test]
+fn a_term_settles_when_every_run_of_every_node_is_done() {
+    let mut switch = young();
+    for (n, run) in [(0, 1), (0, 2), (1, 7)] {
+        switch.lease_begins(node(n), RunId(run));
+    }
+    switch.run_is_done(node(0), RunId(1), done(5, 2));
+    switch.run_is_done(node(1), RunId(7), done(4, 1));
+    assert!(!switch.handle_timeout(1), "of a former term");
+    switch.run_is_done(node(1), RunId(7), done(5, 1));
+    assert!(!switch.handle_timeout(1), "one of two runs is done");
+    switch.run_is_done(node(0), RunId(2), done(5, 2));
+    assert!(switch.handle_timeout(1) && switch.is_settled());
+    assert!(!switch.handle_timeout(2), "once");
+}
+
+#[test]
+fn a_run_without_a_lease_is_awaited_and_says_nothing() {
+    let mut switch = young();
+    switch.lease_begins(node(1), RunId(7));
+    switch.lease_ends(node(1), RunId(7));
+    switch.run_is_done(node(0), RunId(1), done(5, 1));
+    assert!(!switch.handle_timeout(1));
+    switch.lease_begins(node(0), RunId(1));
+    switch.run_is_done(node(0), RunId(1), done(5, 2));
+    assert!(!switch.handle_timeout(1), "its second run has no lease yet");
+    assert!(!switch.handle_timeout(YOUNG_NS - 1));
+    assert!(switch.handle_timeout(YOUNG_NS), "10 s are the bound");
+}
+
+#[test]
+fn a_node_that_comes_back_is_awaited_again() {
+    let mut switch = young();
+    switch.lease_begins(node(0), RunId(1));
+    switch.lease_begins(node(1), RunId(7));
+    switch.lease_ends(node(1), RunId(7));
+    switch.lease_begins(node(1), RunId(8));
+    switch.run_is_done(node(0), RunId(1), done(5, 1));
+    assert!(!switch.handle_timeout(1));
+    switch.lease_ends(node(1), RunId(8));
+    assert!(switch.handle_timeout(1), "it has died");
+}
+
+#[test]
+fn only_a_settled_arbiter_decides_and_only_in_its_own_term() {
+    let own = Ops::OWN.and(Ops::UNBLOCK);
+    let fact = own.and(Ops::ANNOUNCE);
+    let mut switch = young();
+    assert_eq!(switch.admit(Term(5), own), Admission::Refuse(Status::Young));
+    assert_eq!(switch.admit(Term(5), fact), Admission::Merge);
+    assert_eq!(
+        switch.admit(Term(4), fact),
+        Admission::Refuse(Status::Young)
+    );
+    assert_eq!(switch.admit(Term(4), Ops::QUERY), Admission::Judge);
+    assert_eq!(switch.admit(Term(6), fact), Admission::Silence);
+    switch.handle_timeout(YOUNG_NS);
+    assert_eq!(switch.admit(Term(5), own), Admission::Judge);
+    assert_eq!(switch.admit(Term::NONE, own), Admission::Judge);
+    assert_eq!(
+        switch.admit(Term(4), own),
+        Admission::Refuse(Status::OldTerm)
+    );
+    assert_eq!(switch.admit(Term(5), fact), Admission::Compare);
+    assert_eq!(switch.admit(Term(4), fact), Admission::Compare);
+    for ops in [own, fact] {
+        assert_eq!(switch.admit(Term(6), ops), Admission::Silence);
+    }
+    switch.step_down();
+    assert_eq!(switch.admit(Term(5), own), Admission::Silence);
+    assert_eq!(switch.admit(Term(5), fact), Admission::Merge);
+    assert_eq!(switch.notice(), None);
+}
+
+#[test]
+fn a_new_term_is_above_all_that_were_heard_of() {
+    let mut switch = young();
+    assert!(!switch.observe(Term(5)));
+    assert!(switch.observe(Term(9)));
+    assert_eq!(switch.begin([], 1), Term(11));
+    switch.step_down();
+    assert!(!switch.observe(Term(20)), "a standby takes note");
+    assert_eq!(switch.begin([], 2), Term(21));
+}
