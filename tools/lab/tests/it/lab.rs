@@ -44,7 +44,7 @@ else:
 print(moved * 8 / (time.monotonic() - start))
 "#;
 
-pub fn new_name() -> LabName {
+pub(crate) fn new_name() -> LabName {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("t{}-{number}", std::process::id()).parse().unwrap()
@@ -55,7 +55,7 @@ fn line(words: &[&str]) -> Vec<String> {
 }
 
 /// A lab with one host of each kind, and `programs` on them.
-pub fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
+pub(crate) fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
     let programs: BTreeMap<_, _> = programs
         .iter()
         .map(|(host, line)| ((*host).to_owned(), line.clone()))
@@ -85,7 +85,7 @@ fn http_server() -> Vec<String> {
     ])
 }
 
-pub fn ping(lab: &Lab, from: &str, to: &str) -> bool {
+pub(crate) fn ping(lab: &Lab, from: &str, to: &str) -> bool {
     let mut ping = lab.command(from, "ping").unwrap();
     ping.args(["-c1", "-W2", to])
         .stdout(Stdio::null())
