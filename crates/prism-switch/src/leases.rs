@@ -126,11 +126,7 @@ pub struct Leases {
 
 impl Leases {
     /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
-    pub fn new(
-        nodes: impl IntoIterator<Item = Vec<IpAddr>>,
-        key_id: u32,
-        key: ControlKey,
-    ) -> Self {
+    pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
             key_id,

@@ -25,7 +25,7 @@ fn two_frontends(config: &mut SwitchConfig) {
 
 /// Leases of both frontends, granted on a loopback address.
 fn serve_leases() -> (Arc<Leases>, SocketAddr) {
-    let nodes = [FRONTEND, OTHER];
+    let nodes = [vec![FRONTEND], vec![OTHER]];
     let leases = Arc::new(Leases::new(nodes, KEY_ID, key()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
