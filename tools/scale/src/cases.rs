@@ -23,13 +23,26 @@ pub enum Tolerance {
     Below,
 }
 
+/// The rows of a case, in a file of `bench/results`.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The file.
+    pub rows: &'static str,
+    /// The system, or the mode of hand-offs.
+    pub system: &'static str,
+    /// What else tells its rows from others.
+    pub keys: Vec<(&'static str, u64)>,
+    /// The name of the value.
+    pub value: &'static str,
+}
+
 /// A case.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Its name in the table.
     pub name: String,
-    /// The file of its rows.
-    pub rows: &'static str,
+    /// Where its rows are.
+    pub source: Source,
     /// The median of the rows.
     pub measured: f64,
     /// The simulated value.
@@ -78,7 +91,7 @@ const BACKENDS: [(&str, Way, usize, f64); 6] = [
     ("prism", Way::HandOff, 3, 32.87),
     ("prism", Way::HandOff, 4, 43.33),
     ("prism", Way::HandOff, 5, 54.0),
-    ("nginx", PROXY, 5, 11.09),
+    ("nginx", PROXY, 5, 10.91),
 ];
 /// Requests a second and p50 in µs where processors are the limit: system, bytes, measured.
 const PROCESSORS: [(&str, Way, u64, f64, f64); 9] = [
@@ -114,14 +127,24 @@ fn slow_links() -> Vec<Case> {
     };
     let sizes = SLOW.iter().map(|(system, way, bytes, measured)| Case {
         name: format!("{system}, slow links, {}: MB/s", size(*bytes)),
-        rows: "2026-11-22-sweep.jsonl",
+        source: Source {
+            rows: "2026-11-22-sweep.jsonl",
+            system,
+            keys: vec![("bytes", *bytes)],
+            value: "mb_s",
+        },
         measured: *measured,
         simulated: lab(5, 100, *bytes, *way).run().mb_s(*bytes),
         tolerance: Tolerance::Within(0.10),
     });
     let backends = BACKENDS.iter().map(|(system, way, asked, measured)| Case {
         name: format!("{system}, {asked} backends, 16 KiB: MB/s"),
-        rows: "2026-11-22-scale.jsonl",
+        source: Source {
+            rows: "2026-11-22-scale.jsonl",
+            system,
+            keys: vec![("bytes", 16_384), ("asked_backends", *asked as u64)],
+            value: "mb_s",
+        },
         measured: *measured,
         simulated: lab(*asked, 120, 16_384, *way).run().mb_s(16_384),
         tolerance: Tolerance::Within(0.10),
@@ -130,7 +153,7 @@ fn slow_links() -> Vec<Case> {
 }
 
 fn processors() -> Vec<Case> {
-    let both = |(system, way, bytes, requests_s, p50_us): &(&str, Way, u64, f64, f64)| {
+    let both = |(system, way, bytes, requests_s, p50_us): &(&'static str, Way, u64, f64, f64)| {
         let lab = Lab {
             backends: 5,
             asked: 5,
@@ -140,16 +163,26 @@ fn processors() -> Vec<Case> {
             way: *way,
         };
         let simulated = lab.run();
-        let case = |what: &str, measured, simulated| Case {
+        let case = |what: &str, value, measured, simulated| Case {
             name: format!("{system}, fast links, {}: {what}", size(*bytes)),
-            rows: "2026-11-22-crossover.jsonl",
+            source: Source {
+                rows: "2026-11-22-crossover.jsonl",
+                system,
+                keys: vec![("bytes", *bytes)],
+                value,
+            },
             measured,
             simulated,
             tolerance: Tolerance::Within(0.30),
         };
         [
-            case("requests/s", *requests_s, simulated.requests_s),
-            case("p50, µs", *p50_us, simulated.p50_us),
+            case(
+                "requests/s",
+                "requests_s",
+                *requests_s,
+                simulated.requests_s,
+            ),
+            case("p50, µs", "p50_us", *p50_us, simulated.p50_us),
         ]
     };
     PROCESSORS.iter().flat_map(both).collect()
@@ -160,14 +193,24 @@ fn hand_offs() -> Vec<Case> {
     let measured = [22.57, 35.0, 24.96, 41.98];
     let alone = STEPS.iter().zip(measured).map(|(steps, measured)| Case {
         name: format!("{}, {}, alone: µs", steps.rows, steps.mode),
-        rows: "2026-11-22-handoff*.json",
+        source: Source {
+            rows: steps.rows,
+            system: steps.mode,
+            keys: Vec::new(),
+            value: "total_us",
+        },
         measured,
         simulated: steps.sum_us + ROUND_TRIP_US,
         tolerance: Tolerance::Within(0.10),
     });
     let idle = Case {
         name: "hand-off of a new connection, idle cores: µs".to_owned(),
-        rows: "2026-11-22-latency.jsonl",
+        source: Source {
+            rows: "2026-11-22-latency.jsonl",
+            system: "prism",
+            keys: vec![("bytes", 4_096)],
+            value: "hand_off_us",
+        },
         measured: 109.4,
         simulated: STEPS.first().map_or(0.0, |steps| steps.sum_us) + ROUND_TRIP_US,
         tolerance: Tolerance::Below,
@@ -181,7 +224,12 @@ fn commands() -> Vec<Case> {
     let measured = [4.490, 4.401, 4.825, 4.569];
     let cases = others.iter().zip(measured).map(|(table, measured)| Case {
         name: format!("command, {} flows: µs", table.flows),
-        rows: "2026-11-22-flows.jsonl",
+        source: Source {
+            rows: "2026-11-22-flows.jsonl",
+            system: "switch",
+            keys: vec![("flows", table.flows)],
+            value: "round_trip_us",
+        },
         measured,
         simulated: ROUND_TRIP_US + (table.rule_ns - first.rule_ns) / 1e3,
         tolerance: Tolerance::Within(0.10),

@@ -16,7 +16,7 @@ fn results(file: &str) -> String {
 }
 
 /// The median over the rows of a system and a case.
-fn median(file: &str, system: &str, case: &[(&str, Value)], value: fn(&Value) -> f64) -> f64 {
+fn median(file: &str, system: &str, case: &[(&str, Value)], value: impl Fn(&Value) -> f64) -> f64 {
     let text = results(file);
     let rows = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let fits = |row: &Value| {
@@ -61,7 +61,7 @@ fn http(bytes: u64) -> [(&'static str, Value); 2] {
 #[test]
 fn costs_of_requests_are_those_of_their_rows() {
     let file = "2026-11-22-crossover.jsonl";
-    let relayed = |bytes, value| median(file, "relay", &http(bytes), value);
+    let relayed = |bytes, value: fn(&Value) -> f64| median(file, "relay", &http(bytes), value);
     for n in 0..2 {
         let (bytes, us) = costs::RELAY_FRONTEND.points[n];
         is_near(relayed(bytes, |v| each_us(v, "frontend_cpu_s")), us);
@@ -71,7 +71,7 @@ fn costs_of_requests_are_those_of_their_rows() {
         is_near(relayed(bytes, |v| each_us(v, "client_cpu_s")), us);
     }
     is_near(relayed(4_096, rest_us), costs::RELAY_REST_US);
-    let moving = |value| median(file, "hand-off", &http(4_096), value);
+    let moving = |value: fn(&Value) -> f64| median(file, "hand-off", &http(4_096), value);
     is_near(moving(|v| field(v, "cpu_us")), costs::MOVING_REQUEST_US);
     is_near(moving(rest_us), costs::MOVING_REST_US);
 }
@@ -98,7 +98,7 @@ fn costs_of_answers_are_those_of_their_rows() {
     };
     is_near(head("prism"), costs::PRISM_HEAD_BYTES as f64);
     is_near(head("nginx"), costs::NGINX_HEAD_BYTES as f64);
-    let kept = |connections: u64, state: &str, value| {
+    let kept = |connections: u64, state: &str, value: fn(&Value) -> f64| {
         let case = [
             ("scheme", "http".into()),
             ("connections", connections.into()),
@@ -116,7 +116,7 @@ fn costs_of_answers_are_those_of_their_rows() {
 
 #[test]
 fn costs_of_the_switch_are_those_of_their_rows() {
-    let of = |flows: u64, value| {
+    let of = |flows: u64, value: fn(&Value) -> f64| {
         let case = [("flows", flows.into())];
         median("2026-11-22-flows.jsonl", "switch", &case, value)
     };
@@ -156,10 +156,36 @@ fn steps_of_hand_offs_are_those_of_their_rows() {
                 .unwrap();
             let others = ["modify rule", "close (off the path)"];
             let all = mode["steps"].as_array().unwrap().iter();
+            let total_us = field(&mode["total_us"], "p50");
             let own = all.filter(|step| !others.contains(&step["name"].as_str().unwrap()));
-            own.map(|step| field(step, "p50")).sum::<f64>()
+            [own.map(|step| field(step, "p50")).sum::<f64>(), total_us]
         });
-        is_near(sums.iter().sum::<f64>() / 2.0, steps.sum_us);
+        let [mine, totals] = [0, 1].map(|n| (sums[0][n] + sums[1][n]) / 2.0);
+        is_near(mine, steps.sum_us);
+        let cases = cases::all();
+        let is_its = |case: &&cases::Case| {
+            (case.source.rows, case.source.system) == (steps.rows, steps.mode)
+        };
+        is_near(totals, cases.iter().find(is_its).unwrap().measured);
+    }
+}
+
+#[test]
+fn measured_values_are_those_of_their_rows() {
+    let cases = cases::all();
+    // Steps have files of another form.
+    let cases = cases.iter().filter(|case| !case.source.keys.is_empty());
+    for case in cases {
+        let keys = case.source.keys.iter();
+        let mut keys: Vec<_> = keys.map(|(name, value)| (*name, (*value).into())).collect();
+        if case.source.system != "switch" {
+            keys.push(("scheme", "http".into()));
+        }
+        let value = |values: &Value| field(values, case.source.value);
+        is_near(
+            median(case.source.rows, case.source.system, &keys, value),
+            case.measured,
+        );
     }
 }
 
