@@ -30,7 +30,7 @@ pub struct Source {
     pub rows: &'static str,
     /// The system, or the mode of hand-offs.
     pub system: &'static str,
-    /// What else tells its rows from others.
+    /// Numbers of their cases.
     pub keys: Vec<(&'static str, u64)>,
     /// The name of the value.
     pub value: &'static str,
@@ -41,7 +41,7 @@ pub struct Source {
 pub struct Case {
     /// Its name in the table.
     pub name: String,
-    /// Where its rows are.
+    /// Its rows.
     pub source: Source,
     /// The median of the rows.
     pub measured: f64,
@@ -116,43 +116,59 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
+/// The rows of a jsonl file whose case has this number of bytes.
+fn source(rows: &'static str, system: &'static str, bytes: u64, value: &'static str) -> Source {
+    Source {
+        rows,
+        system,
+        keys: vec![("bytes", bytes)],
+        value,
+    }
+}
+
+fn case(name: String, source: Source, (measured, simulated): (f64, f64), share: f64) -> Case {
+    Case {
+        name,
+        source,
+        measured,
+        simulated,
+        tolerance: Tolerance::Within(share),
+    }
+}
+
 fn slow_links() -> Vec<Case> {
-    let lab = |asked, connections, bytes, way| Lab {
-        backends: 5,
-        asked,
-        link_bit_s: 1e8,
-        connections,
-        bytes,
-        way,
+    let mb_s = |asked, connections, bytes, way| {
+        let lab = Lab {
+            backends: 5,
+            asked,
+            link_bit_s: 1e8,
+            connections,
+            bytes,
+            way,
+        };
+        lab.run().mb_s(bytes)
     };
-    let sizes = SLOW.iter().map(|(system, way, bytes, measured)| Case {
-        name: format!("{system}, slow links, {}: MB/s", size(*bytes)),
-        source: Source {
-            rows: "2026-11-22-sweep.jsonl",
-            system,
-            keys: vec![("bytes", *bytes)],
-            value: "mb_s",
-        },
-        measured: *measured,
-        simulated: lab(5, 100, *bytes, *way).run().mb_s(*bytes),
-        tolerance: Tolerance::Within(0.10),
+    let sizes = SLOW.iter().map(|(system, way, bytes, measured)| {
+        let name = format!("{system}, slow links, {}: MB/s", size(*bytes));
+        let rows = source("2026-11-22-sweep.jsonl", system, *bytes, "mb_s");
+        case(name, rows, (*measured, mb_s(5, 100, *bytes, *way)), 0.10)
     });
-    let backends = BACKENDS.iter().map(|(system, way, asked, measured)| Case {
-        name: format!("{system}, {asked} backends, 16 KiB: MB/s"),
-        source: Source {
-            rows: "2026-11-22-scale.jsonl",
-            system,
-            keys: vec![("bytes", 16_384), ("asked_backends", *asked as u64)],
-            value: "mb_s",
-        },
-        measured: *measured,
-        simulated: lab(*asked, 120, 16_384, *way).run().mb_s(16_384),
-        tolerance: Tolerance::Within(0.10),
+    let backends = BACKENDS.iter().map(|(system, way, asked, measured)| {
+        let name = format!("{system}, {asked} backends, 16 KiB: MB/s");
+        let mut rows = source("2026-11-22-scale.jsonl", system, 16_384, "mb_s");
+        rows.keys.push(("asked_backends", *asked as u64));
+        case(
+            name,
+            rows,
+            (*measured, mb_s(*asked, 120, 16_384, *way)),
+            0.10,
+        )
     });
     sizes.chain(backends).collect()
 }
 
 fn processors() -> Vec<Case> {
+    let file = "2026-11-22-crossover.jsonl";
     let both = |(system, way, bytes, requests_s, p50_us): &(&'static str, Way, u64, f64, f64)| {
         let lab = Lab {
             backends: 5,
@@ -163,76 +179,57 @@ fn processors() -> Vec<Case> {
             way: *way,
         };
         let simulated = lab.run();
-        let case = |what: &str, value, measured, simulated| Case {
-            name: format!("{system}, fast links, {}: {what}", size(*bytes)),
-            source: Source {
-                rows: "2026-11-22-crossover.jsonl",
-                system,
-                keys: vec![("bytes", *bytes)],
-                value,
-            },
-            measured,
-            simulated,
-            tolerance: Tolerance::Within(0.30),
-        };
         [
-            case(
+            (
                 "requests/s",
                 "requests_s",
-                *requests_s,
-                simulated.requests_s,
+                (*requests_s, simulated.requests_s),
             ),
-            case("p50, µs", "p50_us", *p50_us, simulated.p50_us),
+            ("p50, µs", "p50_us", (*p50_us, simulated.p50_us)),
         ]
+        .map(|(what, value, values)| {
+            let name = format!("{system}, fast links, {}: {what}", size(*bytes));
+            case(name, source(file, system, *bytes, value), values, 0.30)
+        })
     };
     PROCESSORS.iter().flat_map(both).collect()
 }
 
 /// Hand-offs without other load: the steps, and the command of the switch's own benchmark.
 fn hand_offs() -> Vec<Case> {
-    let measured = [22.57, 35.0, 24.96, 41.98];
-    let alone = STEPS.iter().zip(measured).map(|(steps, measured)| Case {
-        name: format!("{}, {}, alone: µs", steps.rows, steps.mode),
-        source: Source {
-            rows: steps.rows,
-            system: steps.mode,
-            keys: Vec::new(),
-            value: "total_us",
-        },
-        measured,
-        simulated: steps.sum_us + ROUND_TRIP_US,
-        tolerance: Tolerance::Within(0.10),
-    });
-    let idle = Case {
-        name: "hand-off of a new connection, idle cores: µs".to_owned(),
-        source: Source {
-            rows: "2026-11-22-latency.jsonl",
-            system: "prism",
-            keys: vec![("bytes", 4_096)],
-            value: "hand_off_us",
-        },
-        measured: 109.4,
-        simulated: STEPS.first().map_or(0.0, |steps| steps.sum_us) + ROUND_TRIP_US,
+    let alone = STEPS.iter().zip([22.57, 35.0, 24.96, 41.98]);
+    let mut cases: Vec<_> = alone
+        .map(|(steps, measured)| {
+            let rows = Source {
+                keys: Vec::new(),
+                ..source(steps.rows, steps.mode, 0, "total_us")
+            };
+            let name = format!("{}, {}, alone: µs", steps.rows, steps.mode);
+            case(name, rows, (measured, steps.sum_us + ROUND_TRIP_US), 0.10)
+        })
+        .collect();
+    let direct_us = cases.first().map_or(0.0, |case| case.simulated);
+    let name = "hand-off of a new connection, idle cores: µs".to_owned();
+    let rows = source("2026-11-22-latency.jsonl", "prism", 4_096, "hand_off_us");
+    cases.push(Case {
         tolerance: Tolerance::Below,
-    };
-    alone.chain([idle]).collect()
+        ..case(name, rows, (109.4, direct_us), 0.0)
+    });
+    cases
 }
 
 /// Round trips of commands over one table from that with one flow.
 fn commands() -> Vec<Case> {
     let [first, others @ ..] = TABLES;
-    let measured = [4.490, 4.401, 4.825, 4.569];
-    let cases = others.iter().zip(measured).map(|(table, measured)| Case {
-        name: format!("command, {} flows: µs", table.flows),
-        source: Source {
-            rows: "2026-11-22-flows.jsonl",
-            system: "switch",
+    let cases = others.iter().zip([4.490, 4.401, 4.825, 4.569]);
+    let cases = cases.map(|(table, measured)| {
+        let rows = Source {
             keys: vec![("flows", table.flows)],
-            value: "round_trip_us",
-        },
-        measured,
-        simulated: ROUND_TRIP_US + (table.rule_ns - first.rule_ns) / 1e3,
-        tolerance: Tolerance::Within(0.10),
+            ..source("2026-11-22-flows.jsonl", "switch", 0, "round_trip_us")
+        };
+        let simulated = ROUND_TRIP_US + (table.rule_ns - first.rule_ns) / 1e3;
+        let name = format!("command, {} flows: µs", table.flows);
+        case(name, rows, (measured, simulated), 0.10)
     });
     cases.collect()
 }

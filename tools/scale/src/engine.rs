@@ -61,7 +61,7 @@ struct Job {
     began_ns: u64,
 }
 
-/// What happened last.
+/// The reason for which the engine stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The timer with this number has fired.

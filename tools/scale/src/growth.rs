@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
     pub(crate) clients: f64,
 }
 
-/// What may be used up. The order is that of the table's columns.
+/// The resources, in the order of the table's columns.
 const RESOURCES: [&str; 9] = [
     "switch cores",
     "switch link",

@@ -1,6 +1,6 @@
 //! Hosts with their threads and links, and the steps of a request over them.
 
-use crate::costs::{self, Line, Table};
+use crate::costs::{self, Table};
 use crate::engine::{Engine, Step, segments};
 
 /// A host: its threads, and its link to the switch.
@@ -84,7 +84,7 @@ impl Path<'_> {
 
     fn request(&mut self, node: &Host, bytes: u64) {
         let client = self.client;
-        self.work_by(client, costs::CLIENT, bytes);
+        self.work(client, costs::CLIENT.ns(bytes));
         self.send(client.up, costs::REQUEST_BYTES);
         self.at_switch(self.switch.table.to_owner_ns);
         self.send(node.down, costs::REQUEST_BYTES);
@@ -109,10 +109,6 @@ impl Path<'_> {
 
     fn at_switch(&mut self, ns: f64) {
         self.work_of(&self.switch.threads, ns as u64);
-    }
-
-    fn work_by(&mut self, host: &Host, line: Line, bytes: u64) {
-        self.work_of(&host.threads, line.ns(bytes));
     }
 
     fn work(&mut self, host: &Host, ns: u64) {

@@ -7,7 +7,7 @@ use crate::hosts::{Host, Path, Switch};
 
 /// Cores of the machine, and threads of each node.
 const CORES: usize = 2;
-/// The least simulated time. Of all time the first quarter does not count.
+/// The least simulated time. The first quarter of all time does not count.
 const LEAST_S: f64 = 2.0;
 /// The requests of each connection that a link of one server has time for.
 const REQUESTS: f64 = 16.0;
@@ -37,7 +37,7 @@ pub(crate) struct Lab {
     pub(crate) way: Way,
 }
 
-/// What the client measures.
+/// The client's figures.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) requests_s: f64,

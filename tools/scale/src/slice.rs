@@ -27,7 +27,7 @@ struct Slice {
     clients: Host,
 }
 
-/// What a slice showed.
+/// The figures of a slice.
 struct Shown {
     p50_us: f64,
     p99_us: f64,
