@@ -126,7 +126,7 @@ fn source(rows: &'static str, system: &'static str, bytes: u64, value: &'static 
     }
 }
 
-fn case(name: String, source: Source, (measured, simulated): (f64, f64), share: f64) -> Case {
+fn case(name: String, source: Source, measured: f64, simulated: f64, share: f64) -> Case {
     Case {
         name,
         source,
@@ -151,18 +151,13 @@ fn slow_links() -> Vec<Case> {
     let sizes = SLOW.iter().map(|(system, way, bytes, measured)| {
         let name = format!("{system}, slow links, {}: MB/s", size(*bytes));
         let rows = source("2026-11-22-sweep.jsonl", system, *bytes, "mb_s");
-        case(name, rows, (*measured, mb_s(5, 100, *bytes, *way)), 0.10)
+        case(name, rows, *measured, mb_s(5, 100, *bytes, *way), 0.10)
     });
     let backends = BACKENDS.iter().map(|(system, way, asked, measured)| {
         let name = format!("{system}, {asked} backends, 16 KiB: MB/s");
         let mut rows = source("2026-11-22-scale.jsonl", system, 16_384, "mb_s");
         rows.keys.push(("asked_backends", *asked as u64));
-        case(
-            name,
-            rows,
-            (*measured, mb_s(*asked, 120, 16_384, *way)),
-            0.10,
-        )
+        case(name, rows, *measured, mb_s(*asked, 120, 16_384, *way), 0.10)
     });
     sizes.chain(backends).collect()
 }
@@ -187,9 +182,10 @@ fn processors() -> Vec<Case> {
             ),
             ("p50, µs", "p50_us", (*p50_us, simulated.p50_us)),
         ]
-        .map(|(what, value, values)| {
+        .map(|(what, value, (measured, simulated))| {
             let name = format!("{system}, fast links, {}: {what}", size(*bytes));
-            case(name, source(file, system, *bytes, value), values, 0.30)
+            let rows = source(file, system, *bytes, value);
+            case(name, rows, measured, simulated, 0.30)
         })
     };
     PROCESSORS.iter().flat_map(both).collect()
@@ -205,7 +201,7 @@ fn hand_offs() -> Vec<Case> {
                 ..source(steps.rows, steps.mode, 0, "total_us")
             };
             let name = format!("{}, {}, alone: µs", steps.rows, steps.mode);
-            case(name, rows, (measured, steps.sum_us + ROUND_TRIP_US), 0.10)
+            case(name, rows, measured, steps.sum_us + ROUND_TRIP_US, 0.10)
         })
         .collect();
     let direct_us = cases.first().map_or(0.0, |case| case.simulated);
@@ -213,7 +209,7 @@ fn hand_offs() -> Vec<Case> {
     let rows = source("2026-11-22-latency.jsonl", "prism", 4_096, "hand_off_us");
     cases.push(Case {
         tolerance: Tolerance::Below,
-        ..case(name, rows, (109.4, direct_us), 0.0)
+        ..case(name, rows, 109.4, direct_us, 0.0)
     });
     cases
 }
@@ -229,7 +225,7 @@ fn commands() -> Vec<Case> {
         };
         let simulated = ROUND_TRIP_US + (table.rule_ns - first.rule_ns) / 1e3;
         let name = format!("command, {} flows: µs", table.flows);
-        case(name, rows, (measured, simulated), 0.10)
+        case(name, rows, measured, simulated, 0.10)
     });
     cases.collect()
 }

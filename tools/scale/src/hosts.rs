@@ -66,7 +66,7 @@ impl Path<'_> {
     }
 
     /// A node passes the request on, and the answer to the client.
-    pub(crate) fn relay(&mut self, relay: &Host, owner: &Host, (bytes, head_bytes): (u64, u64)) {
+    pub(crate) fn relay(&mut self, relay: &Host, owner: &Host, bytes: u64, head_bytes: u64) {
         let frontend_ns = costs::RELAY_FRONTEND.ns(bytes);
         self.request(relay, bytes);
         self.work(relay, frontend_ns / 2);

@@ -154,7 +154,7 @@ impl Lab {
         match self.way {
             Way::Direct => path.serve(target, self.bytes, costs::NGINX_HEAD_BYTES),
             Way::Relay { head_bytes } => {
-                path.relay(&run.frontend, target, (self.bytes, head_bytes));
+                path.relay(&run.frontend, target, self.bytes, head_bytes);
             }
             Way::HandOff if place == Some(owner) => {
                 path.serve(target, self.bytes, costs::PRISM_HEAD_BYTES);

@@ -128,7 +128,7 @@ impl Slice {
         };
         match is_long {
             true => path.hand_off(holder, owner, LONG_BYTES),
-            false => path.relay(holder, owner, (SHORT_BYTES, crate::costs::PRISM_HEAD_BYTES)),
+            false => path.relay(holder, owner, SHORT_BYTES, crate::costs::PRISM_HEAD_BYTES),
         }
         let steps = path.steps;
         self.engine.begin(steps);
