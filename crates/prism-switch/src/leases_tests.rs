@@ -142,7 +142,7 @@ fn a_run_that_says_so_has_left() {
 fn a_run_that_takes_no_more_is_answered_when_no_run_of_its_node_takes_clients() {
     with_leases(|leases, address| async move {
         let answer_all = || {
-            let decide = |node, _| (node == NODE).then_some(NewClients::GoElsewhere);
+            let decide = |node: &[IpAddr], _| (node == [NODE]).then_some(NewClients::GoElsewhere);
             leases.answer_all(&leases.alive(), decide);
         };
         let (mut first, _) = ask(address, NODE, RUN, key()).await.unwrap();
