@@ -10,6 +10,7 @@ mod demo;
 #[cfg(test)]
 mod docs_tests;
 mod lab;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -42,12 +43,17 @@ enum Command {
     Lab(lab::Command),
     Demo(demo::Args),
     Bench(prism_bench::Args),
+    Simulate(simulate::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Lab(command) => lab::run(command),
         Command::Demo(args) => demo::run(&args),
+        Command::Simulate(simulate::Args {}) => {
+            prism_sys::process::end_on_broken_pipe();
+            simulate::run()
+        }
         Command::Bench(args) => {
             // Benchmarks print at their end, when no lab is left to take down.
             prism_sys::process::end_on_broken_pipe();
