@@ -104,7 +104,7 @@ fn clients_of_many_makes_do_their_sessions() {
     let mut sessions = Vec::new();
     for program in &programs {
         let ways = match full {
-            true => Program::long_form().to_vec(),
+            true => program.long_form(),
             false => program.short_form().to_vec(),
         };
         sessions.extend(ways.into_iter().map(|way| (*program, way)));

@@ -41,25 +41,26 @@ impl Program {
         Self::S5cmd,
     ];
 
-    /// Its sessions in the short form: one for each family. Both transports are used, by
-    /// clients of each language.
+    /// Its sessions in the short form: one for each family, if it takes addresses of both. Both
+    /// transports are used, by clients of each language.
     pub const fn short_form(self) -> [(Transport, Family); 2] {
         use Transport::{Http, Https};
         match self {
-            Self::S3cmd | Self::Restic => [(Http, Family::V4), (Https, Family::V6)],
+            // It takes no IPv6 address for HTTPS, only a name.
+            Self::S3cmd => [(Http, Family::V4), (Https, Family::V4)],
+            Self::Restic => [(Http, Family::V4), (Https, Family::V6)],
             _ => [(Https, Family::V4), (Http, Family::V6)],
         }
     }
 
     /// All its sessions.
-    pub const fn long_form() -> [(Transport, Family); 4] {
+    pub fn long_form(self) -> Vec<(Transport, Family)> {
         use Transport::{Http, Https};
-        [
-            (Http, Family::V4),
-            (Https, Family::V4),
-            (Http, Family::V6),
-            (Https, Family::V6),
-        ]
+        let more = [(Http, Family::V4), (Https, Family::V4), (Http, Family::V6)];
+        match self {
+            Self::S3cmd => more.to_vec(),
+            _ => [&more[..], &[(Https, Family::V6)]].concat(),
+        }
     }
 
     /// Whether it is on this machine. Under CI all have to be.

@@ -1,8 +1,7 @@
-# s3cmd. Its presigned URLs are of version 2, which is refused. It knows an IPv6 address by its port.
+# s3cmd. Its presigned URLs are of version 2, which is refused.
 host=${AWS_ENDPOINT_URL#*://}
 ssl=--no-ssl
 case $AWS_ENDPOINT_URL in https:*) ssl="--ssl --ca-certs=$CA_FILE" ;; esac
-case $AWS_ENDPOINT_URL in https:*]) host=$host:443 ;; esac
 : >"$SCRATCH/config"
 cmd() {
     # shellcheck disable=SC2086
