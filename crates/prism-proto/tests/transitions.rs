@@ -332,6 +332,7 @@ fn unblocking_keeps_a_socket_that_never_left_unless_the_flow_is_anothers() {
         "no service",
         "bad request",
         "stale, absent",
+        "stale, here",
         "stale, a SYN's",
     ];
     let mut rows = untouched("SwitchSilent", &answered);
