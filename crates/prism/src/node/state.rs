@@ -1,7 +1,7 @@
 //! The state of a cluster, as the page for a browser shows it: the figures of all nodes, which
 //! nodes ask each other for, and those of the switch. The names of its fields may change.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -42,7 +42,8 @@ pub(super) async fn state(server: &Server) -> Value {
     })
 }
 
-/// The URLs at which S3 clients reach the service.
+/// The URLs at which S3 clients reach the service, for the page. A page's policy has no form for an
+/// IPv6 address; `service.urls` can have a name.
 pub(super) fn store_urls(config: &Config) -> Vec<String> {
     let service = &config.service;
     if !service.urls.is_empty() {
@@ -50,17 +51,18 @@ pub(super) fn store_urls(config: &Config) -> Vec<String> {
     }
     let redirects = service.tls.as_ref().is_some_and(|tls| tls.redirect_http);
     let plain = service.address.iter().filter(|_| !redirects);
-    let plain = plain.map(|address| url("http", address, 80));
+    let plain = plain.map(|address| ("http", address, 80));
     let tls = config.tls_address().unwrap_or_default();
-    let tls = tls.iter().map(|address| url("https", address, 443));
-    plain.chain(tls).collect()
+    let tls = tls.iter().map(|address| ("https", address, 443));
+    let all = plain.chain(tls).filter(|(_, address, _)| address.is_ipv4());
+    all.map(|(scheme, address, port)| url(scheme, address, port))
+        .collect()
 }
 
 fn url(scheme: &str, address: SocketAddr, default_port: u16) -> String {
-    match (address.port() == default_port, address.ip()) {
-        (true, IpAddr::V4(v4)) => format!("{scheme}://{v4}"),
-        (true, IpAddr::V6(v6)) => format!("{scheme}://[{v6}]"),
-        (false, _) => format!("{scheme}://{address}"),
+    match address.port() == default_port {
+        true => format!("{scheme}://{}", address.ip()),
+        false => format!("{scheme}://{address}"),
     }
 }
 
