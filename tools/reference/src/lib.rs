@@ -164,11 +164,6 @@ impl FlowTable {
         self.flows.iter()
     }
 
-    /// Ends `flow` for good: its client has opened another connection.
-    pub fn supersede(&mut self, flow: &FlowKey, now_ns: u64) {
-        self.purge(flow, now_ns);
-    }
-
     /// Deletes the tombstones that are older than [`TOMBSTONE_NS`] at `now_ns`, and returns their
     /// number.
     pub fn collect(&mut self, now_ns: u64) -> usize {
