@@ -54,20 +54,25 @@ static __noinline int closing_to_client(const struct flow_key *key,
 }
 
 /* Records that the connection is opened at `frontend` while the list changes. */
-static __noinline int closing_opens(const struct flow_key *key, __be32 frontend)
+static __noinline int closing_opens(const struct flow_key *key,
+				    const struct ip_addr *frontend)
 {
-	struct closing fresh = { .frontend = frontend };
+	struct closing fresh = { .frontend = *frontend };
 
 	bpf_map_update_elem(&closings, key, &fresh, BPF_ANY);
 	return 0;
 }
 
-/* The frontend at which the connection was opened; 0: not known. */
-static __noinline __be32 closing_opened(const struct flow_key *key)
+/* Gets the frontend at which the connection was opened. 0: it is not known. */
+static __noinline int closing_opened(const struct flow_key *key,
+				     struct ip_addr *frontend)
 {
 	struct closing *c = bpf_map_lookup_elem(&closings, key);
 
-	return c ? c->frontend : 0;
+	if (!c || is_zero_addr(&c->frontend))
+		return 0;
+	copy_addr(frontend, &c->frontend);
+	return 1;
 }
 
 /* Handles a client's packet to a frontend, without a flow. */

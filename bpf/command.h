@@ -27,10 +27,14 @@ static __always_inline bool is_request_valid(const struct control_message *m)
 	if (m->status || m->state || m->zero1[0] || m->zero1[1] ||
 	    m->zero1[2] || !are_ops_valid(m->ops))
 		return false;
+	if (!same_family(&m->client_addr, &m->vip_addr))
+		return false;
 	if (!(m->ops & OP_OWN))
 		return !m->owner_run;
 	return m->owner_port && !is_zero_addr(&m->owner_addr) &&
-	       !is_zero_addr(&m->via_addr);
+	       !is_zero_addr(&m->via_addr) &&
+	       same_family(&m->owner_addr, &m->vip_addr) &&
+	       same_family(&m->via_addr, &m->vip_addr);
 }
 
 static __always_inline bool has_no_flow(const struct control_message *m)

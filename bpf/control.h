@@ -11,10 +11,8 @@
 #include "siphash.h"
 
 #define CONTROL_BYTES sizeof(struct control_message)
-#define CONTROL_AT (HEAD_BYTES + sizeof(struct udphdr))
 #define CONTROL_UDP_BYTES (sizeof(struct udphdr) + CONTROL_BYTES)
-#define CONTROL_IP_BYTES (sizeof(struct iphdr) + CONTROL_UDP_BYTES)
-#define CONTROL_TTL 64
+#define CONTROL_HOP_LIMIT 64
 
 /* Decides on an authentic request, in the order of section 1.4. */
 static __always_inline __u8 decide(struct control_scratch *s,
@@ -22,7 +20,7 @@ static __always_inline __u8 decide(struct control_scratch *s,
 				   __u64 clock_ns, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
-	struct flow_key key = {
+	struct flow_key key ALIGNED = {
 		.client = m->client_addr,
 		.vip = m->vip_addr,
 		.client_port = m->client_port,
@@ -74,41 +72,86 @@ static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
 	a->mac = control_mac(a, sender);
 }
 
-/* Turns the headers of a request into those of its answer. */
-static __always_inline long turn_head(void *ctx, struct packet *p,
-				      const bool xdp)
+/* The change of the hop limit, as a summand; also of IPv4's TTL and protocol. */
+static __always_inline __u64 hop_limit_change(const struct packet *p)
 {
-	struct head *h = &p->head;
-	__be16 before = *(__be16 *)&h->ip.ttl;
-	__be32 addr = h->ip.saddr;
-	__u16 check = h->ip.check;
-	__u16 mac[6];
-	long err = packet_load(ctx, 0, mac, sizeof(mac), xdp);
-
-	__builtin_memcpy(&h->mac[0], &mac[3], ETH_ALEN);
-	__builtin_memcpy(&h->mac[3], &mac[0], ETH_ALEN);
-	h->protocol = bpf_htons(ETH_P_IP);
-	h->ip.saddr = h->ip.daddr;
-	h->ip.daddr = addr;
-	h->ip.ttl = CONTROL_TTL;
-	csum_replace2(&check, before, *(__be16 *)&h->ip.ttl);
-	h->ip.check = check;
-	return err;
+	return sum_of_change2(bpf_htons((p->is_v6 ? 1 : 0x100) * p->hop_limit),
+			      bpf_htons((p->is_v6 ? 1 : 0x100) *
+					CONTROL_HOP_LIMIT));
 }
 
-/* The UDP checksum of the answer, computed from scratch. XDP only. */
+/* Turns the IP header of a request into that of its answer. Swapped addresses sum up alike. */
+static __always_inline long turn_ip(void *start, void *end,
+				    const struct packet *p)
+{
+	if (p->is_v6) {
+		struct ipv6hdr *ip = start + IP_AT;
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		copy_addr((struct ip_addr *)&ip->saddr, &p->dest);
+		copy_addr((struct ip_addr *)&ip->daddr, &p->source);
+		ip->hop_limit = CONTROL_HOP_LIMIT;
+	} else {
+		struct iphdr *ip = start + IP_AT;
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		ip->saddr = p->dest.word[3];
+		ip->daddr = p->source.word[3];
+		ip->ttl = CONTROL_HOP_LIMIT;
+		ip->check = csum_fold((__u16)~ip->check + hop_limit_change(p));
+	}
+	return 0;
+}
+
+/* Sends the frame back to its sender. */
+static __always_inline void turn_frame(void *start)
+{
+	__u16 *mac = start;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		__u16 dest = mac[i];
+
+		mac[i] = mac[i + 3];
+		mac[i + 3] = dest;
+	}
+}
+
+/* Turns the headers of a request into those of its answer. */
+static __always_inline long turn_headers(void *ctx, const struct packet *p,
+					 const bool xdp)
+{
+	void *start = packet_start(ctx, xdp), *end = packet_end(ctx, xdp);
+	struct udphdr *udp = start + (p->l4 & (L4_LIMIT - 1));
+
+	if (start + sizeof(struct ethhdr) > end || (void *)(udp + 1) > end ||
+	    turn_ip(start, end, p))
+		return -1;
+	turn_frame(start);
+	udp->source = p->dest_port;
+	udp->dest = p->source_port;
+	return 0;
+}
+
+/*
+ * The UDP checksum of the answer, computed from scratch. XDP only. The ends have the same sum
+ * in either direction, and the prefix of a mapped address has none.
+ */
 static __always_inline __u16 udp_check(const struct packet *p,
-				       struct udphdr *udp,
 				       struct control_message *answer)
 {
 	__u64 sum = bpf_csum_diff(NULL, 0, (__be32 *)answer, CONTROL_BYTES, 0);
 	__u16 check;
 
-	sum = (sum & 0xffffffff) + p->head.ip.saddr + p->head.ip.daddr;
-	sum += bpf_htons(IPPROTO_UDP) + udp->len;
-	sum += udp->source;
-	sum += udp->dest;
-	sum += udp->len;
+	sum &= 0xffffffff;
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		sum += (__u64)p->source.word[i] + p->dest.word[i];
+	sum += bpf_htons(IPPROTO_UDP) + 2 * bpf_htons(CONTROL_UDP_BYTES);
+	sum += p->source_port;
+	sum += p->dest_port;
 	check = csum_fold(sum);
 	return check ? check : 0xffff;
 }
@@ -118,31 +161,27 @@ static __always_inline __u16 udp_check(const struct packet *p,
  * is also right for a packet whose checksum is not computed yet. Swapped addresses and ports
  * do not change it.
  */
-static __always_inline long store_answer(void *ctx, struct packet *p,
+static __always_inline long store_answer(void *ctx, const struct packet *p,
 					 struct control_scratch *s,
 					 const bool xdp)
 {
-	struct udphdr udp = {
-		.source = p->dest,
-		.dest = p->source,
-		.len = bpf_htons(CONTROL_UDP_BYTES),
-	};
-	__u32 at = HEAD_BYTES;
+	__u32 check_at = p->l4 + offsetof(struct udphdr, check);
+	long err = packet_store(ctx, p->l4 + sizeof(struct udphdr), &s->answer,
+				CONTROL_BYTES, xdp);
 	__s64 diff;
-	long err;
 
-	err = packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
-	err |= packet_store(ctx, CONTROL_AT, &s->answer, CONTROL_BYTES, xdp);
 	if (xdp) {
-		udp.check = udp_check(p, &udp, &s->answer);
-		return err | packet_store(ctx, at, &udp, sizeof(udp), xdp);
+		__u16 check = udp_check(p, &s->answer);
+
+		return err | packet_store(ctx, check_at, &check, sizeof(check),
+					  xdp);
 	}
-	err |= packet_store(ctx, at, &udp, offsetof(struct udphdr, len), xdp);
+	if (p->is_v6)
+		bpf_csum_update(ctx, hop_limit_change(p));
 	diff = bpf_csum_diff((__be32 *)&s->request, CONTROL_BYTES,
 			     (__be32 *)&s->answer, CONTROL_BYTES, 0);
-	return err | bpf_l4_csum_replace(ctx,
-					 at + offsetof(struct udphdr, check), 0,
-					 diff, BPF_F_MARK_MANGLED_0);
+	return err | bpf_l4_csum_replace(ctx, check_at, 0, diff,
+					 BPF_F_MARK_MANGLED_0);
 }
 
 /* Reads a request of the right size and form into the scratch area. */
@@ -153,11 +192,13 @@ static __always_inline bool load_request(void *ctx, const struct packet *p,
 	const struct control_message *m = &s->request;
 	struct udphdr udp;
 
-	if (p->head.ip.ihl != 5 ||
-	    p->head.ip.tot_len != bpf_htons(CONTROL_IP_BYTES) ||
+	if (p->has_options || p->is_huge || p->l4_bytes != CONTROL_UDP_BYTES ||
 	    packet_load(ctx, p->l4, &udp, sizeof(udp), xdp) ||
 	    udp.len != bpf_htons(CONTROL_UDP_BYTES) ||
-	    packet_load(ctx, CONTROL_AT, &s->request, CONTROL_BYTES, xdp))
+	    /* RFC 8200, section 8.1 */
+	    (p->is_v6 && !udp.check) ||
+	    packet_load(ctx, p->l4 + sizeof(udp), &s->request, CONTROL_BYTES,
+			xdp))
 		return false;
 	return m->magic == bpf_htonl(CONTROL_MAGIC) &&
 	       m->version == CONTROL_VERSION && m->kind == CONTROL_REQUEST;
@@ -172,7 +213,7 @@ static __always_inline __u32 status_counter(__u8 status)
 	return COUNTER_control_ok + status - STATUS_OK;
 }
 
-static __always_inline int work_on(void *ctx, struct packet *p,
+static __always_inline int work_on(void *ctx, const struct packet *p,
 				   struct control_scratch *s, const bool xdp)
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
@@ -191,13 +232,13 @@ static __always_inline int work_on(void *ctx, struct packet *p,
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
 	fill_answer(s, status, clock_ns, &view, sender);
-	if (turn_head(ctx, p, xdp) || store_answer(ctx, p, s, xdp))
+	if (store_answer(ctx, p, s, xdp) || turn_headers(ctx, p, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(status_counter(status));
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
 }
 
-static __always_inline int answer_control(void *ctx, struct packet *p,
+static __always_inline int answer_control(void *ctx, const struct packet *p,
 					  const bool xdp)
 {
 	__u32 zero = 0;
@@ -215,7 +256,19 @@ static __always_inline int answer_control(void *ctx, struct packet *p,
 
 static __always_inline bool is_control(const struct packet *p)
 {
-	return p->dest == control_port && p->head.ip.daddr == control_addr;
+	const addr_half *dest = (const addr_half *)&p->dest;
+
+	if (p->dest_port != control_port)
+		return false;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const volatile addr_half *addr =
+			(const volatile addr_half *)&control_addrs[i];
+
+		if (dest[0] == addr[0] && dest[1] == addr[1])
+			return true;
+	}
+	return false;
 }
 
 #endif

@@ -14,14 +14,15 @@
 	X(forward_to_client)      /* owner to client, as the VIP */            \
 	X(forward_from_frontend)  /* frontend to client */                     \
 	X(forward_icmp)           /* ICMP error about a flow, to its owner */  \
-	X(seen_ip_options)        /* the above with IP options */              \
-	X(seen_neighbour_missing) /* the above that wait for ARP */            \
+	X(seen_ip_options)        /* the above with IP options or extensions */\
+	X(seen_neighbour_missing) /* the above that wait for a neighbour */    \
 	/* Packets left to the kernel of this host. */                         \
 	X(punt_ttl)               /* TTL spent: the kernel answers */          \
 	X(punt_mtu)               /* too large: the kernel answers or cuts */  \
 	X(punt_no_route)          /* no route, or an address of this host */   \
 	X(punt_no_frontend)       /* the service has no frontend */            \
 	X(punt_truncated)         /* headers are not whole */                  \
+	X(punt_tagged)            /* VLAN-tagged frame */                      \
 	X(punt_xdp)               /* XDP leaves it to the tc program */        \
 	/* Packets dropped. */                                                 \
 	X(drop_blocked)           /* the flow is blocked */                    \
@@ -32,6 +33,7 @@
 	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
 	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \
 	X(drop_fragment)          /* IP fragment of service TCP */             \
+	X(drop_extension)         /* IPv6 extension headers that may hide it */\
 	X(drop_mtu)               /* too large for the path to the owner */    \
 	X(drop_store)             /* the kernel refused to write the packet */ \
 	/* Flows. */                                                           \

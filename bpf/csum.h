@@ -41,9 +41,11 @@ static __always_inline void csum_replace2(__u16 *check, __u16 from, __u16 to)
 	*check = csum_fold((__u16)~*check + sum_of_change2(from, to));
 }
 
-static __always_inline void csum_replace4(__u16 *check, __u32 from, __u32 to)
+/* A sum with carries, as the kernel's helpers take it. */
+static __always_inline __u32 sum_fold4(__u64 sum)
 {
-	*check = csum_fold((__u16)~*check + sum_of_change4(from, to));
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
 }
 
 #endif

@@ -18,25 +18,6 @@
 
 #include "closing.h"
 
-static __always_inline struct ip_addr mapped(__be32 addr)
-{
-	struct ip_addr ip = { { 0, 0, bpf_htonl(0xffff), addr } };
-
-	return ip;
-}
-
-static __always_inline bool same_addr(const struct ip_addr *a,
-				      const struct ip_addr *b)
-{
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] &&
-	       a->word[2] == b->word[2] && a->word[3] == b->word[3];
-}
-
-static __always_inline bool is_zero_addr(const struct ip_addr *a)
-{
-	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
-}
-
 /* A flow's entry at one moment. */
 struct flow_view {
 	__u64 epoch;
@@ -46,28 +27,41 @@ struct flow_view {
 	__u8 state;
 };
 
-/* The part of a flow that the data path needs; IPv4 as on the wire. */
+/* The part of a flow that the data path needs. */
 struct route {
-	__be32 owner;
-	__be32 via;
+	struct ip_addr owner;
+	struct ip_addr via;
 	__be16 owner_port;
 	__u8 state;
 	bool is_late_reset;	/* of this packet; see flow_to_client */
 	bool answers_syn;	/* of this packet; see syn_answer */
-};
+} ALIGNED;
 
-static __always_inline struct flow_key flow_key(__be32 client,
-						__be16 client_port, __be32 vip,
-						__be16 vip_port)
+/* The key of the flow that a packet to a service belongs to: the packet begins with it. */
+static __always_inline const struct flow_key *key_to_service(const struct packet *p)
 {
-	struct flow_key key = {
-		.client = mapped(client),
-		.vip = mapped(vip),
-		.client_port = client_port,
-		.vip_port = vip_port,
-	};
+	_Static_assert(offsetof(struct flow_key, client) ==
+				       offsetof(struct packet, source) &&
+			       offsetof(struct flow_key, vip) ==
+				       offsetof(struct packet, dest) &&
+			       offsetof(struct flow_key, client_port) ==
+				       offsetof(struct packet, source_port) &&
+			       offsetof(struct flow_key, vip_port) ==
+				       offsetof(struct packet, dest_port),
+		       "a packet begins with its key");
+	return (const struct flow_key *)p;
+}
 
-	return key;
+/* Makes the key of the flow that a packet to a client belongs to. */
+static __always_inline void key_to_client(struct flow_key *key,
+					  const struct packet *p,
+					  const struct ip_addr *vip,
+					  __be16 vip_port)
+{
+	copy_addr(&key->client, &p->dest);
+	copy_addr(&key->vip, vip);
+	key->client_port = p->dest_port;
+	key->vip_port = vip_port;
 }
 
 static __always_inline __u8 flow_marks(const struct flow *f)
@@ -114,13 +108,17 @@ static __always_inline void change_end(struct flow *f)
 static __always_inline bool flow_peek(const struct flow *f, struct route *r)
 {
 	const volatile struct flow *v = f;
+	const volatile addr_half *owner = (const volatile addr_half *)&f->owner;
+	const volatile addr_half *via = (const volatile addr_half *)&f->via;
 	__u16 version = v->version;
 
 	if (!has_ordered_memory || version & 1)
 		return false;
 	r->state = v->state;
-	r->owner = v->owner.word[3];
-	r->via = v->via.word[3];
+	((addr_half *)&r->owner)[0] = owner[0];
+	((addr_half *)&r->owner)[1] = owner[1];
+	((addr_half *)&r->via)[0] = via[0];
+	((addr_half *)&r->via)[1] = via[1];
 	r->owner_port = v->owner_port;
 	return v->version == version;
 }
@@ -132,8 +130,8 @@ static __always_inline void flow_route(struct flow *f, struct route *r)
 		return;
 	bpf_spin_lock(&f->lock);
 	r->state = f->state;
-	r->owner = f->owner.word[3];
-	r->via = f->via.word[3];
+	copy_addr(&r->owner, &f->owner);
+	copy_addr(&r->via, &f->via);
 	r->owner_port = f->owner_port;
 	bpf_spin_unlock(&f->lock);
 }
@@ -261,6 +259,13 @@ static __always_inline bool syn_answer(const struct flow_key *key,
 	return true;
 }
 
+static __always_inline bool is_from_owner(const struct packet *p,
+					  const struct route *r)
+{
+	return r->owner_port == p->source_port &&
+	       same_addr(&r->owner, &p->source);
+}
+
 /*
  * Judges and counts a packet to the client, if it is from the owner.
  *
@@ -272,8 +277,7 @@ static __always_inline void flow_to_client(const struct flow_key *key,
 					   const struct packet *p,
 					   struct route *r)
 {
-	if (r->state != FLOW_FORWARD || r->owner != p->head.ip.saddr ||
-	    r->owner_port != p->source)
+	if (r->state != FLOW_FORWARD || !is_from_owner(p, r))
 		return;
 	r->answers_syn = syn_answer(key, f, p);
 	if (r->answers_syn)

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Forwards a packet: finds the next hop, rewrites the packet, or leaves it to the kernel of
- * this host.
+ * Forwards a packet to its next hop: rewrites the packet, or leaves it to the kernel of this
+ * host.
  *
  * Checksums. In tc, a packet's checksum may be not computed yet (CHECKSUM_PARTIAL, GSO), or
  * the driver may have given its sum (CHECKSUM_COMPLETE). If the program can ask which case it
  * is, it updates the field itself. If it cannot, or if the driver gave the sum,
- * bpf_l4_csum_replace does. All other changes leave the sums unchanged. In XDP every packet
- * is complete.
+ * bpf_l4_csum_replace does. All other changes leave the sums unchanged, but for the hop limit
+ * of IPv6 (sum_hop_limit). In XDP every packet is complete.
  */
 #ifndef PRISM_FORWARD_H
 #define PRISM_FORWARD_H
 
-#include "csum.h"
 #include "flow.h"
-
-#define AF_INET 2
+#include "nexthop.h"
 
 /* From linux/skbuff.h. The kernel's type information has the offset of the field. */
 #define CHECKSUM_COMPLETE 2
@@ -26,22 +24,16 @@ struct sk_buff {
 
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
-enum hop {
-	HOP_READY,		/* interface and addresses are known */
-	HOP_CONFIRM,		/* as HOP_READY; the kernel is to check the neighbour */
-	HOP_NEIGHBOUR,		/* interface is known, the address needs ARP */
-	HOP_KERNEL,		/* no route, or an address of this host */
-};
-
 enum side {
 	SIDE_NONE,
 	SIDE_SOURCE,
 	SIDE_DEST,
 };
 
+/* The new address and port of one end of a packet. */
 struct rewrite {
+	const struct ip_addr *addr;
 	enum side side;
-	__be32 addr;
 	__be16 port;
 };
 
@@ -63,98 +55,10 @@ static __always_inline int drop(__u32 reason, const bool xdp)
 	return xdp ? XDP_DROP : TC_ACT_SHOT;
 }
 
-static __always_inline __u32 mix(__u32 h)
+/* The IP header of each segment. The header for the length of a huge packet is in none. */
+static __always_inline __u32 l3_header_bytes(const struct packet *p)
 {
-	h ^= h >> 16;
-	h *= 0x7feb352d;
-	h ^= h >> 15;
-	h *= 0x846ca68b;
-	return h ^ (h >> 16);
-}
-
-/* Asks the kernel for the next hop to `addr`, and caches it in `slot`. */
-static __noinline int fib_resolve(void *ctx, struct nexthop *slot, __be32 addr,
-				  __u32 ifindex)
-{
-	struct bpf_fib_lookup fib = {
-		.family = AF_INET,
-		/* Not 0, so that the kernel tells the route's MTU. */
-		.tot_len = 1,
-		.ipv4_dst = addr,
-		.ifindex = ifindex,
-	};
-	long result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
-
-	slot->expires_ns = 0;
-	slot->ifindex = fib.ifindex;
-	slot->addr = addr;
-	slot->gateway = fib.ipv4_dst;
-	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
-		return HOP_NEIGHBOUR;
-	if (result != BPF_FIB_LKUP_RET_SUCCESS)
-		return HOP_KERNEL;
-	slot->mtu_bytes = fib.mtu_result;
-	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
-	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
-	return HOP_READY;
-}
-
-/*
- * Whether this packet goes through the kernel to confirm the neighbour. When the kernel sends
- * a packet to a stale neighbour, it resolves it again, and so notices that it is gone or has
- * another address.
- */
-static __always_inline bool is_to_confirm(struct nexthop *slot, __u64 now_ns,
-					  const bool xdp)
-{
-	bool is_due = slot->confirm_ns && slot->confirm_ns <= now_ns;
-
-	/* XDP leaves the packet to the tc program, which finds the same state. */
-	if (!slot->confirm_ns || (is_due && !xdp))
-		slot->confirm_ns = now_ns + nexthop_confirm_ns;
-	return is_due;
-}
-
-static __noinline int configured_hop(struct nexthop *slot, __be32 addr)
-{
-	struct ip_addr key = mapped(addr);
-	struct node *node = bpf_map_lookup_elem(&nodes, &key);
-
-	if (!node || !node->ifindex)
-		return 0;
-	slot->addr = addr;
-	slot->ifindex = node->ifindex;
-	slot->mtu_bytes = node->mtu_bytes;
-	__builtin_memcpy((void *)slot->mac, node->node_mac, ETH_ALEN);
-	__builtin_memcpy((void *)slot->mac + ETH_ALEN, node->own_mac, ETH_ALEN);
-	return 1;
-}
-
-/*
- * The next hop to `addr`. Next hops are cached per CPU, not per flow: a switch has far fewer
- * of them than flows, and no two CPUs write the same entry.
- */
-static __always_inline int resolve(void *ctx, const struct packet *p,
-				   __be32 addr, struct nexthop **out,
-				   const bool xdp)
-{
-	__u32 index = mix(addr) & (NEXTHOP_SLOTS - 1);
-	struct nexthop *slot = bpf_map_lookup_elem(&nexthops, &index);
-	int hop = HOP_READY;
-
-	*out = slot;
-	if (!slot)
-		return HOP_KERNEL;
-	if (slot->addr == addr && slot->expires_ns > p->now_ns)
-		return HOP_READY;
-	if (!configured_hop(slot, addr)) {
-		hop = fib_resolve(ctx, slot, addr, packet_ifindex(ctx, xdp));
-		if (hop == HOP_READY && is_to_confirm(slot, p->now_ns, xdp))
-			hop = HOP_CONFIRM;
-	}
-	if (hop == HOP_READY || (hop == HOP_CONFIRM && !xdp))
-		slot->expires_ns = p->now_ns + nexthop_ttl_ns;
-	return hop;
+	return p->is_huge && p->is_v6 ? sizeof(struct ipv6hdr) : p->l4 - IP_AT;
 }
 
 /* Whether the packet, or a segment of it, is longer than the path allows. */
@@ -168,28 +72,9 @@ static __always_inline bool is_too_long(void *ctx, const struct packet *p,
 	if (!slot->mtu_bytes || l3_bytes <= slot->mtu_bytes)
 		return false;
 	if (!xdp && ((struct __sk_buff *)ctx)->gso_size)
-		l3_bytes = p->l4 - sizeof(struct ethhdr) + p->tcp_header_bytes +
+		l3_bytes = l3_header_bytes(p) + p->tcp_header_bytes +
 			   ((struct __sk_buff *)ctx)->gso_size;
 	return l3_bytes > slot->mtu_bytes;
-}
-
-static __always_inline void head_next_hop(struct head *head,
-					  const struct nexthop *slot)
-{
-	__builtin_memcpy(head->mac, slot->mac, sizeof(head->mac));
-	head->protocol = bpf_htons(ETH_P_IP);
-	csum_replace2(&head->ip.check, bpf_htons(0x0100), 0);
-	head->ip.ttl--;
-}
-
-/* Writes the headers back: all for the next hop, or only IP's for the kernel. */
-static __always_inline long store_head(void *ctx, struct packet *p, int hop,
-				       const bool xdp)
-{
-	if (hop == HOP_KERNEL)
-		return packet_store(ctx, IP_AT, &p->head.ip,
-				    sizeof(p->head.ip), xdp);
-	return packet_store(ctx, 0, p->head.mac, HEAD_BYTES, xdp);
 }
 
 /* The way in which the field of the TCP checksum follows a change. */
@@ -218,18 +103,16 @@ static __always_inline enum check_kind check_kind(void *ctx, const bool xdp)
 	return CHECK_WHOLE;
 }
 
-/* The present address and port of the end that is to be changed. */
-static __always_inline struct rewrite old_end(const struct packet *p,
-					      enum side side)
+/* The present address of the end that is to be changed. */
+static __always_inline const struct ip_addr *old_addr(const struct packet *p,
+						      enum side side)
 {
-	bool source = side == SIDE_SOURCE;
-	struct rewrite end = {
-		.side = side,
-		.addr = source ? p->head.ip.saddr : p->head.ip.daddr,
-		.port = source ? p->source : p->dest,
-	};
+	return side == SIDE_SOURCE ? &p->source : &p->dest;
+}
 
-	return end;
+static __always_inline __be16 old_port(const struct packet *p, enum side side)
+{
+	return side == SIDE_SOURCE ? p->source_port : p->dest_port;
 }
 
 /* The field of the TCP checksum, at offset `at`; NULL: there is none. */
@@ -245,12 +128,18 @@ static __always_inline __u16 *check_field(struct __sk_buff *skb, __u32 at)
  * Has the kernel change the checksum for a new address and port. The helper's change of the
  * field for the address shows what the field is, which saves the call for the port unless
  * both cases have the same result.
+ *
+ * With the change of the pseudo-header the helper also changes the sum of the driver. In IPv4
+ * that is right, because the checksum of the header makes up for the address. In IPv6 the TCP
+ * checksum does, so the sum is set back.
  */
-static __noinline int check_by_kernel(struct __sk_buff *skb, __u32 at,
-				      const struct rewrite *from,
+static __noinline int check_by_kernel(struct __sk_buff *skb,
+				      const struct packet *p,
 				      const struct rewrite *to)
 {
-	__u64 change = sum_of_change4(from->addr, to->addr);
+	__u64 change = sum_of_change(old_addr(p, to->side), to->addr, p->is_v6);
+	__be16 from_port = old_port(p, to->side);
+	__u32 at = p->l4 + TCP_CHECK;
 	__u16 *check = check_field(skb, at);
 	__u16 whole, partial;
 
@@ -258,58 +147,106 @@ static __noinline int check_by_kernel(struct __sk_buff *skb, __u32 at,
 		return -1;
 	whole = csum_fold((__u16)~*check + change);
 	partial = sum_fold(*check + change);
-	if (bpf_l4_csum_replace(skb, at, from->addr, to->addr,
-				BPF_F_PSEUDO_HDR | 4))
+	if (bpf_l4_csum_replace(skb, at, 0, sum_fold4(change), BPF_F_PSEUDO_HDR))
 		return -1;
-	if (from->port == to->port)
+	if (p->is_v6)
+		bpf_csum_update(skb, sum_fold4(change));
+	if (from_port == to->port)
 		return 0;
 	check = check_field(skb, at);
 	if (!check)
 		return -1;
 	if (whole == partial || (*check != whole && *check != partial))
-		return bpf_l4_csum_replace(skb, at, from->port, to->port, 2);
+		return bpf_l4_csum_replace(skb, at, from_port, to->port, 2);
 	if (*check == whole)
-		csum_replace2(check, from->port, to->port);
+		csum_replace2(check, from_port, to->port);
 	return 0;
 }
 
-/* Changes one end of the packet. */
-static __always_inline void write_end(struct iphdr *ip, struct tcphdr *tcp,
-				      const struct rewrite *from,
-				      const struct rewrite *to,
+/* Changes one end of a TCP header. `change` is that of the pseudo-header. */
+static __always_inline void write_tcp(struct tcphdr *tcp, const struct packet *p,
+				      const struct rewrite *rw, __u64 change,
 				      enum check_kind kind)
 {
-	__u64 addr = sum_of_change4(from->addr, to->addr);
-	__u64 port = sum_of_change2(from->port, to->port);
+	__u64 port = sum_of_change2(old_port(p, rw->side), rw->port);
 
 	if (kind == CHECK_WHOLE)
-		tcp->check = csum_fold((__u16)~tcp->check + addr + port);
+		tcp->check = csum_fold((__u16)~tcp->check + change + port);
 	else if (kind == CHECK_PARTIAL)
-		tcp->check = sum_fold(tcp->check + addr);
-	ip->check = csum_fold((__u16)~ip->check + addr);
-	if (to->side == SIDE_SOURCE) {
-		ip->saddr = to->addr;
-		tcp->source = to->port;
-	} else {
-		ip->daddr = to->addr;
-		tcp->dest = to->port;
-	}
+		tcp->check = sum_fold(tcp->check + change);
+	if (rw->side == SIDE_SOURCE)
+		tcp->source = rw->port;
+	else
+		tcp->dest = rw->port;
 }
 
-static __always_inline void write_next_hop(void *start, struct iphdr *ip,
-					   const struct nexthop *slot, int hop)
+/* Changes an IPv4 header: one address, and the TTL of a packet that goes on. */
+static __always_inline void write_ip4(struct iphdr *ip, const struct rewrite *rw,
+				      __u64 change, int hop)
 {
+	__u64 sum = (__u16)~ip->check;
+
+	if (rw->side == SIDE_SOURCE)
+		ip->saddr = rw->addr->word[3];
+	else if (rw->side == SIDE_DEST)
+		ip->daddr = rw->addr->word[3];
+	if (rw->side != SIDE_NONE)
+		sum += change;
+	if (hop != HOP_KERNEL) {
+		sum += sum_of_change2(bpf_htons(0x0100), 0);
+		ip->ttl--;
+	}
+	ip->check = csum_fold(sum);
+}
+
+/* The same of an IPv6 header, which has no checksum. */
+static __always_inline void write_ip6(struct ipv6hdr *ip,
+				      const struct rewrite *rw, int hop)
+{
+	if (rw->side == SIDE_SOURCE)
+		copy_addr((struct ip_addr *)&ip->saddr, rw->addr);
+	else if (rw->side == SIDE_DEST)
+		copy_addr((struct ip_addr *)&ip->daddr, rw->addr);
+	if (hop != HOP_KERNEL)
+		ip->hop_limit--;
+}
+
+/* Changes the frame's and the IP header's part. Nonzero: the packet is too short. */
+static __always_inline long write_l3(void *start, void *end,
+				     const struct packet *p,
+				     const struct rewrite *rw, __u64 change,
+				     const struct nexthop *slot, int hop)
+{
+	struct ipv6hdr *ip6 = start + IP_AT;
+	struct iphdr *ip4 = start + IP_AT;
 	__u32 *mac = start;
 
-	if (hop == HOP_KERNEL)
-		return;
-	csum_replace2(&ip->check, bpf_htons(0x0100), 0);
-	ip->ttl--;
+	if ((void *)(ip4 + 1) > end)
+		return -1;
+	if (!p->is_v6) {
+		write_ip4(ip4, rw, change, hop);
+	} else {
+		if ((void *)(ip6 + 1) > end)
+			return -1;
+		write_ip6(ip6, rw, hop);
+	}
 	if (hop != HOP_READY)
-		return;
+		return 0;
 #pragma unroll
 	for (int i = 0; i < 3; i++)
 		mac[i] = slot->mac[i];
+	return 0;
+}
+
+/*
+ * Takes the next hop limit into the driver's sum of an IPv6 packet. In IPv4 the checksum of
+ * the header makes up for the change.
+ */
+static __always_inline void sum_hop_limit(void *ctx, const struct packet *p,
+					  int hop)
+{
+	if (p->is_v6 && hop != HOP_KERNEL)
+		bpf_csum_update(ctx, (__u16)~bpf_htons(1));
 }
 
 /*
@@ -321,28 +258,30 @@ static __always_inline long write_packet(void *ctx, const struct packet *p,
 					 const struct nexthop *slot, int hop,
 					 const bool xdp)
 {
-	struct rewrite from = old_end(p, rw->side);
 	enum check_kind kind = CHECK_WHOLE;
+	void *start, *end;
 	struct tcphdr *tcp;
-	struct iphdr *ip;
-	void *start;
+	__u64 change = 0;
 
-	if (rw->side != SIDE_NONE)
+	if (rw->side != SIDE_NONE || p->is_v6)
 		kind = check_kind(ctx, xdp);
-	if (kind == CHECK_BY_KERNEL &&
-	    check_by_kernel(ctx, p->l4 + TCP_CHECK, &from, rw))
-		return -1;
+	if (kind == CHECK_BY_KERNEL) {
+		if (rw->side != SIDE_NONE && check_by_kernel(ctx, p, rw))
+			return -1;
+		sum_hop_limit(ctx, p, hop);
+	}
 	start = packet_start(ctx, xdp);
-	ip = start + IP_AT;
-	/* Changes nothing, but bounds it for the verifier. */
-	tcp = start + (p->l4 & (L4_LIMIT - 1));
-	if ((void *)(ip + 1) > packet_end(ctx, xdp) ||
-	    (void *)(tcp + 1) > packet_end(ctx, xdp))
-		return -1;
-	if (rw->side != SIDE_NONE)
-		write_end(ip, tcp, &from, rw, kind);
-	write_next_hop(start, ip, slot, hop);
-	return 0;
+	end = packet_end(ctx, xdp);
+	if (rw->side != SIDE_NONE) {
+		/* Changes nothing, but bounds it for the verifier. */
+		tcp = start + (p->l4 & (L4_LIMIT - 1));
+		if ((void *)(tcp + 1) > end)
+			return -1;
+		change = sum_of_change(old_addr(p, rw->side), rw->addr,
+				       p->is_v6);
+		write_tcp(tcp, p, rw, change, kind);
+	}
+	return write_l3(start, end, p, rw, change, slot, hop);
 }
 
 /* Handles a packet that is too long for its path. */
@@ -357,8 +296,7 @@ static __always_inline int too_long(const struct packet *p,
 	 * From the owner: the kernel would send fragments with the owner's address.
 	 */
 	if (rw->side == SIDE_DEST ||
-	    (rw->side == SIDE_SOURCE &&
-	     !(p->head.ip.frag_off & bpf_htons(IP_DONT_FRAGMENT))))
+	    (rw->side == SIDE_SOURCE && p->may_be_cut))
 		return drop(COUNTER_drop_mtu, xdp);
 	/* The packet is unchanged, so the kernel's answer is right for the sender. */
 	return punt(COUNTER_punt_mtu, xdp);
@@ -368,7 +306,7 @@ static __always_inline int too_long(const struct packet *p,
 static __always_inline int transmit(const struct nexthop *slot, int hop,
 				    const bool xdp)
 {
-	struct bpf_redir_neigh neighbour = { .nh_family = AF_INET };
+	struct bpf_redir_neigh neighbour = {};
 
 	if (hop == HOP_READY)
 		return bpf_redirect(slot->ifindex, 0);
@@ -376,7 +314,13 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
 		return pass(xdp);
 	if (hop == HOP_NEIGHBOUR)
 		count(COUNTER_seen_neighbour_missing);
-	neighbour.ipv4_nh = slot->gateway;
+	__builtin_memcpy(neighbour.ipv6_nh, &slot->gateway,
+			 sizeof(slot->gateway));
+	neighbour.nh_family = AF_INET6;
+	if (is_mapped(&slot->gateway)) {
+		neighbour.nh_family = AF_INET;
+		neighbour.ipv4_nh = slot->gateway.word[3];
+	}
 	return bpf_redirect_neigh(slot->ifindex, &neighbour, sizeof(neighbour),
 				  0);
 }
@@ -385,14 +329,15 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
  * Sends a TCP packet to the next hop `addr`, rewritten by `rw`. XDP leaves packets that it
  * cannot finish untouched to the tc program of the same interface.
  */
-static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
+static __always_inline int forward(void *ctx, const struct packet *p,
+				   const struct ip_addr *addr,
 				   const struct rewrite *rw, __u32 reason,
 				   const bool xdp)
 {
 	struct nexthop *slot;
 	int hop;
 
-	if (p->head.ip.ttl <= 1)
+	if (p->hop_limit <= 1)
 		return punt(COUNTER_punt_ttl, xdp);
 	hop = resolve(ctx, p, addr, &slot, xdp);
 	if (xdp && hop != HOP_READY)
@@ -401,7 +346,7 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 		return punt(COUNTER_punt_no_route, xdp);
 	if (hop <= HOP_CONFIRM && is_too_long(ctx, p, slot, xdp))
 		return too_long(p, rw, xdp);
-	if (p->l4 > HEAD_BYTES)
+	if (p->has_options)
 		count(COUNTER_seen_ip_options);
 	if (write_packet(ctx, p, rw, slot, hop, xdp))
 		return drop(COUNTER_drop_store, xdp);
@@ -410,35 +355,45 @@ static __always_inline int forward(void *ctx, struct packet *p, __be32 addr,
 }
 
 /*
- * The frontend of a client, by rendezvous hashing: a change of the list moves only the
- * connections of the changed frontends. 0: there is none. The function is global, so that it
- * is verified once. Inside its callers the verifier would try every order of the weights.
+ * The place of a client's frontend in the list, by rendezvous hashing: a change of the list
+ * moves only the connections of the changed frontends. Negative: the list is empty. `client`
+ * is the word of its address. The function is global, so that it is verified once. Inside its
+ * callers the verifier would try every order of the weights.
  */
-__noinline __be32 pick_frontend(const struct frontends *frontends, __be32 client,
-				__be16 client_port)
+__noinline int pick_place(const struct frontends *frontends, __u32 client,
+			  __be16 client_port)
 {
 	__u32 seed = mix(client ^ mix(client_port));
 	__u32 best = 0;
-	__be32 chosen = 0;
+	int chosen = -1;
 
 	if (!frontends)
-		return 0;
+		return -1;
 	if (frontends->count == 1)
-		return frontends->list[0].word[3];
+		return 0;
 	for (int i = 0; i < MAX_FRONTENDS; i++) {
-		__be32 addr;
 		__u32 weight;
 
 		if (i >= frontends->count)
 			break;
-		addr = frontends->list[i].word[3];
-		weight = mix(seed ^ addr);
-		if (!chosen || weight > best) {
+		weight = mix(seed ^ addr_word(&frontends->list[i]));
+		if (chosen < 0 || weight > best) {
 			best = weight;
-			chosen = addr;
+			chosen = i;
 		}
 	}
 	return chosen;
+}
+
+/* The frontend of a client; NULL: there is none. */
+static __always_inline const struct ip_addr *
+pick_frontend(const struct frontends *frontends, const struct ip_addr *client,
+	      __be16 client_port)
+{
+	int place = pick_place(frontends, addr_word(client), client_port);
+
+	/* The mask changes nothing, but bounds the place for the verifier. */
+	return place < 0 ? NULL : &frontends->list[place & (MAX_FRONTENDS - 1)];
 }
 
 #endif

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * The maps of the programs. Addresses take 16 bytes everywhere, so that IPv6 needs no other
+ * The maps of the programs. Addresses take 16 bytes everywhere, so both families have one
  * layout.
  */
 #ifndef PRISM_MAPS_H
 #define PRISM_MAPS_H
 
+#include "addr.h"
 #include "counters.h"
-#include "wire.h"
 
 /* Sizes that the loader may change; see SwitchConfig. */
 #define DEFAULT_MAX_FLOWS 1048576
@@ -15,8 +15,9 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
-/* Services of one tenant; an owner's packet may need a lookup for each. */
-#define MAX_TENANT_SERVICES 16
+/* Services of one tenant: 16 addresses with two ports. An owner's packet may need a lookup
+ * for each of its family. */
+#define MAX_TENANT_SERVICES 32
 #define MAX_FRONTENDS 16
 #define MAX_ENDED_RUNS 4096
 /* Recorded closing connections: those of 100 ms at 160,000 a second. */
@@ -95,7 +96,7 @@ struct collected {
 struct closing {
 	__u32 end_seq;		/* behind the frontend's FIN, if that has passed */
 	__u32 marks;		/* MARK_CLOSED, MARK_CLIENT_CLOSED */
-	__be32 frontend;	/* that its SYN went to; 0: not recorded */
+	struct ip_addr frontend;	/* that its SYN went to; zero: not recorded */
 };
 
 /* One run of a node, as its commands name it. */
@@ -118,11 +119,11 @@ struct ended_run {
 
 /* The service of an earlier packet of an owner; all zeros: none. */
 struct owner_hint {
-	__be32 owner;
-	__be32 client;
+	struct ip_addr vip;
+	__u32 owner;		/* words of addresses; see addr_word */
+	__u32 client;
 	__be16 owner_port;
 	__be16 client_port;
-	__be32 vip;
 	__be16 vip_port;
 	__u16 zero;
 };
@@ -183,8 +184,8 @@ struct sender {
 struct nexthop {
 	__u64 expires_ns;
 	__u64 confirm_ns;	/* time to confirm the neighbour; 0: not known */
-	__be32 addr;
-	__be32 gateway;		/* `addr` if there is none */
+	struct ip_addr addr;
+	struct ip_addr gateway;	/* `addr` if there is none */
 	__u32 ifindex;
 	__u32 mtu_bytes;
 	__u32 mac[3];		/* destination and source, as in a frame */
@@ -340,8 +341,8 @@ struct {
 	__array(values, struct grace_inner);
 } grace SEC(".maps") = { .values = { &grace_inner } };
 
-/* The address that commands are sent to. Set by the loader. */
-const volatile __be32 control_addr = 0;
+/* The addresses that commands are sent to: IPv4, IPv6; zero: none. Set by the loader. */
+const volatile struct ip_addr control_addrs[2] ALIGNED = {};
 const volatile __be16 control_port = 0;
 
 /* Limits of the control protocol. Set by the loader, from prism_proto::control. */

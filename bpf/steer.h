@@ -7,10 +7,14 @@
 
 #include "forward.h"
 
-static __always_inline struct service *service_find(__be32 addr, __be16 port)
+static __always_inline struct service *
+service_find(const struct ip_addr *addr, __be16 port)
 {
-	struct service_key key = { .addr = mapped(addr), .port = port };
+	struct service_key key ALIGNED;
 
+	copy_addr(&key.addr, addr);
+	key.port = port;
+	key.zero = 0;
 	return bpf_map_lookup_elem(&services, &key);
 }
 
@@ -30,67 +34,73 @@ static __always_inline bool is_service_port(__be16 port)
  * change are recorded, and all others go by the former list. A frontend that should have
  * challenged a SYN may have accepted it; then the flow has a tombstone (`is_noted`).
  */
-static __always_inline __be32 frontend_of(const struct packet *p,
-					  const struct flow_key *key,
-					  const struct service *service,
-					  bool is_noted)
+static __always_inline const struct ip_addr *
+frontend_of(const struct packet *p, const struct service *service, bool is_noted,
+	    struct ip_addr *opened)
 {
+	const struct flow_key *key = key_to_service(p);
 	bool is_changing = service->former_until_ns > p->now_ns;
 	bool is_syn = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-	__be32 addr = 0;
+	const struct ip_addr *addr = NULL;
 
-	if ((is_changing || is_noted) && !is_syn)
-		addr = closing_opened(key);
-	if (!addr && is_changing && !is_syn)
-		addr = pick_frontend(&service->former, p->head.ip.saddr,
-				     p->source);
+	if ((is_changing || is_noted) && !is_syn && closing_opened(key, opened))
+		return opened;
+	if (is_changing && !is_syn)
+		addr = pick_frontend(&service->former, &p->source,
+				     p->source_port);
 	if (!addr)
-		addr = pick_frontend(&service->now, p->head.ip.saddr,
-				     p->source);
-	if (is_changing && is_syn)
+		addr = pick_frontend(&service->now, &p->source, p->source_port);
+	if (is_changing && is_syn && addr)
 		closing_opens(key, addr);
 	return addr;
 }
 
-static __always_inline int client_to_frontend(void *ctx, struct packet *p,
-					      const struct flow_key *key,
+static __always_inline int client_to_frontend(void *ctx, const struct packet *p,
 					      const struct service *service,
 					      bool is_noted, const bool xdp)
 {
 	struct rewrite none = { .side = SIDE_NONE };
-	__be32 addr;
+	struct ip_addr opened ALIGNED;
+	const struct ip_addr *addr;
 
-	closing_to_frontend(key, p);
-	addr = frontend_of(p, key, service, is_noted);
+	closing_to_frontend(key_to_service(p), p);
+	addr = frontend_of(p, service, is_noted, &opened);
 	if (!addr)
 		return punt(COUNTER_punt_no_frontend, xdp);
 	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);
 }
 
-static __always_inline int client_to_owner(void *ctx, struct packet *p,
+/* Whether the owner is a frontend, whose socket has the address of the service. */
+static __always_inline bool is_at_service(const struct packet *p,
+					  const struct route *r)
+{
+	return r->owner_port == p->dest_port && same_addr(&r->owner, &p->dest);
+}
+
+static __always_inline int client_to_owner(void *ctx, const struct packet *p,
 					   const struct route *r, const bool xdp)
 {
 	struct rewrite rw = {
+		.addr = &r->owner,
 		.side = SIDE_DEST,
-		.addr = r->owner,
 		.port = r->owner_port,
 	};
 
-	if (r->owner != p->head.ip.daddr || r->owner_port != p->dest)
-		return forward(ctx, p, r->via, &rw, COUNTER_forward_to_owner,
-			       xdp);
-	rw.side = SIDE_NONE;
-	return forward(ctx, p, r->via, &rw, COUNTER_forward_to_frontend, xdp);
+	if (is_at_service(p, r)) {
+		rw.side = SIDE_NONE;
+		return forward(ctx, p, &r->via, &rw,
+			       COUNTER_forward_to_frontend, xdp);
+	}
+	return forward(ctx, p, &r->via, &rw, COUNTER_forward_to_owner, xdp);
 }
 
 /* Handles a client's packet of a flow that has only a tombstone. */
-static __always_inline int client_unowned(void *ctx, struct packet *p,
-					  const struct flow_key *key,
+static __always_inline int client_unowned(void *ctx, const struct packet *p,
 					  const bool xdp)
 {
-	struct service *service = service_find(p->head.ip.daddr, p->dest);
+	struct service *service = service_find(&p->dest, p->dest_port);
 
-	return service ? client_to_frontend(ctx, p, key, service, true, xdp) :
+	return service ? client_to_frontend(ctx, p, service, true, xdp) :
 			 pass(xdp);
 }
 
@@ -100,10 +110,10 @@ static __always_inline int client_unowned(void *ctx, struct packet *p,
  * connection resets it (RFC 5961, section 4). The SYN does not count as a packet of the flow,
  * and does not keep it alive.
  */
-static __always_inline int syn_to_service(void *ctx, struct packet *p,
-					  const struct flow_key *key,
+static __always_inline int syn_to_service(void *ctx, const struct packet *p,
 					  struct flow *f, const bool xdp)
 {
+	const struct flow_key *key = key_to_service(p);
 	struct route r;
 
 	flow_route(f, &r);
@@ -111,24 +121,23 @@ static __always_inline int syn_to_service(void *ctx, struct packet *p,
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.state == FLOW_ABSENT || is_over(key, f)) {
 		flow_purge(f, p->now_ns, 0);
-		return client_unowned(ctx, p, key, xdp);
+		return client_unowned(ctx, p, xdp);
 	}
 	if (!(flow_marks(f) & MARK_CHALLENGED))
 		flow_mark(f, MARK_CHALLENGED);
-	if (r.owner == p->head.ip.daddr && r.owner_port == p->dest)
-		closing_opens(key, r.via);
+	if (is_at_service(p, &r))
+		closing_opens(key, &r.via);
 	count(COUNTER_flow_syn_challenged);
 	return client_to_owner(ctx, p, &r, xdp);
 }
 
-static __always_inline int client_to_service(void *ctx, struct packet *p,
-					     const struct flow_key *key,
+static __always_inline int client_to_service(void *ctx, const struct packet *p,
 					     struct flow *f, const bool xdp)
 {
 	struct route r;
 
 	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		return syn_to_service(ctx, p, key, f, xdp);
+		return syn_to_service(ctx, p, f, xdp);
 	flow_to_owner(f, p, &r);
 	if (r.state == FLOW_FORWARD)
 		return client_to_owner(ctx, p, &r, xdp);
@@ -140,27 +149,27 @@ static __always_inline int client_to_service(void *ctx, struct packet *p,
 	 */
 	if (is_released(f))
 		return drop(COUNTER_drop_released, xdp);
-	return client_unowned(ctx, p, key, xdp);
+	return client_unowned(ctx, p, xdp);
 }
 
 /* Handles a frontend's packet, which passes unless the flow is blocked or elsewhere. */
-static __always_inline int frontend_to_client(void *ctx, struct packet *p,
+static __always_inline int frontend_to_client(void *ctx, const struct packet *p,
 					      const bool xdp)
 {
-	struct flow_key key = flow_key(p->head.ip.daddr, p->dest,
-				       p->head.ip.saddr, p->source);
 	struct rewrite none = { .side = SIDE_NONE };
-	struct flow *f = flow_find(&key);
 	struct route r = { .state = FLOW_ABSENT };
+	struct flow_key key ALIGNED;
+	struct flow *f;
 
+	key_to_client(&key, p, &p->source, p->source_port);
+	f = flow_find(&key);
 	if (f) {
 		flow_route(f, &r);
 		flow_to_client(&key, f, p, &r);
 	}
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
-	if (r.state == FLOW_FORWARD &&
-	    (r.owner != p->head.ip.saddr || r.owner_port != p->source))
+	if (r.state == FLOW_FORWARD && !is_from_owner(p, &r))
 		return drop(COUNTER_drop_not_owner, xdp);
 	/* An answer that is no RST accepts the SYN for a new connection. */
 	if (r.answers_syn && p->tcp_flags & TCP_RST)
@@ -169,20 +178,18 @@ static __always_inline int frontend_to_client(void *ctx, struct packet *p,
 	    (r.state == FLOW_ABSENT && p->tcp_flags & (TCP_FIN | TCP_RST) &&
 	     closing_to_client(&key, p)))
 		return drop(COUNTER_drop_late_reset, xdp);
-	return forward(ctx, p, p->head.ip.daddr, &none,
+	return forward(ctx, p, &p->dest, &none,
 		       COUNTER_forward_from_frontend, xdp);
 }
 
 /* Whether the packet would show a backend's address to the outside. */
 static __always_inline bool is_backend_to_outside(const struct packet *p)
 {
-	struct ip_addr addr = mapped(p->head.ip.saddr);
-	struct node *node = bpf_map_lookup_elem(&nodes, &addr);
+	struct node *node = bpf_map_lookup_elem(&nodes, &p->source);
 
 	if (!node || !(node->roles & ROLE_BACKEND))
 		return false;
-	addr = mapped(p->head.ip.daddr);
-	node = bpf_map_lookup_elem(&nodes, &addr);
+	node = bpf_map_lookup_elem(&nodes, &p->dest);
 	return !node || node->roles & ROLE_FORMER;
 }
 
@@ -193,99 +200,138 @@ static __always_inline int unmatched(const struct packet *p, const bool xdp)
 	return pass(xdp);
 }
 
-/* The client's flow to `service` and its route; NULL: the packet's sender does not own it. */
+/* The flow of `key` and its route; NULL: the packet's sender does not own it. */
 static __always_inline struct flow *
-owned_flow(const struct packet *p, const struct rewrite *service,
-	   struct flow_key *key, struct route *r)
+owned_flow(const struct packet *p, const struct flow_key *key, struct route *r)
 {
-	struct flow *f;
+	struct flow *f = flow_find(key);
 
-	*key = flow_key(p->head.ip.daddr, p->dest, service->addr, service->port);
-	f = flow_find(key);
 	if (!f)
 		return NULL;
 	flow_route(f, r);
-	return r->state != FLOW_ABSENT && r->owner == p->head.ip.saddr &&
-			       r->owner_port == p->source ?
-		       f :
-		       NULL;
+	return r->state != FLOW_ABSENT && is_from_owner(p, r) ? f : NULL;
 }
 
-static __always_inline struct owner_hint *hint_slot(const struct packet *p)
+/* What an owner's packet is known by: the words of its addresses, and its ports. */
+struct owner_ends {
+	__u32 owner;
+	__u32 client;
+	__be16 owner_port;
+	__be16 client_port;
+};
+
+static __always_inline struct owner_hint *hint_slot(const struct owner_ends *e)
 {
-	__u32 ports = (__u32)p->source << 16 | p->dest;
-	__u32 index = mix(p->head.ip.daddr ^ ports) & (HINT_SLOTS - 1);
+	__u32 ports = (__u32)e->owner_port << 16 | e->client_port;
+	__u32 index = mix(e->client ^ ports) & (HINT_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&owner_hints, &index);
 }
 
 static __always_inline bool is_hint_for(const struct owner_hint *hint,
-					const struct packet *p)
+					const struct owner_ends *e)
 {
-	return hint->owner == p->head.ip.saddr &&
-	       hint->client == p->head.ip.daddr &&
-	       hint->owner_port == p->source && hint->client_port == p->dest;
+	return hint->owner == e->owner && hint->client == e->client &&
+	       hint->owner_port == e->owner_port &&
+	       hint->client_port == e->client_port;
 }
 
-/* The services of the packet's sender; NULL: it is no node, and was none. */
-static __always_inline struct tenant *tenant_of(const struct packet *p)
+static __always_inline void hint_write(struct owner_hint *hint,
+				       const struct owner_ends *e,
+				       const struct flow_key *key)
 {
-	struct ip_addr addr = mapped(p->head.ip.saddr);
-	struct node *node = bpf_map_lookup_elem(&nodes, &addr);
+	copy_addr(&hint->vip, &key->vip);
+	hint->vip_port = key->vip_port;
+	hint->owner = e->owner;
+	hint->client = e->client;
+	hint->owner_port = e->owner_port;
+	hint->client_port = e->client_port;
+}
+
+/* The services of a node; NULL: it is none, and was none. */
+static __always_inline struct tenant *tenant_of(const struct ip_addr *addr)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
 
 	return node ? bpf_map_lookup_elem(&tenants, &node->tenant) : NULL;
 }
 
 /*
- * Finds the flow that the packet's sender owns, and its service. A hint may be of any age,
- * because the flow's entry decides: an old hint only costs a lookup.
+ * Looks for the flow that the packet's sender owns among the services of its tenant. 1: `key`
+ * is its key. The function is global, so that it is verified once. Linux 6.1 takes no keys of
+ * maps from the memory of its arguments, so they are copied.
  */
-static __always_inline struct flow *find_owned(const struct packet *p,
-					       struct rewrite *rw,
-					       struct flow_key *key,
-					       struct route *r)
+__noinline int search_services(const struct packet *p, struct flow_key *key)
 {
-	struct owner_hint *hint = hint_slot(p);
-	struct flow *f = NULL;
+	struct flow_key candidate ALIGNED;
+	struct ip_addr addr ALIGNED;
 	struct tenant *tenant;
+	struct route r;
 
-	if (hint && is_hint_for(hint, p)) {
-		rw->addr = hint->vip;
-		rw->port = hint->vip_port;
-		f = owned_flow(p, rw, key, r);
+	if (!p || !key)
+		return 0;
+	copy_addr(&addr, &p->source);
+	tenant = tenant_of(&addr);
+	if (!tenant)
+		return 0;
+	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
+		if (i >= tenant->service_count)
+			return 0;
+		/* Not copy_addr: the entries of the list are not aligned. */
+		addr = tenant->services[i].addr;
+		if (is_mapped(&addr) == p->is_v6)
+			continue;
+		key_to_client(&candidate, p, &addr, tenant->services[i].port);
+		if (owned_flow(p, &candidate, &r)) {
+			*key = candidate;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Finds the flow that the packet's sender owns, and its key. A hint may be of any age, or of
+ * other IPv6 addresses with the same words, because the flow's entry decides: a wrong hint
+ * only costs a lookup.
+ */
+static __always_inline struct flow *
+find_owned(const struct packet *p, struct flow_key *key, struct route *r)
+{
+	const struct owner_ends ends = {
+		.owner = addr_word(&p->source),
+		.client = addr_word(&p->dest),
+		.owner_port = p->source_port,
+		.client_port = p->dest_port,
+	};
+	struct owner_hint *hint = hint_slot(&ends);
+	struct flow *f;
+
+	if (hint && is_hint_for(hint, &ends)) {
+		key_to_client(key, p, &hint->vip, hint->vip_port);
+		f = owned_flow(p, key, r);
 		if (f)
 			return f;
 	}
-	tenant = tenant_of(p);
-	if (!tenant)
+	__builtin_memset(key, 0, sizeof(*key));
+	if (!search_services(p, key))
 		return NULL;
-	for (int i = 0; i < MAX_TENANT_SERVICES; i++) {
-		if (i >= tenant->service_count)
-			return NULL;
-		rw->addr = tenant->services[i].addr.word[3];
-		rw->port = tenant->services[i].port;
-		f = owned_flow(p, rw, key, r);
-		if (f)
-			break;
-	}
-	if (f && hint) {
-		hint->owner = p->head.ip.saddr;
-		hint->client = p->head.ip.daddr;
-		hint->owner_port = p->source;
-		hint->client_port = p->dest;
-		hint->vip = rw->addr;
-		hint->vip_port = rw->port;
-	}
-	return f;
+	if (hint)
+		hint_write(hint, &ends, key);
+	return owned_flow(p, key, r);
 }
 
-static __always_inline int owner_to_client(void *ctx, struct packet *p,
+static __always_inline int owner_to_client(void *ctx, const struct packet *p,
 					   const bool xdp)
 {
-	struct rewrite rw = { .side = SIDE_SOURCE };
-	struct flow_key key;
+	struct flow_key key ALIGNED;
 	struct route r = {};
-	struct flow *f = find_owned(p, &rw, &key, &r);
+	struct flow *f = find_owned(p, &key, &r);
+	struct rewrite rw = {
+		.addr = &key.vip,
+		.side = SIDE_SOURCE,
+		.port = key.vip_port,
+	};
 
 	if (!f)
 		return unmatched(p, xdp);
@@ -296,43 +342,55 @@ static __always_inline int owner_to_client(void *ctx, struct packet *p,
 		return drop(COUNTER_drop_syn_refused, xdp);
 	if (r.is_late_reset)
 		return drop(COUNTER_drop_late_reset, xdp);
-	return forward(ctx, p, p->head.ip.daddr, &rw, COUNTER_forward_to_client,
+	return forward(ctx, p, &p->dest, &rw, COUNTER_forward_to_client,
 		       xdp);
 }
 
-static __always_inline int steer_tcp(void *ctx, struct packet *p, const bool xdp)
+static __always_inline int steer_tcp(void *ctx, const struct packet *p,
+				     const bool xdp)
 {
-	if (is_service_port(p->dest)) {
-		struct flow_key key = flow_key(p->head.ip.saddr, p->source,
-					       p->head.ip.daddr, p->dest);
-		struct flow *f = flow_find(&key);
+	if (is_service_port(p->dest_port)) {
+		struct flow *f = flow_find(key_to_service(p));
 		struct service *service;
 
 		if (f)
-			return client_to_service(ctx, p, &key, f, xdp);
-		service = service_find(p->head.ip.daddr, p->dest);
+			return client_to_service(ctx, p, f, xdp);
+		service = service_find(&p->dest, p->dest_port);
 		if (service)
-			return client_to_frontend(ctx, p, &key, service, false,
-						  xdp);
+			return client_to_frontend(ctx, p, service, false, xdp);
 	}
-	if (is_service_port(p->source) &&
-	    service_find(p->head.ip.saddr, p->source))
+	if (is_service_port(p->source_port) &&
+	    service_find(&p->source, p->source_port))
 		return frontend_to_client(ctx, p, xdp);
 	return owner_to_client(ctx, p, xdp);
 }
 
+/* Whether a packet without ports may be of a service or a flow. */
+static __always_inline bool may_be_steered(const struct packet *p)
+{
+	return service_find(&p->dest, 0) || service_find(&p->source, 0) ||
+	       is_backend_to_outside(p);
+}
+
 /*
- * Drops fragments of service TCP. TCP over IPv4 does not fragment unless path MTU discovery is
- * broken, and a fragment without ports has no owner.
+ * Drops fragments of service TCP. TCP does not fragment unless path MTU discovery is broken,
+ * and a fragment without ports has no owner. Behind the extension headers of an IPv6 fragment
+ * there may be TCP.
  */
 static __always_inline int steer_fragment(const struct packet *p, const bool xdp)
 {
-	if (p->head.ip.protocol != IPPROTO_TCP)
-		return pass(xdp);
-	if (service_find(p->head.ip.daddr, 0) ||
-	    service_find(p->head.ip.saddr, 0) || is_backend_to_outside(p))
-		return drop(COUNTER_drop_fragment, xdp);
-	return pass(xdp);
+	bool may_be_tcp = p->protocol == IPPROTO_TCP ||
+			  (p->is_v6 && is_extension(p->protocol));
+
+	return may_be_tcp && may_be_steered(p) ?
+		       drop(COUNTER_drop_fragment, xdp) :
+		       pass(xdp);
+}
+
+/* Drops packets whose extension headers may hide TCP of a service. */
+static __always_inline int steer_refused(const struct packet *p, const bool xdp)
+{
+	return may_be_steered(p) ? drop(COUNTER_drop_extension, xdp) : pass(xdp);
 }
 
 #endif

@@ -19,22 +19,28 @@ static __always_inline int steer(void *ctx, const bool xdp)
 	struct packet p;
 	enum parsed parsed = parse(ctx, &p, xdp);
 
+	if (parsed == PARSED_OTHER)
+		return pass(xdp);
 	p.now_ns = coarse_ns();
-	switch (parsed) {
-	case PARSED_TCP:
+	/* First, because most packets are TCP. */
+	if (parsed == PARSED_TCP)
 		return steer_tcp(ctx, &p, xdp);
+	switch (parsed) {
 	case PARSED_UDP:
 		return is_control(&p) ? answer_control(ctx, &p, xdp) : pass(xdp);
 	case PARSED_ICMP:
 		return steer_icmp(ctx, &p, xdp);
 	case PARSED_FRAGMENT:
 		return steer_fragment(&p, xdp);
+	case PARSED_REFUSED:
+		return steer_refused(&p, xdp);
+	case PARSED_TAGGED:
+		return punt(COUNTER_punt_tagged, xdp);
 	case PARSED_TRUNCATED:
 		return punt(COUNTER_punt_truncated, xdp);
-	case PARSED_OTHER:
+	default:
 		return pass(xdp);
 	}
-	return pass(xdp);
 }
 
 SEC("tc")

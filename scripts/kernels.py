@@ -46,6 +46,7 @@ TESTS = [
     ("prism-switch", "checksums", ["rewritten"], 60),
     ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),
+    ("prism-switch", "extensions", [], 60),
     ("prism-switch", "syn", [], 60),
     ("prism-switch", "frontends", [], 60),
     ("prism-switch", "differential", [], 120),

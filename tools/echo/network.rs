@@ -112,10 +112,10 @@ impl Drop for Network {
 pub(crate) fn config(name: &str, pki_dir: &Path) -> anyhow::Result<EndpointConfig> {
     let nodes = NODES.map(|(name, address)| Peer {
         name: name.to_owned(),
-        address: address.into(),
+        addresses: vec![address.into()],
     });
     let identity = Identity::of_node(pki_dir, name)?;
-    let config = EndpointConfig::new(name, &nodes, SERVICE.into(), identity);
+    let config = EndpointConfig::new(name, &nodes, &[SERVICE.into()], identity);
     let mut config = config.with_context(|| format!("no node is called {name}"))?;
     config.listen = name == NODES[0].0;
     config.switch = Some(SwitchAddress::new(CONTROL.into(), KEY_ID, KEY));
@@ -146,7 +146,7 @@ fn switch_config(pin_dir: &str) -> SwitchConfig {
     SwitchConfig {
         pin_dir: pin_dir.to_owned(),
         interfaces: ["client", left, right].map(String::from).into(),
-        control: CONTROL,
+        control: vec![CONTROL.into()],
         services: vec![ServiceConfig {
             addr: SERVICE.into(),
             tenant: TENANT,

@@ -1,10 +1,10 @@
 //! Checks of the values, each on its own and together.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::bounds::{Limits, Store};
-use crate::model::{Config, Node, Switch, UNSET};
+use crate::model::{Config, Node, Switch};
 use crate::problem::{Found, Problem};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
@@ -53,18 +53,7 @@ impl Config {
     }
 
     fn check_service(&self, found: &mut Found) {
-        let (field, address) = ("service.address", self.service.address);
-        if address == UNSET {
-            let what = "the address and port of clients, as in \"10.0.0.1:80\"";
-            found.missing(field, what);
-        } else {
-            found.host(field, *address.ip());
-            found.port(field, address.port());
-            let port = self.peers.port;
-            let fault = format!("has the port of the node protocol, {port}");
-            let fix = "change one of service.address and peers.port";
-            found.check(address.port() != port, field, fault, fix);
-        }
+        self.check_service_address(found);
         for url in &self.service.urls {
             let (field, fix) = ("service.urls", "write it as in \"https://s3.example.com\"");
             let fault = format!("{url:?} is not the URL of a host");
@@ -78,10 +67,10 @@ impl Config {
         }
         if let Some(tls) = &self.service.tls {
             found.port("service.tls.port", tls.port);
-            for (port, other) in [
-                (address.port(), "service.address"),
-                (self.peers.port, "peers.port"),
-            ] {
+            let plain = self.service.address.iter().map(|address| address.port());
+            let plain: BTreeSet<u16> = plain.collect();
+            let others = plain.into_iter().map(|port| (port, "service.address"));
+            for (port, other) in others.chain([(self.peers.port, "peers.port")]) {
                 let fault = format!("is the port of {other}, {port}");
                 let (is_own, fix) = (tls.port != port, "give HTTPS a port of its own");
                 found.check(is_own || port == 0, "service.tls.port", fault, fix);
@@ -98,22 +87,12 @@ impl Config {
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Found) {
-        let of_node = |scraper: &&Ipv4Addr| self.nodes.iter().any(|n| n.address == **scraper);
+        let of_node = |scraper: &&IpAddr| self.nodes.iter().any(|n| n.address.contains(**scraper));
         let (field, fix) = ("admin.scrapers", "remove it: nodes reach each other");
         for scraper in self.admin.scrapers.iter().filter(of_node) {
             found.check(false, field, format!("{scraper} is a node's address"), fix);
         }
-        let (field, control) = ("switch.control", switch.control);
-        if control == UNSET {
-            let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
-            found.missing(field, what);
-        } else {
-            found.host(field, *control.ip());
-            found.port(field, control.port());
-            let is_own = control.ip() != self.service.address.ip();
-            let fix = "give the switch an address of its own";
-            found.check(is_own, field, "is the service address", fix);
-        }
+        self.check_control(switch, found);
         let key_file = &switch.key_file;
         found.path("switch.key_file", key_file, "the file of the control key");
         let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));
@@ -152,31 +131,17 @@ impl Config {
             let fault = format!("{:?} is another node's name", node.name);
             let fix = "give each node a name of its own";
             found.check(names.insert(&node.name), &field("name"), fault, fix);
-            let address = node.address;
-            let is_new = address == Ipv4Addr::UNSPECIFIED || addresses.insert(address);
-            let fault = format!("{address} is another node's address");
-            let fix = "give each node an address of its own";
-            found.check(is_new, &field("address"), fault, fix);
+            for address in node.address.iter() {
+                let fault = format!("{address} is another node's address");
+                let fix = "give each node an address of its own";
+                found.check(addresses.insert(address), &field("address"), fault, fix);
+            }
         }
     }
 
     fn check_node(&self, node: &Node, field: &dyn Fn(&str) -> String, found: &mut Found) {
         found.name(&field("name"), &node.name);
-        let (leaf, address) = (field("address"), node.address);
-        if address == Ipv4Addr::UNSPECIFIED {
-            found.missing(&leaf, "the host's own address, as in \"10.0.0.11\"");
-        } else {
-            found.host(&leaf, address);
-            let is_own = address != *self.service.address.ip();
-            let fix = "name the host's own address; the service address is shared";
-            found.check(is_own, &leaf, "is the service address", fix);
-        }
-        if let Some(gateway) = node.gateway {
-            let leaf = field("gateway");
-            found.host(&leaf, gateway);
-            let fix = "name the switch's address on the node's network";
-            found.check(gateway != address, &leaf, "is the node's own address", fix);
-        }
+        self.check_node_address(node, field, found);
         let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
         let fix = "use [\"frontend\"], [\"backend\"] or both";
         found.check(has_role, &leaf, "is missing", fix);
@@ -295,8 +260,7 @@ fn is_origin(text: &str) -> bool {
     let host = text
         .strip_prefix("https://")
         .or_else(|| text.strip_prefix("http://"));
-    let is_part =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'*');
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".-:*[]".contains(&byte);
     host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_part))
         && text.matches('*').count() <= 1
 }

@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod acme;
+mod addresses;
 mod bounds;
 mod change;
 mod check;
+mod check_addresses;
 mod cluster;
 mod etcd;
 mod load;
@@ -25,6 +27,7 @@ mod tls;
 mod trace;
 
 pub use acme::Acme;
+pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
 pub use bounds::{Limits, Store};
 pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;

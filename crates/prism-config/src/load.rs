@@ -4,12 +4,12 @@
 //! removes its value from the table, and tries again. No field is required at this stage, so
 //! this ends after at most [`MAX_PROBLEMS`] rounds.
 
-use std::net::{Ipv6Addr, SocketAddrV6};
 use std::path::{Path, PathBuf};
 
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
+use crate::addresses::OF_ONE_FAMILY;
 use crate::model::{Config, STDOUT};
 use crate::place::{Lines, Place, line_at};
 use crate::problem::{Problem, remedy};
@@ -183,10 +183,7 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
             Err(error) => error,
         };
         let segments: Vec<Segment> = error.path().iter().cloned().collect();
-        problems.push(structural(
-            &error,
-            value_at(&mut table, &segments).as_deref(),
-        ));
+        problems.push(structural(&error));
         if !remove(&mut table, &segments) {
             break;
         }
@@ -194,11 +191,10 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
     (None, problems)
 }
 
-/// `found` is the text of the file, if the value is a string.
-fn structural(error: &serde_path_to_error::Error<toml::de::Error>, found: Option<&str>) -> Problem {
+fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
     let message = error.inner().message().trim().to_owned();
-    let fix = if message.contains("IPv4") && found.is_some_and(is_ipv6) {
-        "this is an IPv6 address; use an IPv4 address, because Prism serves IPv4 only"
+    let fix = if message.ends_with(OF_ONE_FAMILY) {
+        "give one address of each family at most"
     } else if message.starts_with("unknown field") {
         "correct the name or remove the line"
     } else if message.starts_with("unknown variant") {
@@ -214,14 +210,6 @@ fn structural(error: &serde_path_to_error::Error<toml::de::Error>, found: Option
     }
 }
 
-/// Whether a text is an IPv6 address, alone, in brackets, or with a port.
-fn is_ipv6(text: &str) -> bool {
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    text.parse::<SocketAddrV6>().is_ok() || bare.unwrap_or(text).parse::<Ipv6Addr>().is_ok()
-}
-
 /// The place at `path` in `table`.
 fn place_at<'t>(table: &'t mut Value, path: &[Segment]) -> Option<&'t mut Value> {
     path.iter().try_fold(table, |place, segment| match segment {
@@ -229,11 +217,6 @@ fn place_at<'t>(table: &'t mut Value, path: &[Segment]) -> Option<&'t mut Value>
         Segment::Seq { index } => place.get_mut(*index),
         _ => None,
     })
-}
-
-/// The string at `path` in `table`.
-fn value_at(table: &mut Value, path: &[Segment]) -> Option<String> {
-    place_at(table, path)?.as_str().map(str::to_owned)
 }
 
 /// Removes the value at `path` from `table`. For an element of an array it removes the whole

@@ -4,12 +4,13 @@
 //! the values together. A required field has an empty default, so that a missing field is
 //! reported together with all other faults.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::acme::Acme;
+use crate::addresses::{ControlAddrs, HostAddrs, ServiceAddrs};
 use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
 use crate::relay::RelayUpTo;
@@ -52,9 +53,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Service {
-    /// Required. The virtual address and port that clients connect to. The
-    /// address belongs to every frontend, and to no other host.
-    pub address: SocketAddrV4,
+    /// Required. The virtual addresses and ports that clients connect to, of one family or both.
+    /// The addresses belong to every frontend, and to no other host.
+    pub address: ServiceAddrs,
     /// Default `direct`. The way of a connection whose next request belongs to another
     /// backend.
     pub hand_off: HandOffMode,
@@ -92,7 +93,7 @@ impl Config {
 impl Default for Service {
     fn default() -> Self {
         Self {
-            address: UNSET,
+            address: ServiceAddrs::default(),
             hand_off: HandOffMode::default(),
             hand_off_method: HandOffMethod::default(),
             congestion_window: CongestionWindow::default(),
@@ -148,8 +149,8 @@ pub enum HandOffMethod {
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
     /// Required. The address and port on which the switch takes commands (UDP) and grants
-    /// leases (TCP).
-    pub control: SocketAddrV4,
+    /// leases (TCP): at most one address of each family.
+    pub control: ControlAddrs,
     /// Default 1. The number of the key that signs the commands.
     pub key_id: u32,
     /// Required. The file with the key: 32 hexadecimal digits, readable by its owner only.
@@ -175,7 +176,7 @@ pub struct Switch {
 impl Default for Switch {
     fn default() -> Self {
         Self {
-            control: UNSET,
+            control: ControlAddrs::default(),
             key_id: 1,
             key_file: PathBuf::new(),
             pin_dir: "prism".into(),
@@ -205,11 +206,11 @@ pub struct Node {
     /// Required, unique. The name in its certificate and in placement: 1 to 63 of `a-z`,
     /// `0-9`, `-`. A renamed backend owns other objects.
     pub name: String,
-    /// Required, unique. The host's own address.
-    pub address: Ipv4Addr,
+    /// Required, unique. The host's own address: at most one of each family.
+    pub address: HostAddrs,
     /// Default: that of `switch.control`. The switch's address on the node's network, by which
-    /// the node reaches clients. `prism setup` makes the route.
-    pub gateway: Option<Ipv4Addr>,
+    /// the node reaches clients: at most one of each family. `prism setup` makes the routes.
+    pub gateway: Option<HostAddrs>,
     /// Required. The node's roles.
     pub roles: Vec<Role>,
     /// Default `/var/lib/prism`. The directory of a backend's objects.
@@ -228,7 +229,7 @@ impl Default for Node {
     fn default() -> Self {
         Self {
             name: String::new(),
-            address: Ipv4Addr::UNSPECIFIED,
+            address: HostAddrs::default(),
             gateway: None,
             roles: Vec::new(),
             store: "/var/lib/prism".into(),
@@ -384,7 +385,7 @@ pub struct Admin {
     pub switch_listen: Option<SocketAddr>,
     /// Default none. Hosts that ask backends through the switch, such as Prometheus. The switch
     /// drops what backends send to hosts that it does not know.
-    pub scrapers: Vec<Ipv4Addr>,
+    pub scrapers: Vec<IpAddr>,
     /// Default `/run/prism`. The directory of the Unix sockets `<node>.sock`, which answer in
     /// JSON. A user who can open them can read counters, start scrubs, and make a node move
     /// its connections.
@@ -452,10 +453,10 @@ impl Config {
         self.nodes.iter().filter(|node| node.is_backend())
     }
 
-    /// The address of clients over HTTPS.
-    pub fn tls_address(&self) -> Option<SocketAddrV4> {
+    /// The addresses of clients over HTTPS.
+    pub fn tls_address(&self) -> Option<ServiceAddrs> {
         let tls = self.service.tls.as_ref()?;
-        Some(SocketAddrV4::new(*self.service.address.ip(), tls.port))
+        Some(self.service.address.at_port(tls.port))
     }
 
     /// The beginning of all keys of this cluster in etcd.
@@ -477,5 +478,3 @@ impl Config {
 
 /// Stands for standard output in the place of a file.
 pub(crate) const STDOUT: &str = "stdout";
-/// Stands for a required address that is missing.
-pub(crate) const UNSET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);

@@ -1,7 +1,7 @@
 //! The faults of a configuration, and the checks of single values.
 
 use std::fmt::Display;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -50,11 +50,15 @@ impl Found {
         self.check(is_name, field, format!("{name:?} is not a valid name"), fix);
     }
 
-    pub(crate) fn host(&mut self, field: &str, address: Ipv4Addr) {
+    pub(crate) fn host(&mut self, field: &str, address: IpAddr) {
+        let is_of_one_link = match address {
+            IpAddr::V4(v4) => v4 == Ipv4Addr::BROADCAST,
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
         let is_host = !address.is_unspecified()
             && !address.is_multicast()
-            && !address.is_broadcast()
-            && !address.is_loopback();
+            && !address.is_loopback()
+            && !is_of_one_link;
         let fault = format!("{address} cannot be a host's address on the network");
         let fix = "use a unicast address that other hosts can reach";
         self.check(is_host, field, fault, fix);

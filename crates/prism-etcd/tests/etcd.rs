@@ -45,14 +45,14 @@ fn spawn(arguments: &[String]) -> Child {
 
 impl Etcd {
     /// `None` if etcd is not installed.
-    fn start(scheme: &str, more: impl FnOnce(&Path) -> Vec<String>) -> Option<Self> {
+    fn start(scheme: &str, host: &str, more: impl FnOnce(&Path) -> Vec<String>) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             assert!(std::env::var_os("CI").is_none(), "etcd is not installed");
             eprintln!("SKIPPED: etcd is not installed (Debian: etcd-server)");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        let url = format!("{scheme}://127.0.0.1:{}", free_port());
+        let url = format!("{scheme}://{host}:{}", free_port());
         let peer = format!("http://127.0.0.1:{}", free_port());
         let data = dir.path().join("data");
         let mut arguments: Vec<String> = [
@@ -117,7 +117,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 fn plain() -> Option<Etcd> {
-    Etcd::start("http", |_| Vec::new())
+    Etcd::start("http", "127.0.0.1", |_| Vec::new())
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn make_certificates(dir: &Path, name: &str) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    let mut params = CertificateParams::new(["127.0.0.1", "::1"].map(str::to_owned)).unwrap();
     // etcd's gateway is its own client.
     params.extended_key_usages = vec![
         rcgen::ExtendedKeyUsagePurpose::ServerAuth,
@@ -319,7 +319,13 @@ fn make_certificates(dir: &Path, name: &str) {
 
 #[test]
 fn over_tls_both_sides_have_to_know_each_other() {
-    let started = Etcd::start("https", |dir| {
+    for host in ["127.0.0.1", "[::1]"] {
+        over_tls_at(host);
+    }
+}
+
+fn over_tls_at(host: &str) {
+    let started = Etcd::start("https", host, |dir| {
         make_certificates(dir, "right");
         make_certificates(dir, "wrong");
         let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();

@@ -38,12 +38,12 @@ impl Https {
     /// # Errors
     /// A file cannot be read or used.
     pub fn load(config: &Config, node: &Node) -> anyhow::Result<Option<Self>> {
-        let (Some(tls), Some(address)) = (&config.service.tls, config.tls_address()) else {
+        let (Some(tls), Some(addresses)) = (&config.service.tls, config.tls_address()) else {
             return Ok(None);
         };
         let mut https = Self {
             service: TlsService {
-                address: address.into(),
+                addresses: addresses.iter().collect(),
                 server: None,
                 kernel: None,
             },

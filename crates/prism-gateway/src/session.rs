@@ -2,6 +2,7 @@
 //! then answer, hand the connection off, or relay.
 
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,6 +32,14 @@ fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         _ => host,
+    }
+}
+
+/// An address as the host of a URL.
+fn url_host(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
     }
 }
 
@@ -182,7 +191,14 @@ impl<S: Service> Gateway<S> {
         match route {
             Route::Here => self.serve_here(client, request).await,
             // Boxed, because each of these futures is larger than the one of a GET here.
-            Route::HandOff(peers) => {
+            Route::HandOff(mut peers) => {
+                // A connection moves only to an address of its client's family.
+                let from = client.client();
+                peers.sort_by_cached_key(|peer| !self.handle.has_family_of(peer, from));
+                let first = peers.first();
+                if !first.is_some_and(|peer| self.handle.has_family_of(peer, from)) {
+                    return Box::pin(self.relay_to(client, request, &peers)).await;
+                }
                 if let Some(guess) = self.guess(request, &peers) {
                     let relayed = Box::pin(self.relay_if_short(client, request, guess));
                     match relayed.await {
@@ -276,10 +292,10 @@ impl<S: Service> Gateway<S> {
     /// method and body (RFC 9110, section 15.4.9).
     async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
         let config = self.config();
-        let service = config.tls_address().map(|tls| tls.port());
+        let https = config.service.tls.as_ref().map(|tls| tls.port);
         let host = head.host().map(|host| without_port(host).to_owned());
-        let host = host.unwrap_or_else(|| config.service.address.ip().to_string());
-        let port = match service {
+        let host = host.unwrap_or_else(|| url_host(client.service().ip()));
+        let port = match https {
             None | Some(443) => String::new(),
             Some(port) => format!(":{port}"),
         };

@@ -94,8 +94,8 @@ fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> 
     LocalSet::new().block_on(&runtime, async {
         let (switch, counters) = (Switch::start(), Arc::new(Counters::default()));
         let address = SwitchAddress::new(switch.address, KEY_ID, KEY);
-        let here = Ipv4Addr::LOCALHOST.into();
-        let control = Control::open(here, NO_DIGEST, &address, counters.clone()).unwrap();
+        let here = [Ipv4Addr::LOCALHOST.into()];
+        let control = Control::open(&here, NO_DIGEST, &address, counters.clone()).unwrap();
         let (running, clock) = (control.clone(), control.clone());
         tokio::task::spawn_local(async move { running.run().await });
         tokio::task::spawn_local(async move { clock.refresh_clock().await });

@@ -112,6 +112,11 @@ impl Connection {
         self.state.flow.client
     }
 
+    /// The address that the client has connected to.
+    pub fn service(&self) -> SocketAddr {
+        self.state.flow.vip
+    }
+
     /// Whether the client speaks TLS.
     pub fn is_tls(&self) -> bool {
         self.state.tls.is_some()

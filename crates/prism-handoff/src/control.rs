@@ -18,6 +18,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::counters::Counters;
+use crate::endpoint::of_family;
 use crate::lease::{Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
@@ -107,13 +108,20 @@ pub(crate) fn clock_query() -> Command {
 }
 
 impl Control {
-    /// Opens the socket. Spawn [`Self::run`] beside it.
+    /// Opens the socket, at that of the node's `addresses` that is of the switch's family. Spawn
+    /// [`Self::run`] beside it.
     pub(crate) fn open(
-        node: IpAddr,
+        addresses: &[IpAddr],
         placement: u64,
         switch: &SwitchAddress,
         counters: Arc<Counters>,
     ) -> io::Result<Rc<Self>> {
+        let node = of_family(addresses, switch.control.ip()).ok_or_else(|| {
+            let control = switch.control;
+            io::Error::other(format!(
+                "this node has no address of the family of {control}"
+            ))
+        })?;
         let direct = std::net::UdpSocket::bind((node, 0))?;
         direct.connect(switch.control)?;
         direct.set_nonblocking(true)?;

@@ -8,6 +8,7 @@ mod process;
 mod shared;
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::supervise::keep;
 
 use accept::ClientListener;
 pub use config::{EndpointConfig, Peer, TlsService, Transit};
+pub(crate) use config::{of_family, towards};
 pub use listeners::Listeners;
 pub use process::Process;
 pub use shared::{Incoming, LOCAL_PORTS};
@@ -50,19 +52,25 @@ impl Endpoint {
         let mut clients = Vec::new();
         if config.listen {
             let all = &shared.process.listeners;
-            clients.extend(ClientListener::open(all, config.service, None)?);
+            for service in &config.services {
+                clients.extend(ClientListener::open(all, *service, None)?);
+            }
             if let Some(tls) = &config.tls {
-                clients.extend(ClientListener::open(all, tls.address, tls.server.clone())?);
+                for service in &tls.addresses {
+                    clients.extend(ClientListener::open(all, *service, tls.server.clone())?);
+                }
             }
         }
         let peers = Peers::new(&shared);
         if let Some(identity) = &config.identity {
-            let address = (config.address, config.peer_port).into();
-            for listener in shared.process.listeners.open(address)? {
-                let (peers, identity) = (peers.clone(), identity.clone());
-                keep("accepting nodes", async move || {
-                    peers.accept_nodes(&listener, &identity).await;
-                });
+            for address in &config.addresses {
+                let address = (*address, config.peer_port).into();
+                for listener in shared.process.listeners.open(address)? {
+                    let (peers, identity) = (peers.clone(), identity.clone());
+                    keep("accepting nodes", async move || {
+                        peers.accept_nodes(&listener, &identity).await;
+                    });
+                }
             }
         }
         shared.listeners.send_replace(clients.len());
@@ -123,6 +131,12 @@ impl Handle {
     /// As for [`Self::relay`].
     pub async fn fresh_relay(&self, peer: &str) -> Result<RelayStream, PeerError> {
         self.peers.fresh_relay(peer).await
+    }
+
+    /// Whether `peer` has an address of the client's family, without which the connection cannot
+    /// move there.
+    pub fn has_family_of(&self, peer: &str, client: SocketAddr) -> bool {
+        self.peers.has_family_of(peer, client.ip())
     }
 
     /// Replaces the other nodes.

@@ -106,7 +106,8 @@ impl Handle {
     ) -> Result<Exported, Kept> {
         let mut record = record(connection);
         let control = reachable_switch(&self.shared)?;
-        if self.is_leaving(peer) {
+        let client = connection.client();
+        if self.is_leaving(peer) || !self.has_family_of(peer, client) {
             return Err(Kept::TargetRefused(Refusal::Unwilling));
         }
         let state = &connection.state;

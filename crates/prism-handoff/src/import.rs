@@ -248,7 +248,8 @@ async fn own_connection(
 /// The way to the switch, if this node can take the connection.
 fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Control>, Refusal> {
     let control = shared.control.as_ref().ok_or(Refusal::Unwilling)?;
-    if !shared.is_service(hand_off.tcp.service) {
+    let client = hand_off.tcp.remote.ip();
+    if !shared.is_service(hand_off.tcp.service) || shared.address_for(client).is_none() {
         return Err(Refusal::Unwilling);
     }
     if !shared.has_room() {

@@ -17,12 +17,12 @@ use crate::{Endpoint, EndpointConfig, Peer, Process, Transit};
 async fn node(name: &str, dir: &Path, port: u16, transit: Option<Transit>) -> Endpoint {
     let peer = |name: &str, host| Peer {
         name: name.to_owned(),
-        address: Ipv4Addr::new(127, 0, 0, host).into(),
+        addresses: vec![Ipv4Addr::new(127, 0, 0, host).into()],
     };
     let nodes = [peer("target", 1), peer("source", 2)];
     let service = (Ipv4Addr::LOCALHOST, 80).into();
     let identity = Identity::of_node(dir, name).unwrap();
-    let mut config = EndpointConfig::new(name, &nodes, service, identity).unwrap();
+    let mut config = EndpointConfig::new(name, &nodes, &[service], identity).unwrap();
     (config.peer_port, config.transit) = (port, transit);
     Endpoint::bind(config, Arc::new(Process::default()))
         .await

@@ -24,11 +24,11 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let dir = tempfile::tempdir()?;
 //! pki::init(dir.path(), &["left".into(), "right".into()])?;
-//! let peer = |name: &str, host| Peer { name: name.into(), address: [127, 0, 0, host].into() };
+//! let peer = |name: &str, host| Peer { name: name.into(), addresses: vec![[127, 0, 0, host].into()] };
 //! let nodes = [peer("left", 1), peer("right", 2)];
 //! let service = (Ipv4Addr::LOCALHOST, free_port()?).into();
 //! let identity = Identity::of_node(dir.path(), "left")?;
-//! let mut config = EndpointConfig::new("left", &nodes, service, identity).expect("a node");
+//! let mut config = EndpointConfig::new("left", &nodes, &[service], identity).expect("a node");
 //! config.listen = true;
 //! config.peer_port = free_port()?;
 //!

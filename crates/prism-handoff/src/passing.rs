@@ -18,6 +18,7 @@ use prism_proto::succession::ConnectionState as Saved;
 use tokio::sync::Notify;
 
 use crate::buffers::Input;
+use crate::client_limits::counted_as;
 use crate::connection::Connection;
 use crate::endpoint::{Handle, Incoming, Shared};
 use crate::kernel_tx::KernelTx;
@@ -276,7 +277,10 @@ impl Shared {
             in_all: usize::MAX,
         };
         let timeout = self.config.clients.newcomers().timeout;
-        let entered = self.process.clients.enter(client.ip(), bounds, timeout);
+        let entered = self
+            .process
+            .clients
+            .enter(counted_as(client.ip()), bounds, timeout);
         entered.map(|newcomer| newcomer.counted(&self.counters))
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use crate::channel::Channel;
 use crate::dial::dial;
-use crate::endpoint::{Peer, Shared};
+use crate::endpoint::{Peer, Shared, of_family, towards};
 use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
 use crate::pki::node_name;
@@ -38,6 +38,9 @@ pub enum PeerError {
     /// It is suspect: it did not answer, and no probe has reached it since.
     #[error("node {0} does not answer")]
     HeldOff(String),
+    /// It has no address of a family that this node has too.
+    #[error("node {0} has no address of a family of this node's; give both one of the same")]
+    OtherFamily(String),
     /// TCP or TLS failed.
     #[error("node {name} at {address}: {source}")]
     Dial {
@@ -58,7 +61,10 @@ pub(crate) struct Peers {
 
 /// One other node, and the connections to it.
 struct Node {
-    address: SocketAddr,
+    /// The address that is dialled; `None` if the nodes have no family in common.
+    address: Option<SocketAddr>,
+    /// All of its addresses.
+    addresses: Vec<IpAddr>,
     /// The channel, and the number of the node's failed handshakes when it was opened.
     channel: Option<(Rc<Channel>, u64)>,
     /// Locked while a channel is dialled.
@@ -80,14 +86,15 @@ impl Peers {
     /// last use.
     pub(crate) fn set(&self, peers: &[Peer]) {
         let mut old = self.nodes.take();
-        let port = self.shared.config.peer_port;
+        let (own, port) = (&self.shared.config.addresses, self.shared.config.peer_port);
         let new = peers.iter().map(|peer| {
-            let address = SocketAddr::new(peer.address, port);
+            let address = towards(own, &peer.addresses).map(|ip| SocketAddr::new(ip, port));
             let stays = old
                 .remove(&peer.name)
-                .filter(|node| node.address == address);
+                .filter(|node| node.address == address && node.addresses == peer.addresses);
             let node = stays.unwrap_or_else(|| Node {
                 address,
+                addresses: peer.addresses.clone(),
                 channel: None,
                 dialling: Rc::default(),
                 idle_relays: Vec::new(),
@@ -106,7 +113,14 @@ impl Peers {
 
     /// The address of the node `name`.
     pub(crate) fn address(&self, name: &str) -> Option<IpAddr> {
-        self.of_node(name, |node| node.address.ip())
+        self.of_node(name, |node| node.address)?
+            .map(|address| address.ip())
+    }
+
+    /// Whether the node `name` has an address of the family of `client`.
+    pub(crate) fn has_family_of(&self, name: &str, client: IpAddr) -> bool {
+        let known = self.of_node(name, |node| of_family(&node.addresses, client).is_some());
+        known == Some(true)
     }
 
     pub(crate) fn health(&self) -> &Arc<Health> {
@@ -156,7 +170,9 @@ impl Peers {
     ) -> Result<Rc<Channel>, PeerError> {
         let named = {
             let nodes = self.nodes.borrow();
-            let found = nodes.iter().find(|(_, node)| node.address.ip() == address);
+            let found = nodes
+                .iter()
+                .find(|(_, node)| node.addresses.contains(&address));
             found.map(|(name, _)| name.clone())
         };
         let name = named.ok_or_else(|| PeerError::Unknown(address.to_string()))?;
@@ -254,7 +270,9 @@ impl Peers {
         let unknown = || PeerError::Unknown(name.to_owned());
         let identity = self.shared.config.identity.as_ref().ok_or_else(unknown)?;
         let address = self.of_node(name, |node| node.address);
-        let address = address.ok_or_else(unknown)?;
+        let Some(address) = address.ok_or_else(unknown)? else {
+            return Err(PeerError::OtherFamily(name.to_owned()));
+        };
         let server_name = node_name(name).map_err(|_| unknown())?;
         let secure = async |tcp| connect(identity, purpose, server_name, tcp).await;
         match dial(address, secure).await {
@@ -292,7 +310,9 @@ impl Peers {
                         let stream = peers.relay_stream(&name, secured);
                         return peers.keep_relay(&name, stream);
                     }
-                    Err(PeerError::Unknown(_) | PeerError::HeldOff(_)) => return,
+                    Err(
+                        PeerError::Unknown(_) | PeerError::HeldOff(_) | PeerError::OtherFamily(_),
+                    ) => return,
                 }
                 drop(peers);
                 tokio::time::sleep(match begun.elapsed() < SOON {

@@ -1,21 +1,55 @@
 //! The nodes of the cluster: names, addresses and roles.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use prism_config::{Config, Role};
+use prism_config::{Config, HostAddrs, Role};
 use serde::{Deserialize, Serialize};
 
 /// Most nodes that are taken from etcd. A file may have as many.
 const MAX_NODES: usize = 1_024;
 
-/// One node, in the form of its value in etcd.
+/// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Record", into = "Record")]
 pub struct Host {
-    /// Its own address.
-    pub address: Ipv4Addr,
+    /// Its own addresses.
+    pub address: HostAddrs,
     /// Its roles.
     pub roles: Vec<Role>,
+}
+
+/// A node's value in etcd. Release 0.2.0 reads it if it has an IPv4 address, and passes over the
+/// other one.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Ipv4Addr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address_v6: Option<Ipv6Addr>,
+    roles: Vec<Role>,
+}
+
+impl From<Record> for Host {
+    fn from(record: Record) -> Self {
+        Self {
+            address: HostAddrs {
+                v4: record.address,
+                v6: record.address_v6,
+            },
+            roles: record.roles,
+        }
+    }
+}
+
+impl From<Host> for Record {
+    fn from(host: Host) -> Self {
+        Self {
+            address: host.address.v4,
+            address_v6: host.address.v6,
+            roles: host.roles,
+        }
+    }
 }
 
 impl Host {
@@ -79,7 +113,7 @@ mod tests {
     #[test]
     fn what_a_node_says_of_itself_counts_more_than_a_file() {
         let host = |last| Host {
-            address: Ipv4Addr::new(10, 0, 0, last),
+            address: Ipv4Addr::new(10, 0, 0, last).into(),
             roles: vec![Role::Backend],
         };
         let file = Directory(BTreeMap::from([
@@ -89,21 +123,51 @@ mod tests {
         let registered = BTreeMap::from([("b".into(), host(9)), ("c".into(), host(3))]);
         let all = file.with(&registered);
         let addresses: Vec<_> = all.iter().map(|(name, h)| (name, h.address)).collect();
-        let at = |last| Ipv4Addr::new(10, 0, 0, last);
+        let at = |last| Ipv4Addr::new(10, 0, 0, last).into();
         assert_eq!(addresses, [("a", at(1)), ("b", at(9)), ("c", at(3))]);
     }
 
     #[test]
     fn a_node_in_etcd_reads_as_it_was_written() {
-        let host = Host {
-            address: Ipv4Addr::new(10, 0, 0, 1),
+        let (v4, v6) = (Ipv4Addr::new(10, 0, 0, 1), Ipv6Addr::LOCALHOST);
+        let host = |v4, v6| Host {
+            address: HostAddrs { v4, v6 },
             roles: vec![Role::Frontend, Role::Backend],
         };
+        let roles = r#""roles":["frontend","backend"]"#;
+        for (host, fields) in [
+            (host(Some(v4), None), r#""address":"10.0.0.1""#),
+            (host(None, Some(v6)), r#""address_v6":"::1""#),
+            (
+                host(Some(v4), Some(v6)),
+                r#""address":"10.0.0.1","address_v6":"::1""#,
+            ),
+        ] {
+            let text = serde_json::to_string(&host).unwrap();
+            assert_eq!(text, format!("{{{fields},{roles}}}"));
+            assert_eq!(serde_json::from_str::<Host>(&text).unwrap(), host);
+        }
+    }
+
+    /// A node's value as release 0.2.0 has it.
+    #[derive(Deserialize)]
+    struct OfRelease020 {
+        address: Ipv4Addr,
+        roles: Vec<Role>,
+    }
+
+    #[test]
+    fn an_older_release_reads_a_node_with_both_families() {
+        let host = Host {
+            address: HostAddrs {
+                v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
+                v6: Some(Ipv6Addr::LOCALHOST),
+            },
+            roles: vec![Role::Backend],
+        };
         let text = serde_json::to_string(&host).unwrap();
-        assert_eq!(
-            text,
-            r#"{"address":"10.0.0.1","roles":["frontend","backend"]}"#
-        );
-        assert_eq!(serde_json::from_str::<Host>(&text).unwrap(), host);
+        let read: OfRelease020 = serde_json::from_str(&text).unwrap();
+        assert_eq!(Some(read.address), host.address.v4);
+        assert_eq!(read.roles, host.roles);
     }
 }

@@ -1,7 +1,7 @@
 //! The switch's configuration: a plain struct, which the program `prism` reads from TOML.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{ControlKey, TOMBSTONE_NS};
@@ -13,7 +13,7 @@ pub const MAX_FRONTENDS: usize = 16;
 pub const MAX_INTERFACES: usize = 256;
 /// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
 /// belong to any of them.
-pub const MAX_TENANT_SERVICES: usize = 16;
+pub const MAX_TENANT_SERVICES: usize = 32;
 /// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
 pub const MAX_TENANTS: usize = 1024;
 /// Kernel memory of one flow, in bytes: an entry of 192, and a bucket of 16.
@@ -30,8 +30,9 @@ pub struct SwitchConfig {
     /// Whether to attach the XDP program too. It is for drivers with native XDP. On veth it
     /// breaks offloaded checksums. Default no.
     pub xdp: bool,
-    /// The address of this host that commands are sent to.
-    pub control: SocketAddrV4,
+    /// The addresses of this host that commands are sent to: at most one of each family, with
+    /// the same port.
+    pub control: Vec<SocketAddr>,
     /// Addresses that clients connect to.
     pub services: Vec<ServiceConfig>,
     /// All hosts behind the switch. An address of this host that backends must reach by TCP is
@@ -67,11 +68,12 @@ pub struct SwitchConfig {
 /// One service address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceConfig {
-    /// The address that clients connect to (IPv4).
+    /// The address that clients connect to.
     pub addr: SocketAddr,
     /// The tenant that owns it.
     pub tenant: u32,
-    /// The nodes that accept its connections, at most [`MAX_FRONTENDS`].
+    /// The nodes that accept its connections, at most [`MAX_FRONTENDS`]; of each its address of
+    /// the service's family.
     pub frontends: Vec<IpAddr>,
 }
 
@@ -85,10 +87,10 @@ pub struct Roles {
     pub backend: bool,
 }
 
-/// One host.
+/// One address of a host. A host with an address of each family is two nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Its address (IPv4).
+    /// The address.
     pub addr: IpAddr,
     /// The tenant that owns it.
     pub tenant: u32,
@@ -128,7 +130,7 @@ impl Default for SwitchConfig {
             pin_dir: "prism".into(),
             interfaces: Vec::new(),
             xdp: false,
-            control: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            control: Vec::new(),
             services: Vec::new(),
             nodes: Vec::new(),
             senders: Vec::new(),
@@ -156,26 +158,52 @@ impl SwitchConfig {
         if self.tombstone < least {
             return Some(format!("tombstone must be {least:?} or longer"));
         }
-        self.services
-            .iter()
-            .find_map(service_problem)
+        control_problem(&self.control)
+            .or_else(|| self.services.iter().find_map(service_problem))
             .or_else(|| tenant_problem(&self.services))
             .or_else(|| self.nodes.iter().find_map(node_problem))
     }
 }
 
+/// The programs take an IPv4-mapped address for the IPv4 one.
+fn mapped_problem(addr: IpAddr) -> Option<String> {
+    (addr != addr.to_canonical()).then(|| {
+        format!(
+            "{addr} is an IPv4-mapped address: write {}",
+            addr.to_canonical()
+        )
+    })
+}
+
+fn control_problem(control: &[SocketAddr]) -> Option<String> {
+    let mapped = control.iter().find_map(|addr| mapped_problem(addr.ip()));
+    match control {
+        [] | [_] => mapped,
+        [one, other] if one.is_ipv4() == other.is_ipv4() => Some(format!(
+            "the control addresses {one} and {other} are of the same family"
+        )),
+        [one, other] if one.port() != other.port() => Some(format!(
+            "the control addresses {one} and {other} have different ports"
+        )),
+        [_, _] => mapped,
+        _ => Some("more than two control addresses".into()),
+    }
+}
+
 fn service_problem(service: &ServiceConfig) -> Option<String> {
     let addr = service.addr;
-    if !addr.is_ipv4() || addr.port() == 0 {
-        return Some(format!("service {addr} is not an IPv4 address with a port"));
+    if addr.port() == 0 {
+        return Some(format!("service {addr} has no port"));
     }
     if service.frontends.len() > MAX_FRONTENDS {
         return Some(format!(
             "service {addr} has more than {MAX_FRONTENDS} frontends"
         ));
     }
-    let foreign = service.frontends.iter().find(|ip| !ip.is_ipv4())?;
-    Some(format!("frontend {foreign} of service {addr} is not IPv4"))
+    let mut frontends = service.frontends.iter();
+    let foreign = frontends.find(|ip| ip.is_ipv4() != addr.is_ipv4());
+    let foreign = foreign.map(|ip| format!("frontend {ip} of service {addr} is of another family"));
+    foreign.or_else(|| mapped_problem(addr.ip()))
 }
 
 fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
@@ -193,5 +221,51 @@ fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
 }
 
 fn node_problem(node: &NodeConfig) -> Option<String> {
-    (!node.addr.is_ipv4()).then(|| format!("node {} is not IPv4", node.addr))
+    mapped_problem(node.addr)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn with(control: &[&str], service: &str, frontend: &str) -> Option<String> {
+        let config = SwitchConfig {
+            control: control.iter().map(|addr| addr.parse().unwrap()).collect(),
+            services: vec![ServiceConfig {
+                addr: service.parse().unwrap(),
+                tenant: 1,
+                frontends: vec![frontend.parse().unwrap()],
+            }],
+            ..SwitchConfig::default()
+        };
+        config.problem()
+    }
+
+    #[test]
+    fn addresses_of_either_family_are_accepted_and_mixtures_are_named() {
+        let both = ["10.0.0.1:7300", "[fd00::1]:7300"];
+        assert_eq!(with(&both, "198.51.100.1:80", "10.0.0.2"), None);
+        assert_eq!(with(&both, "[2001:db8::1]:80", "fd00::2"), None);
+        for (control, service, frontend, fault) in [
+            (
+                ["10.0.0.1:1", "10.0.0.2:1"],
+                "[::1]:80",
+                "::2",
+                "same family",
+            ),
+            (
+                ["10.0.0.1:1", "[fd00::1]:2"],
+                "[::1]:80",
+                "::2",
+                "different ports",
+            ),
+            (both, "[::1]:80", "10.0.0.2", "of another family"),
+            (both, "[::1]:0", "::2", "no port"),
+            (both, "[::ffff:1.2.3.4]:80", "::2", "write 1.2.3.4"),
+        ] {
+            let problem = with(&control, service, frontend).unwrap();
+            assert!(problem.contains(fault), "{problem}");
+        }
+    }
 }

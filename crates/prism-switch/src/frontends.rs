@@ -97,15 +97,17 @@ impl Frontends {
         Ok(())
     }
 
-    /// The answer to `node`, which said `since` ago that it takes no more clients, and of which
-    /// no run takes any. `None` while lists that are about to change still send it clients.
+    /// The answer to the node with these addresses, which said `since` ago that it takes no more
+    /// clients, and of which no run takes any. `None` while lists that are about to change still
+    /// send it clients.
     pub(crate) fn new_clients_of(
         &self,
-        node: IpAddr,
+        node: &[IpAddr],
         alive: &Alive,
         since: Duration,
     ) -> Option<NewClients> {
-        let mut listing = self.services.iter().filter(|s| s.now.contains(&node));
+        let lists = |service: &&Service| node.iter().any(|ip| service.now.contains(ip));
+        let mut listing = self.services.iter().filter(lists);
         let mut has_nobody_else = false;
         let waits = listing.any(|service| {
             has_nobody_else = true;
@@ -228,7 +230,7 @@ mod tests {
         };
         let answer = |frontends: &Frontends, taking: &[u8], nodes: &[u8], since| {
             let [taking, nodes] = [taking, nodes].map(|last| ips(last).into_iter().collect());
-            frontends.new_clients_of(ips(&[2])[0], &Alive { nodes, taking }, since)
+            frontends.new_clients_of(&ips(&[2]), &Alive { nodes, taking }, since)
         };
         let (elsewhere, nobody) = (NewClients::GoElsewhere, NewClients::HaveNobodyElse);
         let at_once = Duration::ZERO;

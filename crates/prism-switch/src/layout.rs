@@ -168,6 +168,15 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// An address as the program's constants have it, IPv4 mapped.
+pub(crate) fn ip_addr(ip: IpAddr) -> types::ip_addr {
+    let bytes = ip_bytes(ip);
+    let word = |i: usize| u32::from_ne_bytes(array_at(&bytes, 4 * i));
+    types::ip_addr {
+        word: [0, 1, 2, 3].map(word),
+    }
+}
+
 pub(crate) fn node_roles(frontend: bool, backend: bool) -> u32 {
     let bit = |set: bool, role: types::node_role| if set { role.0 } else { 0 };
     bit(frontend, types::node_role::ROLE_FRONTEND) | bit(backend, types::node_role::ROLE_BACKEND)

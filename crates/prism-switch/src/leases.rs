@@ -24,8 +24,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
+use hosts::Hosts;
 use table::{Announced, Ending, Run, Table};
 
+mod hosts;
 mod placements;
 mod table;
 
@@ -108,7 +110,7 @@ pub(crate) enum Change {
 /// The leases of one switch.
 #[derive(Debug)]
 pub struct Leases {
-    nodes: Mutex<HashSet<IpAddr>>,
+    hosts: Mutex<Hosts>,
     key_id: u32,
     key: ControlKey,
     table: Mutex<Table>,
@@ -123,10 +125,10 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Leases for `nodes`, which know the key `key_id`.
-    pub fn new(nodes: impl IntoIterator<Item = IpAddr>, key_id: u32, key: ControlKey) -> Self {
+    /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
+    pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
         Self {
-            nodes: Mutex::new(nodes.into_iter().collect()),
+            hosts: Mutex::new(Hosts::new(nodes)),
             key_id,
             key,
             table: Mutex::new(Table::new(Instant::now())),
@@ -139,14 +141,10 @@ impl Leases {
     }
 
     /// Grants leases to these nodes from now on. Other nodes keep the leases that they have.
-    pub fn set_nodes(&self, nodes: impl IntoIterator<Item = IpAddr>) {
-        let nodes: HashSet<IpAddr> = nodes.into_iter().collect();
-        self.table().placements.retain(&nodes);
-        *locked(&self.nodes) = nodes;
-    }
-
-    fn knows(&self, node: IpAddr) -> bool {
-        locked(&self.nodes).contains(&node)
+    pub fn set_nodes(&self, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
+        let hosts = Hosts::new(nodes);
+        self.table().placements.retain(&hosts.nodes());
+        *locked(&self.hosts) = hosts;
     }
 
     /// Grants leases. The future never ends; drop it to stop.
@@ -286,19 +284,20 @@ impl Leases {
         stream.read_exact(&mut message).await?;
         let request = Request::decode(&message, self.key_id, &self.key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let (node, run) = (request.owner.via.to_canonical(), request.run);
+        let (via, run) = (request.owner.via.to_canonical(), request.run);
+        let node = locked(&self.hosts).node_of(via);
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);
-        let status = match (is_lease, self.knows(node)) {
+        let status = match (is_lease, node) {
             (false, _) => Status::BadRequest,
-            (true, false) => Status::Denied,
-            (true, true) => Status::Ok,
+            (true, None) => Status::Denied,
+            (true, Some(_)) => Status::Ok,
         };
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
         stream.write_all(&answer.encode(&self.key)).await?;
-        match status {
-            Status::Ok => Ok(((node, run), request.epoch)),
+        match (status, node) {
+            (Status::Ok, Some(node)) => Ok(((node, run), request.epoch)),
             _ => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
                 "no lease for this request",
@@ -376,64 +375,73 @@ impl Leases {
         let _ = self.news.wait_timeout_while(self.table(), limit, is_quiet);
     }
 
-    /// Answers the runs that take no more clients. `decide` gets their node and the time when
-    /// they said so; it may give no answer yet. The lists of frontends follow from `alive`: a
+    /// Answers the runs that take no more clients. `decide` gets the addresses of their node and
+    /// the time when they said so; it may give no answer yet. The lists of frontends follow from `alive`: a
     /// node of which another run still takes clients gets no answer.
     pub(crate) fn answer_all(
         &self,
         alive: &Alive,
-        decide: impl Fn(IpAddr, Instant) -> Option<NewClients>,
+        decide: impl Fn(&[IpAddr], Instant) -> Option<NewClients>,
     ) {
+        let hosts = locked(&self.hosts);
         let mut table = self.table();
         let unanswered = table.leases.iter_mut().filter(|(_, l)| l.answer.is_none());
         for ((node, _), lease) in unanswered {
             if let Some(withdrawn) = lease.withdrawn
                 && !alive.taking.contains(node)
             {
-                lease.answer = decide(*node, withdrawn);
+                lease.answer = decide(&hosts.addresses(*node), withdrawn);
             }
         }
-        drop(table);
+        drop((table, hosts));
         self.answers.notify_waiters();
     }
 
-    /// The addresses of the nodes that have a lease, or whose lease has just ended.
+    /// All addresses of the nodes that have a lease, or whose lease has just ended.
     pub fn living(&self) -> HashSet<IpAddr> {
         self.alive().nodes
     }
 
     /// The nodes that live, and the ones that take new clients and place objects as most do.
     pub(crate) fn alive(&self) -> Alive {
+        let hosts = locked(&self.hosts);
         let table = self.table();
         let leases = table.leases.iter().map(|(run, l)| (run.0, l.withdrawn));
         let ending = table.ending.iter().map(|(run, e)| (run.0, e.withdrawn));
         let mut alive = Alive::default();
         for (node, withdrawn) in leases.chain(ending) {
-            alive.nodes.insert(node);
+            let addresses = hosts.addresses(node);
+            alive.nodes.extend(addresses.iter());
             if withdrawn.is_none() && !table.placements.differs(node) {
-                alive.taking.insert(node);
+                alive.taking.extend(addresses.iter());
             }
         }
         alive
     }
 
-    /// The changes since the last call that are certain at `now`.
+    /// The changes since the last call that are certain at `now`: of each address of a node.
     pub(crate) fn take_changes(&self, now: Instant) -> Vec<Change> {
+        let hosts = locked(&self.hosts);
         let mut table = self.table();
-        let returned = std::mem::take(&mut table.returned).into_iter();
-        let mut changes: Vec<_> = returned
-            .map(|(node, run)| Change::Returned { node, run })
-            .collect();
+        let mut changes = Vec::new();
+        for (node, run) in std::mem::take(&mut table.returned) {
+            let addresses = hosts.addresses(node);
+            let returned = |node: &IpAddr| Change::Returned { node: *node, run };
+            changes.extend(addresses.iter().map(returned));
+        }
         let over = table.ending.extract_if(|_, e| e.until <= now);
         let over: Vec<_> = over.collect();
         table.forget_digests(&over);
         self.judge(&mut table, now);
-        let ended = |((node, run), e): (Run, Ending)| Change::Ended {
-            node,
-            run,
-            end: e.end,
-        };
-        changes.extend(over.into_iter().map(ended));
+        for ((node, run), Ending { end, .. }) in over {
+            let addresses = hosts.addresses(node);
+            let ended = |node: &IpAddr| Change::Ended {
+                node: *node,
+                run,
+                end,
+            };
+            changes.extend(addresses.iter().map(ended));
+        }
         changes
     }
 }

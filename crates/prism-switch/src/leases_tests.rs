@@ -22,7 +22,7 @@ fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let leases = Arc::new(Leases::new([NODE], KEY_ID, key()));
+        let leases = Arc::new(Leases::new([vec![NODE]], KEY_ID, key()));
         let serving = tokio::spawn(leases.clone().serve(listener));
         let limit = Duration::from_secs(10);
         tokio::time::timeout(limit, test(leases, address))
@@ -110,7 +110,7 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
 
 #[test]
 fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
-    let leases = Leases::new([NODE], KEY_ID, key());
+    let leases = Leases::new([vec![NODE]], KEY_ID, key());
     let (run, now) = ((NODE, RUN), Instant::now());
     let silence = Parting::after_error(&std::io::ErrorKind::HostUnreachable.into());
     leases.begin(run, NO_DIGEST, now);
@@ -142,7 +142,7 @@ fn a_run_that_says_so_has_left() {
 fn a_run_that_takes_no_more_is_answered_when_no_run_of_its_node_takes_clients() {
     with_leases(|leases, address| async move {
         let answer_all = || {
-            let decide = |node, _| (node == NODE).then_some(NewClients::GoElsewhere);
+            let decide = |node: &[IpAddr], _| (node == [NODE]).then_some(NewClients::GoElsewhere);
             leases.answer_all(&leases.alive(), decide);
         };
         let (mut first, _) = ask(address, NODE, RUN, key()).await.unwrap();
@@ -283,6 +283,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
 
 /// The leases of an agent that has run for a while.
 fn settled(nodes: impl IntoIterator<Item = IpAddr>) -> Leases {
+    let nodes = nodes.into_iter().map(|node| vec![node]);
     let leases = Leases::new(nodes, KEY_ID, key());
     leases.table().placements = Placements::new(Instant::now() - SETTLING);
     leases
@@ -369,7 +370,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));
     // A former node does not count.
-    leases.set_nodes([1, 2, 4].map(node));
+    leases.set_nodes([1, 2, 4].map(|n| vec![node(n)]));
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 4]).0, [1, 2, 4]);
 }
@@ -390,7 +391,7 @@ fn an_agent_that_has_started_judges_nobody_for_a_while() {
 fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
     with_leases(|leases, address| async move {
         leases.table().placements = Placements::new(Instant::now() - SETTLING);
-        leases.set_nodes((1..4).map(node));
+        leases.set_nodes((1..4).map(|n| vec![node(n)]));
         let ask = async |n, digest| {
             let asked = ask_with(address, node(n), RUN, digest, key()).await;
             asked.unwrap().0
@@ -414,4 +415,32 @@ fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
         let more = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
         assert!(more.is_err(), "{more:?}");
     });
+}
+
+#[test]
+fn a_node_with_two_addresses_lives_and_dies_as_one() {
+    let both = ["10.0.0.1", "fd00::1"].map(|address| address.parse::<IpAddr>().unwrap());
+    let leases = Leases::new([both.to_vec(), vec![node(2)]], KEY_ID, key());
+    let now = Instant::now();
+    for by in both {
+        let known = locked(&leases.hosts).node_of(by);
+        assert_eq!(known, Some(both[0]), "the lease may be by {by}");
+    }
+    leases.begin((both[0], RUN), 7, now);
+    assert_eq!(leases.living(), HashSet::from(both));
+    assert_eq!(leases.alive().taking, HashSet::from(both));
+    let returned = leases.take_changes(now);
+    assert_eq!(
+        returned,
+        both.map(|node| Change::Returned { node, run: RUN })
+    );
+    leases.end((both[0], RUN), Parting::CLOSED, now);
+    let end = RunEnd::Died;
+    let ended = both.map(|node| Change::Ended {
+        node,
+        run: RUN,
+        end,
+    });
+    assert_eq!(leases.take_changes(now + LEASE_GRACE), ended);
+    assert!(leases.living().is_empty());
 }

@@ -14,15 +14,15 @@
 //! A switch with one service, and a frontend for its connections. It needs root:
 //!
 //! ```no_run
-//! use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+//! use std::net::{IpAddr, SocketAddr};
 //! use prism_switch::{NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
 //!
 //! let frontend: IpAddr = "10.0.0.2".parse()?;
 //! let service: SocketAddr = "198.51.100.1:80".parse()?;
-//! let control: SocketAddrV4 = "10.0.0.1:7400".parse()?;
+//! let control: SocketAddr = "10.0.0.1:7400".parse()?;
 //! let config = SwitchConfig {
 //!     interfaces: vec!["eth0".into()],
-//!     control,
+//!     control: vec![control],
 //!     services: vec![ServiceConfig { addr: service, tenant: 0, frontends: vec![frontend] }],
 //!     nodes: vec![NodeConfig {
 //!         addr: frontend,
@@ -45,7 +45,7 @@
 //! # Limits
 //!
 //! - Linux 6.1 or later, root, and a BPF file system at `/sys/fs/bpf`.
-//! - Flows are TCP over IPv4. Their keys have room for IPv6.
+//! - Flows are TCP over IPv4 or IPv6. All addresses of one flow are of the same family.
 //! - A service has at most [`MAX_FRONTENDS`] frontends, a tenant at most
 //!   [`MAX_TENANT_SERVICES`] services, and a switch at most [`MAX_TENANTS`] tenants.
 //! - [`SwitchConfig::max_flows`] limits the flows, with a fixed part of kernel memory each

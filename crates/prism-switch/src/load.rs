@@ -13,7 +13,7 @@ use crate::attach;
 use crate::bpffs;
 use crate::config::SwitchConfig;
 use crate::error::{KernelError, LoadError, kernel};
-use crate::layout::nanos;
+use crate::layout::{ip_addr, nanos};
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
 
@@ -149,8 +149,12 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     let mut skel = open()?;
     let rodata = skel.maps.rodata_data.as_deref_mut();
     let rodata = rodata.ok_or_else(|| LoadError::Config("the object has no constants".into()))?;
-    rodata.control_addr = u32::from_ne_bytes(config.control.ip().octets());
-    rodata.control_port = config.control.port().to_be();
+    for control in &config.control {
+        let [v4, v6] = &mut rodata.control_addrs;
+        let addr = if control.is_ipv4() { v4 } else { v6 };
+        *addr = ip_addr(control.ip());
+        rodata.control_port = control.port().to_be();
+    }
     rodata.freshness_ns = FRESHNESS_NS;
     rodata.max_epoch_ahead_ns = MAX_EPOCH_AHEAD_NS;
     rodata.max_epoch_step = MAX_EPOCH_STEP;
@@ -163,10 +167,11 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.nexthop_confirm_ns = nanos(config.confirm);
     let sized = skel.maps.flows.set_max_entries(config.max_flows);
     sized.map_err(kernel("size the tables"))?;
+    // The tenants are not pinned, because their size is not that of release 0.2.0. Each load
+    // fills the map before its programs replace those that run.
     for map in [
         &mut skel.maps.flows,
         &mut skel.maps.collected,
-        &mut skel.maps.tenants,
         &mut skel.maps.services,
         &mut skel.maps.service_ports,
         &mut skel.maps.nodes,

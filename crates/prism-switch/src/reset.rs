@@ -7,24 +7,25 @@
 //! client that gets no segment finds out when it next sends.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use prism_proto::control::FlowKey;
+use prism_proto::wire::ip_bytes;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-const IP_BYTES: usize = 20;
 const SEGMENT_BYTES: usize = 20;
 /// The protocol number of raw IP: the header is ours.
 const IPPROTO_RAW: i32 = 255;
 const IPPROTO_TCP: u8 = 6;
-const TTL: u8 = 64;
+const HOP_LIMIT: u8 = 64;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
 
-/// Sends resets. It opens its socket with the first one.
+/// Sends resets. It opens the socket of a family with the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Resetter {
-    socket: Option<Socket>,
+    v4: Option<Socket>,
+    v6: Option<Socket>,
 }
 
 impl Resetter {
@@ -36,63 +37,81 @@ impl Resetter {
     }
 
     fn try_reset(&mut self, flow: &FlowKey, next_seq: Option<u32>) -> io::Result<()> {
-        let (Some(client), Some(vip)) = (v4(flow.client), v4(flow.vip)) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let packet = packet(vip, client, next_seq);
+        let packet = packet(flow.vip, flow.client, next_seq)?;
         // The port of a raw socket's destination has no meaning.
-        let to = SockAddr::from(SocketAddrV4::new(*client.ip(), 0));
-        self.socket()?.send_to(&packet, &to)?;
+        let to = SockAddr::from(SocketAddr::new(flow.client.ip(), 0));
+        self.socket(flow.client.ip())?.send_to(&packet, &to)?;
         Ok(())
     }
 
-    fn socket(&mut self) -> io::Result<&Socket> {
-        let socket = match self.socket.take() {
+    /// The socket for packets to `client`.
+    fn socket(&mut self, client: IpAddr) -> io::Result<&Socket> {
+        let (place, domain) = match client {
+            IpAddr::V4(_) => (&mut self.v4, Domain::IPV4),
+            IpAddr::V6(_) => (&mut self.v6, Domain::IPV6),
+        };
+        let socket = match place.take() {
             Some(socket) => socket,
             None => {
                 let protocol = Some(Protocol::from(IPPROTO_RAW));
-                let socket = Socket::new(Domain::IPV4, Type::RAW, protocol)?;
+                let socket = Socket::new(domain, Type::RAW, protocol)?;
                 socket.set_nonblocking(true)?;
                 socket
             }
         };
-        Ok(self.socket.insert(socket))
+        Ok(place.insert(socket))
     }
 }
 
-/// An IPv4 address and port, also if it is written as an IPv6 one.
-fn v4(addr: SocketAddr) -> Option<SocketAddrV4> {
-    match addr.ip().to_canonical() {
-        IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, addr.port())),
-        IpAddr::V6(_) => None,
-    }
+/// The packet to a client. The ends of a flow are of one family.
+fn packet(from: SocketAddr, to: SocketAddr, next_seq: Option<u32>) -> io::Result<Vec<u8>> {
+    let mut packet = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => ip4_header(from, to),
+        (IpAddr::V6(from), IpAddr::V6(to)) => ip6_header(from, to),
+        _ => return Err(io::ErrorKind::Unsupported.into()),
+    };
+    packet.extend(segment(from, to, next_seq));
+    Ok(packet)
 }
 
-fn packet(
-    from: SocketAddrV4,
-    to: SocketAddrV4,
-    next_seq: Option<u32>,
-) -> [u8; IP_BYTES + SEGMENT_BYTES] {
-    let mut packet = [0; IP_BYTES + SEGMENT_BYTES];
-    let (ip, tcp) = packet.split_at_mut(IP_BYTES);
-    ip.copy_from_slice(&ip_header(*from.ip(), *to.ip()));
-    tcp.copy_from_slice(&segment(from, to, next_seq));
-    packet
-}
-
-/// An IP header without length, identification and checksum, which the kernel fills in.
-fn ip_header(from: Ipv4Addr, to: Ipv4Addr) -> [u8; IP_BYTES] {
+/// An IPv4 header without length, identification and checksum, which the kernel fills in.
+fn ip4_header(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     const DONT_FRAGMENT: u8 = 0x40;
-    let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
-    let [version, fragments, ttl, protocol] = [0x45, DONT_FRAGMENT, TTL, IPPROTO_TCP];
-    [
-        version, 0, 0, 0, 0, 0, fragments, 0, ttl, protocol, 0, 0, a, b, c, d, e, f, g, h,
-    ]
+    let fixed = [
+        0x45,
+        0,
+        0,
+        0,
+        0,
+        0,
+        DONT_FRAGMENT,
+        0,
+        HOP_LIMIT,
+        IPPROTO_TCP,
+        0,
+        0,
+    ];
+    [&fixed[..], &from.octets(), &to.octets()].concat()
+}
+
+/// An IPv6 header, of which the kernel fills in nothing.
+fn ip6_header(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let fixed = [
+        0x60,
+        0,
+        0,
+        0,
+        0,
+        SEGMENT_BYTES as u8,
+        IPPROTO_TCP,
+        HOP_LIMIT,
+    ];
+    [&fixed[..], &from.octets(), &to.octets()].concat()
 }
 
 /// A reset, or a bare acknowledgement if the sequence number is not known: the client would
 /// ignore a reset with a wrong number.
-fn segment(from: SocketAddrV4, to: SocketAddrV4, next_seq: Option<u32>) -> [u8; SEGMENT_BYTES] {
+fn segment(from: SocketAddr, to: SocketAddr, next_seq: Option<u32>) -> [u8; SEGMENT_BYTES] {
     let flags = next_seq.map_or(FLAG_ACK, |_| FLAG_RST);
     let seq = next_seq.unwrap_or_else(|| fastrand::u32(..));
     let ([a, b], [c, d]) = (from.port().to_be_bytes(), to.port().to_be_bytes());
@@ -100,16 +119,17 @@ fn segment(from: SocketAddrV4, to: SocketAddrV4, next_seq: Option<u32>) -> [u8; 
     let mut segment = [
         a, b, c, d, e, f, g, h, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0,
     ];
-    let check = checksum(*from.ip(), *to.ip(), &segment);
+    let check = checksum(from.ip(), to.ip(), &segment);
     if let Some(field) = segment.get_mut(16..18) {
         field.copy_from_slice(&check.to_be_bytes());
     }
     segment
 }
 
-/// The checksum of a TCP segment with its pseudo-header (RFC 9293, section 3.1).
-fn checksum(from: Ipv4Addr, to: Ipv4Addr, segment: &[u8; SEGMENT_BYTES]) -> u16 {
-    let pseudo = [from.octets(), to.octets()].concat();
+/// The checksum of a TCP segment with its pseudo-header (RFC 9293, section 3.1). The prefix of
+/// a mapped address has no sum, so both families have the same.
+fn checksum(from: IpAddr, to: IpAddr, segment: &[u8; SEGMENT_BYTES]) -> u16 {
+    let pseudo = [ip_bytes(from), ip_bytes(to)].concat();
     let words = pseudo.chunks(2).chain(segment.chunks(2));
     let word = |pair: &[u8]| {
         pair.iter()
@@ -126,14 +146,14 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    fn addr(text: &str) -> SocketAddrV4 {
-        text.parse().unwrap()
-    }
+    const FLOWS: [(&str, &str, usize); 2] = [
+        ("198.51.100.1:80", "192.0.2.9:50000", 20),
+        ("[2001:db8::1]:443", "[2001:db8:ffff::9]:50000", 40),
+    ];
 
     /// The sum over pseudo-header and segment, with its checksum, is all ones.
-    fn is_right(from: SocketAddrV4, to: SocketAddrV4, segment: &[u8]) -> bool {
-        let head = [&from.ip().octets()[..], &to.ip().octets(), &[0, 6, 0, 20]].concat();
-        let all = [&head, segment].concat();
+    fn is_right(addresses: &[u8], segment: &[u8]) -> bool {
+        let all = [addresses, &[0, 6, 0, 20], segment].concat();
         let sum: u32 = all
             .chunks(2)
             .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
@@ -144,22 +164,25 @@ mod tests {
 
     #[test]
     fn a_known_sequence_number_makes_a_reset_with_a_right_checksum() {
-        let (vip, client) = (addr("198.51.100.1:80"), addr("192.0.2.9:50000"));
-        for seq in [0, 1, 0xdead_beef, u32::MAX] {
-            let packet = packet(vip, client, Some(seq));
-            assert_eq!(packet[IP_BYTES + 13], FLAG_RST);
-            assert_eq!(packet[IP_BYTES + 4..IP_BYTES + 8], seq.to_be_bytes());
-            assert_eq!(packet[12..16], vip.ip().octets());
-            assert_eq!(packet[16..20], client.ip().octets());
-            assert!(is_right(vip, client, &packet[IP_BYTES..]));
+        for (vip, client, ip_bytes) in FLOWS {
+            let (vip, client) = (vip.parse().unwrap(), client.parse().unwrap());
+            for seq in [0, 1, 0xdead_beef, u32::MAX] {
+                let packet = packet(vip, client, Some(seq)).unwrap();
+                let (ip, tcp) = packet.split_at(ip_bytes);
+                let addresses = &ip[if ip_bytes == 20 { 12 } else { 8 }..];
+                assert_eq!(tcp[13], FLAG_RST);
+                assert_eq!(tcp[4..8], seq.to_be_bytes());
+                assert!(is_right(addresses, tcp));
+            }
         }
     }
 
     #[test]
     fn an_unknown_one_makes_an_acknowledgement_that_asks() {
-        let (vip, client) = (addr("198.51.100.1:443"), addr("192.0.2.9:1"));
-        let packet = packet(vip, client, None);
-        assert_eq!(packet[IP_BYTES + 13], FLAG_ACK);
-        assert!(is_right(vip, client, &packet[IP_BYTES..]));
+        for (vip, client, ip_bytes) in FLOWS {
+            let (vip, client) = (vip.parse().unwrap(), client.parse().unwrap());
+            let packet = packet(vip, client, None).unwrap();
+            assert_eq!(packet[ip_bytes + 13], FLAG_ACK);
+        }
     }
 }

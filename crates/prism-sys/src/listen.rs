@@ -72,32 +72,51 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn localhost() -> SocketAddr {
-        "127.0.0.1:0".parse().unwrap()
+    /// A loopback address of each family, and one that no host has.
+    fn families() -> [(SocketAddr, SocketAddr); 2] {
+        [
+            ("127.0.0.1:0", "203.0.113.77:0"),
+            ("[::1]:0", "[2001:db8::77]:0"),
+        ]
+        .map(|(here, foreign)| (here.parse().unwrap(), foreign.parse().unwrap()))
     }
 
     #[test]
     fn listeners_share_an_address_with_each_other_only() {
-        let first = listen_tcp(localhost()).unwrap();
-        let address = first.local_addr().unwrap();
-        let _second = listen_tcp(address).unwrap();
-        let alone = TcpListener::bind(localhost()).unwrap();
-        let address = alone.local_addr().unwrap();
-        let error = listen_tcp(address).unwrap_err();
-        assert!(
-            matches!(error, ListenError::Taken(taken) if taken == address),
-            "{error}"
-        );
-        let foreign = "203.0.113.77:0".parse().unwrap();
-        let error = listen_tcp(foreign).unwrap_err();
-        assert!(matches!(error, ListenError::NotLocal(_)), "{error}");
+        for (localhost, foreign) in families() {
+            let first = listen_tcp(localhost).unwrap();
+            let address = first.local_addr().unwrap();
+            let _second = listen_tcp(address).unwrap();
+            let alone = TcpListener::bind(localhost).unwrap();
+            let address = alone.local_addr().unwrap();
+            let error = listen_tcp(address).unwrap_err();
+            assert!(
+                matches!(error, ListenError::Taken(taken) if taken == address),
+                "{error}"
+            );
+            let error = listen_tcp(foreign).unwrap_err();
+            assert!(matches!(error, ListenError::NotLocal(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn families_do_not_mix_at_one_port() {
+        let v6 = listen_tcp("[::]:0".parse().unwrap()).unwrap();
+        let port = v6.local_addr().unwrap().port();
+        let v4 = listen_tcp(([0, 0, 0, 0], port).into()).unwrap();
+        let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert!(v4.accept().is_ok());
+        assert!(v6.accept().is_err());
     }
 
     #[test]
     fn accepted_connections_send_at_once() {
-        let listener = listen_tcp(localhost()).unwrap();
-        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
-        assert!(server.nodelay().unwrap());
+        for (localhost, _) in families() {
+            let listener = listen_tcp(localhost).unwrap();
+            let address = listener.local_addr().unwrap();
+            let _client = std::net::TcpStream::connect(address).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            assert!(server.nodelay().unwrap());
+        }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         None => print!("{}", summary(&config)),
     }
-    for warning in warnings(&config) {
+    for warning in warnings(&config).iter().chain(&families(&config)) {
         eprintln!("warning: {warning}");
     }
     Ok(())
@@ -74,6 +74,30 @@ fn warnings(config: &Config) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// The nodes that lack a family of the service. Without a switch no connection moves.
+fn families(config: &Config) -> Vec<String> {
+    let nodes = config.nodes.iter().filter(|_| config.switch.is_some());
+    let lacking = nodes.flat_map(|node| {
+        let missing = config.families_missing_at(node).into_iter();
+        missing.map(move |family| {
+            let effect = effect_of_missing(family, node);
+            format!(
+                "node {}: it has no {family} address: {effect}; add one to its `address`",
+                node.name
+            )
+        })
+    });
+    lacking.collect()
+}
+
+/// The effect of a family of the service that `node` has no address of.
+pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
+    match node.is_backend() {
+        true => format!("requests of {family} clients are relayed to it"),
+        false => format!("{family} clients do not reach it"),
+    }
 }
 
 /// The files that `name` lacks on this machine, each with its fix.
@@ -175,7 +199,7 @@ fn summary(config: &Config) -> String {
     let (cluster, service) = (&config.cluster, &config.service);
     let replicas = cluster.replicas;
     let min = MinReplicas(cluster.min_replicas).of(replicas);
-    let (address, hand_off) = (service.address, lower(&service.hand_off));
+    let (address, hand_off) = (&service.address, lower(&service.hand_off));
     let mut lines = vec![
         format!("cluster  {} ({})", cluster.name, cluster.region),
         format!("replicas {replicas} of each object, {min} in sync for a write"),

@@ -3,6 +3,7 @@
 //! It changes nothing. Without privilege it reports some subjects as unknown.
 
 mod certificates;
+mod families;
 mod finding;
 mod kernel;
 mod needs;
@@ -70,6 +71,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     findings.extend(faults.into_iter().map(missing));
     let is_switch = node.is_none();
     findings.extend(needs::examine(&config, node, path));
+    findings.extend(families::examine(&config, node));
     if let Some(node) = node {
         findings.extend(certificates::examine(&config, node));
     }

@@ -15,7 +15,7 @@ mod networkd;
 mod record;
 mod render;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use prism_config::{Config, Node, Switch};
 
@@ -27,9 +27,9 @@ pub(crate) use self::files::Root;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The host has this address on an interface of its own. Only its operator can know which.
-    OwnAddress(Ipv4Addr),
+    OwnAddress(IpAddr),
     /// The frontend has the service address.
-    Service(Ipv4Addr),
+    Service(IpAddr),
     /// A kernel parameter, named by its path below `/proc/sys`.
     Sysctl { name: String, value: &'static str },
     /// No program is given a local port of connections at backends.
@@ -38,11 +38,11 @@ pub(crate) enum Need {
     /// named.
     LooseReversePath { interfaces: Vec<String> },
     /// Packets to clients from these addresses of the host go to the switch.
-    WayOut { from: Vec<Ipv4Addr>, via: Ipv4Addr },
+    WayOut { from: Vec<IpAddr>, via: IpAddr },
     /// Packets to the service that the switch does not steer go to a frontend.
     WayIn {
-        service: Ipv4Addr,
-        frontends: Vec<Ipv4Addr>,
+        service: IpAddr,
+        frontends: Vec<IpAddr>,
     },
     /// conntrack ignores the service, which has these ports.
     Notrack { service: Vec<u16> },
@@ -65,44 +65,78 @@ pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
 }
 
 fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
-    let service = *config.service.address.ip();
-    let mut needs = vec![Need::OwnAddress(node.address)];
-    if node.is_frontend() {
-        needs.push(Need::Service(service));
-    }
+    let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
+    let service = match node.is_frontend() {
+        true => config.service.address.hosts(),
+        false => Vec::new(),
+    };
+    needs.extend(service.iter().copied().map(Need::Service));
     // Without a switch no connection moves.
     let Some(switch) = switch else { return needs };
-    let control = *switch.control.ip();
-    if control != node.address {
-        needs.push(Need::WayOut {
-            from: node
-                .is_frontend()
-                .then_some(service)
-                .into_iter()
-                .chain([node.address])
-                .collect(),
-            via: node.gateway.unwrap_or(control),
+    for own in node.address.iter() {
+        needs.extend(way_out(node, switch, own, &service));
+    }
+    needs.push(Need::ReservedPorts);
+    // The kernel has such a parameter for IPv4 only.
+    if node.address.v4.is_some() {
+        needs.push(Need::LooseReversePath {
+            interfaces: Vec::new(),
         });
     }
-    needs.extend([
-        Need::ReservedPorts,
-        Need::LooseReversePath {
-            interfaces: Vec::new(),
-        },
-        notrack(config),
-    ]);
+    needs.push(notrack(config));
     needs
 }
 
+/// The way of the family of the node's address `own`, unless the node is the switch itself.
+fn way_out(node: &Node, switch: &Switch, own: IpAddr, service: &[IpAddr]) -> Option<Need> {
+    let control = switch.control.hosts.of(own);
+    let via = node
+        .gateway
+        .and_then(|gateway| gateway.of(own))
+        .or(control)?;
+    if control == Some(own) {
+        return None;
+    }
+    let of_family = service
+        .iter()
+        .filter(|host| host.is_ipv4() == own.is_ipv4());
+    Some(Need::WayOut {
+        from: of_family.copied().chain([own]).collect(),
+        via,
+    })
+}
+
 fn of_switch(config: &Config, switch: &Switch) -> Vec<Need> {
-    let control = *switch.control.ip();
-    let mut needs = vec![
-        Need::OwnAddress(control),
-        Need::Sysctl {
-            name: live::IP_FORWARD.into(),
+    let service = config.service.address.hosts();
+    let of_switch = switch.control.hosts.iter();
+    let has = |is_v4: bool| {
+        let mut all = service.iter().copied().chain(switch.control.hosts.iter());
+        all.any(|host| host.is_ipv4() == is_v4)
+    };
+    let mut needs: Vec<Need> = of_switch.map(Need::OwnAddress).collect();
+    if has(true) {
+        needs.extend(router_of_ipv4(switch));
+    }
+    if has(false) {
+        needs.push(Need::Sysctl {
+            name: live::IPV6_FORWARD.into(),
             value: "1",
-        },
-    ];
+        });
+    }
+    needs.extend(ways_in(config, switch));
+    if has(true) {
+        let interfaces = switch.interfaces.clone();
+        needs.push(Need::LooseReversePath { interfaces });
+    }
+    needs.push(notrack(config));
+    needs
+}
+
+fn router_of_ipv4(switch: &Switch) -> Vec<Need> {
+    let mut needs = vec![Need::Sysctl {
+        name: live::IP_FORWARD.into(),
+        value: "1",
+    }];
     // A host that is told of a shorter way sends around the switch. The kernel asks `all` and
     // the interface, and one of them suffices to send redirects.
     let all = std::iter::once("all");
@@ -111,24 +145,28 @@ fn of_switch(config: &Config, switch: &Switch) -> Vec<Need> {
         name: format!("net/ipv4/conf/{place}/send_redirects"),
         value: "0",
     }));
-    let frontends: Vec<Ipv4Addr> = config.frontends().map(|node| node.address).collect();
-    // A frontend on this host takes the packets itself.
-    if !frontends.contains(&control) {
-        needs.push(Need::WayIn {
-            service: *config.service.address.ip(),
-            frontends,
-        });
-    }
-    let interfaces = switch.interfaces.clone();
-    needs.extend([Need::LooseReversePath { interfaces }, notrack(config)]);
     needs
 }
 
+/// The way to each address of the service, by a frontend of its family.
+fn ways_in(config: &Config, switch: &Switch) -> Vec<Need> {
+    let ways = config.service.address.hosts().into_iter();
+    let ways = ways.filter_map(|service| {
+        let frontends = config.frontends();
+        let frontends: Vec<IpAddr> = frontends
+            .filter_map(|node| node.address.of(service))
+            .collect();
+        // A frontend on this host takes the packets itself.
+        let is_here = |frontend: &IpAddr| switch.control.hosts.contains(*frontend);
+        (!frontends.iter().any(is_here)).then_some(Need::WayIn { service, frontends })
+    });
+    ways.collect()
+}
+
 fn notrack(config: &Config) -> Need {
-    let https = config.tls_address().map(|address| address.port());
-    let mut service: Vec<u16> = std::iter::once(config.service.address.port())
-        .chain(https)
-        .collect();
+    let https = config.service.tls.as_ref().map(|tls| tls.port);
+    let plain = config.service.address.iter().map(|address| address.port());
+    let mut service: Vec<u16> = plain.chain(https).collect();
     service.sort_unstable();
     service.dedup();
     Need::Notrack { service }

@@ -78,9 +78,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             bail!(faults.join("\n  "));
         }
         // Without the switch's word no flow can pass to another process.
-        if let Some(switch) = switch_address(&config)? {
-            let node = check::node(&config, &args.node)?;
-            switch.check(node.address.into(), SWITCH_ANSWERS_IN)?;
+        let node = check::node(&config, &args.node)?;
+        if let Some(switch) = switch_address(&config, node)?
+            && let Some(own) = node.address.of(switch.control.ip())
+        {
+            switch.check(own, SWITCH_ANSWERS_IN)?;
         }
         inheritance.prepared()?;
     }

@@ -8,7 +8,7 @@ mod credentials;
 mod dir;
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000",
           value_parser = address)]
-    listen: SocketAddrV4,
+    listen: SocketAddr,
     /// Allow an address that other machines can reach. The traffic is not encrypted.
     #[arg(long)]
     allow_remote: bool,
@@ -64,14 +64,9 @@ pub(crate) struct Args {
     log: String,
 }
 
-fn address(text: &str) -> Result<SocketAddrV4, String> {
-    text.parse()
-        .map_err(|_| match text.parse::<SocketAddrV6>() {
-            Ok(_) => {
-                "it is an IPv6 address; use an IPv4 address, because Prism serves IPv4 only".into()
-            }
-            Err(_) => "use an IPv4 address and a port, as in 127.0.0.1:9000".into(),
-        })
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let fix = "use an address and a port, as in 127.0.0.1:9000 or [::1]:9000";
+    text.parse().map_err(|_| fix.to_owned())
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -92,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let store = open_store(&config, NAME)?;
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
     let address = free_address(args.listen)?;
-    config.service.address = address;
+    config.service.address = address.into();
     let listener = admin_listener(args.admin_listen)?;
     let admin = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     config.service.cors_origins = admin.iter().flat_map(origins).collect();
@@ -115,7 +110,7 @@ fn configuration(args: &Args) -> Config {
     let mut config = Config::default();
     config.cluster.name = NAME.into();
     config.cluster.region.clone_from(&args.region);
-    config.service.address = args.listen;
+    config.service.address = args.listen.into();
     config.limits.drain_timeout_s = DRAIN_S;
     config.store.quota_bytes = args.quota_bytes;
     config.store.reserve_bytes = args.reserve_bytes;
@@ -124,7 +119,7 @@ fn configuration(args: &Args) -> Config {
     config.admin.socket_dir.clone_from(&args.dir);
     config.nodes.push(prism_config::Node {
         name: NAME.into(),
-        address: Ipv4Addr::LOCALHOST,
+        address: loopback(args.listen).into(),
         roles: vec![Role::Frontend, Role::Backend],
         store: dir::store(&args.dir),
         durability: match args.no_fsync {
@@ -134,6 +129,14 @@ fn configuration(args: &Args) -> Config {
         ..prism_config::Node::default()
     });
     config
+}
+
+/// The address of a node that no other node dials.
+fn loopback(listen: SocketAddr) -> IpAddr {
+    match listen {
+        SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
 }
 
 /// Listens on the wanted address, or on the default one if that is free.
@@ -154,7 +157,7 @@ fn origins(admin: &SocketAddr) -> Vec<String> {
 /// The address with a free port. The node's threads share theirs (`SO_REUSEPORT`), and
 /// the kernel would let them share it with another process of this user too. One bind
 /// without sharing rules that out.
-fn free_address(wanted: SocketAddrV4) -> anyhow::Result<SocketAddrV4> {
+fn free_address(wanted: SocketAddr) -> anyhow::Result<SocketAddr> {
     let tried = TcpListener::bind(wanted).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow::anyhow!(
             "another process listens on {wanted}; choose another port with --listen"
@@ -162,13 +165,13 @@ fn free_address(wanted: SocketAddrV4) -> anyhow::Result<SocketAddrV4> {
         _ => anyhow::Error::new(error).context(format!("cannot listen on {wanted}")),
     })?;
     let port = tried.local_addr().context("cannot read the port")?.port();
-    Ok(SocketAddrV4::new(*wanted.ip(), port))
+    Ok(SocketAddr::new(wanted.ip(), port))
 }
 
 /// The facts that a user needs at the start.
 struct Introduction<'a> {
     args: &'a Args,
-    address: SocketAddrV4,
+    address: SocketAddr,
     admin: Option<SocketAddr>,
     user: &'a Credential,
     /// The file with the access key; `None` if the environment has it.

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let observed = observed.transpose()?;
     let news = observed.as_ref().map(|observed| observed.directory.clone());
     let pauses = Arc::new(Pauses::default());
-    let control = settings.control.into();
+    let control = settings.control.iter().collect();
     let listener = config.admin.switch_listen;
     let listener = listener
         .map(|address| bind(address, "admin.switch_listen"))
@@ -206,7 +206,7 @@ fn update_tables(agent: &mut Agent<'_>, config: &Config, directory: &Directory) 
     updated.is_ok()
 }
 
-/// The IPv4 addresses of etcd's endpoints. Names that cannot be resolved are left out, with
+/// The addresses of etcd's endpoints. Names that cannot be resolved are left out, with
 /// a warning.
 fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
     let endpoints = config.cluster.etcd.iter().flat_map(|etcd| &etcd.endpoints);
@@ -218,8 +218,7 @@ fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
         })
     });
     resolved
-        .map(|address| address.ip())
-        .filter(IpAddr::is_ipv4)
+        .map(|address| address.ip().to_canonical())
         .collect()
 }
 
@@ -232,8 +231,11 @@ struct Pauses {
     pause: AtomicBool,
 }
 
-fn addresses(directory: &Directory) -> impl Iterator<Item = IpAddr> {
-    directory.iter().map(|(_, host)| host.address.into())
+/// The addresses of each node.
+fn addresses(directory: &Directory) -> impl Iterator<Item = Vec<IpAddr>> {
+    directory
+        .iter()
+        .map(|(_, host)| host.address.iter().collect())
 }
 
 fn switch_config(
@@ -247,39 +249,40 @@ fn switch_config(
         roles,
         link: None,
     };
-    let nodes = directory.iter().map(|(_, host)| {
+    // A node with an address of each family is two entries.
+    let nodes = directory.iter().flat_map(|(_, host)| {
         let (frontend, backend) = (host.is_frontend(), host.is_backend());
-        node(host.address.into(), TENANT, Roles { frontend, backend })
+        let addresses = host.address.iter();
+        addresses.map(move |address| node(address, TENANT, Roles { frontend, backend }))
     });
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
-    let own = other((*settings.control.ip()).into());
-    let scrapers = config
-        .admin
-        .scrapers
-        .iter()
-        .map(|address| (*address).into());
+    let own = settings.control.hosts.iter().map(other);
+    let scrapers = config.admin.scrapers.iter().copied();
     let others = etcd_addresses(config)
         .into_iter()
         .chain(scrapers)
         .map(other);
     let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
-    let addresses = std::iter::once(config.service.address).chain(config.tls_address());
-    let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
-    let frontends: Vec<IpAddr> = frontends.map(|(_, host)| host.address.into()).collect();
-    let services = addresses.map(|address| ServiceConfig {
-        addr: address.into(),
-        tenant: TENANT,
-        frontends: frontends.clone(),
+    let https = config.tls_address().unwrap_or_default();
+    let addresses = config.service.address.iter().chain(https.iter());
+    let services = addresses.map(|address| {
+        let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
+        let frontends = frontends.filter_map(|(_, host)| host.address.of(address.ip()));
+        ServiceConfig {
+            addr: address,
+            tenant: TENANT,
+            frontends: frontends.collect(),
+        }
     });
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
         interfaces: settings.interfaces.clone(),
         xdp: settings.mode == HookMode::Xdp,
-        control: settings.control,
+        control: settings.control.iter().collect(),
         services: services.collect(),
-        nodes: others.chain(nodes).chain([own]).collect(),
+        nodes: others.chain(nodes).chain(own).collect(),
         senders: vec![SenderConfig {
             key_id: settings.key_id,
             key,
@@ -293,7 +296,7 @@ fn switch_config(
 
 /// The work of the thread beside the agent's loop.
 struct Beside {
-    control: SocketAddr,
+    control: Vec<SocketAddr>,
     leases: Arc<Leases>,
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
@@ -342,7 +345,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
-                    () = supervise("leases", async || grant(control, leases.clone()).await) => {}
+                    () = grant_all(&control, &leases) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }
             });
@@ -363,6 +366,16 @@ async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pause
         }
     }
     std::future::pending().await
+}
+
+/// Grants leases at each of the addresses. Never returns.
+async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>) {
+    let grant_at = async |index: usize| match control.get(index) {
+        Some(address) => supervise("leases", async || grant(*address, leases.clone()).await).await,
+        None => std::future::pending().await,
+    };
+    // There is one address of each family at most.
+    tokio::join!(grant_at(0), grant_at(1));
 }
 
 /// Grants leases as soon as this host has the address. Never returns.

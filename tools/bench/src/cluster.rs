@@ -6,7 +6,7 @@ mod start;
 
 use std::fs;
 use std::iter::Sum;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -122,11 +122,13 @@ impl Cluster {
         let others = self.others.as_ref().zip(self.others_clients.as_ref());
         let labs = [Some((&self.prism, &self.prism_clients)), others];
         let started = labs.into_iter().flatten().map(|(lab, clients)| {
-            let client = lab.address("client").context("a client without address")?;
+            let client = lab
+                .addresses("client")
+                .context("a client without address")?;
             let hosts = lab.hosts().filter(|host| *host != "client");
             let servers = hosts.filter_map(|host| lab.address(host));
-            let servers: Vec<_> = servers.chain([*lab.service().ip()]).collect();
-            Ok(clients.run(|| Delay::start(client, &servers, delay))??)
+            let servers: Vec<_> = servers.chain([lab.service().ip()]).collect();
+            Ok(clients.run(|| Delay::start(&client, &servers, delay))??)
         });
         started.collect()
     }
@@ -153,13 +155,13 @@ impl Cluster {
     pub(crate) fn address(&self, system: System, backend: usize) -> Result<SocketAddr> {
         if system == System::Prism {
             let https = self.prism.https_service();
-            return Ok(https.unwrap_or(self.prism.service()).into());
+            return Ok(https.unwrap_or(self.prism.service()));
         }
         let owner = format!("be{backend}");
         let host = system.frontend().unwrap_or(&owner);
         let address = self.lab(system)?.address(host);
         let address = address.context("a host without address")?;
-        Ok(SocketAddrV4::new(address, proxies::port(self.tls)).into())
+        Ok(SocketAddr::new(address, proxies::port(self.tls)))
     }
 
     /// The head of a signed request.
@@ -177,7 +179,7 @@ impl Cluster {
     }
 
     fn call_prism(&self, method: &str, target: &str, body: &[u8]) -> Result<()> {
-        let address = SocketAddr::from(self.prism.service());
+        let address = self.prism.service();
         let head = self.signed(address, method, target, body)?;
         self.prism_clients
             .run(|| http::call(address, &head, body))?
@@ -273,11 +275,8 @@ impl Cluster {
     pub(crate) fn load(&self, system: System, load: &Load<'_>, seconds: u64) -> Result<Values> {
         let mut places = Places::default();
         if system == System::Direct {
-            let hosts = (0..load.backends).map(|n| match self.address(system, n)? {
-                SocketAddr::V4(address) => Ok(*address.ip()),
-                SocketAddr::V6(_) => anyhow::bail!("labs have no IPv6"),
-            });
-            let hosts = hosts.collect::<Result<Vec<Ipv4Addr>>>()?;
+            let hosts = (0..load.backends).map(|n| Ok(self.address(system, n)?.ip()));
+            let hosts = hosts.collect::<Result<Vec<_>>>()?;
             places.owners = Some((hosts, proxies::port(self.tls)));
         }
         let pool = self.files.path("pool");

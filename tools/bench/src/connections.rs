@@ -14,7 +14,7 @@ use crate::client::{self, Connection};
 use crate::cluster::{Cluster, System};
 use crate::http;
 use crate::memory::kernel_bytes;
-use crate::network::Network;
+use crate::network::{Addresses, Network};
 use crate::objects::Objects;
 use crate::plan::Kind;
 use crate::rows::Values;
@@ -100,6 +100,8 @@ pub(crate) struct Args {
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
+    addresses: Addresses,
+    #[command(flatten)]
     options: Options,
 }
 
@@ -159,7 +161,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     for &connections in &args.connections {
         within("--connections", connections, MOST_CONNECTIONS)?;
     }
-    let network = Network::unshaped(args.backends, args.tls)?;
+    let network = Network::unshaped(args.backends, args.tls)?.with(args.addresses);
     network.check()?;
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use prism_netns::NetNs;
 
+use crate::family::{Families, Family};
 use crate::rows::{Case, Values};
 use crate::stats::named;
 use crate::summary::{Comparison, Over, Summary, column};
@@ -29,6 +30,8 @@ use bed::{Bed, MAX_FLOWS, Samples};
 
 /// The name of the case for the number of flows.
 const FLOWS: &str = "flows";
+/// The name of the case for the family, unless it is IPv4 alone.
+const FAMILY: &str = "family";
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "flows",
@@ -78,6 +81,9 @@ pub(crate) struct Args {
         conflicts_with = "quick"
     )]
     flows: Vec<u32>,
+    /// Family of the addresses. With both, each number of flows has a switch for each.
+    #[arg(long, value_enum, default_value = "4")]
+    family: Families,
     /// Rounds in which every number of flows has its turn.
     #[arg(long, default_value_t = 5, value_name = "N")]
     rounds: usize,
@@ -118,11 +124,26 @@ impl Args {
         }
     }
 
+    /// The family and the number of flows of each switch.
+    fn switches(&self) -> Vec<(Family, u32)> {
+        let families = self.family.list();
+        let switches =
+            { self.flows.iter() }.flat_map(|flows| families.iter().map(|family| (*family, *flows)));
+        switches.collect()
+    }
+
     fn jobs(&self) -> Vec<Job<usize>> {
-        let jobs = self.flows.iter().enumerate().map(|(n, flows)| Job {
-            case: Case::default().with(FLOWS, *flows),
-            system: "switch",
-            what: n,
+        let switches = self.switches();
+        let jobs = switches.iter().enumerate().map(|(n, (family, flows))| {
+            let case = Case::default().with(FLOWS, *flows);
+            Job {
+                case: match self.family {
+                    Families::V4 => case,
+                    _ => case.with(FAMILY, family.name()),
+                },
+                system: "switch",
+                what: n,
+            }
         });
         jobs.collect()
     }
@@ -139,15 +160,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
             false => Samples::MANY,
         };
         let network = NetNs::anonymous()?;
-        network.run(|| measure(&args.flows, samples, &mut turns, &jobs))??;
+        network.run(|| measure(&args.switches(), samples, &mut turns, &jobs))??;
     }
     SUMMARY.tell(turns.rows(), args.json)
 }
 
 /// Measures in the network namespace of the switches.
-fn measure(flows: &[u32], samples: Samples, turns: &mut Turns, jobs: &[Job<usize>]) -> Result<()> {
+fn measure(
+    switches: &[(Family, u32)],
+    samples: Samples,
+    turns: &mut Turns,
+    jobs: &[Job<usize>],
+) -> Result<()> {
     bed::remove_abandoned();
-    let mut beds = fill(flows, &turns.cancel())?;
+    let mut beds = fill(switches, &turns.cancel())?;
     turns.run(jobs, |n, warm_up| {
         let bed = beds.get_mut(*n).context("no such switch")?;
         let samples = if warm_up.is_some() {
@@ -159,12 +185,12 @@ fn measure(flows: &[u32], samples: Samples, turns: &mut Turns, jobs: &[Job<usize
     })
 }
 
-fn fill(flows: &[u32], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
+fn fill(switches: &[(Family, u32)], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
     let network = NetNs::current()?;
     let mut beds = Vec::new();
-    for (n, flows) in flows.iter().enumerate() {
+    for (n, (family, flows)) in switches.iter().enumerate() {
         eprintln!("filling a table with {flows} flows");
-        beds.push(Bed::filled(&network, n, *flows, cancel)?);
+        beds.push(Bed::filled(&network, *family, n, *flows, cancel)?);
     }
     Ok(beds)
 }

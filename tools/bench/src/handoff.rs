@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, System};
-use crate::network::Network;
+use crate::network::{Addresses, Network};
 use crate::objects::Objects;
 use crate::observed::{unwatched, watched};
 use crate::plan::Kind;
@@ -65,6 +65,8 @@ pub(crate) struct Args {
     /// (`service.hand_off_method = "two-phase"`).
     #[arg(long)]
     two_phase: bool,
+    #[command(flatten)]
+    addresses: Addresses,
     /// The core that all hosts of the lab run on.
     #[arg(
         long,
@@ -108,6 +110,8 @@ impl Args {
 struct Report {
     kernel: String,
     cpus: usize,
+    /// The family of all addresses.
+    family: String,
     method: HandOffMethod,
     /// The core of all hosts, if they shared one.
     core: Option<usize>,
@@ -160,6 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let report = Report {
         kernel: crate::switch::kernel_release(),
         cpus,
+        family: args.addresses.family.to_string(),
         method: args.method(),
         core,
         awake: awake.is_some(),
@@ -190,7 +195,7 @@ fn set<const OBSERVED: bool>(config: &mut Config, mode: HandOffMode, method: Han
 }
 
 fn measure(args: &Args, mode: HandOffMode) -> Result<Mode> {
-    let network = Network::unshaped(2, args.tls)?;
+    let network = Network::unshaped(2, args.tls)?.with(args.addresses);
     let kind = Kind {
         program: args.prism.as_deref(),
         configure: match args.observed {

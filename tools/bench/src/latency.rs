@@ -12,7 +12,7 @@ mod steps;
 use anyhow::Result;
 
 use crate::cluster::System;
-use crate::network::Network;
+use crate::network::{Addresses, Network};
 use crate::objects::Sizes;
 use crate::plan::{Entry, Kind, Plan, Size};
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
@@ -87,6 +87,8 @@ pub(crate) struct Args {
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
+    addresses: Addresses,
+    #[command(flatten)]
     options: Options,
 }
 
@@ -96,7 +98,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         args.sizes = Sizes(vec![4 << 10, 2 << 20]);
     }
     args.options.settle(3, 2)?;
-    let network = Network::unshaped(args.backends, args.tls)?;
+    let network = Network::unshaped(args.backends, args.tls)?.with(args.addresses);
     network.check()?;
     let plan = Plan {
         sizes: Size::all(&args.sizes, OBJECTS, None),

@@ -11,6 +11,7 @@ mod client;
 mod cluster;
 mod connections;
 mod crossover;
+mod family;
 mod flows;
 mod frames;
 mod handoff;

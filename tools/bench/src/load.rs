@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Load<'o> {
 #[derive(Default)]
 pub(crate) struct Places<'p> {
     /// Addresses of the backends and their port, if each thread asks one backend directly.
-    pub(crate) owners: Option<(Vec<Ipv4Addr>, u16)>,
+    pub(crate) owners: Option<(Vec<IpAddr>, u16)>,
     /// Heads of PUTs by key, and the file of [`Objects::pool`].
     pub(crate) writes: Option<(HashMap<&'p str, Vec<u8>>, &'p Path)>,
 }

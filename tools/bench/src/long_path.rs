@@ -16,7 +16,7 @@ use prism_lab::Rate;
 use prism_sys::tcp::InitialWindow;
 
 use crate::cluster::System;
-use crate::network::Network;
+use crate::network::{Addresses, Network};
 use crate::objects::Sizes;
 use crate::plan::{Entry, Kind, Plan, Size};
 use crate::rows::Case;
@@ -120,13 +120,15 @@ pub(crate) struct Args {
     #[arg(long)]
     tls: bool,
     #[command(flatten)]
+    addresses: Addresses,
+    #[command(flatten)]
     options: Options,
 }
 
 /// Runs the benchmark.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     args.options.settle(3, 2)?;
-    let network = Network::shaped(args.backends, args.link, args.tls);
+    let network = Network::shaped(args.backends, args.link, args.tls).with(args.addresses);
     network.check()?;
     within("--rtt-ms", args.rtt_ms, 200)?;
     ensure!(

@@ -1,7 +1,7 @@
 //! The options of every command that builds a network.
 
 use anyhow::{Result, ensure};
-use prism_lab::{LabSpec, Rate};
+use prism_lab::{Families, Family, LabSpec, Rate};
 
 use super::rows::Case;
 use super::turns::within;
@@ -21,6 +21,27 @@ pub(crate) struct Network {
     /// HTTPS: TLS 1.3 with AES-128-GCM up to the frontend, or the owner.
     #[arg(long)]
     pub(crate) tls: bool,
+    #[command(flatten)]
+    addresses: Addresses,
+}
+
+/// The addresses of the network's hosts.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Addresses {
+    /// Family of all addresses: 4 or 6. Rows name it where it is not 4.
+    #[arg(long, default_value = "4", value_name = "FAMILY", value_parser = one_family)]
+    pub(crate) family: Family,
+}
+
+impl Addresses {
+    const V4: Self = Self { family: Family::V4 };
+
+    fn families(self) -> Families {
+        match self.family {
+            Family::V4 => Families::V4,
+            Family::V6 => Families::V6,
+        }
+    }
 }
 
 impl Network {
@@ -31,7 +52,14 @@ impl Network {
             link: Rate::new(1_000_000_000)?,
             unshaped: true,
             tls,
+            addresses: Addresses::V4,
         })
+    }
+
+    /// The same with `addresses`.
+    pub(crate) const fn with(mut self, addresses: Addresses) -> Self {
+        self.addresses = addresses;
+        self
     }
 
     /// A network with links of this speed.
@@ -41,6 +69,7 @@ impl Network {
             link,
             unshaped: false,
             tls,
+            addresses: Addresses::V4,
         }
     }
 
@@ -68,9 +97,11 @@ impl Network {
         if self.tls { "https" } else { "http" }
     }
 
-    /// The names and values that every row has.
+    /// The names and values that every row has. A row without a family is of IPv4.
     pub(crate) fn case(&self) -> Case {
+        let family = self.addresses.family;
         Case::default()
+            .with("family", (family != Family::V4).then(|| family.to_string()))
             .with("link_bit_s", self.link().map(Rate::bits_per_s))
             .with("scheme", self.scheme())
             .with("backends", self.backends)
@@ -86,6 +117,7 @@ impl Network {
 
     /// `spec` with this network.
     pub(crate) fn shape(&self, mut spec: LabSpec) -> Result<LabSpec> {
+        spec.family = self.addresses.families();
         spec.backends = self.backends;
         spec.link = self.link();
         if let Some(link) = spec.link {
@@ -93,5 +125,30 @@ impl Network {
             spec.uplink = Some(Rate::new(all)?);
         }
         Ok(spec)
+    }
+}
+
+/// A measurement has one family, as its rows name it.
+fn one_family(text: &str) -> Result<Family, String> {
+    match text {
+        "4" => Ok(Family::V4),
+        "6" => Ok(Family::V6),
+        _ => Err("expected 4 or 6".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn rows_name_a_family_that_is_not_ipv4() {
+        let network = Network::unshaped(2, false).unwrap();
+        assert_eq!(network.case().text("family"), "");
+        let family = one_family("6").unwrap();
+        let network = network.with(Addresses { family });
+        assert_eq!(network.case().text("family"), "IPv6");
+        assert!(one_family("dual").is_err());
     }
 }

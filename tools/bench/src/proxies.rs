@@ -3,7 +3,7 @@
 //! has one worker.
 
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::objects::BUCKET;
@@ -18,7 +18,7 @@ pub(crate) const fn port(tls: bool) -> u16 {
 }
 
 /// nginx as a backend: serves the files below `root`, and takes PUTs.
-pub(crate) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) -> String {
+pub(crate) fn nginx_backend(address: IpAddr, root: &Path, tls: Option<&Path>) -> String {
     let listen = nginx_listen(address, tls);
     nginx(&format!(
         "sendfile on; tcp_nopush on; dav_methods PUT;\n\
@@ -29,12 +29,13 @@ pub(crate) fn nginx_backend(address: Ipv4Addr, root: &Path, tls: Option<&Path>) 
 }
 
 /// nginx as a proxy in front of `backends`, which are called `be0`, `be1` and so on.
-pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+pub(crate) fn nginx_proxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
     let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
     for (n, backend) in backends.iter().enumerate() {
+        let backend = SocketAddr::new(*backend, PLAIN);
         let _ = writeln!(
             text,
-            "upstream be{n} {{ server {backend}:{PLAIN}; keepalive 1024;\n\
+            "upstream be{n} {{ server {backend}; keepalive 1024;\n\
              keepalive_requests 1000000000; keepalive_timeout 1h; }}"
         );
     }
@@ -51,39 +52,42 @@ pub(crate) fn nginx_proxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<
 }
 
 /// HAProxy as a proxy in front of `backends`.
-pub(crate) fn haproxy(address: Ipv4Addr, backends: &[Ipv4Addr], tls: Option<&Path>) -> String {
+pub(crate) fn haproxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
+    let [plain, secure] = [PLAIN, SECURE].map(|port| SocketAddr::new(address, port));
     let mut text = format!(
         "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
          defaults\n mode http\n option http-keep-alive\n http-reuse always\n\
          timeout connect 10s\n timeout client 1h\n timeout server 1h\n\
-         frontend clients\n bind {address}:{PLAIN}\n"
+         frontend clients\n bind {plain}\n"
     );
     if let Some(pem) = tls {
         let pem = pem.display();
         let _ = writeln!(
             text,
-            " bind {address}:{SECURE} ssl crt {pem} ssl-min-ver TLSv1.3 \
+            " bind {secure} ssl crt {pem} ssl-min-ver TLSv1.3 \
              ciphersuites TLS_AES_128_GCM_SHA256"
         );
     }
     text.push_str(" use_backend %[path,field(3,/),field(1,-)]\n");
     for (n, backend) in backends.iter().enumerate() {
+        let backend = SocketAddr::new(*backend, PLAIN);
         let _ = writeln!(
             text,
-            "backend be{n}\n server owner {backend}:{PLAIN} pool-max-conn -1"
+            "backend be{n}\n server owner {backend} pool-max-conn -1"
         );
     }
     text
 }
 
-fn nginx_listen(address: Ipv4Addr, tls: Option<&Path>) -> String {
-    let plain = format!("listen {address}:{PLAIN} backlog=4096;");
+fn nginx_listen(address: IpAddr, tls: Option<&Path>) -> String {
+    let [plain, secure] = [PLAIN, SECURE].map(|port| SocketAddr::new(address, port));
+    let plain = format!("listen {plain} backlog=4096;");
     let Some(pem) = tls else {
         return plain;
     };
     let pem = pem.display();
     format!(
-        "{plain} listen {address}:{SECURE} ssl backlog=4096;\n\
+        "{plain} listen {secure} ssl backlog=4096;\n\
          ssl_certificate {pem}; ssl_certificate_key {pem};\n\
          ssl_protocols TLSv1.3; ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;"
     )

@@ -1,6 +1,6 @@
 //! A switch under test: its configuration, its commands, and packets that no interface saw.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId, Status};
 use prism_switch::{Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig};
 
-use crate::frames::{HEADERS_UDP, udp};
+use crate::family::on_link;
+use crate::frames::{udp, udp_payload_at};
 
 pub(crate) const KEY_ID: u32 = 1;
 
@@ -42,13 +43,16 @@ impl TestSwitch {
     /// Runs a command in the program: its answer, and the time of the program.
     pub(crate) fn command(&self, request: &Request) -> Result<(Answer, Duration)> {
         let sender = self.config.nodes.first().context("no node")?.addr;
-        let IpAddr::V4(sender) = sender else {
-            anyhow::bail!("the sender {sender} is not IPv4");
-        };
-        let from = SocketAddrV4::new(sender, 1);
-        let datagram = udp(from, self.config.control, &request.encode(&key()));
+        let from = SocketAddr::new(sender, 1);
+        let control = { &self.config.control }.iter();
+        let control = { control }.find(|addr| addr.is_ipv4() == sender.is_ipv4());
+        let control = *control.context("no control address of the node's family")?;
+        let datagram = udp(from, control, &request.encode(&key()));
         let run = prism_packets::run_packet(&self.switch, Hook::Tc, &datagram, 1)?;
-        let payload = run.packet.get(HEADERS_UDP..).context("no answer")?;
+        let payload = run
+            .packet
+            .get(udp_payload_at(from)..)
+            .context("no answer")?;
         Ok((Answer::decode(payload, KEY_ID, &key())?, run.time))
     }
 
@@ -66,18 +70,18 @@ impl TestSwitch {
 }
 
 /// A service without frontends.
-pub(crate) fn service(address: SocketAddrV4) -> ServiceConfig {
+pub(crate) fn service(address: SocketAddr) -> ServiceConfig {
     ServiceConfig {
-        addr: address.into(),
+        addr: address,
         tenant: 1,
         frontends: Vec::new(),
     }
 }
 
 /// A node whose next hop is known.
-pub(crate) fn node(address: Ipv4Addr, roles: Roles) -> NodeConfig {
+pub(crate) fn node(address: IpAddr, roles: Roles) -> NodeConfig {
     NodeConfig {
-        addr: address.into(),
+        addr: address,
         tenant: 1,
         roles,
         link: Some(Link {
@@ -99,25 +103,17 @@ pub(crate) fn senders() -> Vec<SenderConfig> {
 }
 
 /// A command that gives a flow to `owner`.
-pub(crate) fn own(
-    client: SocketAddrV4,
-    vip: SocketAddrV4,
-    owner: SocketAddrV4,
-    time_ns: u64,
-) -> Request {
+pub(crate) fn own(client: SocketAddr, vip: SocketAddr, owner: SocketAddr, time_ns: u64) -> Request {
     Request {
         key_id: KEY_ID,
         request_id: 1,
         time_ns,
         ops: Ops::OWN.and(Ops::UNBLOCK),
         epoch: time_ns,
-        flow: FlowKey {
-            client: SocketAddr::V4(client),
-            vip: SocketAddr::V4(vip),
-        },
+        flow: FlowKey { client, vip },
         owner: Owner {
-            addr: SocketAddr::V4(owner),
-            via: IpAddr::V4(*owner.ip()),
+            addr: owner,
+            via: owner.ip(),
         },
         run: RunId::NONE,
     }
@@ -139,7 +135,7 @@ pub(crate) fn sh(network: &NetNs, commands: &str) -> Result<()> {
 }
 
 /// A host whose `e0` has `address` and is joined to a new interface `link` of `middle`.
-pub(crate) fn host(middle: &NetNs, link: &str, address: Ipv4Addr) -> Result<NetNs> {
+pub(crate) fn host(middle: &NetNs, link: &str, address: IpAddr) -> Result<NetNs> {
     let host = NetNs::anonymous()?;
     let fd = host.as_fd().as_raw_fd();
     let path = format!("/proc/{}/fd/{fd}", std::process::id());
@@ -147,9 +143,10 @@ pub(crate) fn host(middle: &NetNs, link: &str, address: Ipv4Addr) -> Result<NetN
         middle,
         &format!("ip link add {link} type veth peer name e0 netns {path}; ip link set {link} up"),
     )?;
+    let address = on_link(address);
     sh(
         &host,
-        &format!("ip link set lo up; ip link set e0 up; ip addr add {address}/24 dev e0"),
+        &format!("ip link set lo up; ip link set e0 up; ip addr add {address} dev e0"),
     )?;
     Ok(host)
 }

@@ -7,17 +7,20 @@
 mod capture;
 mod client;
 mod files;
+mod packets;
 mod report;
 mod trace;
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use prism_config::RelayUpTo;
-use prism_lab::{Lab, LabName, LabSpec};
+use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 
 use self::capture::Recording;
 use self::files::DemoFile;
@@ -28,6 +31,61 @@ use self::report::Findings;
 enum Scheme {
     Http,
     Https,
+}
+
+/// The way of the client to the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    scheme: Scheme,
+    family: Family,
+}
+
+impl Way {
+    /// HTTP over IPv4.
+    const PLAIN: Self = Self {
+        scheme: Scheme::Http,
+        family: Family::V4,
+    };
+    /// HTTP over IPv6.
+    const PLAIN_V6: Self = Self {
+        scheme: Scheme::Http,
+        family: Family::V6,
+    };
+    /// HTTPS over IPv6.
+    const SECURE_V6: Self = Self {
+        scheme: Scheme::Https,
+        family: Family::V6,
+    };
+    /// All that the demo shows.
+    const ALL: [Self; 3] = [Self::PLAIN, Self::PLAIN_V6, Self::SECURE_V6];
+
+    /// The address and port of the service.
+    fn service(self, lab: &Lab) -> Option<SocketAddr> {
+        let is_like = |service: &SocketAddr| Family::of(service.ip()) == self.family;
+        match self.scheme {
+            Scheme::Http => lab.services().find(is_like),
+            Scheme::Https => lab.https_services().find(is_like),
+        }
+    }
+
+    /// The URL of the service.
+    fn endpoint(self, lab: &Lab) -> Option<String> {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        Some(format!("{scheme}://{}", self.service(lab)?))
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Http => "HTTP",
+            Scheme::Https => "HTTPS",
+        };
+        write!(f, "{scheme} and {}", self.family)
+    }
 }
 
 /// Bucket of the demo.
@@ -45,9 +103,10 @@ const TOOLS: [(&str, &str); 5] = [
 
 /// Show one connection being answered by many backends.
 ///
-/// Builds a lab of a client, a switch, one frontend and three backends. Stores files with
-/// aws-cli. Fetches them all, several times, over one connection of curl, and again over HTTPS.
-/// Prints what captures and counters of the network show, and removes the lab.
+/// Builds a lab of a client, a switch, one frontend and three backends, with IPv4 and IPv6.
+/// Stores files with aws-cli. Fetches them all, several times, over one connection of curl by
+/// IPv4, another by IPv6, and a third by IPv6 and HTTPS. Prints what captures and counters of
+/// the network show, and removes the lab.
 ///
 /// Fails if an answer was wrong, a backend stayed idle, the client saw a reset or another
 /// address, or object bytes went through the frontend. Needs root.
@@ -79,21 +138,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     println!("A client, a switch, a frontend and {BACKENDS} backends, each with its own network:");
     let started = Instant::now();
     let lab = Lab::up(spec(args, Arc::clone(&cancel))?)?;
+    let endpoints: Vec<_> = lab.endpoints().collect();
     step(
         1,
         started,
-        &format!("the lab is up; the service is {} and HTTPS", lab.endpoint()),
+        &format!(
+            "the lab is up; the service is {}, and HTTPS",
+            endpoints.join(", ")
+        ),
     );
     let outcome = show(&lab, args, &cancel);
     let removed = lab.down();
-    let [plain, secure] = outcome?;
+    let (plain, others) = outcome?;
     removed?;
-    print!(
-        "{}{}",
-        report::render(&plain),
-        report::render_secure(&secure)
-    );
-    let failed = [plain.failed(), secure.failed()].concat();
+    print!("{}", report::render(&plain));
+    for other in &others {
+        print!("{}", report::render_other(other));
+    }
+    let all = std::iter::once(&plain).chain(&others);
+    let failed: Vec<_> = all.flat_map(Findings::failed).collect();
     if !failed.is_empty() {
         bail!(
             "the demo did not show what it should: {}",
@@ -108,6 +171,7 @@ fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let prism = prism_lab::prism_program(args.prism.as_deref())?;
     let mut spec = LabSpec::new(name, prism);
     spec.backends = BACKENDS;
+    spec.family = Families::Dual;
     spec.tls = true;
     // Connections move for small files too.
     spec.relay_up_to = RelayUpTo::Bytes(0);
@@ -115,8 +179,8 @@ fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     Ok(spec)
 }
 
-/// The findings over HTTP, and over HTTPS.
-fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<[Findings; 2]> {
+/// The findings over HTTP and IPv4, and over each other way.
+fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<(Findings, Vec<Findings>)> {
     let directory = lab.status().directory.join("demo");
     let files = files::gather(&args.dir, &directory.join("objects"))?;
 
@@ -130,27 +194,32 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<[Findings; 2]> {
     step(2, started, &text);
 
     let requests = client::order(&files, args.rounds);
-    let started = Instant::now();
-    let plain = observe(lab, Scheme::Http, &requests, &directory, cancel)?;
-    let text = format!(
-        "one curl has sent {} requests, one after the other",
-        requests.len()
-    );
-    step(3, started, &text);
-    let started = Instant::now();
-    let secure = observe(lab, Scheme::Https, &requests, &directory, cancel)?;
-    step(4, started, "another has sent the same over HTTPS");
-    Ok([plain, secure])
+    let mut all = Vec::new();
+    for (number, way) in (3..).zip(Way::ALL) {
+        let started = Instant::now();
+        all.push(observe(lab, way, &requests, &directory, cancel)?);
+        let text = match way {
+            Way::PLAIN => format!(
+                "one curl has sent {} requests over {way}, one after the other",
+                requests.len()
+            ),
+            _ => format!("another has sent the same over {way}"),
+        };
+        step(number, started, &text);
+    }
+    let others = all.split_off(1);
+    Ok((all.pop().context("nothing was shown")?, others))
 }
 
 /// Fetches over one connection, and records the network.
 fn observe(
     lab: &Lab,
-    scheme: Scheme,
+    way: Way,
     requests: &[&DemoFile],
     directory: &Path,
     cancel: &AtomicBool,
 ) -> Result<Findings> {
+    let service = way.service(lab).context("the lab does not serve it")?;
     let recording = Recording::start(lab, directory)?;
     let servers = || {
         lab.hosts()
@@ -160,7 +229,7 @@ fn observe(
         lab.ask(host, "trace on")?;
     }
     let before = lab.interface_bytes("fe0")?;
-    let answers = client::fetch(lab, scheme, requests, directory, cancel)?;
+    let answers = client::fetch(lab, way, requests, directory, cancel)?;
     let after = lab.interface_bytes("fe0")?;
     let records = servers()
         .map(|host| Ok(lab.ask(host, "trace take")?))
@@ -168,13 +237,13 @@ fn observe(
     let seen = recording.stop()?;
 
     Ok(Findings {
-        service: lab.service(),
-        scheme,
+        service,
+        way,
         frontend_bytes: (after.rx + after.tx).saturating_sub(before.rx + before.tx),
         hand_offs: trace::latencies(&records),
-        answered_by: seen.answered_by(&answers, scheme, lab)?,
+        answered_by: seen.answered_by(&answers, way, lab, service.ip())?,
         resets: seen.resets(),
-        strangers: seen.strangers(lab),
+        strangers: seen.strangers(lab, service.ip()),
         backends: BACKENDS,
         answers,
     })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use prism_config::RelayUpTo;
-use prism_lab::{CaptureOptions, Lab, LabName, LabSpec, LabStatus, Rate};
+use prism_lab::{CaptureOptions, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Rate};
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
@@ -17,7 +17,8 @@ pub(crate) enum Command {
     /// End the process of a host by SIGTERM, or by SIGKILL after 15 s.
     Stop(OneHost),
     /// Run a program on a host of the lab, with the lab's credentials and
-    /// endpoint in its environment (AWS_...).
+    /// endpoint in its environment (AWS_...). PRISM_ENDPOINT_V4 and
+    /// PRISM_ENDPOINT_V6 are the endpoints of each family.
     Exec(Exec),
     /// Show the hosts, their addresses, processes and traffic.
     Status(Status),
@@ -38,6 +39,9 @@ pub(crate) struct Name {
 pub(crate) struct Up {
     #[command(flatten)]
     name: Name,
+    /// Families of the hosts' addresses: 4, 6 or dual.
+    #[arg(long, default_value_t = Families::V4, value_name = "FAMILY")]
+    family: Families,
     /// Number of backends: be0, be1, ...
     #[arg(long, default_value_t = 3, value_name = "N")]
     backends: usize,
@@ -149,6 +153,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
 fn run_up(up: Up) -> Result<()> {
     let prism = prism_lab::prism_program(up.prism.as_deref())?;
     let mut spec = LabSpec::new(up.name.name, prism);
+    spec.family = up.family;
     spec.backends = up.backends;
     spec.frontends = up.frontends;
     spec.members = up.members;
@@ -173,16 +178,18 @@ fn introduction(lab: &Lab) -> String {
         "default" => String::new(),
         name => format!(" --name {name}"),
     };
-    let https = match (&status.https_endpoint, &status.ca_file) {
-        (Some(https), Some(ca)) => format!(
-            "            {https}\nauthority   {} (set for programs run by `prism-lab exec`)\n",
-            ca.display()
-        ),
-        _ => String::new(),
-    };
+    let mut endpoints = status.endpoints.iter().chain(&status.https_endpoints);
+    let first = endpoints.next().map_or("", String::as_str);
+    let others: String = endpoints
+        .map(|other| format!("            {other}\n"))
+        .collect();
+    let authority = status.ca_file.as_ref().map_or(String::new(), |ca| {
+        let ca = ca.display();
+        format!("authority   {ca} (set for programs run by `prism-lab exec`)\n")
+    });
     let preferred = status.https_endpoint.as_ref().unwrap_or(&status.endpoint);
     format!(
-        "lab {1} is up\n\n{2}\nendpoint    {6} (from the lab's hosts)\n{7}access key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
+        "lab {1} is up\n\n{2}\nendpoint    {6} (from the lab's hosts)\n{7}{8}access key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
          Try:\n  prism-lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
          prism-lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
          prism-lab status{option}\n  prism-lab down{option}\n",
@@ -192,8 +199,9 @@ fn introduction(lab: &Lab) -> String {
         credential.access_key,
         credential.secret_key,
         status.directory.display(),
-        status.endpoint,
-        https,
+        first,
+        others,
+        authority,
     )
 }
 
@@ -212,16 +220,10 @@ fn run_status(status: &Status) -> Result<()> {
     if status.json {
         println!("{}", serde_json::to_string_pretty(&known)?);
     } else {
-        print!(
-            "lab {} at {}{}\n\n{}",
-            known.name,
-            known.endpoint,
-            known
-                .https_endpoint
-                .as_ref()
-                .map_or(String::new(), |https| format!(" and {https}")),
-            table(&known)
-        );
+        let endpoints = known.endpoints.iter().chain(&known.https_endpoints);
+        let endpoints: Vec<&str> = endpoints.map(String::as_str).collect();
+        let endpoints = endpoints.join(", ");
+        print!("lab {} at {endpoints}\n\n{}", known.name, table(&known));
     }
     Ok(())
 }
@@ -239,8 +241,14 @@ fn run_capture(capture: &Capture) -> Result<()> {
 }
 
 fn table(status: &LabStatus) -> String {
+    let addresses = |host: &HostStatus| {
+        let addresses: Vec<_> = host.addresses.iter().map(ToString::to_string).collect();
+        addresses.join(" ")
+    };
+    let lengths = status.hosts.iter().map(|host| addresses(host).len());
+    let width = lengths.max().unwrap_or(0).max(15);
     let mut text = format!(
-        "{:<8} {:<15} {:>8} {:>15} {:>15}\n",
+        "{:<8} {:<width$} {:>8} {:>15} {:>15}\n",
         "HOST", "ADDRESS", "PROCESS", "RECEIVED BYTES", "SENT BYTES"
     );
     for host in &status.hosts {
@@ -251,9 +259,9 @@ fn table(status: &LabStatus) -> String {
         };
         let count = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
         text += &format!(
-            "{:<8} {:<15} {process:>8} {:>15} {:>15}\n",
+            "{:<8} {:<width$} {process:>8} {:>15} {:>15}\n",
             host.name,
-            host.address,
+            addresses(host),
             count(host.bytes.map(|bytes| bytes.rx)),
             count(host.bytes.map(|bytes| bytes.tx)),
         );

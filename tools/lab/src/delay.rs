@@ -15,18 +15,20 @@
 mod queue;
 
 use std::io::{self, PipeReader, PipeWriter};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use prism_config::HostAddrs;
 use prism_netns::Tun;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::LabError;
+use crate::family::Family;
 use crate::tool::run;
 use queue::DelayQueue;
 
@@ -51,7 +53,7 @@ const MAX_AT_ONCE: usize = 64;
 pub struct DelayTally {
     /// Sent on.
     pub passed: u64,
-    /// Lost: the queue had no room, the packet was not IPv4, or the link refused it.
+    /// Lost: the queue had no room, or the link refused it.
     pub dropped: u64,
 }
 
@@ -73,7 +75,7 @@ struct Counts {
 /// The state of the thread.
 struct Way {
     tun: Tun,
-    link: Socket,
+    links: [Socket; 2],
     queue: DelayQueue,
     counts: Arc<Counts>,
     stop: PipeReader,
@@ -81,25 +83,29 @@ struct Way {
 
 impl Delay {
     /// Delays all later packets to each of `servers` by `delay`, in the caller's namespace. It
-    /// is the namespace of the lab's host with the address `host`. Open connections may keep
-    /// their undelayed route.
+    /// is the namespace of the lab's host with the addresses `host`, which has one of each
+    /// server's family. Open connections may keep their undelayed route.
     ///
     /// # Errors Without root or the driver `tun`, or when a route cannot be made.
-    pub fn start(host: Ipv4Addr, servers: &[Ipv4Addr], delay: Duration) -> Result<Self, LabError> {
+    pub fn start(host: &HostAddrs, servers: &[IpAddr], delay: Duration) -> Result<Self, LabError> {
         let tun = Tun::create(PREFIX).map_err(LabError::io("making a TUN device"))?;
-        let link = raw_socket().map_err(LabError::io("opening a raw socket"))?;
+        let raw = |family| raw_socket(family).map_err(LabError::io("opening a raw socket"));
+        let links = [raw(Family::V4)?, raw(Family::V6)?];
         let (stopped, stop) = io::pipe().map_err(LabError::io("making a pipe"))?;
         let name = tun.name();
         ip(&format!(
             "link set dev {name} txqueuelen {DEVICE_PACKETS} up"
         ))?;
         for server in servers {
-            ip(&format!("route add {server}/32 dev {name} src {host}"))?;
+            let from = host.of(*server).ok_or_else(|| LabError::NoAddress {
+                family: Family::of(*server),
+            })?;
+            ip(&format!("route add {server} dev {name} src {from}"))?;
         }
         let counts = Arc::<Counts>::default();
         let way = Way {
             tun,
-            link,
+            links,
             queue: DelayQueue::new(delay, MAX_PACKETS),
             counts: counts.clone(),
             stop: stopped,
@@ -169,6 +175,10 @@ impl Way {
                 return;
             };
             let packet = buffer.get(..len).unwrap_or_default();
+            // The kernel's own messages to the neighbours that the device does not have.
+            if destination(packet).is_none_or(|to| to.is_multicast()) {
+                continue;
+            }
             if !self.queue.push(Instant::now(), packet) {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -179,8 +189,10 @@ impl Way {
     fn send(&mut self) {
         while let Some(packet) = self.queue.pop(Instant::now()) {
             let sent = destination(&packet).is_some_and(|to| {
-                let to = SocketAddrV4::new(to, 0).into();
-                self.link.send_to(&packet, &to).is_ok()
+                let [v4, v6] = &self.links;
+                let link = if to.is_ipv4() { v4 } else { v6 };
+                link.send_to(&packet, &SocketAddr::new(to, 0).into())
+                    .is_ok()
             });
             let counts = &self.counts;
             let count = if sent {
@@ -193,20 +205,25 @@ impl Way {
     }
 }
 
-/// A socket that sends IPv4 packets over the host's link, whatever the routes say. It receives
-/// nothing, and blocks while the link's queue is full.
-fn raw_socket() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))?;
-    socket.set_header_included_v4(true)?;
+/// A socket that sends packets of `family` over the host's link, whatever the routes say. It
+/// receives nothing, and blocks while the link's queue is full.
+fn raw_socket(family: Family) -> io::Result<Socket> {
+    let domain = match family {
+        Family::V4 => Domain::IPV4,
+        Family::V6 => Domain::IPV6,
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
     socket.bind_device(Some(LINK.as_bytes()))?;
     Ok(socket)
 }
 
-/// The destination of an IPv4 packet.
-fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
-    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
-    let address = packet.get(16..20).filter(|_| is_v4)?;
-    Some(Ipv4Addr::from(<[u8; 4]>::try_from(address).ok()?))
+/// The destination of an IP packet.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Addr::from(*packet.get(16..)?.first_chunk::<4>()?).into()),
+        6 => Some(Ipv6Addr::from(*packet.get(24..)?.first_chunk::<16>()?).into()),
+        _ => None,
+    }
 }
 
 /// Runs `ip` in the namespace of the calling thread.
@@ -220,13 +237,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_packets_of_ipv4_have_a_destination() {
-        let mut packet = [0; 20];
+    fn packets_of_both_families_have_a_destination() {
+        let mut packet = [0; 40];
         packet[0] = 0x45;
-        packet[16..].copy_from_slice(&[10, 64, 0, 1]);
-        assert_eq!(destination(&packet), Some(Ipv4Addr::new(10, 64, 0, 1)));
+        packet[16..20].copy_from_slice(&[10, 64, 0, 1]);
+        assert_eq!(destination(&packet), Some([10, 64, 0, 1].into()));
         assert_eq!(destination(&packet[..19]), None);
         packet[0] = 0x60;
+        packet[24..].copy_from_slice(&[0xfd; 16]);
+        assert_eq!(destination(&packet), Some([0xfd; 16].into()));
+        assert_eq!(destination(&packet[..39]), None);
+        packet[0] = 0x50;
         assert_eq!(destination(&packet), None);
         assert_eq!(destination(&[]), None);
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::family::Family;
 use crate::name::InvalidName;
 
 /// Why something about a lab failed.
@@ -43,6 +44,12 @@ pub enum LabError {
         host: String,
         /// The hosts of the lab.
         hosts: String,
+    },
+    /// The host has no address of a family.
+    #[error("the lab's hosts have no {family} addresses; use `--family dual`")]
+    NoAddress {
+        /// The missing family.
+        family: Family,
     },
     /// The host has no process of the lab.
     #[error("host {host} runs no process of the lab")]

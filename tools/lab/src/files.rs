@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch};
 
 use crate::error::LabError;
+use crate::family::Family;
 use crate::name::LabName;
-use crate::plan::{HostKind, Link, Plan};
+use crate::plan::{HostKind, Link, Plan, first, url};
 use crate::rate::Rate;
 use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
@@ -69,9 +70,9 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
     config.cluster.name = plan.name.directory_name();
-    config.service.address = plan.service;
+    config.service.address = plan.services().collect();
     config.switch = Some(Switch {
-        control: plan.control,
+        control: plan.controls(),
         key_file: directory.join("switch.key"),
         pin_dir: plan.name.directory_name(),
         interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
@@ -96,11 +97,10 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         })
         .collect();
     if plan.etcd().next().is_some() {
-        let endpoint = |link: &Link| format!("http://{}:{ETCD_PORT}", link.address);
         config.cluster.etcd = Some(Etcd {
             endpoints: plan
                 .etcd()
-                .flat_map(|link| endpoint(link).try_into())
+                .flat_map(|link| endpoint(link, ETCD_PORT).try_into())
                 .collect(),
             ..Etcd::default()
         });
@@ -109,10 +109,17 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.peers.cert_dir = directory.join("pki");
     config.s3.credentials_file = directory.join("credentials.toml");
     config.admin.socket_dir = directory.join("admin");
-    config.admin.listen = Some((Ipv4Addr::UNSPECIFIED, METRICS_PORT).into());
+    let any: IpAddr = match plan.family.has(Family::V4) {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    config.admin.listen = Some((any, METRICS_PORT).into());
     // The switch's host may read all metrics.
-    config.admin.switch_listen = Some((Ipv4Addr::UNSPECIFIED, SWITCH_METRICS_PORT).into());
-    config.admin.scrapers = plan.servers().map(|link| link.gateway).collect();
+    config.admin.switch_listen = Some((any, SWITCH_METRICS_PORT).into());
+    config.admin.scrapers = plan
+        .servers()
+        .flat_map(|link| link.gateway.iter())
+        .collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config
@@ -219,8 +226,8 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
 
 /// The command line of a member of the lab's etcd.
 fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
-    let client = format!("http://{}:{ETCD_PORT}", link.address);
-    let peer_of = |link: &Link| format!("http://{}:{ETCD_PEER_PORT}", link.address);
+    let client = endpoint(link, ETCD_PORT);
+    let peer_of = |link: &Link| endpoint(link, ETCD_PEER_PORT);
     let peer = peer_of(link);
     let members = plan
         .etcd()
@@ -249,6 +256,11 @@ fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
         "warn",
     ];
     words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The URL of a port of a member of etcd.
+fn endpoint(link: &Link, port: u16) -> String {
+    url("http", (first(&link.address), port).into())
 }
 
 /// The last `lines` lines of the log of `host`.

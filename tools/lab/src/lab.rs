@@ -1,18 +1,22 @@
 //! A running lab: build it, work with it, take it down.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ffi::OsStr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Credential};
+use prism_config::{Config, Credential, HostAddrs};
 use rustix::process::Signal;
 
 use crate::capture::{Capture, CaptureOptions, command as capture_command};
+use crate::environment;
 use crate::error::LabError;
+use crate::family::Families;
 use crate::files;
 use crate::name::LabName;
 use crate::network::{self, InterfaceBytes};
+use crate::plan::{SERVICE_PORT, first, url};
 use crate::process::ProcessId;
 use crate::ready;
 use crate::state::{Lock, State};
@@ -80,44 +84,15 @@ impl Lab {
         Ok(())
     }
 
-    /// A command that runs `program` on `host`, with the lab's credentials and endpoint in its
-    /// environment, and without a proxy. A lab with HTTPS gives that endpoint, and its
+    /// A command that runs `program` on `host`, with the lab's credentials and endpoints in its
+    /// environment, and without a proxy. A lab with HTTPS gives those endpoints, and its
     /// authority.
     ///
     /// # Errors
     /// When there is no such host.
-    pub fn command(
-        &self,
-        host: &str,
-        program: impl AsRef<std::ffi::OsStr>,
-    ) -> Result<Command, LabError> {
+    pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let mut command = in_namespace(&self.namespace(host)?, program);
-        let credential = &self.state.credential;
-        for name in ["http_proxy", "https_proxy", "all_proxy"] {
-            command
-                .env_remove(name)
-                .env_remove(name.to_ascii_uppercase());
-        }
-        for name in [
-            "AWS_PROFILE",
-            "AWS_SESSION_TOKEN",
-            "AWS_SECURITY_TOKEN",
-            "AWS_CA_BUNDLE",
-        ] {
-            command.env_remove(name);
-        }
-        let https = self.https_endpoint();
-        if let Some(file) = self.ca_file() {
-            for name in tls::CA_VARIABLES {
-                command.env(name, &file);
-            }
-        }
-        command
-            .env("AWS_ACCESS_KEY_ID", &credential.access_key)
-            .env("AWS_SECRET_ACCESS_KEY", &credential.secret_key)
-            .env("AWS_ENDPOINT_URL", https.unwrap_or_else(|| self.endpoint()))
-            .env("AWS_DEFAULT_REGION", &self.state.region)
-            .env("AWS_EC2_METADATA_DISABLED", "true");
+        environment::set(self, &mut command);
         Ok(command)
     }
 
@@ -269,38 +244,66 @@ impl Lab {
         self.state.plan.hosts()
     }
 
-    /// The address and port that clients connect to.
+    /// The families of the hosts' addresses.
     #[must_use]
-    pub fn service(&self) -> SocketAddrV4 {
-        self.state.plan.service
+    pub fn family(&self) -> Families {
+        self.state.plan.family
     }
 
-    /// The URL of the service.
+    /// The addresses and port that clients connect to, one of each family.
+    pub fn services(&self) -> impl Iterator<Item = SocketAddr> {
+        self.state.plan.services()
+    }
+
+    /// The first of them: the IPv4 one, if there is one.
+    #[must_use]
+    pub fn service(&self) -> SocketAddr {
+        (first(&self.state.plan.service), SERVICE_PORT).into()
+    }
+
+    /// The URLs of the service, one of each family.
+    pub fn endpoints(&self) -> impl Iterator<Item = String> {
+        self.services().map(|service| url("http", service))
+    }
+
+    /// The first of them.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.state.plan.service)
+        url("http", self.service())
     }
 
-    /// The address and port of HTTPS, if it is served with the lab's certificate.
+    /// The addresses and port of HTTPS, if it is served with the lab's certificate.
+    pub fn https_services(&self) -> impl Iterator<Item = SocketAddr> {
+        self.state.https.iter().copied()
+    }
+
+    /// The first of them.
     #[must_use]
-    pub fn https_service(&self) -> Option<SocketAddrV4> {
-        self.state.https
+    pub fn https_service(&self) -> Option<SocketAddr> {
+        self.https_services().next()
     }
 
-    /// The URL of HTTPS, if it is served.
+    /// The URLs of HTTPS, one of each family, if it is served.
+    pub fn https_endpoints(&self) -> impl Iterator<Item = String> {
+        self.https_services().map(|service| url("https", service))
+    }
+
+    /// The first of them.
     #[must_use]
     pub fn https_endpoint(&self) -> Option<String> {
-        let address = self.state.https?;
-        Some(match address.port() {
-            443 => format!("https://{}", address.ip()),
-            _ => format!("https://{address}"),
-        })
+        self.https_endpoints().next()
     }
 
     /// The certificate (PEM) of the authority of HTTPS, if it is served.
     #[must_use]
     pub fn ca_file(&self) -> Option<PathBuf> {
-        self.state.https.map(|_| tls::ca_file(self.name()))
+        self.https_service().map(|_| tls::ca_file(self.name()))
+    }
+
+    /// The region that signatures name.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        &self.state.region
     }
 
     /// The lab's only user.
@@ -309,10 +312,16 @@ impl Lab {
         &self.state.credential
     }
 
-    /// The own address of `host`. That of the switch is its control address.
+    /// The own addresses of `host`. The switch has its control addresses.
     #[must_use]
-    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        self.state.plan.address(host)
+    pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
+        self.state.plan.addresses(host)
+    }
+
+    /// The first of them: the IPv4 address, if there is one.
+    #[must_use]
+    pub fn address(&self, host: &str) -> Option<IpAddr> {
+        self.addresses(host)?.first()
     }
 
     /// The path of the configuration that the processes read.

@@ -24,7 +24,9 @@
 
 mod capture;
 pub mod delay;
+mod environment;
 mod error;
+mod family;
 mod files;
 mod groups;
 pub mod impair;
@@ -49,6 +51,7 @@ mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};
 pub use error::LabError;
+pub use family::{Families, Family, InvalidFamily};
 pub use interrupt::cancel_on_signal;
 pub use lab::Lab;
 pub use name::{InvalidName, LabName};

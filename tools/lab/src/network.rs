@@ -1,11 +1,13 @@
 //! Namespaces, links, addresses, routes, kernel settings and link speeds.
 
+use std::net::IpAddr;
 use std::process::Command;
 
 use prism_config::HookMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::family::Family;
 use crate::name::LabName;
 use crate::plan::{HostKind, Link, Plan};
 use crate::rate::Rate;
@@ -22,12 +24,24 @@ const QUEUE_MS: u64 = 20;
 /// but enough for eight GSO packets at any speed.
 const MIN_QUEUE_BYTES: u64 = 512 << 10;
 
-/// Settings of every host. Without IPv6 captures have no other packets.
-const EVERY_SETTING: [&str; 4] = [
-    "net.ipv6.conf.all.disable_ipv6=1",
-    "net.ipv6.conf.default.disable_ipv6=1",
+/// Settings of every host.
+const EVERY_SETTING: [&str; 2] = [
     "net.ipv4.ip_local_port_range=10000 65535",
     "net.core.somaxconn=4096",
+];
+/// Further settings of a lab without IPv6, whose captures then have no other packets.
+const NO_V6_SETTINGS: [&str; 2] = [
+    "net.ipv6.conf.all.disable_ipv6=1",
+    "net.ipv6.conf.default.disable_ipv6=1",
+];
+/// Further settings of a lab with IPv6. An interface's own link-local address, which discovers
+/// neighbours, is ready at once, and nothing is asked of routers.
+const V6_SETTINGS: [&str; 5] = [
+    "net.ipv6.conf.all.disable_ipv6=0",
+    "net.ipv6.conf.default.disable_ipv6=0",
+    "net.ipv6.conf.default.accept_dad=0",
+    "net.ipv6.conf.default.accept_ra=0",
+    "net.ipv6.conf.default.router_solicitations=0",
 ];
 /// Further settings of hosts that are set up. Reverse path filters and the bridge filter would
 /// break return paths.
@@ -39,8 +53,9 @@ const HOST_SETTINGS: [&str; 3] = [
 /// Further settings of those that are not, as some distributions have it.
 const BARE_SETTINGS: [&str; 1] = ["net.ipv4.conf.all.rp_filter=1"];
 /// Further settings of the switch. Forwarding comes first: it resets others.
-const SWITCH_SETTINGS: [&str; 3] = [
+const SWITCH_SETTINGS: [&str; 4] = [
     "net.ipv4.ip_forward=1",
+    "net.ipv6.conf.all.forwarding=1",
     "net.ipv4.conf.all.send_redirects=0",
     "net.ipv4.conf.default.send_redirects=0",
 ];
@@ -100,6 +115,10 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
         // -e: a kernel without the bridge filter lacks its setting.
         command.args(["-e", "-q", "-w"]);
+        match plan.family.has(Family::V6) {
+            true => command.args(V6_SETTINGS),
+            false => command.args(NO_V6_SETTINGS),
+        };
         let is_set_up = plan.link(host).is_some_and(|link| !link.is_server());
         match setup {
             Setup::Bare if !is_set_up => command.args(BARE_SETTINGS),
@@ -112,53 +131,81 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
 }
 
 fn switch_commands(plan: &Plan, setup: Setup) -> Vec<String> {
-    let mut commands = vec![
-        "link set lo up".to_owned(),
-        // The address is on lo, as not every kernel has the dummy driver.
-        format!("address add {}/32 dev lo", plan.control.ip()),
-    ];
+    let mut commands = vec!["link set lo up".to_owned()];
+    // The address is on lo, as not every kernel has the dummy driver.
+    commands.extend(
+        plan.control
+            .iter()
+            .map(|control| add(&alone(control), "lo")),
+    );
     for link in &plan.links {
-        commands.push(format!("address add {}/30 dev {}", link.gateway, link.host));
+        let gateways = link.gateway.iter();
+        commands.extend(gateways.map(|gateway| add(&on_link(gateway), &link.host)));
         commands.push(format!("link set {} up", link.host));
     }
     if setup == Setup::Bare {
         return commands;
     }
     // Packets that the switch program does not steer go to the first frontend.
-    if let Some(link) = plan
-        .links
-        .iter()
-        .find(|link| link.kind == HostKind::Frontend)
-    {
-        let service = plan.service.ip();
-        commands.push(format!(
-            "route add {service}/32 via {} dev {}",
-            link.address, link.host
-        ));
+    let mut links = plan.links.iter();
+    if let Some(link) = links.find(|link| link.kind == HostKind::Frontend) {
+        let ways = plan.service.iter().zip(link.address.iter());
+        commands.extend(ways.map(|(service, frontend)| {
+            let service = alone(service);
+            format!("route add {service} via {frontend} dev {}", link.host)
+        }));
     }
     commands
 }
 
 fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
-    let mut commands = vec![
-        "link set lo up".to_owned(),
-        format!("address add {}/30 dev eth0", link.address),
-    ];
+    let mut commands = vec!["link set lo up".to_owned()];
+    commands.extend(link.address.iter().map(|own| add(&on_link(own), "eth0")));
     if setup == Setup::Bare && link.is_server() {
         commands.push("link set eth0 up".to_owned());
-        let others = plan.links.iter().filter(|other| other.is_server());
-        let others = others.map(|other| other.address);
-        let others = others.filter(|other| *other != link.address);
-        let all = std::iter::once(*plan.control.ip()).chain(others);
-        commands.extend(all.map(|to| format!("route add {to}/32 via {}", link.gateway)));
+        let servers = plan.servers().filter(|other| other.host != link.host);
+        let others = servers.map(|other| other.address);
+        for to in std::iter::once(plan.control).chain(others) {
+            let ways = to.iter().zip(link.gateway.iter());
+            commands.extend(ways.map(|(to, via)| format!("route add {} via {via}", alone(to))));
+        }
         return commands;
     }
     if link.kind == HostKind::Frontend {
-        commands.push(format!("address add {}/32 dev eth0", plan.service.ip()));
+        commands.extend(plan.service.iter().map(|service| match service {
+            IpAddr::V4(_) => add(&alone(service), "eth0"),
+            // On eth0 it would be the source of packets to some hosts (RFC 6724, rule 8).
+            IpAddr::V6(_) => add(&alone(service), "lo"),
+        }));
     }
     commands.push("link set eth0 up".to_owned());
-    commands.push(format!("route add default via {}", link.gateway));
+    commands.extend(link.gateway.iter().map(|via| match via {
+        IpAddr::V4(_) => format!("route add 0.0.0.0/0 via {via}"),
+        IpAddr::V6(_) => format!("route add ::/0 via {via}"),
+    }));
     commands
+}
+
+/// An address with the length of a link's prefix.
+fn on_link(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(_) => format!("{address}/30"),
+        IpAddr::V6(_) => format!("{address}/126"),
+    }
+}
+
+/// The prefix of one address.
+fn alone(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(_) => format!("{address}/32"),
+        IpAddr::V6(_) => format!("{address}/128"),
+    }
+}
+
+/// The command that adds an address. One of IPv6 is ready at once.
+fn add(address: &str, device: &str) -> String {
+    let when = if address.contains(':') { " nodad" } else { "" };
+    format!("address add {address} dev {device}{when}")
 }
 
 /// Limits each link both ways: the host's interface and the switch's port.

@@ -1,19 +1,22 @@
 //! The hosts of a lab and their addresses. Pure.
 //!
-//! A lab's addresses are one /24 in 10.64.0.0/10, chosen by its name, so that captures of two
-//! labs can be told apart. `.1` is the service address, and `.2` the switch's control address.
-//! Each link has four addresses: the switch has the first usable one, and the host the second.
+//! A lab's IPv4 addresses are one /24 in 10.64.0.0/10, and its IPv6 addresses one /48 in
+//! fd64::/16. Its name chooses them, so that captures of two labs can be told apart. Both have
+//! the same plan: 1 is the service address, and 2 the switch's control address. Each link has
+//! four addresses: the switch has the first usable one, and the host the second.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use prism_config::{ControlAddrs, HostAddrs};
 use serde::{Deserialize, Serialize};
 
+use crate::family::{Families, Family};
 use crate::name::LabName;
 use crate::rate::Rate;
 use crate::spec::LabSpec;
 
 /// Port of the S3 service.
-const SERVICE_PORT: u16 = 80;
+pub(crate) const SERVICE_PORT: u16 = 80;
 /// The port of the switch for commands.
 const CONTROL_PORT: u16 = 7300;
 
@@ -21,8 +24,11 @@ const CONTROL_PORT: u16 = 7300;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) name: LabName,
-    pub(crate) service: SocketAddrV4,
-    pub(crate) control: SocketAddrV4,
+    pub(crate) family: Families,
+    /// The addresses of the service.
+    pub(crate) service: HostAddrs,
+    /// The switch's addresses for commands.
+    pub(crate) control: HostAddrs,
     pub(crate) links: Vec<Link>,
 }
 
@@ -31,10 +37,10 @@ pub(crate) struct Plan {
 pub(crate) struct Link {
     pub(crate) host: String,
     pub(crate) kind: HostKind,
-    /// The host's end, a /30.
-    pub(crate) address: Ipv4Addr,
+    /// The host's end: a /30, a /126 or both.
+    pub(crate) address: HostAddrs,
     /// The switch's end.
-    pub(crate) gateway: Ipv4Addr,
+    pub(crate) gateway: HostAddrs,
     pub(crate) rate: Option<Rate>,
 }
 
@@ -72,8 +78,8 @@ impl Plan {
             .chain(numbered("fe", HostKind::Frontend, spec.frontends))
             .chain(numbered("be", HostKind::Backend, spec.backends))
             .chain(etcd);
-        let base = base(spec.name.as_str());
-        let at = |offset| Ipv4Addr::from_bits(base + offset);
+        let base = Base::of(spec.name.as_str());
+        let at = |offset| base.at(offset, spec.family);
         let links = hosts.zip(1_u32..).map(|((host, kind, rate), number)| {
             let first = 4 * number;
             Link {
@@ -86,9 +92,23 @@ impl Plan {
         });
         Self {
             name: spec.name.clone(),
-            service: SocketAddrV4::new(at(1), SERVICE_PORT),
-            control: SocketAddrV4::new(at(2), CONTROL_PORT),
+            family: spec.family,
+            service: at(1),
+            control: at(2),
             links: links.collect(),
+        }
+    }
+
+    /// The addresses and port that clients connect to.
+    pub(crate) fn services(&self) -> impl Iterator<Item = SocketAddr> {
+        self.service.iter().map(|ip| (ip, SERVICE_PORT).into())
+    }
+
+    /// The addresses and port of the switch for commands.
+    pub(crate) fn controls(&self) -> ControlAddrs {
+        ControlAddrs {
+            hosts: self.control,
+            port: CONTROL_PORT,
         }
     }
 
@@ -108,10 +128,10 @@ impl Plan {
         links.filter(|link| link.kind == HostKind::Etcd)
     }
 
-    /// The own address of `host`. That of the switch is its control address.
-    pub(crate) fn address(&self, host: &str) -> Option<Ipv4Addr> {
+    /// The own addresses of `host`. The switch has its control addresses.
+    pub(crate) fn addresses(&self, host: &str) -> Option<HostAddrs> {
         if host == "switch" {
-            return Some(*self.control.ip());
+            return Some(self.control);
         }
         self.link(host).map(|link| link.address)
     }
@@ -121,14 +141,50 @@ impl Plan {
     }
 }
 
-/// First address of the lab's /24: 10.(64..=127).(0..=255).0.
-fn base(name: &str) -> u32 {
-    // FNV-1a: stable between builds, which std's hasher need not be.
-    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    let folded = (hash >> 16) ^ (hash & 0xffff);
-    u32::from_be_bytes([10, 64, 0, 0]) + ((folded & 0x3fff) << 8)
+/// The first of `addresses`. A plan has one of each of its families.
+pub(crate) fn first(addresses: &HostAddrs) -> IpAddr {
+    addresses.first().unwrap_or(Ipv4Addr::UNSPECIFIED.into())
+}
+
+/// The URL of `service`, without the port that `scheme` implies.
+pub(crate) fn url(scheme: &str, service: SocketAddr) -> String {
+    match (scheme, service) {
+        ("https", SocketAddr::V4(v4)) if v4.port() == 443 => format!("https://{}", v4.ip()),
+        ("https", SocketAddr::V6(v6)) if v6.port() == 443 => format!("https://[{}]", v6.ip()),
+        _ => format!("{scheme}://{service}"),
+    }
+}
+
+/// The addresses before a lab's first ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Base {
+    /// 10.(64..=127).(0..=255).0
+    v4: u32,
+    /// fd64:(32 bits)::
+    v6: u128,
+}
+
+impl Base {
+    fn of(name: &str) -> Self {
+        // FNV-1a: stable between builds, which std's hasher need not be.
+        let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        let folded = (hash >> 16) ^ (hash & 0xffff);
+        Self {
+            v4: u32::from_be_bytes([10, 64, 0, 0]) + ((folded & 0x3fff) << 8),
+            v6: (0xfd64 << 112) + (u128::from(hash) << 80),
+        }
+    }
+
+    /// The addresses of `families` with this number.
+    fn at(self, number: u32, families: Families) -> HostAddrs {
+        let of = |family| families.has(family);
+        HostAddrs {
+            v4: of(Family::V4).then(|| Ipv4Addr::from_bits(self.v4 + number)),
+            v6: of(Family::V6).then(|| Ipv6Addr::from_bits(self.v6 + u128::from(number))),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -143,39 +199,73 @@ mod tests {
     fn plan(name: &str, backends: usize) -> Plan {
         let mut spec = LabSpec::new(name.parse().unwrap(), PathBuf::new());
         spec.backends = backends;
+        spec.family = Families::Dual;
         Plan::new(&spec)
     }
 
+    /// The address as a number, without the bits of its lab.
+    fn number(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(v4) => u128::from(v4.to_bits() & 0xff),
+            IpAddr::V6(v6) => v6.to_bits() & (u128::MAX >> 48),
+        }
+    }
+
     #[test]
-    fn the_largest_lab_fits_its_addresses() {
+    fn the_largest_lab_fits_its_addresses_and_both_families_have_the_same_numbers() {
         let plan = plan("full", MAX_SERVERS - 1);
-        let subnet = plan.service.ip().to_bits() & !0xff;
-        let addresses: BTreeSet<_> = plan
-            .links
-            .iter()
-            .flat_map(|link| [link.address, link.gateway])
-            .collect();
-        assert_eq!(addresses.len(), 2 * (MAX_SERVERS + 1));
-        assert!(addresses.iter().all(|a| a.to_bits() & !0xff == subnet));
-        assert!(!addresses.contains(plan.service.ip()) && !addresses.contains(plan.control.ip()));
+        for family in Family::ALL {
+            let of = |addresses: HostAddrs| {
+                let mut all = addresses.iter();
+                all.find(|address| Family::of(*address) == family).unwrap()
+            };
+            let ends = plan
+                .links
+                .iter()
+                .flat_map(|link| [link.address, link.gateway]);
+            let addresses: BTreeSet<_> = ends.map(of).collect();
+            assert_eq!(addresses.len(), 2 * (MAX_SERVERS + 1));
+            let numbers: BTreeSet<_> = addresses.iter().copied().map(number).collect();
+            assert!(numbers.iter().all(|number| (5..255).contains(number)));
+            assert_eq!(numbers.len(), addresses.len());
+            assert_eq!((number(of(plan.service)), number(of(plan.control))), (1, 2));
+        }
     }
 
     #[test]
     fn every_lab_is_in_its_range_and_most_differ() {
-        let bases: BTreeSet<_> = (0..100).map(|n| base(&format!("lab-{n}"))).collect();
+        let bases: BTreeSet<_> = (0..100).map(|n| Base::of(&format!("lab-{n}"))).collect();
         assert!(bases.len() > 95);
-        assert!(
-            bases
-                .iter()
-                .all(|b| b >> 22 == u32::from_be_bytes([10, 64, 0, 0]) >> 22)
-        );
+        for Base { v4, v6 } in bases {
+            assert_eq!(v4 >> 22, u32::from_be_bytes([10, 64, 0, 0]) >> 22);
+            assert_eq!((v6 >> 112, v6 << 48), (0xfd64, 0));
+        }
     }
 
     #[test]
-    fn both_ends_of_a_link_share_a_slash_30() {
+    fn both_ends_of_a_link_share_their_four_addresses() {
         for link in plan("x", 5).links {
-            assert_eq!(link.address.to_bits() & !3, link.gateway.to_bits() & !3);
-            assert!(![0, 3].contains(&(link.address.to_bits() & 3)));
+            for (address, gateway) in link.address.iter().zip(link.gateway.iter()) {
+                assert_eq!(number(address) & !3, number(gateway) & !3);
+                assert_eq!((number(gateway) & 3, number(address) & 3), (1, 2));
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_has_addresses_of_the_lab_s_families_alone() {
+        let mut spec = LabSpec::new("one".parse().unwrap(), PathBuf::new());
+        for (family, count) in [(Families::V4, 1), (Families::V6, 1), (Families::Dual, 2)] {
+            spec.family = family;
+            for host in Plan::new(&spec).hosts() {
+                let addresses = spec.addresses(host).unwrap();
+                assert_eq!(addresses.iter().count(), count, "{host}");
+                assert!(
+                    addresses
+                        .iter()
+                        .all(|address| family.has(Family::of(address)))
+                );
+            }
         }
     }
 }

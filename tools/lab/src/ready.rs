@@ -17,7 +17,7 @@ use crate::files::{
 };
 use crate::name::LabName;
 use crate::network::has_program;
-use crate::plan::{HostKind, Link};
+use crate::plan::{HostKind, Link, first, url};
 use crate::spec::go_on;
 use crate::state::State;
 use crate::tls::ca_file;
@@ -215,7 +215,7 @@ fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
 
 /// Checks that this member of etcd has a leader.
 fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
-    let url = format!("http://{}:{ETCD_PORT}/health", member.address);
+    let url = url("http", (first(&member.address), ETCD_PORT).into()) + "/health";
     let namespace = state.plan.name.namespace_path(&member.host);
     let mut curl = in_namespace(&namespace, "curl");
     let quietly = ["--silent", "--fail", "--noproxy", "*", "--max-time", "2"];
@@ -228,9 +228,9 @@ fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
 
 /// Checks the service from the client. Any HTTP answer is good, on each port.
 fn service_fault(state: &State) -> Option<Fault> {
-    let http = format!("http://{}/", state.plan.service);
-    let https = state.https.map(|address| format!("https://{address}/"));
-    let mut urls = std::iter::once(http).chain(https);
+    let http = state.plan.services().map(|address| url("http", address));
+    let https = state.https.iter().map(|address| url("https", *address));
+    let mut urls = http.chain(https);
     urls.find_map(|url| url_fault(state, &url))
 }
 
@@ -245,7 +245,7 @@ fn url_fault(state: &State, url: &str) -> Option<Fault> {
         "--output",
         "/dev/null",
     ]);
-    if state.https.is_some() {
+    if !state.https.is_empty() {
         curl.arg("--cacert").arg(ca_file(&state.plan.name));
     }
     let answer = run(curl.arg(url));

@@ -1,28 +1,31 @@
 //! The description of a lab.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{Config, HostAddrs, RelayUpTo};
 
 use crate::error::LabError;
+use crate::family::Families;
 use crate::lab::Lab;
 use crate::name::LabName;
 use crate::plan::Plan;
 use crate::rate::Rate;
 
-/// The most frontends and backends: a lab's /24 has 64 pieces of four addresses. One holds the
-/// service and control addresses, and one is the client's.
+/// The most frontends and backends: a lab has 64 pieces of four addresses. One holds the service
+/// and control addresses, and one is the client's.
 pub const MAX_SERVERS: usize = 62;
 
 /// The description of a lab. Start from [`LabSpec::new`] and change fields.
 pub struct LabSpec {
     /// The lab's name.
     pub name: LabName,
+    /// The families of all hosts' addresses. Default: IPv4 alone.
+    pub family: Families,
     /// Backends `be0`, `be1`, ...; default 3.
     pub backends: usize,
     /// Frontends `fe0`, `fe1`, ...; default 1.
@@ -91,6 +94,7 @@ impl LabSpec {
     pub fn with_programs(name: LabName, programs: Programs) -> Self {
         Self {
             name,
+            family: Families::default(),
             backends: 3,
             frontends: 1,
             members: None,
@@ -133,10 +137,16 @@ impl LabSpec {
         number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
     }
 
-    /// The future address of `host`. That of the switch is its control address.
+    /// The future addresses of `host`. The switch has its control addresses.
     #[must_use]
-    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        Plan::new(self).address(host)
+    pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
+        Plan::new(self).addresses(host)
+    }
+
+    /// The first of them: the IPv4 address, if there is one.
+    #[must_use]
+    pub fn address(&self, host: &str) -> Option<IpAddr> {
+        self.addresses(host)?.first()
     }
 
     /// The number of members of etcd.

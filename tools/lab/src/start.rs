@@ -75,7 +75,7 @@ impl Lab {
             store_dir: spec.store_dir.join(spec.name.directory_name()),
             credential: files::new_credential()?,
             region: String::new(),
-            https: None,
+            https: Vec::new(),
             plan,
         };
         // The state is written before anything exists that a sweep has to find.
@@ -114,7 +114,8 @@ impl Lab {
         // A certificate by ACME comes later than the lab's check.
         let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
         let has_files = config.service.tls.as_ref().is_some_and(is_file);
-        self.state.https = config.tls_address().filter(|_| has_files);
+        let https = config.tls_address().filter(|_| has_files);
+        self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
         files::write(
             &self.state.plan,

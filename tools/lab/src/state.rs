@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -44,9 +44,9 @@ pub(crate) struct State {
     pub(crate) store_dir: PathBuf,
     pub(crate) credential: Credential,
     pub(crate) region: String,
-    /// The address of HTTPS.
+    /// The addresses of HTTPS.
     #[serde(default)]
-    pub(crate) https: Option<SocketAddrV4>,
+    pub(crate) https: Vec<SocketAddr>,
 }
 
 impl State {

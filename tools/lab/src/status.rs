@@ -1,12 +1,13 @@
 //! The status of a running lab.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::lab::Lab;
 use crate::network::InterfaceBytes;
+use crate::plan::first;
 
 /// The status of a lab.
 #[derive(Clone, Debug, Serialize)]
@@ -15,10 +16,16 @@ pub struct LabStatus {
     pub name: String,
     /// Whether it has been healthy since it was built.
     pub ready: bool,
-    /// The URL of the service.
+    /// The families of its addresses: 4, 6 or dual.
+    pub family: String,
+    /// The URL of the service, of IPv4 where there is one.
     pub endpoint: String,
+    /// The URLs of the service, one for each family.
+    pub endpoints: Vec<String>,
     /// The URL of HTTPS, if it is served.
     pub https_endpoint: Option<String>,
+    /// The URLs of HTTPS, one for each family.
+    pub https_endpoints: Vec<String>,
     /// The certificate of the authority of HTTPS, which clients have to trust.
     pub ca_file: Option<PathBuf>,
     /// The access key of the lab's user.
@@ -34,8 +41,10 @@ pub struct LabStatus {
 pub struct HostStatus {
     /// Its name.
     pub name: String,
-    /// Its own address.
-    pub address: Ipv4Addr,
+    /// Its own address, of IPv4 where there is one.
+    pub address: IpAddr,
+    /// Its own addresses, one for each family.
+    pub addresses: Vec<IpAddr>,
     /// The number of its process, if it runs.
     pub pid: Option<u32>,
     /// Whether its process runs. True for a host without a process.
@@ -52,8 +61,11 @@ impl Lab {
         LabStatus {
             name: plan.name.to_string(),
             ready: self.state.ready,
+            family: plan.family.to_string(),
             endpoint: self.endpoint(),
+            endpoints: self.endpoints().collect(),
             https_endpoint: self.https_endpoint(),
+            https_endpoints: self.https_endpoints().collect(),
             ca_file: self.ca_file(),
             access_key: self.state.credential.access_key.clone(),
             directory: plan.name.state_dir(),
@@ -63,9 +75,11 @@ impl Lab {
 
     fn host_status(&self, host: &str) -> HostStatus {
         let pid = self.pid(host);
+        let addresses = self.addresses(host);
         HostStatus {
             name: host.into(),
-            address: self.address(host).unwrap_or(Ipv4Addr::UNSPECIFIED),
+            address: addresses.map_or(Ipv4Addr::UNSPECIFIED.into(), |all| first(&all)),
+            addresses: addresses.iter().flat_map(|all| all.iter()).collect(),
             pid,
             // A host without a program, or with one that starts later, lacks nothing.
             running: pid.is_some() || !self.state.processes.contains_key(host),

@@ -1,4 +1,4 @@
-//! The files of HTTPS: an authority of the lab's own, a certificate for the service's address,
+//! The files of HTTPS: an authority of the lab's own, a certificate for the service's addresses,
 //! and the secret of session tickets.
 //!
 //! Clients trust the authority by its file. Its key is not kept.
@@ -17,7 +17,7 @@ use crate::name::LabName;
 use crate::plan::Plan;
 use crate::state::{create_private_dir, write_private};
 
-/// A name in the certificate, besides the service's address.
+/// A name in the certificate, besides the service's addresses.
 const HOST_NAME: &str = "s3.lab.test";
 /// The validity is longer than any lab lives. Clients refuse certificates of many years.
 const VALID: time::Duration = time::Duration::days(365);
@@ -87,8 +87,9 @@ fn authority_params() -> CertificateParams {
 }
 
 fn server_params(plan: &Plan) -> Result<CertificateParams, LabError> {
-    let names = vec![plan.service.ip().to_string(), HOST_NAME.to_owned()];
-    let mut params = CertificateParams::new(names)?;
+    let addresses = plan.service.iter().map(|address| address.to_string());
+    let names = addresses.chain([HOST_NAME.to_owned()]);
+    let mut params = CertificateParams::new(names.collect::<Vec<_>>())?;
     params
         .distinguished_name
         .push(DnType::CommonName, HOST_NAME);

@@ -116,7 +116,7 @@ fn a_gateway_is_another_host_and_an_interface_has_a_name() {
     };
     let config = Config::from_toml(&with("10.77.0.2")).unwrap();
     let gateway = config.node("be0").unwrap().gateway;
-    assert_eq!(gateway, Some([10, 77, 0, 2].into()));
+    assert_eq!(gateway, Some(prism_config::HostAddrs::from([10, 77, 0, 2])));
     for gateway in ["10.77.0.11", "0.0.0.0", "255.255.255.255"] {
         assert_eq!(fields(&with(gateway)), ["node[1].gateway"], "{gateway}");
     }
@@ -193,19 +193,107 @@ fn text_that_is_not_toml_names_the_place() {
 }
 
 #[test]
-fn only_an_ipv6_address_gets_the_remedy_for_ipv6() {
-    for (address, is_ipv6) in [
-        ("\"[fd00::1]:80\"", true),
-        ("\"fd00::1\"", true),
-        ("\"[fd00::1]\"", true),
-        ("\"10.0.0.1\"", false),
-        ("\"ten:80\"", false),
-        ("80", false),
+fn an_address_that_is_none_is_reported_with_its_line() {
+    for address in [
+        "\"10.0.0.1\"",
+        "\"fd00::1\"",
+        "\"ten:80\"",
+        "80",
+        "[]",
+        "\"127.0.0.1:80\"",
     ] {
         let found = problems(&GOOD.replace("\"10.77.0.1:80\"", address));
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].fix.contains("IPv6"), is_ipv6, "{found:?}");
+        assert_eq!(found[0].field, "service.address", "{found:?}");
         assert_eq!(found[0].place.line, Some(5), "{found:?}");
+    }
+}
+
+const DUAL: [(&str, &str); 4] = [
+    ("\"10.77.0.1:80\"", "[\"10.77.0.1:80\", \"[fd77::1]:80\"]"),
+    (
+        "\"10.77.0.2:7300\"",
+        "[\"10.77.0.2:7300\", \"[fd77::2]:7300\"]",
+    ),
+    ("\"10.77.0.10\"", "[\"10.77.0.10\", \"fd77::10\"]"),
+    ("\"10.77.0.11\"", "[\"10.77.0.11\", \"fd77::11\"]"),
+];
+
+fn dual() -> String {
+    let mut text = GOOD.to_owned();
+    for (one, both) in DUAL {
+        text = text.replace(one, both);
+    }
+    text
+}
+
+#[test]
+fn hosts_may_have_both_families_or_one() {
+    let config = Config::from_toml(&dual()).unwrap();
+    assert_eq!(
+        config.service.address.to_string(),
+        "10.77.0.1:80, [fd77::1]:80"
+    );
+    let written = toml::to_string_pretty(&config).unwrap();
+    assert_eq!(Config::from_toml(&written).unwrap(), config);
+    let mut only_v6 = GOOD.to_owned();
+    for (one, both) in DUAL {
+        let (_, v6) = both.trim_end_matches(']').rsplit_once(", ").unwrap();
+        only_v6 = only_v6.replace(one, v6);
+    }
+    Config::from_toml(&only_v6).unwrap();
+    assert!(!only_v6.contains("10.77"), "{only_v6}");
+}
+
+#[test]
+fn a_backend_without_a_family_of_the_service_is_no_fault_but_is_known() {
+    let config = Config::from_toml(&dual().replace(DUAL[3].1, DUAL[3].0)).unwrap();
+    let missing = |name: &str| config.families_missing_at(config.node(name).unwrap());
+    assert_eq!(missing("be0"), ["IPv6"]);
+    assert!(missing("fe0").is_empty());
+}
+
+#[test]
+fn hosts_that_cannot_reach_each_other_are_faults() {
+    let with = |n: usize, text: &str| dual().replace(DUAL[n].1, text);
+    let v6_only = with(3, "\"fd77::11\"");
+    assert_eq!(
+        fields(&v6_only.replace(DUAL[1].1, DUAL[1].0)),
+        ["node[1].address"]
+    );
+    assert_eq!(
+        fields(&v6_only.replace(DUAL[2].1, DUAL[2].0)),
+        ["service.address", "node[1].address"]
+    );
+    for (n, text, field) in [
+        (0, "[\"10.77.0.1:80\", \"10.77.0.1:80\"]", "service.address"),
+        (
+            0,
+            "[\"10.77.0.1:80\", \"[fd77::1]:7400\"]",
+            "service.address",
+        ),
+        (0, "[\"10.77.0.1:80\", \"fd77::1\"]", "service.address[1]"),
+        (
+            1,
+            "[\"10.77.0.2:7300\", \"[fd77::1]:7300\"]",
+            "switch.control",
+        ),
+        (
+            1,
+            "[\"10.77.0.2:7300\", \"[fd77::2]:7301\"]",
+            "switch.control",
+        ),
+        (3, "[\"10.77.0.11\", \"fd77::10\"]", "node[1].address"),
+        (3, "[\"10.77.0.11\", \"fd77::1\"]", "node[1].address"),
+        (3, "[\"10.77.0.11\", \"10.77.0.12\"]", "node[1].address"),
+        (3, "[\"10.77.0.11\", \"fe80::1\"]", "node[1].address"),
+        (
+            3,
+            "\"10.77.0.11\"\ngateway = \"fd77::2\"",
+            "node[1].gateway",
+        ),
+    ] {
+        assert_eq!(fields(&with(n, text)), [field], "{text}");
     }
 }
 

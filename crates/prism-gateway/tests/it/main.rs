@@ -4,7 +4,7 @@
 
 mod echo;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,17 @@ use tokio::task::LocalSet;
 
 use echo::Echo;
 
-/// A port of the loopback interface that was free just now.
-fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+/// A port of a loopback address that was free just now.
+fn free_address(host: IpAddr) -> SocketAddr {
+    let listener = std::net::TcpListener::bind((host, 0)).unwrap();
     listener.local_addr().unwrap()
 }
 
 fn endpoint_config(service: SocketAddr) -> EndpointConfig {
     EndpointConfig {
         name: "a".into(),
-        address: service.ip(),
-        service,
+        addresses: vec![service.ip()],
+        services: vec![service],
         listen: true,
         peer_port: 0,
         peers: Vec::new(),
@@ -56,13 +56,23 @@ fn answers_with(
     challenges: Option<Challenges>,
     bytes: &[u8],
 ) -> (Vec<u8>, Arc<RequestCounters>) {
+    answers_at(Ipv4Addr::LOCALHOST.into(), config, challenges, bytes)
+}
+
+/// The same of a gateway at this address.
+fn answers_at(
+    host: IpAddr,
+    config: Config,
+    challenges: Option<Challenges>,
+    bytes: &[u8],
+) -> (Vec<u8>, Arc<RequestCounters>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let counters = Arc::new(RequestCounters::default());
     let given = counters.clone();
     let received = LocalSet::new().block_on(&runtime.unwrap(), async move {
-        let (address, process) = (free_address(), Arc::new(Process::default()));
+        let (address, process) = (free_address(host), Arc::new(Process::default()));
         let endpoint = Endpoint::bind(endpoint_config(address), process.clone()).await;
         let endpoint = endpoint.unwrap();
         let node = prism_config::Node {
@@ -134,6 +144,40 @@ fn nothing_is_read_behind_a_malformed_head() {
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert_eq!(answers[0].0, 400);
     assert_eq!(counters.requests.read(), 0);
+}
+
+#[test]
+fn a_redirect_names_the_host_that_the_client_has_asked() {
+    let https = |port| {
+        let mut config = Config::default();
+        config.service.tls = Some(Tls {
+            redirect_http: true,
+            port,
+            ..Tls::default()
+        });
+        config
+    };
+    let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    for (host, version, field, port, location) in [
+        (v4, "1.1", "Host: name:80\r\n", 443, "https://name/a"),
+        (v4, "1.0", "", 443, "https://127.0.0.1/a"),
+        (v6, "1.1", "Host: [::1]\r\n", 443, "https://[::1]/a"),
+        (
+            v6,
+            "1.1",
+            "Host: [::1]:8080\r\n",
+            8443,
+            "https://[::1]:8443/a",
+        ),
+        (v6, "1.0", "", 8443, "https://[::1]:8443/a"),
+    ] {
+        let request = format!("GET /a HTTP/{version}\r\n{field}Connection: close\r\n\r\n");
+        let (received, _) = answers_at(host, https(port), None, request.as_bytes());
+        let answer = String::from_utf8(received).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 308 "), "{answer}");
+        let line = format!("\r\nlocation: {location}\r\n");
+        assert!(answer.to_lowercase().contains(&line), "{answer}");
+    }
 }
 
 #[test]

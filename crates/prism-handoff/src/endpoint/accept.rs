@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::listeners::Listeners;
 use super::shared::{Incoming, Phase, Shared};
 use crate::channel::Channel;
+use crate::client_limits::counted_as;
 use crate::connection::Connection;
 use crate::dial::tune;
 use crate::newcomers::{Newcomer, told_to_leave};
@@ -142,7 +143,7 @@ impl Shared {
             per_address: limits.per_address,
             in_all: usize::MAX,
         };
-        let Some(newcomer) = clients.enter(client.ip(), bounds, limits.timeout) else {
+        let Some(newcomer) = clients.enter(counted_as(client.ip()), bounds, limits.timeout) else {
             counters.address_over_limit.add_one();
             return None;
         };

@@ -16,11 +16,12 @@ use crate::pki::Identity;
 pub struct EndpointConfig {
     /// This node's name.
     pub name: String,
-    /// This node's address.
-    pub address: IpAddr,
-    /// The address that clients connect to.
-    pub service: SocketAddr,
-    /// Whether this node accepts clients; it then has the service address. Default no.
+    /// This node's addresses, at most one of each family. A connection is owned by the address of
+    /// its client's family; without one it does not move here.
+    pub addresses: Vec<IpAddr>,
+    /// The addresses that clients connect to.
+    pub services: Vec<SocketAddr>,
+    /// Whether this node accepts clients; it then has the service addresses. Default no.
     pub listen: bool,
     /// The node port of all nodes. Default 7400.
     pub peer_port: u16,
@@ -54,14 +55,14 @@ impl EndpointConfig {
     pub fn new(
         name: &str,
         nodes: &[Peer],
-        service: SocketAddr,
+        services: &[SocketAddr],
         identity: Identity,
     ) -> Option<Self> {
         let (own, others): (Vec<&Peer>, Vec<&Peer>) = nodes.iter().partition(|n| n.name == name);
         Some(Self {
             name: name.to_owned(),
-            address: own.first()?.address,
-            service,
+            addresses: own.first()?.addresses.clone(),
+            services: services.to_vec(),
             listen: false,
             peer_port: 7400,
             peers: others.into_iter().cloned().collect(),
@@ -77,6 +78,18 @@ impl EndpointConfig {
     }
 }
 
+/// The address of `addresses` that is of the family of `peer`.
+pub(crate) fn of_family(addresses: &[IpAddr], peer: IpAddr) -> Option<IpAddr> {
+    let mut all = addresses.iter().copied();
+    all.find(|address| address.is_ipv4() == peer.is_ipv4())
+}
+
+/// The address by which a node with the addresses `own` reaches another: that of the first family
+/// that both have, in the order of `own`.
+pub(crate) fn towards(own: &[IpAddr], other: &[IpAddr]) -> Option<IpAddr> {
+    own.iter().find_map(|address| of_family(other, *address))
+}
+
 /// Names the node that a returning connection is passed on to, from its context and its unread
 /// bytes. `None` restores it here.
 pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
@@ -86,18 +99,40 @@ pub type Transit = Arc<dyn Fn(&[u8], &[u8]) -> Option<String> + Send + Sync>;
 pub struct Peer {
     /// Its name, which its certificate carries.
     pub name: String,
-    /// The address of its node port.
-    pub address: IpAddr,
+    /// The addresses of its node port, at most one of each family.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The service over TLS.
 #[derive(Clone, Debug)]
 pub struct TlsService {
-    /// The address that clients connect to: the service's address with another port.
-    pub address: SocketAddr,
+    /// The addresses that clients connect to: those of the service with another port.
+    pub addresses: Vec<SocketAddr>,
     /// Certificates, tickets, versions and suites. A node that accepts no clients needs none.
     pub server: Option<ServerConfig>,
     /// The versions and ciphers for which the kernel encrypts large bodies, as [`Offered::probe`]
     /// finds them; `None` leaves all to user space. Only a node with a switch uses it.
     pub kernel: Option<Offered>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn nodes_talk_in_the_first_family_that_both_have() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (v4, v6) = (ip("10.0.0.1"), ip("fd00::1"));
+        for (own, other, address) in [
+            (vec![v4], vec![v4, v6], Some(v4)),
+            (vec![v6], vec![v4, v6], Some(v6)),
+            (vec![v4, v6], vec![v6], Some(v6)),
+            (vec![v4, v6], vec![v6, v4], Some(v4)),
+            (vec![v4], vec![v6], None),
+            (vec![], vec![v4], None),
+        ] {
+            assert_eq!(towards(&own, &other), address, "{own:?} {other:?}");
+        }
+    }
 }

@@ -88,7 +88,13 @@ mod tests {
 
     #[test]
     fn inherited_listeners_are_shared_out_to_the_last_one() {
-        let first = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            are_shared_out(address.parse().unwrap());
+        }
+    }
+
+    fn are_shared_out(address: SocketAddr) {
+        let first = listen_tcp(address).unwrap();
         let address = first.local_addr().unwrap();
         let more = || listen_tcp(address).unwrap();
         for (count, workers) in [(1, 1), (2, 1), (3, 2), (2, 3), (5, 2)] {

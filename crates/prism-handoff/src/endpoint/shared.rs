@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use prism_sys::tcp::ktls::Offered;
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::config::EndpointConfig;
+use super::config::{EndpointConfig, of_family};
 use super::process::Process;
 use crate::buffers::{Input, Spare};
 use crate::claims::Claims;
@@ -94,8 +94,12 @@ impl Shared {
         let counters = process.counters.clone();
         let (mut control, mut closed_sockets) = (None, None);
         if let Some(switch) = &config.switch {
-            let (node, placement) = (config.address, config.placement);
-            let opened = Control::open(node, placement, switch, counters.clone())?;
+            let opened = Control::open(
+                &config.addresses,
+                config.placement,
+                switch,
+                counters.clone(),
+            )?;
             closed_sockets = Some(ClosedSockets::new(opened.clone())?);
             control = Some(opened);
             process.prepare(config.carry_window);
@@ -123,7 +127,8 @@ impl Shared {
     /// Whether clients connect to `address`.
     pub(crate) fn is_service(&self, address: SocketAddr) -> bool {
         let tls = self.config.tls.as_ref();
-        address == self.config.service || tls.is_some_and(|tls| tls.address == address)
+        self.config.services.contains(&address)
+            || tls.is_some_and(|tls| tls.addresses.contains(&address))
     }
 
     pub(crate) fn method(&self) -> Method {
@@ -143,8 +148,13 @@ impl Shared {
     pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
         Owner {
             addr: local,
-            via: self.config.address,
+            via: self.address_for(local.ip()).unwrap_or(local.ip()),
         }
+    }
+
+    /// This node's address of the family of `peer`.
+    pub(crate) fn address_for(&self, peer: IpAddr) -> Option<IpAddr> {
+        of_family(&self.config.addresses, peer)
     }
 
     /// A prepared socket for an import with `service`.
@@ -162,17 +172,23 @@ impl Shared {
     }
 
     fn fits(&self, blank: &Blank, service: SocketAddr) -> bool {
-        !self.config.listen || blank.bound() == service
+        match self.config.listen {
+            true => blank.bound() == service,
+            false => blank.bound().is_ipv4() == service.is_ipv4(),
+        }
     }
 
     /// A socket for an import. At a listener it has the service's own address. Elsewhere the switch
     /// rewrites the address, and each connection gets a random port. It then meets neither its own
     /// remains when it comes back, nor a predecessor in TIME_WAIT.
     fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
-        let config = &self.config;
-        let local = match config.listen {
+        let local = match self.config.listen {
             true => service,
-            false => SocketAddr::new(config.address, fastrand::u16(LOCAL_PORTS)),
+            false => {
+                let own = self.address_for(service.ip());
+                let own = own.ok_or(RestoreError::NotLocal(service))?;
+                SocketAddr::new(own, fastrand::u16(LOCAL_PORTS))
+            }
         };
         Blank::new(local, self.usual_mss_bytes.get())
     }

@@ -1,7 +1,7 @@
 //! Nodes on loopback without a switch, and so without privilege: clients, relaying, limits,
 //! and the end of a node.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ impl Cluster {
     fn config(&self, name: &str, pki_dir: &Path) -> EndpointConfig {
         let peer = |name: &str, host| Peer {
             name: name.to_owned(),
-            address: Ipv4Addr::new(127, 0, 0, host).into(),
+            addresses: vec![Ipv4Addr::new(127, 0, 0, host).into()],
         };
         let nodes = [peer("near", 1), peer("far", 2)];
         let identity = Identity::of_node(pki_dir, name).unwrap();
-        let mut config = EndpointConfig::new(name, &nodes, self.service, identity).unwrap();
+        let mut config = EndpointConfig::new(name, &nodes, &[self.service], identity).unwrap();
         (config.peer_port, config.listen) = (self.peer_port, name == "near");
         config
     }
@@ -240,7 +240,42 @@ fn an_address_of_another_host_is_an_error() {
     let cluster = Cluster::new();
     run(async {
         let mut config = cluster.config("near", cluster.pki.path());
-        config.address = IpAddr::from([192, 0, 2, 1]);
+        config.addresses = vec![IpAddr::from([192, 0, 2, 1])];
         assert!(Endpoint::bind(config, Arc::default()).await.is_err());
+    });
+}
+
+#[test]
+fn a_frontend_of_both_families_knows_where_each_client_came_to() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut config = cluster.config("near", cluster.pki.path());
+        let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, cluster.service.port()));
+        config.addresses.push(v6.ip());
+        config.services.push(v6);
+        let mut near = Endpoint::bind(config, Arc::default()).await.unwrap();
+        for service in [cluster.service, v6] {
+            let client = TcpStream::connect(service).await.unwrap();
+            let connection = next_client(&mut near).await;
+            assert_eq!(connection.client(), client.local_addr().unwrap());
+            assert_eq!(connection.service(), service);
+        }
+    });
+}
+
+#[test]
+fn nodes_without_a_common_family_say_so_and_take_no_connection() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut config = cluster.config("near", cluster.pki.path());
+        config.peers[0].addresses = vec![Ipv6Addr::LOCALHOST.into()];
+        let near = Endpoint::bind(config, Arc::default()).await.unwrap();
+        let handle = near.handle();
+        let error = handle.relay("far").await.unwrap_err().to_string();
+        assert!(error.contains("far has no address of a family"), "{error}");
+        let client = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert!(handle.has_family_of("far", client("[2001:db8::1]:9")));
+        assert!(!handle.has_family_of("far", client("192.0.2.1:9")));
+        assert!(!handle.has_family_of("none", client("192.0.2.1:9")));
     });
 }

@@ -34,7 +34,7 @@ pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
     for (n, name) in backends.iter().enumerate() {
         config.nodes.push(prism_config::Node {
             name: (*name).into(),
-            address: Ipv4Addr::new(127, 0, 0, 1 + n as u8),
+            address: Ipv4Addr::new(127, 0, 0, 1 + n as u8).into(),
             roles: vec![Role::Frontend, Role::Backend],
             ..prism_config::Node::default()
         });

@@ -1,11 +1,11 @@
 //! Aging: the agent removes unused flows, and never one that is in use.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::packet::Tcp;
-use crate::common::*;
+use super::common::packet::Tcp;
+use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{FlowState, Ops, Status};
 use prism_switch::{Aged, Switch, SwitchConfig};
@@ -15,8 +15,8 @@ fn quick(config: &mut SwitchConfig) {
     config.blocked = Duration::from_millis(200);
 }
 
-fn client(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(*CLIENT.ip(), port)
+fn client(port: u16) -> SocketAddr {
+    SocketAddr::new(CLIENT.ip(), port)
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn walks_count_the_flows_of_each_node() {
             let mut counted = || {
                 agent.step(Instant::now()).unwrap();
                 let census = last.get().unwrap();
-                let of = |node: &SocketAddrV4| census.of_nodes.get(&(*node.ip()).into()).copied();
+                let of = |node: &SocketAddr| census.of_nodes.get(&node.ip()).copied();
                 (of(&BACKEND), of(&BACKEND2), census.tombstones)
             };
             assert_eq!(counted(), (None, None, 0));

@@ -1,11 +1,11 @@
 //! Checksums of rewritten packets that are whole, or whose sum the driver gave. `network.rs` tests
 //! checksums that are computed later (GSO, offload).
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Once;
 
-use crate::common::packet::{Parsed, Tcp, verify};
-use crate::common::*;
+use super::common::packet::{Parsed, Tcp, verify};
+use super::common::*;
 use libbpf_rs::ErrorKind;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::Status;
@@ -16,8 +16,8 @@ const PACKETS: usize = 5_000;
 /// switch.
 fn random_packet(
     random: &mut fastrand::Rng,
-    owner: SocketAddrV4,
-) -> (Tcp, SocketAddrV4, SocketAddrV4) {
+    owner: SocketAddr,
+) -> (Tcp, SocketAddr, SocketAddr) {
     let (from, to, out) = match random.bool() {
         true => (CLIENT, VIP, (CLIENT, owner)),
         false => (owner, CLIENT, (VIP, CLIENT)),
@@ -32,7 +32,7 @@ fn random_packet(
     (tcp, out.0, out.1)
 }
 
-fn for_random_packets(name: &str, check: impl Fn(&Lab, &mut fastrand::Rng, SocketAddrV4) + Sync) {
+fn for_random_packets(name: &str, check: impl Fn(&Lab, &mut fastrand::Rng, SocketAddr) + Sync) {
     let seed =
         std::env::var("PRISM_TEST_SEED").map_or_else(|_| fastrand::u64(..), |s| s.parse().unwrap());
     println!("PRISM_TEST_SEED={seed}");

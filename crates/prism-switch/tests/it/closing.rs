@@ -1,9 +1,9 @@
 //! The end of a connection: the owner's resets that a client must see, and the others.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
-use crate::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
-use crate::common::*;
+use super::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
+use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Ops, Status};
 
@@ -52,7 +52,7 @@ const ROWS: [(&[Step], bool); 9] = [
     (&[], false),
 ];
 
-fn play(lab: &Lab, hook: Hook, owner: SocketAddrV4, step: Step) {
+fn play(lab: &Lab, hook: Hook, owner: SocketAddr, step: Step) {
     let mut tcp = match step {
         OwnerFin => Tcp::new(owner, CLIENT),
         ClientFin(_) | ClientAck(_) => Tcp::new(CLIENT, VIP),
@@ -71,7 +71,7 @@ fn play(lab: &Lab, hook: Hook, owner: SocketAddrV4, step: Step) {
 }
 
 /// A host without the socket answers the client's acknowledgement.
-fn reset(owner: SocketAddrV4) -> Vec<u8> {
+fn reset(owner: SocketAddr) -> Vec<u8> {
     let mut tcp = Tcp::new(owner, CLIENT);
     (tcp.flags, tcp.seq, tcp.ack) = (RST, OWNER_END, 0);
     tcp.payload.clear();
@@ -79,7 +79,7 @@ fn reset(owner: SocketAddrV4) -> Vec<u8> {
 }
 
 /// A new connection of the same ports, owned by `owner`.
-fn begin(lab: &Lab, hook: Hook, owner: SocketAddrV4) {
+fn begin(lab: &Lab, hook: Hook, owner: SocketAddr) {
     if let Some(last) = lab.view.flow_of(&flow(CLIENT)).unwrap() {
         lab.plain(Ops::RELEASE, CLIENT, last.epoch + 1);
     }
@@ -91,7 +91,7 @@ fn begin(lab: &Lab, hook: Hook, owner: SocketAddrV4) {
     assert_eq!(lab.own(CLIENT, owner, epoch + 1).status, Status::Ok);
 }
 
-fn check(lab: &Lab, hook: Hook, owner: SocketAddrV4, steps: &[Step], is_dropped: bool) {
+fn check(lab: &Lab, hook: Hook, owner: SocketAddr, steps: &[Step], is_dropped: bool) {
     let name = format!("{hook:?} {owner} {steps:?}");
     begin(lab, hook, owner);
     steps.iter().for_each(|step| play(lab, hook, owner, *step));

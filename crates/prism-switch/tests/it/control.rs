@@ -1,6 +1,6 @@
 //! The control protocol: the answers of the programs.
 
-use crate::common::*;
+use super::common::*;
 use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
@@ -8,8 +8,6 @@ use prism_proto::control::{
     Status, VERSION,
 };
 use prism_switch::SenderConfig;
-
-const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 
 #[test]
 fn a_flow_is_owned_blocked_unblocked_and_released() {
@@ -66,7 +64,7 @@ fn every_refusal_has_its_status_and_counter() {
             let own = |owner: Owner| prism_proto::control::Request { owner, ..base };
             let good = own(owned(BACKEND));
             let mut foreign_vip = good;
-            foreign_vip.flow.vip = OTHER_VIP.into();
+            foreign_vip.flow.vip = OTHER_VIP;
             let mut no_service = good;
             no_service.flow.vip.set_port(81);
             let mut zero_port = good;
@@ -76,7 +74,7 @@ fn every_refusal_has_its_status_and_counter() {
             let mut early = good;
             early.time_ns += 3_500_000_000;
             let mut foreign_via = good;
-            foreign_via.owner.via = (*FOREIGN.ip()).into();
+            foreign_via.owner.via = FOREIGN.ip();
             let ops = |ops| prism_proto::control::Request { ops, ..good };
             let rows = [
                 (late, Status::Late),
@@ -114,6 +112,33 @@ fn every_refusal_has_its_status_and_counter() {
             ] {
                 assert_eq!(lab.counter(name), count, "{name}");
             }
+        },
+    );
+}
+
+#[test]
+fn all_addresses_of_a_flow_are_of_one_family() {
+    in_lab(
+        "mixed",
+        |_| {},
+        |lab| {
+            let other: std::net::IpAddr = match IS_V6 {
+                true => std::net::Ipv4Addr::LOCALHOST.into(),
+                false => std::net::Ipv6Addr::LOCALHOST.into(),
+            };
+            let mut good = request(Ops::OWN, 5, flow(CLIENT), lab.clock());
+            good.owner = owned(BACKEND);
+            let mut mixed = [good; 3];
+            mixed[0].flow.client.set_ip(other);
+            mixed[1].owner.addr.set_ip(other);
+            mixed[2].owner.via = other;
+            for hook in BOTH {
+                for request in mixed {
+                    let answer = lab.raw_command(hook, &request.encode(&key())).unwrap();
+                    assert_eq!(answer.status, Status::BadRequest, "{request:?}");
+                }
+            }
+            assert!(lab.flows().is_empty());
         },
     );
 }
@@ -261,7 +286,7 @@ fn a_query_tells_the_clock_and_only_ones_own_flows() {
             let mut foreign = request(Ops::QUERY, 0, flow(CLIENT), 0);
             foreign.key_id = 9;
             let run = |r: prism_proto::control::Request| {
-                let source = std::net::SocketAddrV4::new(FRONTEND, 1);
+                let source = std::net::SocketAddr::new(FRONTEND, 1);
                 let datagram = r.encode(&ControlKey::new([9; 16]));
                 let run = lab.run(Hook::Tc, &packet::udp(source, CONTROL, &datagram));
                 assert_eq!(run.verdict, Verdict::Send);
@@ -321,7 +346,7 @@ fn a_full_table_refuses_and_evicts_nobody() {
         "full",
         |config| config.max_flows = 8,
         |lab| {
-            let client = |port| std::net::SocketAddrV4::new(*CLIENT.ip(), port);
+            let client = |port| std::net::SocketAddr::new(CLIENT.ip(), port);
             let mut full = 0;
             for port in 1..=64 {
                 match lab.own(client(port), BACKEND, 5).status {
@@ -355,11 +380,14 @@ fn control_packets_without_a_udp_checksum_are_answered() {
             for hook in BOTH {
                 let datagram = request(Ops::QUERY, 0, flow(CLIENT), 0).encode(&key());
                 let mut p =
-                    packet::udp(std::net::SocketAddrV4::new(FRONTEND, 1), CONTROL, &datagram);
-                p[40..42].fill(0);
+                    packet::udp(std::net::SocketAddr::new(FRONTEND, 1), CONTROL, &datagram);
+                let at = 14 + IP_BYTES + 6;
+                p[at..at + 2].fill(0);
                 let run = lab.run(hook, &p);
-                assert_eq!(run.verdict, Verdict::Send);
-                if run.packet[40..42] != [0, 0] {
+                // IPv6 packets must have one (RFC 8200, section 8.1).
+                let verdict = if IS_V6 { Verdict::Drop } else { Verdict::Send };
+                assert_eq!(run.verdict, verdict);
+                if !IS_V6 && run.packet[at..at + 2] != [0, 0] {
                     packet::verify(&run.packet);
                 }
             }

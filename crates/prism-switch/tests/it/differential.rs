@@ -1,11 +1,11 @@
 //! Compares the eBPF program with the reference in Rust, command by command.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use std::time::{Duration, Instant};
 
-use crate::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
-use crate::common::*;
+use super::common::packet::{ACK, FIN, RST, SYN, Tcp, verify};
+use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{
     Answer, FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, Ops, Owner, Request, TOMBSTONE_NS,
@@ -17,8 +17,8 @@ const CLIENTS: u16 = 6;
 /// A flow whose epochs are near the limit, so that few other commands apply to it.
 const AHEAD: u16 = CLIENTS + 1;
 
-fn client(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(*CLIENT.ip(), port)
+fn client(port: u16) -> SocketAddr {
+    SocketAddr::new(CLIENT.ip(), port)
 }
 
 /// An epoch on either side of the limit, which advances with the clock.
@@ -58,22 +58,22 @@ fn random_request(random: &mut fastrand::Rng, clock: u64) -> Request {
 }
 
 /// Checks that the packets of a flow go as the reference's entry says.
-fn check_packets(lab: &Lab, hook: Hook, table: &FlowTable, client: SocketAddrV4) {
+fn check_packets(lab: &Lab, hook: Hook, table: &FlowTable, client: SocketAddr) {
     let entry = table.entry(&flow(client));
     let there = lab.run(hook, &Tcp::new(client, VIP).build());
     match entry {
         Some(e) if e.blocked => assert_eq!(there.verdict, Verdict::Drop),
         _ => {
-            let owner = entry.map_or(VIP.into(), |e| e.owner.addr);
+            let owner = entry.map_or(VIP, |e| e.owner.addr);
             verify(&there.packet);
             let parsed = packet::Parsed::new(&there.packet);
-            assert_eq!(std::net::SocketAddr::V4(parsed.dest), owner);
+            assert_eq!(parsed.dest, owner);
         }
     }
     for host in [BACKEND, BACKEND2, VIP] {
         let back = lab.run(hook, &Tcp::new(host, client).build());
         let speaks = match entry {
-            Some(e) => !e.blocked && e.owner.addr == host.into(),
+            Some(e) => !e.blocked && e.owner.addr == host,
             None => host == VIP,
         };
         assert_eq!(back.verdict == Verdict::Send, speaks, "{host} {entry:?}");
@@ -97,11 +97,11 @@ fn check_syn(lab: &Lab, hook: Hook, table: &mut FlowTable, random: &mut fastrand
         let run = lab.run(hook, &to_vip.build());
         let owner = match table.syn(&of, now()) {
             SynFate::Dropped => return assert_eq!(run.verdict, Verdict::Drop),
-            SynFate::Frontend => VIP.into(),
+            SynFate::Frontend => VIP,
             SynFate::Owner(owner) => owner.addr,
         };
         let dest = packet::Parsed::new(&run.packet).dest;
-        return assert_eq!(std::net::SocketAddr::V4(dest), owner, "{entry:?}");
+        return assert_eq!(dest, owner, "{entry:?}");
     }
     let host = [BACKEND, BACKEND2, VIP][random.usize(0..3)];
     let mut from_host = Tcp::new(host, client);
@@ -113,12 +113,12 @@ fn check_syn(lab: &Lab, hook: Hook, table: &mut FlowTable, random: &mut fastrand
         let passes = match entry {
             _ if table.syn_answered(&of, &owned(host), now()) => accepts && host == VIP,
             Some(e) if e.is_over && !accepts => false,
-            Some(e) => !e.blocked && e.owner.addr == host.into(),
+            Some(e) => !e.blocked && e.owner.addr == host,
             None => host == VIP,
         };
         return assert_eq!(run.verdict == Verdict::Send, passes, "{host} {entry:?}");
     }
-    if entry.is_some_and(|e| !e.blocked && e.owner.addr == host.into()) {
+    if entry.is_some_and(|e| !e.blocked && e.owner.addr == host) {
         from_host.flags = FIN | ACK;
         to_vip.flags = FIN | ACK;
         to_vip.ack = from_host.seq + from_host.payload.len() as u32 + 1;

@@ -2,30 +2,30 @@
 //! list changes.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::packet::{SYN, Tcp};
-use crate::common::*;
+use super::common::packet::{SYN, Tcp};
+use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{MESSAGE_BYTES, Ops, Owner, RunId, Status};
 use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, TAKES_NO_MORE};
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
 
-const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const OTHER: IpAddr = host([10, 0, 0, 2]);
 /// A time longer than the wait of an agent that starts, and than a change of the list.
 const WAIT: Duration = Duration::from_millis(2_100);
 
 fn two_frontends(config: &mut SwitchConfig) {
     config.nodes.push(node(OTHER, 1, true, false));
-    config.services[0].frontends.push(OTHER.into());
+    config.services[0].frontends.push(OTHER);
 }
 
 /// Leases of both frontends, granted on a loopback address.
 fn serve_leases() -> (Arc<Leases>, SocketAddr) {
-    let nodes = [FRONTEND, OTHER].map(IpAddr::from);
+    let nodes = [vec![FRONTEND], vec![OTHER]];
     let leases = Arc::new(Leases::new(nodes, KEY_ID, key()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,13 +42,13 @@ fn serve_leases() -> (Arc<Leases>, SocketAddr) {
     (leases, address)
 }
 
-fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
+fn lease(address: SocketAddr, node: IpAddr, run: u16) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let mut challenge = [0; CHALLENGE_BYTES];
     stream.read_exact(&mut challenge).unwrap();
     let request = LeaseRequest {
         challenge,
-        node: node.into(),
+        node,
         run: RunId(run),
         digest: NO_DIGEST,
     };
@@ -59,10 +59,10 @@ fn lease(address: SocketAddr, node: Ipv4Addr, run: u16) -> TcpStream {
 }
 
 /// The frontends that get a packet of each client: a SYN, or a packet of an open connection.
-fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<Ipv4Addr> {
+fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<IpAddr> {
     ports
         .map(|port| {
-            let mut tcp = Tcp::new(SocketAddrV4::new(*CLIENT.ip(), port), VIP);
+            let mut tcp = Tcp::new(SocketAddr::new(CLIENT.ip(), port), VIP);
             if is_syn {
                 tcp.flags = SYN;
             }
@@ -75,11 +75,11 @@ fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-fn opened(lab: &Lab, ports: Range<u16>) -> Vec<Ipv4Addr> {
+fn opened(lab: &Lab, ports: Range<u16>) -> Vec<IpAddr> {
     sent(lab, ports, true)
 }
 
-fn open(lab: &Lab, ports: Range<u16>) -> Vec<Ipv4Addr> {
+fn open(lab: &Lab, ports: Range<u16>) -> Vec<IpAddr> {
     sent(lab, ports, false)
 }
 
@@ -156,8 +156,8 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
         let via = if listed == FRONTEND { OTHER } else { FRONTEND };
         let mut own = request(Ops::OWN.and(Ops::UNBLOCK), lab.clock(), flow(CLIENT), 0);
         own.owner = Owner {
-            addr: VIP.into(),
-            via: via.into(),
+            addr: VIP,
+            via,
         };
         assert_eq!(lab.command(Hook::Tc, own).status, Status::Ok);
         let at = |is_syn| sent(lab, CLIENT.port()..CLIENT.port() + 1, is_syn);

@@ -1,11 +1,20 @@
 //! ICMP errors that quote a flow's packets.
 
-use crate::common::packet::{ACK, icmp_error, ip, tcp_segment, verify};
-use crate::common::*;
-use prism_packets::{Hook, Run, Verdict};
+use super::common::packet::{ACK, Quoting, icmp_error, ip, tcp_segment, verify};
+use super::common::*;
+use prism_packets::{Run, Verdict};
 use prism_proto::control::Ops;
 
-const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
+/// Types and codes of errors: a packet too big, unreachable, time exceeded, parameter problem.
+const ERRORS: [(u8, u8); 4] = match IS_V6 {
+    false => [(3, 4), (3, 1), (11, 0), (12, 0)],
+    true => [(2, 0), (1, 3), (3, 0), (4, 1)],
+};
+const TOO_BIG: (u8, u8) = ERRORS[0];
+/// Messages that are no errors: echo, and neighbour discovery.
+const OTHERS: [u8; 2] = if IS_V6 { [128, 135] } else { [8, 9] };
+/// Bytes of the shortest quote: an IP header, and eight bytes of TCP.
+const QUOTE: usize = IP_BYTES + 8;
 
 #[test]
 fn icmp_errors_about_a_flow_reach_its_owner_rewritten() {
@@ -13,48 +22,40 @@ fn icmp_errors_about_a_flow_reach_its_owner_rewritten() {
         "icmp",
         |_| {},
         |lab| {
-            let router = [192, 0, 2, 99];
+            let router = host([192, 0, 2, 99]);
             let segment = tcp_segment(VIP, CLIENT, ACK, &[7; 100]);
-            let sent = ip(
-                VIP.ip().octets(),
-                CLIENT.ip().octets(),
-                6,
-                60,
-                &[],
-                &segment,
-            );
-            let error = |kind, code, bytes: usize| {
-                icmp_error(router, VIP.ip().octets(), kind, code, &sent[..bytes])
+            let sent = ip(VIP.ip(), CLIENT.ip(), 6, 60, &[], &segment);
+            let error = |(kind, code), bytes: usize| {
+                icmp_error(router, VIP.ip(), kind, code, &sent[..bytes])
             };
             let icmp = |run: &Run| {
                 verify(&run.packet);
-                let quoted = run.packet[14 + 20 + 8..].to_vec();
-                let outer: [u8; 4] = run.packet[30..34].try_into().unwrap();
-                let inner: [u8; 4] = quoted[12..16].try_into().unwrap();
-                (outer, inner, u16::from_be_bytes([quoted[20], quoted[21]]))
+                let q = Quoting::new(&run.packet);
+                assert_eq!((q.source, q.quoted_dest), (router, CLIENT.ip()));
+                (q.dest, q.quoted_source)
             };
             for hook in BOTH {
-                let run = lab.run(hook, &error(3, 4, 28));
+                let run = lab.run(hook, &error(TOO_BIG, QUOTE));
                 assert_eq!(run.verdict, Verdict::Send, "no entry: to the frontend");
-                assert_eq!(icmp(&run), (VIP.ip().octets(), VIP.ip().octets(), 80));
+                assert_eq!(icmp(&run), (VIP.ip(), VIP));
                 assert_eq!(run.packet[..6], mac_of(FRONTEND));
                 own_next(lab);
-                for (kind, code, bytes) in [(3, 4, 28), (3, 1, 140), (11, 0, 29), (12, 0, 28)] {
-                    let run = lab.run(hook, &error(kind, code, bytes));
+                for (error_kind, more) in ERRORS.into_iter().zip([0, 112, 1, 0]) {
+                    let run = lab.run(hook, &error(error_kind, QUOTE + more));
                     assert_eq!(run.verdict, Verdict::Send);
-                    let owner = BACKEND.ip().octets();
-                    assert_eq!(icmp(&run), (owner, owner, BACKEND.port()), "{kind} {bytes}");
-                    assert_eq!(run.packet[..6], mac_of(*BACKEND.ip()));
-                    assert_eq!(run.packet[26..30], router, "its source stays");
+                    assert_eq!(icmp(&run), (BACKEND.ip(), BACKEND), "{error_kind:?} {more}");
+                    assert_eq!(run.packet[..6], mac_of(BACKEND.ip()));
                 }
                 let before = lab.counter("drop_blocked");
                 let epoch = own_next(lab);
                 lab.plain(Ops::BLOCK, CLIENT, epoch + 1);
-                assert_eq!(lab.run(hook, &error(3, 4, 28)).verdict, Verdict::Drop);
+                assert_eq!(lab.run(hook, &error(TOO_BIG, QUOTE)).verdict, Verdict::Drop);
                 assert_eq!(lab.counter("drop_blocked"), before + 1);
                 let epoch = lab.flows()[0].epoch;
                 lab.plain(Ops::RELEASE, CLIENT, epoch + 1);
-                for frame in [error(8, 0, 28), error(3, 4, 27), error(3, 4, 20)] {
+                let others = OTHERS.map(|kind| error((kind, 0), QUOTE));
+                let short = [QUOTE - 1, IP_BYTES].map(|bytes| error(TOO_BIG, bytes));
+                for frame in others.into_iter().chain(short) {
                     let run = lab.run(hook, &frame);
                     assert_eq!((run.verdict, run.packet), (Verdict::Pass, frame));
                 }
@@ -71,10 +72,11 @@ fn a_backends_icmp_error_about_a_flow_stays_inside() {
         |_| {},
         |lab| {
             let segment = tcp_segment(CLIENT, BACKEND, ACK, &[]);
-            let (client, backend) = (CLIENT.ip().octets(), BACKEND.ip().octets());
+            let (client, backend) = (CLIENT.ip(), BACKEND.ip());
             let quoted = ip(client, backend, 6, 60, &[], &segment);
-            let outside = icmp_error(backend, client, 3, 3, &quoted);
-            let inside = icmp_error(backend, FRONTEND.octets(), 3, 3, &quoted);
+            let (kind, code) = ERRORS[1];
+            let outside = icmp_error(backend, client, kind, code, &quoted);
+            let inside = icmp_error(backend, FRONTEND, kind, code, &quoted);
             for hook in BOTH {
                 assert_eq!(lab.run(hook, &outside).verdict, Verdict::Drop);
                 assert_eq!(lab.run(hook, &inside).verdict, Verdict::Pass);

@@ -3,16 +3,17 @@
 //! switch.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::*;
+use super::common::*;
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
-use prism_switch::{Switch, SwitchConfig, SwitchView};
+use prism_switch::{Agent, Leases, Switch, SwitchConfig, SwitchView};
 use prism_sys::tcp::{Paused, restore};
 
 /// Interfaces of the switch to the client, the frontend and the backend.
@@ -40,20 +41,28 @@ impl Drop for Net {
     }
 }
 
-fn host(switch: &NetNs, link: &str, address: &str, gateway: &str) -> NetNs {
+/// The switch's address in the network of `address`.
+fn gateway_of(address: IpAddr) -> IpAddr {
+    let [a, b, c, _] = numbers(address);
+    host([a, b, c, 254])
+}
+
+/// A host at `address`, and the interface `link` of the switch to it.
+fn attached(switch: &NetNs, link: &str, address: IpAddr) -> NetNs {
+    let gateway = gateway_of(address);
     let ns = NetNs::anonymous().unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), ns.as_fd().as_raw_fd());
     switch
         .run(|| {
             sh(&format!(
                 "ip link add {link} type veth peer name e0 netns {path}
-                 ip link set {link} up && ip addr add {gateway}/24 dev {link}"
+                 ip link set {link} up && ip addr add {gateway}{ON_LINK} dev {link}"
             ));
         })
         .unwrap();
     ns.run(|| {
         sh(&format!(
-            "ip link set lo up && ip link set e0 up && ip addr add {address}/24 dev e0
+            "ip link set lo up && ip link set e0 up && ip addr add {address}{ON_LINK} dev e0
              ip route add default via {gateway}"
         ));
     })
@@ -67,17 +76,17 @@ impl Net {
         switch
             .run(|| {
                 sh(&format!(
-                    "ip link set lo up && ip addr add {}/32 dev lo
-                     echo 1 > /proc/sys/net/ipv4/ip_forward",
+                    "ip link set lo up && ip addr add {}{ALONE} dev lo
+                     echo 1 > {FORWARDING}",
                     CONTROL.ip()
                 ));
             })
             .unwrap();
-        let client = host(&switch, LINKS[0], "192.0.2.1", "192.0.2.254");
-        let frontend = host(&switch, LINKS[1], "10.0.0.1", "10.0.0.254");
-        let backend = host(&switch, LINKS[2], "10.0.1.1", "10.0.1.254");
+        let client = attached(&switch, LINKS[0], CLIENT.ip());
+        let frontend = attached(&switch, LINKS[1], FRONTEND);
+        let backend = attached(&switch, LINKS[2], BACKEND.ip());
         frontend
-            .run(|| sh(&format!("ip addr add {}/32 dev lo", VIP.ip())))
+            .run(|| sh(&format!("ip addr add {}{ALONE} dev lo", VIP.ip())))
             .unwrap();
         let mut config = config(name);
         config.confirm = CONFIRM;
@@ -139,17 +148,17 @@ impl Net {
         );
         let flow = FlowKey {
             client: peer,
-            vip: VIP.into(),
+            vip: VIP,
         };
         let state = self.frontend.run(|| {
             let paused = Paused::pause(OwnedFd::from(accepted)).unwrap();
-            let state = paused.save(SocketAddr::V4(VIP)).unwrap();
+            let state = paused.save(VIP).unwrap();
             paused.close_silently();
             state
         });
         let state = state.unwrap();
         let live = self.backend.run(|| {
-            let restored = restore(&state, SocketAddr::V4(BACKEND)).unwrap();
+            let restored = restore(&state, BACKEND).unwrap();
             let mut own = request(Ops::OWN.and(Ops::UNBLOCK), 0, flow, 0);
             own.owner = owned(BACKEND);
             assert_eq!(self.command(own).status, Status::Ok);
@@ -374,7 +383,7 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
         "reload",
         |_| {},
         |lab| {
-            let client = SocketAddrV4::new(*CLIENT.ip(), 5);
+            let client = SocketAddr::new(CLIENT.ip(), 5);
             lab.own(client, BACKEND, 5);
             let mut config = lab.config.clone();
             config.max_flows = 99;
@@ -385,6 +394,31 @@ fn flows_survive_and_another_size_is_not_forced_on_them() {
             assert!(lab.counter("control_ok") > 0, "counters go on");
         },
     );
+}
+
+#[test]
+fn a_client_whose_flow_nobody_owns_any_more_is_reset() {
+    if !is_root() {
+        return;
+    }
+    let mut net = Net::new("reset");
+    net.config.blocked = Duration::from_millis(100);
+    net.load();
+    let (client, server) = net.moved_connection();
+    assert!(passes(&server, &client, Duration::from_secs(5)));
+    let of = flow(client.local_addr().unwrap());
+    assert_eq!(net.command(request(Ops::BLOCK, 0, of, 0)).status, Status::Ok);
+    pause(200);
+    let age = || {
+        let switch = Switch::load(&net.config).unwrap();
+        let leases = Arc::new(Leases::new([], KEY_ID, key()));
+        let mut agent = Agent::new(&switch, leases, &net.config.services).unwrap();
+        agent.step(Instant::now()).unwrap().reset
+    };
+    assert_eq!(net.switch.run(age).unwrap(), 1);
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let end = (&client).read(&mut [0]).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 /// Sends one byte from end to end. Returns whether it arrives within `limit`.
@@ -402,16 +436,21 @@ fn a_neighbour_that_is_stale_is_looked_for_again_while_packets_go_to_it() {
     let net = Net::new("stale");
     // A neighbour is stale after half a second instead of half a minute, and is asked sooner.
     let hurry = || {
-        sh("ip link set s2 address 02:00:00:00:00:10
-            cd /proc/sys/net/ipv4/neigh/s2
+        let family = if IS_V6 { "ipv6" } else { "ipv4" };
+        sh(&format!(
+            "ip link set s2 address 02:00:00:00:00:10
+            cd /proc/sys/net/{family}/neigh/s2
             echo 500 > base_reachable_time_ms
             echo 0 > delay_first_probe_time
-            echo 100 > retrans_time_ms");
+            echo 100 > retrans_time_ms"
+        ));
     };
     net.switch.run(hurry).unwrap();
     // The backend does not ask for the switch, which would tell the switch its address.
-    let know = "ip neigh replace 10.0.1.254 lladdr 02:00:00:00:00:10 nud permanent dev e0";
-    net.backend.run(|| sh(know)).unwrap();
+    let gateway = gateway_of(BACKEND.ip());
+    let know =
+        format!("ip neigh replace {gateway} lladdr 02:00:00:00:00:10 nud permanent dev e0");
+    net.backend.run(|| sh(&know)).unwrap();
     let (client, server) = net.moved_connection();
     assert!(passes(&client, &server, Duration::from_secs(5)));
     // The kernel asks on its own while it has recently sent a packet there.

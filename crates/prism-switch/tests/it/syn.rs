@@ -1,15 +1,14 @@
 //! A SYN of a flow that has an owner: the client's next connection, or a forgery. The answer of the
 //! owner's host decides which.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
-use crate::common::packet::{ACK, FIN, RST, SYN, Tcp};
-use crate::common::*;
-use crate::steering::{BOTH, Flow, check_sent, set};
+use super::common::packet::{ACK, FIN, RST, SYN, Tcp};
+use super::common::*;
 use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::{FlowState, Ops, Status};
 
-const FRONTENDS_WAY: ([u8; 6], SocketAddrV4, SocketAddrV4) = (MAC_OF_FRONTEND, CLIENT, VIP);
+const FRONTENDS_WAY: ([u8; 6], SocketAddr, SocketAddr) = (MAC_OF_FRONTEND, CLIENT, VIP);
 const MAC_OF_FRONTEND: [u8; 6] = [2, 0xaa, 10, 0, 0, 1];
 
 fn syn() -> Tcp {
@@ -19,7 +18,7 @@ fn syn() -> Tcp {
 }
 
 /// A host without a socket answers the SYN.
-fn refusal(host: SocketAddrV4) -> Tcp {
+fn refusal(host: SocketAddr) -> Tcp {
     let mut tcp = Tcp::new(host, CLIENT);
     (tcp.flags, tcp.seq, tcp.ack) = (RST | ACK, 0, syn().seq + 1);
     tcp.payload.clear();
@@ -51,7 +50,7 @@ fn a_syn_of_a_live_flow_goes_to_its_owner_and_changes_nothing() {
         |_| {},
         |lab| {
             for hook in BOTH {
-                for (owner, host) in [(BACKEND, *BACKEND.ip()), (VIP, FRONTEND)] {
+                for (owner, host) in [(BACKEND, BACKEND.ip()), (VIP, FRONTEND)] {
                     set(lab, Flow::OwnedBy(owner));
                     let before = lab.view.flow_of(&flow(CLIENT)).unwrap().unwrap();
                     let challenged = lab.counter("flow_syn_challenged");
@@ -198,7 +197,7 @@ fn a_syn_ends_a_flow_at_once_when_both_ends_have_closed() {
                     send(lab, hook, &client_fin);
                     let way = match is_over {
                         true => FRONTENDS_WAY,
-                        false => (mac_of(*BACKEND.ip()), CLIENT, BACKEND),
+                        false => (mac_of(BACKEND.ip()), CLIENT, BACKEND),
                     };
                     check_sent(&send(lab, hook, &syn()), &syn(), way, "SYN");
                     assert_eq!(state(lab).0 == FlowState::Absent, is_over);

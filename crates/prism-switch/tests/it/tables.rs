@@ -1,19 +1,18 @@
 //! Services, tenants and nodes: the tables, and the effect of a change on open connections.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
-use crate::common::packet::Tcp;
-use crate::common::*;
-use crate::steering::{BOTH, check_sent};
+use super::common::packet::Tcp;
+use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{FlowKey, Ops, Status};
 use prism_switch::ServiceConfig;
 
 #[test]
 fn several_frontends_share_connections_and_a_change_moves_few() {
-    let frontends: Vec<std::net::Ipv4Addr> = (1..=16).map(|i| [10, 0, 3, i].into()).collect();
+    let frontends: Vec<_> = (1..=16).map(|i| host([10, 0, 3, i])).collect();
     let many = |config: &mut prism_switch::SwitchConfig, n: usize| {
-        config.services[0].frontends = frontends[..n].iter().map(|ip| (*ip).into()).collect();
+        config.services[0].frontends = frontends[..n].to_vec();
         config
             .nodes
             .extend(frontends.iter().map(|ip| node(*ip, 1, true, false)));
@@ -23,7 +22,7 @@ fn several_frontends_share_connections_and_a_change_moves_few() {
         |config| many(config, 16),
         |lab| {
             let pick = |port| {
-                let client = SocketAddrV4::new(*CLIENT.ip(), port);
+                let client = SocketAddr::new(CLIENT.ip(), port);
                 let run = lab.run(Hook::Tc, &Tcp::new(client, VIP).build());
                 run.packet[..6].to_vec()
             };
@@ -46,8 +45,8 @@ fn several_frontends_share_connections_and_a_change_moves_few() {
 }
 
 /// A service of tenant 1 at one of many addresses.
-fn many_vips(i: u8) -> SocketAddrV4 {
-    SocketAddrV4::new([198, 51, 101, i].into(), 443)
+fn many_vips(i: u8) -> SocketAddr {
+    SocketAddr::new(host([198, 51, 101, i]), 443)
 }
 
 #[test]
@@ -55,20 +54,20 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
     let services = |config: &mut prism_switch::SwitchConfig, n: u8| {
         config.services.remove(0);
         config.services.extend((1..=n).map(|i| ServiceConfig {
-            addr: many_vips(i).into(),
+            addr: many_vips(i),
             tenant: 1,
-            frontends: vec![FRONTEND.into()],
+            frontends: vec![FRONTEND],
         }));
     };
     in_lab(
         "services",
-        |config| services(config, 16),
+        |config| services(config, 32),
         |lab| {
-            let owner = |i: u8| SocketAddrV4::new(*BACKEND.ip(), 9000 + u16::from(i));
-            for i in 1..=16 {
+            let owner = |i: u8| SocketAddr::new(BACKEND.ip(), 9000 + u16::from(i));
+            for i in 1..=32 {
                 let flow = FlowKey {
-                    client: CLIENT.into(),
-                    vip: many_vips(i).into(),
+                    client: CLIENT,
+                    vip: many_vips(i),
                 };
                 let mut request = request(Ops::OWN, 5, flow, 0);
                 request.owner = owned(owner(i));
@@ -76,20 +75,20 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
             }
             // A hint may be from another CPU or this one, so the packet is sent twice.
             for hook in [BOTH, BOTH].concat() {
-                for i in 1..=16 {
+                for i in 1..=32 {
                     let packet = Tcp::new(owner(i), CLIENT);
                     let out = (CLIENT_MAC, many_vips(i), CLIENT);
                     check_sent(&lab.run(hook, &packet.build()), &packet, out, "owner");
                 }
             }
-            let stranger = Tcp::new(owner(17), CLIENT).build();
+            let stranger = Tcp::new(owner(33), CLIENT).build();
             assert_eq!(lab.run(Hook::Tc, &stranger).verdict, Verdict::Drop);
             let mut config = config("services");
-            services(&mut config, 17);
+            services(&mut config, 33);
             let refused = lab.switch.update_tables(&config).unwrap_err();
             let text = refused.to_string();
             assert!(
-                text.contains("tenant 1 has more than 16 services"),
+                text.contains("tenant 1 has more than 32 services"),
                 "{text}"
             );
         },
@@ -104,17 +103,17 @@ fn a_node_that_is_none_any_more_keeps_its_flows_and_gets_no_other() {
         |lab| {
             assert_eq!(lab.own(CLIENT, BACKEND, 5).status, Status::Ok);
             let mut config = lab.config.clone();
-            config.nodes.retain(|node| node.addr != *BACKEND.ip());
+            config.nodes.retain(|node| node.addr != BACKEND.ip());
             lab.switch.update_tables(&config).unwrap();
             for hook in BOTH {
                 let there = Tcp::new(CLIENT, VIP);
-                let out = (mac_of(*BACKEND.ip()), CLIENT, BACKEND);
+                let out = (mac_of(BACKEND.ip()), CLIENT, BACKEND);
                 check_sent(&lab.run(hook, &there.build()), &there, out, "to it");
                 let back = Tcp::new(BACKEND, CLIENT);
                 let out = (CLIENT_MAC, VIP, CLIENT);
                 check_sent(&lab.run(hook, &back.build()), &back, out, "from it");
             }
-            let other = SocketAddrV4::new(*CLIENT.ip(), 40_001);
+            let other = SocketAddr::new(CLIENT.ip(), 40_001);
             assert_eq!(lab.own(other, BACKEND, 5).status, Status::Denied);
             let outside = Tcp::new(BACKEND, other).build();
             assert_eq!(lab.run(Hook::Tc, &outside).verdict, Verdict::Pass);

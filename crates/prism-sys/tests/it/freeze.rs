@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::veth::{Capture, Pair, pin_to, say};
-use crate::common::{self, App, DOWN, UP, byte, bytes, eventually, privileged, service};
+use crate::common::{
+    self, App, DOWN, IPV4, UP, both_families, byte, bytes, eventually, privileged,
+};
 use prism_proto::TcpState;
 use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Blank, Freezer, Live, Paused, ProgramError, probe_peer, restore_into};
@@ -112,7 +114,7 @@ impl<'p> Hammer<'p> {
     fn freeze(&mut self, fd: OwnedFd) -> (Paused, TcpState, u64) {
         let paused = Paused::freeze(fd, &self.freezer).unwrap();
         let emitted = self.pair.emitted(self.host);
-        let state = paused.save(service()).unwrap();
+        let state = paused.save(self.pair.family.service()).unwrap();
         self.tally.with_input += u64::from(!state.received.is_empty());
         self.tally.with_output += u64::from(!state.sent.is_empty());
         let wait = match self.chance.below(8) {
@@ -128,7 +130,7 @@ impl<'p> Hammer<'p> {
 
     /// The checks until the freeze is over.
     fn check(&mut self, paused: &Paused, state: &TcpState, emitted: u64) {
-        let now = paused.save(service()).unwrap();
+        let now = paused.save(self.pair.family.service()).unwrap();
         assert_eq!(now.write_seq, state.write_seq);
         self.tally.took_late += u64::from(now.receive_seq != state.receive_seq);
         assert_eq!(
@@ -193,7 +195,8 @@ impl<'p> Hammer<'p> {
     fn blank(&mut self, host: usize) -> Blank {
         if self.blanks[host].is_empty() {
             let clamp = self.mss_clamp_bytes;
-            let make = || (0..BLANKS).map(|_| Blank::new(service(), clamp).unwrap());
+            let service = self.pair.family.service();
+            let make = || (0..BLANKS).map(|_| Blank::new(service, clamp).unwrap());
             let made = self.pair.hosts[host].run(|| make().collect());
             self.blanks[host] = made.unwrap();
         }
@@ -220,7 +223,7 @@ fn freezes_amid_a_flood_lose_and_double_no_byte_and_are_silent() {
     // An emulated processor is a twentieth as fast.
     let is_emulated = std::env::var_os("PRISM_TEST_EMULATED").is_some();
     let freezes = FREEZES * times / if is_emulated { 20 } else { 1 };
-    let pair = Pair::new();
+    let pair = Pair::new(&IPV4);
     let (client, server) = pair.connect();
     let (mut app, mut hammer) = (App::new(server), Hammer::new(&pair));
     let (stop, failed) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -420,50 +423,49 @@ fn a_process_whose_frozen_sockets_could_speak_finds_that_out_and_mends_it() {
 
 #[test]
 fn a_frozen_socket_emits_nothing_for_two_seconds_and_works_when_thawed() {
-    if !privileged() {
-        return;
-    }
-    let pair = Pair::new();
-    let freezer = pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
-    // Other programs of a host remove rules that they did not make.
-    pair.hosts[0].run(other_tools_clean_up).unwrap();
-    let capture = Capture::start(&pair);
+    both_families(|family| {
+        let pair = Pair::new(family);
+        let freezer = pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
+        // Other programs of a host remove rules that they did not make.
+        pair.hosts[0].run(other_tools_clean_up).unwrap();
+        let capture = Capture::start(&pair);
 
-    pair.hosts[1]
-        .run(|| common::ip(&format!("addr del {}/32 dev h0", common::VIP)))
-        .unwrap();
+        pair.hosts[1]
+            .run(|| common::ip(&format!("addr del {}/{} dev h0", family.vip, family.prefix)))
+            .unwrap();
 
-    // Without a freeze each of them sends.
-    let mut awake = Quiet::new(&pair);
-    awake.prepare(&pair, None);
-    capture.seen();
-    awake.pass();
-    let seen = capture.seen();
-    for port in awake.ports() {
-        assert!(seen.iter().any(|(to, _)| *to == port), "{port} in {seen:?}");
-    }
-    awake.work();
-    drop(awake);
+        // Without a freeze each of them sends.
+        let mut awake = Quiet::new(&pair);
+        awake.prepare(&pair, None);
+        capture.seen();
+        awake.pass();
+        let seen = capture.seen();
+        for port in awake.ports() {
+            assert!(seen.iter().any(|(to, _)| *to == port), "{port} in {seen:?}");
+        }
+        awake.work();
+        drop(awake);
 
-    let mut quiet = Quiet::new(&pair);
-    std::thread::sleep(Duration::from_millis(100));
-    let frozen = quiet.prepare(&pair, Some(&freezer));
-    // Packets that left before.
-    std::thread::sleep(Duration::from_millis(5));
-    capture.seen();
-    let emitted = pair.emitted(0);
-    quiet.pass();
-    assert_eq!(capture.seen(), [], "a frozen socket spoke");
-    assert_eq!(pair.emitted(0), emitted);
-    let unacknowledged = send_queue_bytes(frozen[0].paused.as_fd()).unwrap();
-    assert_eq!(unacknowledged, 1_000);
+        let mut quiet = Quiet::new(&pair);
+        std::thread::sleep(Duration::from_millis(100));
+        let frozen = quiet.prepare(&pair, Some(&freezer));
+        // Packets that left before.
+        std::thread::sleep(Duration::from_millis(5));
+        capture.seen();
+        let emitted = pair.emitted(0);
+        quiet.pass();
+        assert_eq!(capture.seen(), [], "a frozen socket spoke");
+        assert_eq!(pair.emitted(0), emitted);
+        let unacknowledged = send_queue_bytes(frozen[0].paused.as_fd()).unwrap();
+        assert_eq!(unacknowledged, 1_000);
 
-    for one in frozen {
-        let fd = one.paused.resume().unwrap();
-        probe_peer(fd.as_fd()).unwrap();
-        quiet.apps.push(App::resumed(fd, one.read, one.written, 0));
-    }
-    quiet.work();
-    let resets = |(_, flags): &(u16, u8)| flags & 4 != 0;
-    assert!(!capture.seen().iter().any(resets));
+        for one in frozen {
+            let fd = one.paused.resume().unwrap();
+            probe_peer(fd.as_fd()).unwrap();
+            quiet.apps.push(App::resumed(fd, one.read, one.written, 0));
+        }
+        quiet.work();
+        let resets = |(_, flags): &(u16, u8)| flags & 4 != 0;
+        assert!(!capture.seen().iter().any(resets));
+    });
 }

@@ -149,7 +149,7 @@ fn files_heads_and_alerts_leave_as_records_of_every_suite() {
         return;
     }
     for suite in SUITES {
-        let net = Net::new();
+        let net = Net::new(&common::IPV4);
         let (stream, server) = net.connect();
         let mut peer = client(&stream, suite);
         let mut sender = Sender::start(server, suite, FIRST, 0);
@@ -193,7 +193,7 @@ fn records_go_on_after_each_hand_off() {
         return;
     }
     for suite in SUITES {
-        let net = Net::new();
+        let net = Net::new(&common::IPV4);
         let (stream, server) = net.connect();
         let mut peer = client(&stream, suite);
         let mut sender = Sender::start(server, suite, FIRST, 0);
@@ -217,7 +217,7 @@ fn records_in_every_queue_survive_a_hand_off() {
         return;
     }
     for suite in SUITES {
-        let net = Net::new();
+        let net = Net::new(&common::IPV4);
         let (stream, server) = net.connect();
         let mut peer = client(&stream, suite);
         let mut sender = Sender::start(server, suite, FIRST, 0);
@@ -273,14 +273,14 @@ fn a_connection_with_keys_can_be_paused_and_taken_back() {
         return;
     }
     let suite = SUITES[0];
-    let net = Net::new();
+    let net = Net::new(&common::IPV4);
     let (stream, server) = net.connect();
     let mut peer = client(&stream, suite);
     let mut sender = Sender::start(server, suite, FIRST, 0);
     sender.write_all(1000);
     net.block();
     let paused = Paused::pause(sender.fd).unwrap();
-    paused.save(common::service()).unwrap();
+    paused.save(net.service()).unwrap();
     sender.fd = paused.resume().unwrap();
     net.unblock();
     sender.write_all(1000);
@@ -294,7 +294,7 @@ fn wrong_orders_are_refused_and_leave_the_connection_as_it_was() {
         return;
     }
     let suite = SUITES[0];
-    let net = Net::new();
+    let net = Net::new(&common::IPV4);
     let (mut stream, server) = net.connect();
     let fd = server.as_fd();
     let info = suite.info(FIRST);
@@ -323,7 +323,7 @@ fn bytes_are_counted_once_however_often_they_fail_to_leave() {
     if !privileged() {
         return;
     }
-    let net = Net::new();
+    let net = Net::new(&common::IPV4);
     let _freezer = net.hosts[0].run(|| Freezer::new().unwrap()).unwrap();
     let (mut stream, server) = net.connect();
     let mark = |mark| socket2::SockRef::from(&server).set_mark(mark).unwrap();

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{App, DOWN, Net, UP, bytes, eventually, privileged, service};
+use crate::common::{App, DOWN, Family, Net, UP, both_families, bytes, eventually};
 use prism_sys::tcp::info;
 
 /// The faults of the links: delays, different enough to reorder, and losses.
@@ -17,8 +17,8 @@ const MOVES: usize = 12;
 const STEP: usize = 20_000;
 
 /// The tests' network with this fault on every link, both ways; `None` without netem.
-fn impaired(how: &str) -> Option<Net> {
-    let net = Net::new();
+fn impaired(family: &'static Family, how: &str) -> Option<Net> {
+    let net = Net::new(family);
     for host in [&net.client, &net.hosts[0], &net.hosts[1]] {
         let mut tc = Command::new("tc");
         tc.args(["qdisc", "add", "dev", "psys0", "root", "netem"]);
@@ -35,45 +35,46 @@ fn impaired(how: &str) -> Option<Net> {
 
 #[test]
 fn a_connection_that_moves_under_load_loses_no_byte_to_a_bad_network() {
-    if !privileged() {
-        return;
-    }
-    for how in FAULTS {
-        let Some(net) = impaired(how) else { return };
-        let (mut client, server) = net.connect();
-        client
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        let mut app = App::new(server);
-        let total = MOVES * STEP;
-        std::thread::scope(|scope| {
-            let mut reader = client.try_clone().unwrap();
-            scope.spawn(move || {
-                let mut got = vec![0; total];
-                reader.read_exact(&mut got).unwrap();
-                assert!(got == bytes(DOWN, 0, total), "wrong bytes at the client");
-            });
-            scope.spawn(move || client.write_all(&bytes(UP, 0, total)).unwrap());
-            for round in 0..MOVES {
-                let wanted = ((round + 1) * STEP) as u64;
-                eventually("a step is written and read", 60, || {
-                    let most = (wanted - app.written) as usize + app.owed();
-                    app.write_some(most.max(app.owed()));
-                    app.read_some((wanted - app.read) as usize);
-                    app.read == wanted && app.written == wanted && app.owed() == 0
+    both_families(|family| {
+        for how in FAULTS {
+            let Some(net) = impaired(family, how) else {
+                return;
+            };
+            let (mut client, server) = net.connect();
+            client
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            let mut app = App::new(server);
+            let total = MOVES * STEP;
+            std::thread::scope(|scope| {
+                let mut reader = client.try_clone().unwrap();
+                scope.spawn(move || {
+                    let mut got = vec![0; total];
+                    reader.read_exact(&mut got).unwrap();
+                    assert!(got == bytes(DOWN, 0, total), "wrong bytes at the client");
                 });
-                app.hand_off(&net, (round + 1) % 2, service());
-            }
-            eventually("all is acknowledged", 60, || {
-                app.write_some(app.owed());
-                app.owed() == 0 && info::send_queue_bytes(app.as_fd().as_fd()).unwrap() == 0
+                scope.spawn(move || client.write_all(&bytes(UP, 0, total)).unwrap());
+                for round in 0..MOVES {
+                    let wanted = ((round + 1) * STEP) as u64;
+                    eventually("a step is written and read", 60, || {
+                        let most = (wanted - app.written) as usize + app.owed();
+                        app.write_some(most.max(app.owed()));
+                        app.read_some((wanted - app.read) as usize);
+                        app.read == wanted && app.written == wanted && app.owed() == 0
+                    });
+                    app.hand_off(&net, (round + 1) % 2, net.service());
+                }
+                eventually("all is acknowledged", 60, || {
+                    app.write_some(app.owed());
+                    app.owed() == 0 && info::send_queue_bytes(app.as_fd().as_fd()).unwrap() == 0
+                });
             });
-        });
-        assert_eq!(
-            net.counts().resets + net.counts().fins,
-            0,
-            "{:?}, {how}",
-            net.counts()
-        );
-    }
+            assert_eq!(
+                net.counts().resets + net.counts().fins,
+                0,
+                "{:?}, {how}",
+                net.counts()
+            );
+        }
+    });
 }

@@ -170,17 +170,18 @@ fn all_ways(config: &Config) -> Vec<Way> {
             true => config
                 .nodes
                 .iter()
-                .map(|node| at(node.address.into()))
+                .flat_map(|node| node.address.iter().map(at))
                 .collect(),
             false => vec![*listen],
         }
     });
     let switch = config.admin.switch_listen.zip(config.switch.as_ref());
-    let switch = switch.map(|(mut listen, switch)| {
-        if listen.ip().is_unspecified() {
-            listen.set_ip((*switch.control.ip()).into());
+    let switch = switch.into_iter().flat_map(|(listen, switch)| {
+        let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
+        match listen.ip().is_unspecified() {
+            true => switch.control.hosts.iter().map(at).collect(),
+            false => vec![listen],
         }
-        listen
     });
     here.chain(nodes.chain(switch).map(Way::Http)).collect()
 }

@@ -176,7 +176,7 @@ fn undo_of(root: &Root, change: &Change) -> Result<Undo> {
         Change::Sysctl { name, .. } => {
             let mut before = vec![(name.clone(), live::sysctl(name)?)];
             if change::has_side_effects(name) {
-                before.extend(live::side_effects()?);
+                before.extend(live::side_effects(name)?);
             }
             Undo::Restore(before)
         }

@@ -1,13 +1,13 @@
 //! From needs to changes of a host, each of which can be made, seen and undone.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::files::Root;
-use super::live::{self, IP_FORWARD, RESERVED_PORTS};
+use super::live::{self, IP_FORWARD, IPV6_FORWARD, RESERVED_PORTS};
 use super::networkd::Links;
 use super::{Need, render};
 
@@ -27,17 +27,17 @@ pub(crate) enum Change {
     /// A kernel parameter, named by its path below `/proc/sys`.
     Sysctl { name: String, value: String },
     /// An address on `lo`.
-    Address { address: Ipv4Addr },
+    Address { address: IpAddr },
     /// A route to an address, or the default route.
     Route {
-        to: Option<Ipv4Addr>,
-        via: Ipv4Addr,
+        to: Option<IpAddr>,
+        via: IpAddr,
         table: u32,
     },
     /// A rule of routing for what has this source address.
     Rule {
         priority: u32,
-        from: Ipv4Addr,
+        from: IpAddr,
         table: u32,
         /// Whether the table's default route does not count.
         no_default: bool,
@@ -107,7 +107,7 @@ fn of_need(need: &Need, reserved_ports: &str) -> Vec<Change> {
 
 /// The host's default route stays, so that its operator can still reach it. Networks that the
 /// host is on are reached directly.
-fn way_out(from: &[Ipv4Addr], via: Ipv4Addr) -> Vec<Change> {
+fn way_out(from: &[IpAddr], via: IpAddr) -> Vec<Change> {
     let route = Change::Route {
         to: None,
         via,
@@ -127,5 +127,5 @@ fn way_out(from: &[Ipv4Addr], via: Ipv4Addr) -> Vec<Change> {
 
 /// Whether a change of this parameter changes others too.
 pub(super) fn has_side_effects(name: &str) -> bool {
-    name == IP_FORWARD
+    [IP_FORWARD, IPV6_FORWARD].contains(&name)
 }

@@ -1,14 +1,19 @@
 //! Whether this host has what it needs, by whatever means.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
+use prism_config::HostAddrs;
 use serde_json::Value;
 
 use super::{Need, live, netfilter, render};
 
-/// An address of documentation (RFC 5737), in the place of a client's. Nothing is sent to it.
-const A_CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Addresses of documentation (RFC 5737, RFC 3849), in the place of a client's. Nothing is sent to
+/// them.
+const A_CLIENT: HostAddrs = HostAddrs {
+    v4: Some(Ipv4Addr::new(192, 0, 2, 1)),
+    v6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+};
 
 /// The state of a need on this host, in words.
 pub(crate) enum Outcome {
@@ -33,7 +38,7 @@ pub(crate) fn check(need: &Need) -> Result<Outcome> {
     })
 }
 
-fn address_here(address: Ipv4Addr, what: &str) -> Result<Outcome> {
+fn address_here(address: IpAddr, what: &str) -> Result<Outcome> {
     Ok(match live::has_address(address)? {
         true => Outcome::Met(format!("this host has {address}")),
         false => Outcome::Unmet(format!("this host does not have {address}, {what}")),
@@ -84,10 +89,11 @@ fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
     })
 }
 
-fn way_out(from: &[Ipv4Addr], via: Ipv4Addr) -> Result<Outcome> {
+fn way_out(from: &[IpAddr], via: IpAddr) -> Result<Outcome> {
     for from in from {
         let text = |route: Value| route.get("gateway")?.as_str().map(str::to_owned);
-        let gateway = live::route_to(A_CLIENT, Some(*from)).ok().and_then(text);
+        let route = A_CLIENT.of(*from).map(|to| live::route_to(to, Some(*from)));
+        let gateway = route.and_then(Result::ok).and_then(text);
         if gateway == Some(via.to_string()) {
             continue;
         }
@@ -102,7 +108,7 @@ fn way_out(from: &[Ipv4Addr], via: Ipv4Addr) -> Result<Outcome> {
     )))
 }
 
-fn way_in(service: Ipv4Addr, frontends: &[Ipv4Addr]) -> Result<Outcome> {
+fn way_in(service: IpAddr, frontends: &[IpAddr]) -> Result<Outcome> {
     let route = live::route_to(service, None).ok();
     let gateway = route.and_then(|route| route.get("gateway")?.as_str()?.parse().ok());
     Ok(match gateway {

@@ -97,6 +97,67 @@ fn the_switch_is_a_router() {
     assert_eq!(commands(&live(CONFIG, None)), expected);
 }
 
+/// The same configuration with addresses of both families, or of IPv6 alone.
+fn with_ipv6(is_alone: bool) -> String {
+    let mut config = CONFIG.to_owned();
+    for (v4, v6) in [
+        ("203.0.113.10:80", "[2001:db8::10]:80"),
+        ("10.0.1.1:7300", "[fd00:1::1]:7300"),
+        ("10.0.1.11", "fd00:1::11"),
+        ("10.0.2.21", "fd00:2::21"),
+        ("10.0.2.1", "fd00:2::1"),
+    ] {
+        let new = match is_alone {
+            true => format!("\"{v6}\""),
+            false => format!("[\"{v4}\", \"{v6}\"]"),
+        };
+        config = config.replace(&format!("\"{v4}\""), &new);
+    }
+    config
+}
+
+#[test]
+fn hosts_of_both_families_have_the_changes_of_each() {
+    let lines_of_ipv6 = |name| {
+        let both = commands(&live(&with_ipv6(false), name));
+        let (v6, v4): (Vec<_>, Vec<_>) = both
+            .into_iter()
+            .partition(|line| line.contains("::") || line.contains("ipv6"));
+        assert_eq!(v4, commands(&live(CONFIG, name)));
+        v6
+    };
+    let expected = [
+        "ip address add 2001:db8::10/128 dev lo",
+        "ip -6 route add default via fd00:1::1 table 7300",
+        "ip -6 rule add priority 32000 from 2001:db8::10 lookup 254 suppress_prefixlength 0",
+        "ip -6 rule add priority 32001 from 2001:db8::10 lookup 7300",
+        "ip -6 rule add priority 32000 from fd00:1::11 lookup 254 suppress_prefixlength 0",
+        "ip -6 rule add priority 32001 from fd00:1::11 lookup 7300",
+    ];
+    assert_eq!(lines_of_ipv6(Some("fe0")), expected);
+    let expected = [
+        "ip -6 route add default via fd00:2::1 table 7300",
+        "ip -6 rule add priority 32000 from fd00:2::21 lookup 254 suppress_prefixlength 0",
+        "ip -6 rule add priority 32001 from fd00:2::21 lookup 7300",
+    ];
+    assert_eq!(lines_of_ipv6(Some("be0")), expected);
+    let expected = [
+        "sysctl -w net.ipv6.conf.all.forwarding=1",
+        "ip -6 route add 2001:db8::10/128 via fd00:1::11",
+    ];
+    assert_eq!(lines_of_ipv6(None), expected);
+}
+
+#[test]
+fn a_switch_of_ipv6_alone_forwards_no_ipv4() {
+    let expected = [
+        "sysctl -w net.ipv6.conf.all.forwarding=1",
+        "ip -6 route add 2001:db8::10/128 via fd00:1::11",
+        "nft -f /etc/prism/notrack.nft",
+    ];
+    assert_eq!(commands(&live(&with_ipv6(true), None)), expected);
+}
+
 #[test]
 fn a_cluster_without_a_switch_has_the_service_address_only() {
     let start = CONFIG.find("[switch]").unwrap();

@@ -2,7 +2,7 @@
 //! programs `ip` and `nft` and by `/proc/sys`.
 
 use std::io::ErrorKind;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,6 +14,7 @@ use super::netfilter;
 use super::render::{self, ip_arguments};
 
 pub(super) const IP_FORWARD: &str = "net/ipv4/ip_forward";
+pub(super) const IPV6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
 pub(super) const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
 /// The settings of each interface.
 const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
@@ -51,8 +52,8 @@ pub(super) fn unmake(change: &Change) -> Result<()> {
 
 fn by_ip(change: &Change, verb: &str) -> Result<()> {
     let mut words = ip_arguments(change).unwrap_or_default();
-    if let Some(place) = words.get_mut(1) {
-        *place = verb.to_owned();
+    if let Some(place) = words.iter_mut().find(|word| *word == "add") {
+        verb.clone_into(place);
     }
     let made = run("ip", "iproute2", &words);
     let is_way_out = matches!(change, Change::Route { to: None, .. });
@@ -95,33 +96,44 @@ pub(super) fn interfaces() -> Vec<String> {
     names
 }
 
-/// The parameters that a change of `ip_forward` sets too, with their values.
-pub(super) fn side_effects() -> Result<Vec<(String, String)>> {
-    let redirects = ["all".to_owned()].into_iter();
-    let redirects = redirects.map(|place| (place, "accept_redirects"));
-    let places = ["all", "default"].map(str::to_owned);
-    let forwarding = places.into_iter().chain(interfaces());
-    let forwarding = forwarding.map(|place| (place, "forwarding"));
-    let names = redirects.chain(forwarding);
-    let names = names.map(|(place, leaf)| format!("net/ipv4/conf/{place}/{leaf}"));
+/// The parameters that a change of forwarding sets too, with their values.
+pub(super) fn side_effects(forwarding: &str) -> Result<Vec<(String, String)>> {
+    let names = match forwarding {
+        IPV6_FORWARD => forwarding_of("ipv6").collect(),
+        _ => of_ip_forward(),
+    };
+    let names: Vec<String> = names;
     names
+        .into_iter()
         .map(|name| sysctl(&name).map(|value| (name, value)))
         .collect()
 }
 
+fn of_ip_forward() -> Vec<String> {
+    let redirects = ["all".to_owned()].into_iter();
+    let redirects = redirects.map(|place| format!("net/ipv4/conf/{place}/accept_redirects"));
+    redirects.chain(forwarding_of("ipv4")).collect()
+}
+
+fn forwarding_of(family: &str) -> impl Iterator<Item = String> {
+    let places = ["all", "default"].map(str::to_owned);
+    let places = places.into_iter().chain(interfaces());
+    places.map(move |place| format!("net/{family}/conf/{place}/forwarding"))
+}
+
 /// Whether any interface has `address`.
-pub(super) fn has_address(address: Ipv4Addr) -> Result<bool> {
-    let links = ip(&["address", "show"])?;
+pub(super) fn has_address(address: IpAddr) -> Result<bool> {
+    let links = ip(address, &["address", "show"])?;
     let of_links = links.iter().filter_map(|link| link.get("addr_info"));
     let mut addresses = of_links.filter_map(Value::as_array).flatten();
     Ok(addresses.any(|found| is(found, "local", &address.to_string())))
 }
 
-fn has_route(to: Option<Ipv4Addr>, via: Ipv4Addr, table: u32) -> Result<bool> {
+fn has_route(to: Option<IpAddr>, via: IpAddr, table: u32) -> Result<bool> {
     let to = to.map_or_else(|| "default".to_owned(), |to| to.to_string());
-    let (via, table) = (via.to_string(), table.to_string());
+    let (of, via, table) = (via, via.to_string(), table.to_string());
     // A table without routes does not exist, and asking for it alone would be an error.
-    let routes = ip(&["route", "show", "table", "all"])?;
+    let routes = ip(of, &["route", "show", "table", "all"])?;
     Ok(routes.iter().any(|route| {
         let in_main = route.get("table").is_none() && table == MAIN.to_string();
         is(route, "dst", &to)
@@ -140,7 +152,7 @@ fn has_rule(change: &Change) -> Result<bool> {
     else {
         return Ok(false);
     };
-    let rules = ip(&["rule", "show"])?;
+    let rules = ip(*from, &["rule", "show"])?;
     Ok(rules.iter().any(|rule| {
         let number = |field| rule.get(field).and_then(Value::as_u64);
         number("priority") == Some(u64::from(*priority))
@@ -151,16 +163,17 @@ fn has_rule(change: &Change) -> Result<bool> {
 }
 
 /// The way to `to` of a packet that this host sends from `from`.
-pub(super) fn route_to(to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Value> {
-    let (to, from) = (to.to_string(), from.map(|from| from.to_string()));
+pub(super) fn route_to(to: IpAddr, from: Option<IpAddr>) -> Result<Value> {
+    let (of, to, from) = (to, to.to_string(), from.map(|from| from.to_string()));
     let mut words = vec!["route", "get", &to];
     words.extend(from.iter().flat_map(|from| ["from", from]));
-    let routes = ip(&words)?;
+    let routes = ip(of, &words)?;
     routes.into_iter().next().context("`ip` named no route")
 }
 
 pub(super) fn link_index(device: &str) -> Option<u64> {
-    let links = ip(&["link", "show", "dev", device]).ok()?;
+    let any = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+    let links = ip(any, &["link", "show", "dev", device]).ok()?;
     links.first()?.get("ifindex")?.as_u64()
 }
 
@@ -168,9 +181,11 @@ fn is(object: &Value, field: &str, value: &str) -> bool {
     object.get(field).and_then(Value::as_str) == Some(value)
 }
 
-/// What `ip` answers, with numbers in the place of the names of tables.
-fn ip(words: &[&str]) -> Result<Vec<Value>> {
-    let all = ["-4", "-j", "-N"].iter().chain(words);
+/// What `ip` answers about the family of `of`, with numbers in the place of the names of tables.
+fn ip(of: IpAddr, words: &[&str]) -> Result<Vec<Value>> {
+    let family = if of.is_ipv4() { "-4" } else { "-6" };
+    let all = [family, "-j", "-N"];
+    let all = all.iter().chain(words);
     let all: Vec<String> = all.map(|word| (*word).to_owned()).collect();
     let answer = run("ip", "iproute2", &all)?;
     if answer.trim().is_empty() {

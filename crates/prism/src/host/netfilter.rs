@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::live::{run, run_with};
 
 const PACKAGE: &str = "nftables";
-const TABLE: [&str; 3] = ["table", "ip", "prism"];
+const TABLE: [&str; 3] = ["table", "inet", "prism"];
 
 /// Whether the kernel has conntrack.
 pub(super) fn has_conntrack() -> bool {
@@ -22,7 +22,7 @@ pub(super) fn has_table() -> Result<bool> {
     let tables = list(&["tables"])?;
     let is_ours = |entry: &Value| {
         let field = |name| entry.pointer(name).and_then(Value::as_str);
-        field("/table/family") == Some("ip") && field("/table/name") == Some("prism")
+        field("/table/family") == Some("inet") && field("/table/name") == Some("prism")
     };
     Ok(entries(&tables).any(is_ours))
 }

@@ -1,7 +1,7 @@
 //! The links that systemd-networkd manages, and where their configuration can be added to.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -23,7 +23,7 @@ const LO: u64 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     lo: Option<PathBuf>,
-    towards: BTreeMap<Ipv4Addr, PathBuf>,
+    towards: BTreeMap<IpAddr, PathBuf>,
 }
 
 impl Links {
@@ -52,12 +52,12 @@ impl Links {
     }
 
     /// That of the link that leads to `address`.
-    pub(super) fn towards(&self, address: Ipv4Addr) -> Option<&PathBuf> {
+    pub(super) fn towards(&self, address: IpAddr) -> Option<&PathBuf> {
         self.towards.get(&address)
     }
 
     #[cfg(test)]
-    pub(super) fn of(lo: &str, towards: &[(Ipv4Addr, &str)]) -> Self {
+    pub(super) fn of(lo: &str, towards: &[(IpAddr, &str)]) -> Self {
         Self {
             lo: Some(lo.into()),
             towards: towards

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use prism_handoff::LOCAL_PORTS;
@@ -110,11 +111,14 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
     for change in live {
         match change {
             Change::Address { address } => {
-                add(links.lo(), format!("[Address]\nAddress={address}/32\n"));
+                add(
+                    links.lo(),
+                    format!("[Address]\nAddress={}\n", alone(*address)),
+                );
             }
             Change::Route { to, via, table } => {
                 uplink = links.towards(*via);
-                let to = to.map(|to| format!("Destination={to}/32\n"));
+                let to = to.map(|to| format!("Destination={}\n", alone(to)));
                 let to = to.unwrap_or_default();
                 add(
                     uplink,
@@ -131,7 +135,8 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
                     true => "SuppressPrefixLength=0\n",
                     false => "",
                 };
-                let rule = format!("Priority={priority}\nFrom={from}/32\nTable={table}\n");
+                let from = alone(*from);
+                let rule = format!("Priority={priority}\nFrom={from}\nTable={table}\n");
                 add(uplink, format!("[RoutingPolicyRule]\n{rule}{without}"));
             }
             Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => {}
@@ -144,10 +149,10 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
 /// `ip` removes it by the same words with `del` in the place of `add`.
 pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
     let line = match change {
-        Change::Address { address } => format!("address add {address}/32 dev lo"),
+        Change::Address { address } => format!("address add {} dev lo", alone(*address)),
         Change::Route { to, via, table } => {
-            let to = to.map_or_else(|| "default".to_owned(), |to| format!("{to}/32"));
-            format!("route add {to} via {via} table {table}")
+            let to = to.map_or_else(|| "default".to_owned(), alone);
+            format!("{}route add {to} via {via} table {table}", option(*via))
         }
         Change::Rule {
             priority,
@@ -159,12 +164,28 @@ pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
                 true => " suppress_prefixlength 0",
                 false => "",
             };
-            format!("rule add priority {priority} from {from} lookup {table}{without}")
+            format!(
+                "{}rule add priority {priority} from {from} lookup {table}{without}",
+                option(*from)
+            )
         }
         Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => return None,
     };
     let line = line.replace(&format!(" table {MAIN}"), "");
     Some(line.split(' ').map(str::to_owned).collect())
+}
+
+/// An address as a network without others.
+fn alone(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("{v4}/32"),
+        IpAddr::V6(v6) => format!("{v6}/128"),
+    }
+}
+
+/// The option of `ip` for the routes and rules of IPv6.
+fn option(of: IpAddr) -> &'static str {
+    if of.is_ipv6() { "-6 " } else { "" }
 }
 
 /// See [`Change::command`].

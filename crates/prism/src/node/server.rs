@@ -129,9 +129,9 @@ impl Server {
 
     /// The addresses that clients connect to.
     pub(super) fn services(&self) -> Vec<SocketAddr> {
-        let tls = self.https.as_ref().map(|https| https.service.address);
-        let plain = SocketAddr::from(self.node.config.now().service.address);
-        std::iter::once(plain).chain(tls).collect()
+        let tls = self.https.iter().flat_map(|https| &https.service.addresses);
+        let plain = &self.node.config.now().service.address;
+        plain.iter().chain(tls.copied()).collect()
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
@@ -140,13 +140,13 @@ impl Server {
         let service = &config.service;
         Ok(EndpointConfig {
             name: node.name.clone(),
-            address: settings.address.into(),
-            service: service.address.into(),
+            addresses: settings.address.iter().collect(),
+            services: service.address.iter().collect(),
             listen: settings.is_frontend(),
             peer_port: config.peers.port,
             peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
             identity: self.identity.clone(),
-            switch: switch_address(config)?,
+            switch: switch_address(config, &settings)?,
             placement: node.cluster.placement_digest(config),
             method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
@@ -167,11 +167,22 @@ impl Server {
     }
 }
 
-/// The address of the switch, if there is one, and the key for it.
-pub(super) fn switch_address(config: &Config) -> anyhow::Result<Option<SwitchAddress>> {
+/// The address of the switch for `node`, if there is a switch, and the key for it.
+pub(super) fn switch_address(
+    config: &Config,
+    node: &prism_config::Node,
+) -> anyhow::Result<Option<SwitchAddress>> {
     let address = config.switch.as_ref().map(|switch| {
+        let way = switch.control.from_node(&node.address);
+        let (_, control) = way.with_context(|| {
+            format!(
+                "{} ({}) and switch.control ({}) have no family in common; give both an address \
+                 of one",
+                node.name, node.address, switch.control
+            )
+        })?;
         anyhow::Ok(SwitchAddress {
-            control: switch.control.into(),
+            control,
             key_id: switch.key_id,
             key: ControlKey::new(*switch.load_key()?.bytes()),
         })
@@ -246,7 +257,7 @@ pub(super) fn other_nodes(own_name: &str, directory: &Directory) -> Vec<Peer> {
     let others = directory.iter().filter(|(name, _)| *name != own_name);
     let peers = others.map(|(name, host)| Peer {
         name: name.to_owned(),
-        address: host.address.into(),
+        addresses: host.address.iter().collect(),
     });
     peers.collect()
 }

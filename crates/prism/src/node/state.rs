@@ -1,6 +1,7 @@
 //! The state of a cluster, as the page for a browser shows it: the figures of all nodes, which
 //! nodes ask each other for, and those of the switch. The names of its fields may change.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,23 +42,28 @@ pub(super) async fn state(server: &Server) -> Value {
     })
 }
 
-/// The URLs at which S3 clients reach the service.
+/// The URLs at which S3 clients reach the service, for the page. A page's policy has no form for an
+/// IPv6 address; `service.urls` can have a name.
 pub(super) fn store_urls(config: &Config) -> Vec<String> {
     let service = &config.service;
     if !service.urls.is_empty() {
         return service.urls.clone();
     }
     let redirects = service.tls.as_ref().is_some_and(|tls| tls.redirect_http);
-    let plain = (!redirects).then_some(("http", service.address, 80));
-    let tls = config.tls_address().map(|address| ("https", address, 443));
-    let urls = plain.into_iter().chain(tls);
-    urls.map(
-        |(scheme, address, default)| match address.port() == default {
-            true => format!("{scheme}://{}", address.ip()),
-            false => format!("{scheme}://{address}"),
-        },
-    )
-    .collect()
+    let plain = service.address.iter().filter(|_| !redirects);
+    let plain = plain.map(|address| ("http", address, 80));
+    let tls = config.tls_address().unwrap_or_default();
+    let tls = tls.iter().map(|address| ("https", address, 443));
+    let all = plain.chain(tls).filter(|(_, address, _)| address.is_ipv4());
+    all.map(|(scheme, address, port)| url(scheme, address, port))
+        .collect()
+}
+
+fn url(scheme: &str, address: SocketAddr, default_port: u16) -> String {
+    match address.port() == default_port {
+        true => format!("{scheme}://{}", address.ip()),
+        false => format!("{scheme}://{address}"),
+    }
 }
 
 /// A node with the figures that it sent.
@@ -70,7 +76,10 @@ fn described(known: NodeFigures, host: Option<&Host>) -> Value {
     fields.insert("name".into(), known.name.into());
     fields.insert("error".into(), error.into());
     fields.insert("roles".into(), json!(host.map(|host| &host.roles)));
-    fields.insert("address".into(), json!(host.map(|host| host.address)));
+    fields.insert(
+        "address".into(),
+        json!(host.map(|host| host.address.to_string())),
+    );
     Value::Object(fields)
 }
 
@@ -83,7 +92,14 @@ async fn switch(config: &Config) -> Value {
         return Value::Null;
     }
     if address.ip().is_unspecified() {
-        address.set_ip((*settings.control.ip()).into());
+        match settings
+            .control
+            .of(address.ip())
+            .or(settings.control.iter().next())
+        {
+            Some(control) => address.set_ip(control.ip()),
+            None => return Value::Null,
+        }
     }
     match fetch(address, "/state").await {
         Ok(mut state) => state.get_mut("switch").map(Value::take).unwrap_or_default(),

@@ -42,11 +42,11 @@ pub(super) fn run(
         .build()?;
     LocalSet::new().block_on(&runtime, async {
         let node = &server.node;
-        let service = endpoint.service;
+        let services = server.node.config.now().service.address.to_string();
         let opened = Endpoint::bind(endpoint, node.process.clone()).await;
         let endpoint = opened.with_context(|| {
             format!(
-                "binding the service {service} or the node port of {}",
+                "binding the service {services} or the node port of {}",
                 node.name
             )
         })?;

@@ -2,10 +2,12 @@
 //! `/-/healthy`, `/-/ready`, and the page for a browser with its `/state`. Flows are counted by the
 //! agent's walks, all else is read from the kernel's tables.
 
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use prism_config::HostAddrs;
 use prism_membership::Directory;
 use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
@@ -24,11 +26,11 @@ pub(super) struct Subject {
 
 impl Subject {
     /// The names and addresses of the nodes.
-    fn nodes(&self) -> Vec<(String, IpAddr)> {
+    fn nodes(&self) -> Vec<(String, HostAddrs)> {
         let directory = (self.directory)();
         let nodes = directory.iter();
         nodes
-            .map(|(name, host)| (name.to_owned(), host.address.into()))
+            .map(|(name, host)| (name.to_owned(), host.address))
             .collect()
     }
 }
@@ -85,11 +87,15 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
     let living = subject.leases.living();
     let census = subject.census.get();
     let counted = census.iter().flat_map(|census| &census.of_nodes);
-    let owners = counted.map(|(address, flows)| {
-        let known = nodes.iter().find(|(_, node)| node == address);
+    // A node owns flows by an address of each family.
+    let mut by_owner = BTreeMap::new();
+    for (address, flows) in counted {
+        let known = nodes.iter().find(|(_, node)| node.contains(*address));
         let owner = known.map_or_else(|| address.to_string(), |(name, _)| name.clone());
-        json!({ "owner": owner, "flows": flows })
-    });
+        *by_owner.entry(owner).or_default() += flows;
+    }
+    let owners = by_owner.into_iter();
+    let owners = owners.map(|(owner, flows): (_, u64)| json!({ "owner": owner, "flows": flows }));
     let counters = view.counters()?.into_iter();
     let packets = counters.filter_map(|counter| {
         let (verdict, reason) = counter.name.split_once('_')?;
@@ -99,7 +105,8 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
     });
     let (owners, packets): (Vec<_>, Vec<_>) = (owners.collect(), packets.collect());
     let nodes = nodes.iter().map(|(name, address)| {
-        json!({ "name": name, "address": address, "up": living.contains(address) })
+        let is_up = has_lease(&living, *address);
+        json!({ "name": name, "address": address.to_string(), "up": is_up })
     });
     Ok(json!({
         "flows": census.as_ref().map(Census::entries),
@@ -109,6 +116,11 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         "nodes": nodes.collect::<Vec<_>>(),
         "error": null,
     }))
+}
+
+/// Whether a node has a lease, by either of its addresses.
+fn has_lease(living: &HashSet<IpAddr>, node: HostAddrs) -> bool {
+    node.iter().any(|address| living.contains(&address))
 }
 
 fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
@@ -131,7 +143,7 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     }
     let living = subject.leases.living();
     for (node, address) in subject.nodes() {
-        let lives = f64::from(u8::from(living.contains(&address)));
+        let lives = f64::from(u8::from(has_lease(&living, address)));
         metrics.push(
             gauge(
                 "switch_node_up",

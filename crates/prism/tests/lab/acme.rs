@@ -112,7 +112,7 @@ impl Bed {
 
     /// An HTTPS connection, with the number of the certificate that it was shown.
     fn try_connect(&self, trusted: &Arc<ClientConfig>) -> Option<(Client, String)> {
-        let service = SocketAddr::from((self.cluster.vip(), 443));
+        let service = SocketAddr::new(self.cluster.service.ip(), 443);
         let name = ServerName::try_from(DOMAIN).unwrap();
         let tls = ClientConnection::new(trusted.clone(), name).unwrap();
         let plain = self.cluster.connect_to(service, |_| {});

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
+use prism_lab::Family;
+
 use crate::support::client::Request;
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
@@ -23,6 +25,14 @@ fn the_aws_command_line_moves_real_files() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up(3);
     let watch = Watch::all(&cluster, "aws");
+    for family in Family::ALL {
+        move_files_by_aws(&cluster, family);
+    }
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+fn move_files_by_aws(cluster: &Cluster, family: Family) {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();
     let sources = [("program", 7 << 20), ("text", 12_345), ("empty", 0)];
@@ -33,7 +43,7 @@ fn the_aws_command_line_moves_real_files() {
     let aws = |arguments: &[&str]| {
         let mut command = cluster.lab.command("client", "aws").unwrap();
         // Debian 12's aws-cli ignores the endpoint in its environment.
-        command.args(["--endpoint-url", &cluster.lab.endpoint()]);
+        command.args(["--endpoint-url", &cluster.endpoint_over(family, false)]);
         run(command.args(arguments))
     };
     aws(&["s3", "mb", "s3://photos"]);
@@ -59,8 +69,6 @@ fn the_aws_command_line_moves_real_files() {
     assert_eq!(aws(&["s3", "ls", "s3://photos/"]), "");
     aws(&["s3", "rb", "s3://photos"]);
     assert!(!aws(&["s3", "ls"]).contains("photos"));
-    cluster.assert_no_flows();
-    watch.finish(ClientResets::None);
 }
 
 const BOTO3: &str = r#"
@@ -102,13 +110,16 @@ fn boto3_works_with_its_pool_of_connections() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up(3);
     let watch = Watch::all(&cluster, "boto3");
-    let accepted = cluster.sum("handoff", "accepted");
-    let mut python = cluster.lab.command("client", "python3").unwrap();
-    let printed = run(python.args(["-c", BOTO3]));
-    assert_eq!(printed, "done\n");
-    let accepted = cluster.sum("handoff", "accepted") - accepted;
-    say(&format!("boto3 used {accepted} connections"));
-    assert!(accepted < 10, "{accepted} connections: they are not kept");
+    for family in Family::ALL {
+        let accepted = cluster.sum("handoff", "accepted");
+        let mut python = cluster.lab.command("client", "python3").unwrap();
+        python.env("AWS_ENDPOINT_URL", cluster.endpoint_over(family, false));
+        let printed = run(python.args(["-c", BOTO3]));
+        assert_eq!(printed, "done\n");
+        let accepted = cluster.sum("handoff", "accepted") - accepted;
+        say(&format!("boto3 used {accepted} connections of {family}"));
+        assert!(accepted < 10, "{accepted} connections: they are not kept");
+    }
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);
 }
@@ -121,6 +132,14 @@ fn curl_fetches_objects_of_all_backends_over_one_connection() {
     cluster.put_all(&objects);
     cluster.assert_no_flows();
     let watch = Watch::all(&cluster, "curl");
+    for family in Family::ALL {
+        fetch_by_curl(&cluster, &objects, family);
+    }
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+fn fetch_by_curl(cluster: &Cluster, objects: &[Object], family: Family) {
     let dir = tempfile::tempdir().unwrap();
     let mut curl = cluster.lab.command("client", "curl").unwrap();
     let urls: Vec<&Object> = objects.iter().cycle().take(9).collect();
@@ -130,13 +149,13 @@ fn curl_fetches_objects_of_all_backends_over_one_connection() {
         }
         curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"]);
         curl.args(["--write-out", "%{num_connects} %{local_port}\\n"]);
-        for line in header_lines(&cluster, object) {
+        for line in header_lines(cluster, object) {
             curl.args(["--header", &line]);
         }
         curl.arg("--output").arg(dir.path().join(n.to_string()));
         curl.arg(format!(
             "{}/{BUCKET}/{}",
-            cluster.lab.endpoint(),
+            cluster.endpoint_over(family, false),
             object.key
         ));
     }
@@ -152,8 +171,6 @@ fn curl_fetches_objects_of_all_backends_over_one_connection() {
         assert_eq!(got.len() as u64, object.len);
         object.check(0, &got);
     }
-    cluster.assert_no_flows();
-    watch.finish(ClientResets::None);
 }
 
 /// The signed header fields of a GET. `Host` is one: curl would leave out `:80`.
@@ -175,14 +192,19 @@ fn wrk_gets_no_error_from_any_backend() {
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("requests.lua");
     std::fs::write(&script, lua(&cluster, &objects)).unwrap();
-    let moved = cluster.sum("handoff", "exports_moved");
-    let report = wrk(&cluster, &script);
-    let moved = cluster.sum("handoff", "exports_moved") - moved;
-    let rate = report.lines().find(|line| line.starts_with("Requests/sec"));
-    say(&format!("wrk: {}, {moved} hand-offs", rate.unwrap()));
-    assert!(!report.contains("Socket errors"), "{report}");
-    assert!(!report.contains("Non-2xx"), "{report}");
-    assert!(moved > 100, "{moved} hand-offs");
+    for family in Family::ALL {
+        let moved = cluster.sum("handoff", "exports_moved");
+        let report = wrk(&cluster, &script, family);
+        let moved = cluster.sum("handoff", "exports_moved") - moved;
+        let rate = report.lines().find(|line| line.starts_with("Requests/sec"));
+        say(&format!(
+            "wrk over {family}: {}, {moved} hand-offs",
+            rate.unwrap()
+        ));
+        assert!(!report.contains("Socket errors"), "{report}");
+        assert!(!report.contains("Non-2xx"), "{report}");
+        assert!(moved > 100, "{moved} hand-offs");
+    }
     cluster.assert_no_flows();
     watch.finish(ClientResets::AtItsEnd);
 }
@@ -199,8 +221,8 @@ fn lua(cluster: &Cluster, objects: &[Object]) -> String {
     script
 }
 
-fn wrk(cluster: &Cluster, script: &Path) -> String {
+fn wrk(cluster: &Cluster, script: &Path, family: Family) -> String {
     let mut wrk = cluster.lab.command("client", "wrk").unwrap();
-    wrk.args(["-t1", "-c8", "-d3", "-s"]).arg(script);
-    run(wrk.arg(cluster.lab.endpoint()))
+    wrk.args(["-t1", "-c8", "-d2", "-s"]).arg(script);
+    run(wrk.arg(cluster.endpoint_over(family, false)))
 }

@@ -1,8 +1,8 @@
 //! Frontends that die and come back: new connections go to those that live, and open ones stay
 //! where they are.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::support::client::Client;
@@ -18,12 +18,14 @@ const AGENT_STARTS: Duration = Duration::from_secs(2);
 const BACK_IN: Duration = Duration::from_secs(8);
 
 impl Cluster {
-    /// The host of each client's connection, by port.
-    fn hosts_of_flows(&self) -> HashMap<u16, IpAddr> {
+    /// The clients whose connection is at `host`.
+    fn clients_at(&self, host: &str) -> HashSet<SocketAddr> {
         let flows = self.flows().into_iter();
-        flows
-            .map(|known| (known.flow.client.port(), known.owner.via))
-            .collect()
+        let at_host = flows.filter(|known| {
+            let client = known.flow.client;
+            known.owner.via == self.address_like(host, client.ip())
+        });
+        at_host.map(|known| known.flow.client).collect()
     }
 }
 
@@ -47,17 +49,17 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
     eventually("all are claimed", Duration::from_secs(2), || {
         cluster.flows().len() == RESTING
     });
-    let (alive, dying) = ["fe0", "fe1"]
-        .map(|fe| cluster.lab.address(fe).unwrap())
-        .into();
-    let hosts = cluster.hosts_of_flows();
-    let count = |at: std::net::Ipv4Addr| hosts.values().filter(|ip| **ip == IpAddr::V4(at)).count();
-    say(&format!(
-        "{} clients at fe0, {} at fe1",
-        count(alive),
-        count(dying)
-    ));
-    assert!(count(alive) > 0 && count(dying) > 0);
+    let (alive, dying) = (cluster.clients_at("fe0"), cluster.clients_at("fe1"));
+    for vip in cluster.vips() {
+        let [alive, dying] = [&alive, &dying].map(|clients| {
+            let like = clients
+                .iter()
+                .filter(|client| client.is_ipv4() == vip.is_ipv4());
+            like.count()
+        });
+        say(&format!("{vip}: {alive} clients at fe0, {dying} at fe1"));
+        assert!(alive > 0 && dying > 0);
+    }
 
     // An agent that has just started judges no host yet.
     std::thread::sleep(AGENT_STARTS);
@@ -68,7 +70,7 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
         let mut client = cluster.connect();
         client.get(&cluster, &objects[n % 2]);
     }
-    clients.retain(|client| hosts[&client.port()] == IpAddr::V4(alive));
+    clients.retain(|client| alive.contains(&client.local()));
     for client in &mut clients {
         ask_frontend(&cluster, client);
     }

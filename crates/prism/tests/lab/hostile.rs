@@ -15,6 +15,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use prism_lab::Family;
+
 use crate::support::bed::{Bed, NumberedClient, Way};
 use crate::support::{Known, eventually};
 
@@ -25,11 +27,11 @@ const OBJECTS: usize = 24;
 /// stay; far fewer than the connections that must not.
 const POOLED: usize = 8;
 
-/// A lab, and a connection that lives on a backend.
-fn bed_with_connection(label: &str) -> (Bed, NumberedClient, Known) {
+/// A lab, and a connection over `family` that lives on a backend.
+fn bed_with_connection(label: &str, family: Family) -> (Bed, NumberedClient, Known) {
     let bed = Bed::up(label, &Way::Direct);
     bed.fill(OBJECTS);
-    let mut client = bed.client();
+    let mut client = bed.client_over(family);
     client.get_from(&bed, "be0");
     bed.assert_only(&client);
     let known = bed.flow_of(client.local()).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::bed::{Bed, Way, run};
 use crate::support::{eventually, say, turn};
-use prism_config::HandOffMethod;
+use prism_lab::Families;
 use prism_lab::impair::Faults;
 
 /// The seed of faulty datagrams and requested objects.
@@ -50,12 +50,10 @@ const KEPT: [&str; 5] = [
 ];
 
 /// At least `hand_offs` over a way to the switch with `faults`.
-fn hand_offs_end_right(label: &str, faults: Faults, method: HandOffMethod, hand_offs: u64) {
+fn hand_offs_end_right(label: &str, faults: Faults, family: Families, hand_offs: u64) {
     let Some(_turn) = turn() else { return };
     let way = Way::Impaired(Faults::default(), SEED);
-    let bed = Bed::up_with(label, &way, move |config| {
-        config.service.hand_off_method = method;
-    });
+    let bed = Bed::up_of(family, label, &way, |_| {});
     bed.fill(OBJECTS);
     let (moved_before, tally_before) = (bed.total("exports_moved"), bed.way().tally());
     bed.way().set_faults(faults);
@@ -107,27 +105,27 @@ fn hand_offs_end_right(label: &str, faults: Faults, method: HandOffMethod, hand_
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_are_lost() {
-    hand_offs_end_right("imp-drop", DROP, HandOffMethod::Freeze, 1_500);
+    hand_offs_end_right("imp-drop", DROP, Families::Dual, 1_500);
 }
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_are_doubled() {
-    hand_offs_end_right("imp-dup", DUPLICATE, HandOffMethod::Freeze, 1_500);
+    hand_offs_end_right("imp-dup", DUPLICATE, Families::Dual, 1_500);
 }
 
 #[test]
 fn hand_offs_end_right_while_control_datagrams_change_places() {
-    hand_offs_end_right("imp-order", REORDER, HandOffMethod::Freeze, 1_500);
+    hand_offs_end_right("imp-order", REORDER, Families::Dual, 1_500);
 }
 
 #[test]
 fn five_thousand_hand_offs_end_right_under_all_faults_at_once() {
-    hand_offs_end_right("imp-all", ALL, HandOffMethod::Freeze, 5_000);
+    hand_offs_end_right("imp-all", ALL, Families::Dual, 5_000);
 }
 
 #[test]
-fn frozen_connections_end_right_under_all_faults_at_once() {
-    hand_offs_end_right("imp-freeze", ALL, HandOffMethod::Freeze, 2_000);
+fn hand_offs_end_right_without_ipv4_under_all_faults_at_once() {
+    hand_offs_end_right("imp-six", ALL, Families::V6, 2_000);
 }
 
 #[test]

@@ -362,11 +362,11 @@ impl io::Write for Tee {
 /// one.
 fn explicit_nonces_of_tls_1_2_never_come_twice(cluster: &Cluster, objects: &Objects) {
     let before = Used::now(cluster);
-    let service = cluster.lab.https_service().unwrap();
-    let name = rustls::pki_types::ServerName::from(std::net::IpAddr::from(*service.ip()));
+    let service = cluster.next_https_service();
+    let name = rustls::pki_types::ServerName::from(service.ip());
     let config = config(cluster, Version::Tls12, Aead::Aes256);
     let mut tls = rustls::ClientConnection::new(config, name).unwrap();
-    let plain = cluster.connect_to(service.into(), |_| {});
+    let plain = cluster.connect_to(service, |_| {});
     let mut tee = Tee {
         stream: plain.stream().try_clone().unwrap(),
         received: Vec::new(),

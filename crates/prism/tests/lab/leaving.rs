@@ -62,7 +62,7 @@ impl Caller {
         let credential = cluster.lab.credential();
         let https = cluster.lab.https_service().map(|service| {
             let config = tls::config(cluster, rustls::ALL_VERSIONS);
-            (SocketAddr::from(service), Arc::new(config))
+            (service, Arc::new(config))
         });
         Self {
             namespace,

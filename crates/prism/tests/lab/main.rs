@@ -24,6 +24,7 @@ mod cluster;
 mod connections;
 mod crash;
 mod differing_files;
+mod families;
 mod frontends;
 mod hostile;
 mod impair;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
-use crate::support::packets::{ClientResets, Watch};
+use crate::support::packets::{ClientResets, RST, Watch, one_of};
 use crate::support::{Cluster, eventually, say, turn};
 use prism_config::Config;
 use prism_lab::{Capture, CaptureOptions};
@@ -127,10 +127,7 @@ fn a_killed_backends_clients_are_told_and_its_flows_forgotten() {
 
 fn watch_resets(cluster: &Cluster) -> Capture {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("owners-resets.pcap");
-    let filter = format!(
-        "tcp[tcpflags] & tcp-rst != 0 and src host {}",
-        cluster.vip()
-    );
+    let filter = format!("{} and {RST}", one_of("src host", &cluster.vips()));
     let options = CaptureOptions::default();
     let capture = cluster.lab.capture_with("client", &file, &filter, &options);
     capture.unwrap()

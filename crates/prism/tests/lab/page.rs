@@ -2,11 +2,13 @@
 //! the programs in `tools/page` invent, and with a real one.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prism_lab::Family;
 use serde_json::Value;
 
 use crate::support::objects::Object;
@@ -109,14 +111,15 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     }
     let cluster = Cluster::configured(3, |config| {
         let frontends = config.nodes.iter().filter(|node| node.is_frontend());
-        let origins = frontends.map(|node| format!("http://{}:9464", node.address));
+        let addresses = frontends.flat_map(|node| node.address.iter());
+        let origins = addresses.map(|ip| format!("http://{}", SocketAddr::new(ip, 9464)));
         config.service.cors_origins = origins.collect();
     });
     let objects = cluster.one_on_each("seen", |_| LEN);
     cluster.put_all(&objects);
     let picture = std::env::var("PRISM_PAGE_PICTURE").unwrap_or_default();
     let key = cluster.lab.credential();
-    let endpoint = format!("http://{}", cluster.vip());
+    let endpoint = cluster.endpoint_over(Family::V6, false);
     let mut arguments = vec![
         "--seconds",
         "6",

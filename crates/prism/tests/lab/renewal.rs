@@ -145,7 +145,7 @@ fn the_authority_is_replaced_under_load_without_a_failed_request() {
     );
     let loads = [
         Load::start(&cluster, &objects, cluster.service, &plain),
-        Load::start(&cluster, &objects, https.into(), &sealed),
+        Load::start(&cluster, &objects, https, &sealed),
     ];
     let (dropped, old) = replace_authority(&cluster, &objects);
     for load in loads {

@@ -327,12 +327,14 @@ fn a_policy_knows_the_address_of_the_client_after_a_hand_off() {
     let cluster = up();
     let objects: Vec<_> = cluster.one_on_each("at", |_| 100);
     cluster.put_all(&objects);
-    let address = cluster.lab.address("client").unwrap();
+    let addresses = cluster.lab.addresses("client").unwrap();
+    let addresses: Vec<_> = addresses.iter().map(|ip| format!("\"{ip}\"")).collect();
+    let addresses = addresses.join(",");
     let allow = |operator: &str| {
         put_policy(
             &cluster,
             &format!(
-                r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{BUCKET}/*","Condition":{{"{operator}":{{"aws:SourceIp":"{address}"}},"Bool":{{"aws:SecureTransport":"false"}}}}}}]}}"#
+                r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::{BUCKET}/*","Condition":{{"{operator}":{{"aws:SourceIp":[{addresses}]}},"Bool":{{"aws:SecureTransport":"false"}}}}}}]}}"#
             ),
         );
     };

@@ -208,21 +208,27 @@ fn is_root() -> bool {
 
 #[test]
 fn one_command_without_privilege_serves_a_real_client_and_a_restart_keeps_everything() {
+    for listen in ["127.0.0.1:0", "[::1]:0"] {
+        serves_and_keeps_everything(listen);
+    }
+}
+
+fn serves_and_keeps_everything(listen: &str) {
     let place = Place::new();
-    let first = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let first = Server::start(place.serve(&place.data(), listen));
     first.own_session(&place, "fill");
     let key = (first.access_key.clone(), first.secret_key.clone());
     let file = fs::metadata(place.data().join("credentials.toml")).unwrap();
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
     assert!(first.end(Signal::TERM).success());
 
-    let second = Server::start(place.serve(&place.data(), "127.0.0.1:0"));
+    let second = Server::start(place.serve(&place.data(), listen));
     assert_eq!((&second.access_key, &second.secret_key), (&key.0, &key.1));
     second.own_session(&place, "check");
     assert!(second.end(Signal::INT).success());
 
     // The key in the environment counts, and the one in the file does not.
-    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    let mut command = place.serve(&place.data(), listen);
     command
         .env("AWS_ACCESS_KEY_ID", "theirs")
         .env("AWS_SECRET_ACCESS_KEY", "secret");
@@ -320,8 +326,10 @@ fn a_directory_or_port_in_use_is_named_and_left_alone() {
 #[test]
 fn what_cannot_be_meant_is_refused_with_the_reason() {
     let place = Place::new();
-    let remote = place.refused(place.serve(&place.data(), "0.0.0.0:0"));
-    assert!(remote.contains("--allow-remote"), "{remote}");
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        let remote = place.refused(place.serve(&place.data(), listen));
+        assert!(remote.contains("--allow-remote"), "{remote}");
+    }
     let mut half = place.serve(&place.data(), "127.0.0.1:0");
     half.env("AWS_ACCESS_KEY_ID", "only this");
     let half = place.refused(half);
@@ -471,9 +479,15 @@ fn flip(path: &Path, at: u64) {
 
 #[test]
 fn it_shows_its_administrator_what_it_does() {
+    for listen in ["127.0.0.1:0", "[::1]:0"] {
+        shows_what_it_does(listen);
+    }
+}
+
+fn shows_what_it_does(listen: &str) {
     let place = Place::new();
-    let mut command = place.serve(&place.data(), "127.0.0.1:0");
-    command.args(["--admin-listen", "127.0.0.1:0"]);
+    let mut command = place.serve(&place.data(), listen);
+    command.args(["--admin-listen", listen]);
     let server = Server::start(command);
     server.own_session(&place, "fill");
     let page = |path: &str| {

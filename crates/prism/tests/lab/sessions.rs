@@ -5,8 +5,8 @@
 //! in parts, copies it, has a URL presigned, lists 10,000 keys, and deletes its objects. Restic
 //! backs a tree up, checks and restores it.
 //!
-//! `make test` runs each once, with a file of 24 MiB, some over HTTP and some over HTTPS. With
-//! `PRISM_SESSIONS=full` each runs over both, with 200 MiB.
+//! `make test` runs each over IPv4 and over IPv6, one of them by HTTP and one by HTTPS, with a
+//! file of 24 MiB. With `PRISM_SESSIONS=full` each runs in all four ways, with 200 MiB.
 
 mod programs;
 
@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::support::client::Request;
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, say, turn};
-use programs::{Program, Transport};
+use programs::Program;
 
 /// Sessions at a time. More would only wait for each other.
 const AT_A_TIME: usize = 3;
@@ -100,20 +100,17 @@ fn clients_of_many_makes_do_their_sessions() {
     let Some(_turn) = turn() else { return };
     let full = std::env::var("PRISM_SESSIONS").is_ok_and(|form| form == "full");
     let programs = Program::ALL.into_iter().filter(|p| p.is_there());
-    let mut sessions: Vec<(Program, Transport)> = programs
-        .flat_map(|program| {
-            let transports = if full {
-                &Transport::BOTH[..]
-            } else {
-                std::slice::from_ref(program.transport())
-            };
-            transports
-                .iter()
-                .map(move |transport| (program, *transport))
-        })
-        .collect();
+    let programs: Vec<Program> = programs.collect();
+    let mut sessions = Vec::new();
+    for program in &programs {
+        let ways = match full {
+            true => program.long_form(),
+            false => program.short_form().to_vec(),
+        };
+        sessions.extend(ways.into_iter().map(|way| (*program, way)));
+    }
     let shared = Shared::new(if full { 200 } else { 24 });
-    let classes = programs::compile_java(&sessions);
+    let classes = programs::compile_java(&programs);
     let cluster = Cluster::up_with(3, |spec| spec.tls = true);
     store_keys(&cluster);
     let watch = Watch::events(&cluster, "sessions");
@@ -124,12 +121,12 @@ fn clients_of_many_makes_do_their_sessions() {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().unwrap().pop();
-                    let Some((program, transport)) = next else {
+                    let Some((program, way)) = next else {
                         break;
                     };
                     let start = Instant::now();
-                    let done = program.session(&cluster, transport, shared.path(), classes.path());
-                    let label = format!("{program:?} over {transport:?}");
+                    let done = program.session(&cluster, way, shared.path(), classes.path());
+                    let label = format!("{program:?} over {:?} and {}", way.0, way.1);
                     match done {
                         Ok(()) => say(&format!("{label}: {:.1?}", start.elapsed())),
                         Err(said) => {

@@ -131,7 +131,7 @@ fn ip(cluster: &Cluster, host: &str, arguments: &[&str]) {
 fn a_scraper_beyond_the_switch_reads_the_metrics_of_backends() {
     let Some(_turn) = turn() else { return };
     const SCRAPER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
-    let cluster = Cluster::configured(2, |config| config.admin.scrapers.push(SCRAPER));
+    let cluster = Cluster::configured(2, |config| config.admin.scrapers.push(SCRAPER.into()));
     // The scraper is another address of the client's host.
     let address = format!("{SCRAPER}/32");
     ip(&cluster, "client", &["addr", "add", &address, "dev", "lo"]);

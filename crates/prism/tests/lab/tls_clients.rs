@@ -1,12 +1,13 @@
 //! Seven HTTPS clients, unmodified. Each holds one connection while it moves from backend to
-//! backend, with every version and suite that the client can be told to use. Every byte is
+//! backend, with every version and suite that the client can be told to use, over IPv4 and over
+//! IPv6 in turn. Every byte is
 //! compared. No client sees a reset, or an alert other than close_notify.
 
 use prism_config::{Tls, TlsSuite};
 
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::tls::programs::{Bench, Program};
+use crate::support::tls::programs::{Bench, Choice, Program};
 use crate::support::tls::s_client::SClient;
 use crate::support::tls::{Aead, Version, up, up_configured};
 use crate::support::{Cluster, say, turn};
@@ -46,13 +47,13 @@ fn observe_program(
     cluster: &Cluster,
     bench: &Bench,
     program: Program,
-    (version, aead): (Version, Aead),
+    choice: Choice,
     objects: &[Object],
 ) {
     let wanted: Vec<&Object> = objects.iter().cycle().take(ROUNDS * BACKENDS).collect();
-    let label = format!("{program:?}-{version:?}-{aead:?}").to_lowercase();
+    let label = format!("{program:?}-{}", choice.label()).to_lowercase();
     observe(cluster, &label, || {
-        bench.fetch(cluster, program, version, aead, &wanted);
+        bench.fetch(cluster, program, choice, &wanted);
     });
 }
 
@@ -67,13 +68,9 @@ fn clients_hold_one_connection_over_twenty_hand_offs_with_every_suite() {
         .filter(|program| program.is_there())
     {
         bench.compile(program);
-        for version in Version::ALL
-            .into_iter()
-            .filter(|v| program.chooses_suite(*v))
-        {
-            for aead in Aead::ALL {
-                observe_program(&cluster, &bench, program, (version, aead), &objects);
-            }
+        let choices = Choice::all().into_iter();
+        for choice in choices.filter(|choice| program.chooses_suite(choice.version)) {
+            observe_program(&cluster, &bench, program, choice, &objects);
         }
     }
 }
@@ -87,8 +84,9 @@ fn clients_that_leave_the_suite_to_the_server_hold_theirs_too() {
     }
     let bench = Bench::new();
     bench.compile(program);
-    for aead in Aead::ALL {
-        let suite = match aead {
+    let choices = Choice::all().into_iter();
+    for choice in choices.filter(|choice| choice.version == Version::Tls13) {
+        let suite = match choice.aead {
             Aead::Aes128 => TlsSuite::TLS_AES_128_GCM_SHA256,
             Aead::Aes256 => TlsSuite::TLS_AES_256_GCM_SHA384,
             Aead::ChaCha20 => TlsSuite::TLS_CHACHA20_POLY1305_SHA256,
@@ -100,7 +98,7 @@ fn clients_that_leave_the_suite_to_the_server_hold_theirs_too() {
             move |config| only(config.service.tls.as_mut().unwrap()),
         );
         let objects = objects(&cluster);
-        observe_program(&cluster, &bench, program, (Version::Tls13, aead), &objects);
+        observe_program(&cluster, &bench, program, choice, &objects);
     }
 }
 
@@ -109,16 +107,14 @@ fn s_client_holds_one_connection_over_twenty_hand_offs_with_every_suite() {
     let Some(_turn) = turn() else { return };
     let cluster = up(BACKENDS, |_| {});
     let objects = objects(&cluster);
-    for version in Version::ALL {
-        for aead in Aead::ALL {
-            let label = format!("s_client-{version:?}-{aead:?}").to_lowercase();
-            observe(&cluster, &label, || {
-                let mut client = SClient::connect(&cluster, version, aead, &[]);
-                for object in objects.iter().cycle().take(ROUNDS * BACKENDS) {
-                    client.get(object);
-                }
-                client.finish();
-            });
-        }
+    for choice in Choice::all() {
+        let label = format!("s_client-{}", choice.label());
+        observe(&cluster, &label, || {
+            let mut client = SClient::connect(&cluster, choice, &[]);
+            for object in objects.iter().cycle().take(ROUNDS * BACKENDS) {
+                client.get(object);
+            }
+            client.finish();
+        });
     }
 }

@@ -193,6 +193,7 @@ fn one<'s>(spans: &'s [Span], node: &str, name: &str) -> &'s Span {
 fn traced(sample_per_million: u32, log: PathBuf) -> Cluster {
     Cluster::configured(2, move |config| {
         let frontend = config.frontends().next().unwrap().address;
+        let frontend = frontend.first().unwrap();
         config.trace.otlp = format!("http://{frontend}:{PORT}/v1/traces");
         config.trace.sample_per_million = sample_per_million;
         config.log.access = log;

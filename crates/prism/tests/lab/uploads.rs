@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prism_config::Config;
+use prism_lab::Family;
 use prism_store::{ObjectMeta, Store, UploadName};
 
 use crate::support::packets::{ClientResets, Watch};
@@ -59,7 +60,7 @@ fn the_aws_command_line_uploads_over_https() {
     let watch = Watch::all(&cluster, "aws-uploads");
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();
-    let endpoint = cluster.lab.https_endpoint().unwrap();
+    let endpoint = cluster.endpoint_over(Family::V6, true);
     let aws = |arguments: &[&str]| {
         let mut command = cluster.lab.command("client", "aws").unwrap();
         // Debian 12's aws-cli ignores the endpoint in its environment.
@@ -99,8 +100,8 @@ fn chunks_of_every_form_are_verified_behind_a_hand_off() {
     let Some(_turn) = turn() else { return };
     let cluster = https_cluster();
     for endpoint in [
-        cluster.lab.endpoint(),
-        cluster.lab.https_endpoint().unwrap(),
+        cluster.endpoint_over(Family::V4, false),
+        cluster.endpoint_over(Family::V6, true),
     ] {
         let moved = cluster.sum("handoff", "exports_moved");
         let mut python = python(&cluster.lab);
@@ -127,7 +128,10 @@ fn a_presigned_url_stores_no_other_body_where_it_is_served_or_handed_off_to() {
         cluster.sum("requests", "served_direct"),
     );
     let mut python = python(&cluster.lab);
-    let printed = run(python.args([&script("presigned.py"), &cluster.lab.endpoint()]));
+    let printed = run(python.args([
+        &script("presigned.py"),
+        &cluster.endpoint_over(Family::V6, false),
+    ]));
     assert_eq!(printed, "done\n");
     assert!(cluster.sum("handoff", "exports_moved") - moved > 10);
     assert!(cluster.sum("requests", "served_direct") - served > 50);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -51,7 +50,7 @@ pub(super) fn up(network: &Network, kind: &Kind<'_>, cancel: Arc<AtomicBool>) ->
         false => None,
     };
     let trust = match (prism.ca_file(), prism.https_service()) {
-        (Some(file), Some(service)) => Some(Trust::new(&file, IpAddr::from(*service.ip()))?),
+        (Some(file), Some(service)) => Some(Trust::new(&file, service.ip())?),
         _ => None,
     };
     let cluster = Cluster {

@@ -1,6 +1,6 @@
 //! A switch with a table of flows, and a host that sends it commands.
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use prism_packets::Verdict;
 use prism_proto::control::{Answer, Ops, Owner, Request};
 use prism_switch::{Roles, Switch, SwitchConfig};
 
+use crate::family::{Family, on_link};
 use crate::frames::{foreign_frame, frame};
 use crate::memory::kernel_bytes;
 use crate::stats::{ascending, rank};
@@ -21,10 +22,11 @@ pub(super) const MAX_FLOWS: usize = 4_000_000;
 const TABLE: u32 = 1 << 20;
 /// Clients' ports on one host.
 const PORTS: u32 = 60_000;
-const CLIENTS: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
-const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
-const OWNER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000);
-const OTHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 2), 9000);
+/// Numbers of the addresses; see [`Family::host`].
+const CLIENTS: u32 = u32::from_be_bytes([100, 64, 0, 0]);
+const VIP: ([u8; 4], u16) = ([198, 51, 100, 1], 80);
+const OWNER: ([u8; 4], u16) = ([10, 0, 1, 1], 9000);
+const OTHER: ([u8; 4], u16) = ([10, 0, 1, 2], 9000);
 const CONTROL_PORT: u16 = 7171;
 /// Size of a frame without payload.
 const FRAME_BYTES: usize = 60;
@@ -76,6 +78,7 @@ pub(super) struct Memory {
 /// One switch, removed when dropped.
 pub(super) struct Bed {
     bed: TestSwitch,
+    family: Family,
     flows: u32,
     host: UdpSocket,
     /// The switch's clock, and the time of its answer.
@@ -89,23 +92,26 @@ impl Bed {
     /// Loads and fills the `n`th switch in `network`, the namespace of the calling thread.
     pub(super) fn filled(
         network: &NetNs,
+        family: Family,
         n: usize,
         flows: u32,
         cancel: &AtomicBool,
     ) -> Result<Self> {
-        let config = config(n, flows)?;
-        let [a, b, c, _] = config.control.ip().octets();
-        let host = host(network, &format!("f{n}"), Ipv4Addr::new(a, b, c, 2))?;
-        let control = config.control.ip();
+        let number = u8::try_from(n).context("too many switches")?;
+        let control = family.host([10, 8, number, 1]);
+        let config = config(family, n, flows, control);
+        let host = host(network, &format!("f{n}"), family.host([10, 8, number, 2]))?;
+        let address = on_link(control);
         sh(
             network,
-            &format!("ip link set lo up; ip addr add {control}/24 dev f{n}"),
+            &format!("ip link set lo up; ip addr add {address} dev f{n}"),
         )?;
         let before = kernel_bytes()?;
         let mut bed = Self {
             bed: TestSwitch::load(config)?,
+            family,
             flows,
-            host: host.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??,
+            host: host.run(|| UdpSocket::bind((family.host([10, 8, number, 2]), 0)))??,
             clock: (0, Instant::now()),
             epoch: 0,
             memory: Memory {
@@ -115,7 +121,7 @@ impl Bed {
             },
             random: fastrand::Rng::with_seed(u64::from(flows)),
         };
-        bed.host.connect(bed.bed.config.control)?;
+        bed.host.connect((control, CONTROL_PORT))?;
         bed.host.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         bed.memory.taken_empty = kernel_bytes()?.saturating_sub(before);
         bed.fill(cancel)?;
@@ -128,16 +134,24 @@ impl Bed {
         let query = Request {
             ops: Ops::QUERY,
             owner: Owner::NONE,
-            ..own(client(0), VIP, OWNER, 0)
+            ..own(self.client(0), self.end(VIP), self.end(OWNER), 0)
         };
         self.clock = (self.bed.command(&query)?.0.time_ns, Instant::now());
         for i in 0..self.flows {
             if i % BATCH == 0 {
                 ensure!(!cancel.load(Ordering::Relaxed), "interrupted");
             }
-            self.own(i, OWNER)?;
+            self.own(i, self.end(OWNER))?;
         }
         Ok(())
+    }
+
+    fn end(&self, (numbers, port): ([u8; 4], u16)) -> SocketAddr {
+        self.family.at(numbers, port)
+    }
+
+    fn client(&self, flow: u32) -> SocketAddr {
+        client(self.family, flow)
     }
 
     pub(super) fn flows(&self) -> u32 {
@@ -157,18 +171,18 @@ impl Bed {
     /// Times of clients' packets.
     pub(super) fn packets_to_owner(&mut self, count: usize) -> Result<Times> {
         times(count, || {
-            let client = client(self.random.u32(0..self.flows));
-            self.bed
-                .time(&frame(client, VIP, FRAME_BYTES), 1, Verdict::Send)
+            let flow = self.random.u32(0..self.flows);
+            let frame = frame(self.client(flow), self.end(VIP), FRAME_BYTES);
+            self.bed.time(&frame, 1, Verdict::Send)
         })
     }
 
     /// Times of packets to clients.
     pub(super) fn packets_to_client(&mut self, count: usize) -> Result<Times> {
         times(count, || {
-            let client = client(self.random.u32(0..self.flows));
-            self.bed
-                .time(&frame(OWNER, client, FRAME_BYTES), 1, Verdict::Send)
+            let flow = self.random.u32(0..self.flows);
+            let frame = frame(self.end(OWNER), self.client(flow), FRAME_BYTES);
+            self.bed.time(&frame, 1, Verdict::Send)
         })
     }
 
@@ -177,7 +191,7 @@ impl Bed {
     pub(super) fn rules(&mut self, count: usize) -> Result<Times> {
         let flows = self.some(count / 2);
         let mut taken = Vec::with_capacity(count);
-        for owner in [OTHER, OWNER] {
+        for owner in [OTHER, OWNER].map(|owner| self.end(owner)) {
             for flow in &flows {
                 taken.push(self.own(*flow, owner)?);
             }
@@ -190,7 +204,7 @@ impl Bed {
         let flows = self.some(count / 2);
         let mut taken = Vec::with_capacity(count);
         let mut answer = [0; 256];
-        for owner in [OTHER, OWNER] {
+        for owner in [OTHER, OWNER].map(|owner| self.end(owner)) {
             for flow in &flows {
                 let request = self.owning(*flow, owner).encode(&key());
                 let start = Instant::now();
@@ -211,7 +225,7 @@ impl Bed {
     }
 
     /// Gives a flow to `owner`. Returns the time of the program.
-    fn own(&mut self, flow: u32, owner: SocketAddrV4) -> Result<Duration> {
+    fn own(&mut self, flow: u32, owner: SocketAddr) -> Result<Duration> {
         let request = self.owning(flow, owner);
         let (answer, time) = self.bed.command(&request)?;
         is_ok(&answer)?;
@@ -219,14 +233,14 @@ impl Bed {
     }
 
     /// A command of a new epoch.
-    fn owning(&mut self, flow: u32, owner: SocketAddrV4) -> Request {
+    fn owning(&mut self, flow: u32, owner: SocketAddr) -> Request {
         let (then_ns, then) = self.clock;
         let now_ns = then_ns + u64::try_from(then.elapsed().as_nanos()).unwrap_or(0);
         self.epoch = now_ns.max(self.epoch + 1);
         Request {
             request_id: self.epoch,
             epoch: self.epoch,
-            ..own(client(flow), VIP, owner, now_ns)
+            ..own(self.client(flow), self.end(VIP), owner, now_ns)
         }
     }
 }
@@ -263,35 +277,29 @@ pub(super) fn remove_abandoned() {
     }
 }
 
-fn config(n: usize, flows: u32) -> Result<SwitchConfig> {
+fn config(family: Family, n: usize, flows: u32, control: IpAddr) -> SwitchConfig {
     let roles = |backend: bool| Roles {
         frontend: false,
         backend,
     };
-    let owners = [OWNER, OTHER].map(|owner| node(*owner.ip(), roles(true)));
+    let owners = [OWNER, OTHER].map(|(owner, _)| node(family.host(owner), roles(true)));
     // Clients are nodes too, for next hops without neighbours.
-    let clients =
-        (0..flows.div_ceil(PORTS)).map(|host| node(*client(host * PORTS).ip(), roles(false)));
-    Ok(SwitchConfig {
+    let clients = (0..flows.div_ceil(PORTS))
+        .map(|host| node(client(family, host * PORTS).ip(), roles(false)));
+    SwitchConfig {
         pin_dir: format!("{PIN_PREFIX}{}-{n}", std::process::id()),
         interfaces: vec![format!("f{n}")],
-        control: SocketAddrV4::new(control_ip(n)?, CONTROL_PORT),
-        services: vec![service(VIP)],
+        control: vec![SocketAddr::new(control, CONTROL_PORT)],
+        services: vec![service(family.at(VIP.0, VIP.1))],
         nodes: owners.into_iter().chain(clients).collect(),
         senders: senders(),
         max_flows: flows.max(TABLE),
         ..SwitchConfig::default()
-    })
+    }
 }
 
-/// The control address of the `n`th switch.
-fn control_ip(n: usize) -> Result<Ipv4Addr> {
-    let n = u8::try_from(n).context("too many switches")?;
-    Ok(Ipv4Addr::new(10, 8, n, 1))
-}
-
-fn client(flow: u32) -> SocketAddrV4 {
+fn client(family: Family, flow: u32) -> SocketAddr {
     let port = u16::try_from(flow % PORTS + 1).unwrap_or(1);
-    let host = u32::from(CLIENTS) + flow / PORTS + 1;
-    SocketAddrV4::new(host.into(), port)
+    let host = CLIENTS + flow / PORTS + 1;
+    family.at(host.to_be_bytes(), port)
 }

@@ -144,8 +144,8 @@ pub(super) fn of_document(document: &Value) -> Result<Vec<Row>> {
     bail!("it is of none of the commands of `prism-lab bench`")
 }
 
-const SWITCH_CASE: [&str; 3] = ["direction", "frame_bytes", "flows"];
-const PATH_CASE: [&str; 2] = ["path", "direction"];
+const SWITCH_CASE: [&str; 4] = ["family", "direction", "frame_bytes", "flows"];
+const PATH_CASE: [&str; 3] = ["family", "path", "direction"];
 
 fn text(value: &Value, name: &str) -> String {
     match value.get(name) {

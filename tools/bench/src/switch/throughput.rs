@@ -3,11 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, Request};
 use prism_switch::{NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
@@ -15,12 +15,17 @@ use prism_sys::tcp::{Paused, restore};
 use serde::Serialize;
 
 use super::{CONTROL, spread};
+use crate::family::{Families, Family, alone, on_link};
 use crate::test_switch::{KEY_ID, host, is_ok, key, own, senders, sh};
 
-const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
-const FRONTEND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000);
-const BRIDGED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 80);
+/// Numbers of the addresses; see [`Family::host`].
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+const BRIDGED: [u8; 4] = [192, 0, 2, 2];
+const VIP: [u8; 4] = [198, 51, 100, 1];
+const FRONTEND: [u8; 4] = [10, 0, 0, 1];
+const BACKEND: [u8; 4] = [10, 0, 1, 1];
+const PORT: u16 = 80;
+const BACKEND_PORT: u16 = 9000;
 /// Time of one transfer.
 const TRANSFER: Duration = Duration::from_secs(1);
 /// Longest wait for a connection or an answer.
@@ -30,6 +35,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Throughput of one path, Gbit/s of payload, over all rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Throughput {
+    pub(crate) family: &'static str,
     pub(crate) path: &'static str,
     pub(crate) direction: &'static str,
     pub(crate) gbit_median: f64,
@@ -37,10 +43,18 @@ pub(crate) struct Throughput {
     pub(crate) gbit_max: f64,
 }
 
-/// Measures both paths alternately.
-pub(crate) fn measure(rounds: u32) -> Result<Vec<Throughput>> {
-    let switched = Switched::new()?;
-    let bridged = Bridged::new()?;
+/// Measures both paths alternately, for each family.
+pub(crate) fn measure(families: Families, rounds: u32) -> Result<Vec<Throughput>> {
+    let mut all = Vec::new();
+    for family in families.list() {
+        all.extend(measure_family(*family, rounds)?);
+    }
+    Ok(all)
+}
+
+fn measure_family(family: Family, rounds: u32) -> Result<Vec<Throughput>> {
+    let switched = Switched::new(family)?;
+    let bridged = Bridged::new(family)?;
     let paths = [
         ("switch", &switched.client, &switched.server),
         ("bridge", &bridged.client, &bridged.server),
@@ -57,6 +71,7 @@ pub(crate) fn measure(rounds: u32) -> Result<Vec<Throughput>> {
         for (direction, values) in ["to the client", "to the server"].into_iter().zip(both) {
             let (gbit_median, gbit_min, gbit_max) = spread(values);
             report.push(Throughput {
+                family: family.name(),
                 path,
                 direction,
                 gbit_median,
@@ -104,17 +119,18 @@ struct Bridged {
 }
 
 impl Bridged {
-    fn new() -> Result<Self> {
+    fn new(family: Family) -> Result<Self> {
+        let bridged = family.at(BRIDGED, PORT);
         let middle = NetNs::anonymous()?;
         sh(&middle, "ip link add br0 type bridge; ip link set br0 up")?;
-        let a = host(&middle, "s0", Ipv4Addr::new(192, 0, 2, 1))?;
-        let b = host(&middle, "s1", *BRIDGED.ip())?;
+        let a = host(&middle, "s0", family.host(CLIENT))?;
+        let b = host(&middle, "s1", bridged.ip())?;
         sh(
             &middle,
             "ip link set s0 master br0; ip link set s1 master br0",
         )?;
-        let listener = b.run(|| TcpListener::bind(BRIDGED))??;
-        let client = a.run(|| TcpStream::connect_timeout(&BRIDGED.into(), TIMEOUT))??;
+        let listener = b.run(|| TcpListener::bind(bridged))??;
+        let client = a.run(|| TcpStream::connect_timeout(&bridged, TIMEOUT))??;
         let (server, _) = listener.accept()?;
         Ok(Self {
             client,
@@ -144,29 +160,30 @@ impl Drop for Switched {
 }
 
 impl Switched {
-    fn new() -> Result<Self> {
+    fn new(family: Family) -> Result<Self> {
         let middle = NetNs::anonymous()?;
-        let gateways = "ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward";
+        let control = alone(family.host(CONTROL.0));
+        let forwarding = family.forwarding();
         sh(
             &middle,
-            &format!("{gateways}; ip addr add {}/32 dev lo", CONTROL.ip()),
+            &format!("ip link set lo up; {forwarding}; ip addr add {control} dev lo"),
         )?;
-        let client_ip = Ipv4Addr::new(192, 0, 2, 1);
-        let a = host(&middle, "s0", client_ip)?;
-        let f = host(&middle, "s1", FRONTEND)?;
-        let b = host(&middle, "s2", *BACKEND.ip())?;
-        for (ns, link, net) in [
-            (&a, "s0", "192.0.2"),
-            (&f, "s1", "10.0.0"),
-            (&b, "s2", "10.0.1"),
-        ] {
-            sh(&middle, &format!("ip addr add {net}.254/24 dev {link}"))?;
-            sh(ns, &format!("ip route add default via {net}.254"))?;
-        }
-        sh(&f, &format!("ip addr add {}/32 dev lo", VIP.ip()))?;
-        let config = config();
+        let hosts = [(CLIENT, "s0"), (FRONTEND, "s1"), (BACKEND, "s2")].map(|(numbers, link)| {
+            let [a, b, c, _] = numbers;
+            let gateway = family.host([a, b, c, 254]);
+            let host = host(&middle, link, family.host(numbers))?;
+            let address = on_link(gateway);
+            sh(&middle, &format!("ip addr add {address} dev {link}"))?;
+            sh(&host, &format!("ip route add default via {gateway}"))?;
+            anyhow::Ok(host)
+        });
+        let [a, f, b] = hosts;
+        let (a, f, b) = (a?, f?, b?);
+        let vip = alone(family.host(VIP));
+        sh(&f, &format!("ip addr add {vip} dev lo"))?;
+        let config = config(family);
         middle.run(|| Switch::load(&config).map(drop))??;
-        let (client, server) = moved(&a, &f, &b)?;
+        let (client, server) = moved(family, &a, &f, &b)?;
         Ok(Self {
             client,
             server,
@@ -177,9 +194,9 @@ impl Switched {
     }
 }
 
-fn config() -> SwitchConfig {
-    let node = |addr: Ipv4Addr, frontend| NodeConfig {
-        addr: addr.into(),
+fn config(family: Family) -> SwitchConfig {
+    let node = |addr: IpAddr, frontend| NodeConfig {
+        addr,
         tenant: 1,
         roles: Roles {
             frontend,
@@ -190,13 +207,16 @@ fn config() -> SwitchConfig {
     SwitchConfig {
         pin_dir: format!("prism-bench-net-{}", std::process::id()),
         interfaces: ["s0", "s1", "s2"].map(String::from).into(),
-        control: CONTROL,
+        control: vec![family.at(CONTROL.0, CONTROL.1)],
         services: vec![ServiceConfig {
-            addr: VIP.into(),
+            addr: family.at(VIP, PORT),
             tenant: 1,
-            frontends: vec![FRONTEND.into()],
+            frontends: vec![family.host(FRONTEND)],
         }],
-        nodes: vec![node(FRONTEND, true), node(*BACKEND.ip(), false)],
+        nodes: vec![
+            node(family.host(FRONTEND), true),
+            node(family.host(BACKEND), false),
+        ],
         senders: senders(),
         max_flows: 1024,
         ..SwitchConfig::default()
@@ -204,27 +224,31 @@ fn config() -> SwitchConfig {
 }
 
 /// Connects to the VIP, and moves the accepted end to the backend.
-fn moved(client: &NetNs, frontend: &NetNs, backend: &NetNs) -> Result<(TcpStream, TcpStream)> {
-    let listener = frontend.run(|| TcpListener::bind(VIP))??;
-    let stream = client.run(|| TcpStream::connect_timeout(&VIP.into(), TIMEOUT))??;
+fn moved(
+    family: Family,
+    client: &NetNs,
+    frontend: &NetNs,
+    backend: &NetNs,
+) -> Result<(TcpStream, TcpStream)> {
+    let vip = family.at(VIP, PORT);
+    let owner = family.at(BACKEND, BACKEND_PORT);
+    let listener = frontend.run(|| TcpListener::bind(vip))??;
+    let stream = client.run(|| TcpStream::connect_timeout(&vip, TIMEOUT))??;
     let (accepted, peer) = listener.accept()?;
-    let SocketAddr::V4(peer) = peer else {
-        bail!("the client is {peer}");
-    };
     let paused = Paused::pause(OwnedFd::from(accepted)).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let state = paused.save(VIP.into())?;
+    let state = paused.save(vip)?;
     paused.close_silently();
-    let restored = backend.run(|| restore(&state, BACKEND.into()))??;
-    let control = frontend.run(|| UdpSocket::bind((FRONTEND, 0)))??;
-    give(&control, peer)?;
+    let restored = backend.run(|| restore(&state, owner))??;
+    let control = frontend.run(|| UdpSocket::bind((family.host(FRONTEND), 0)))??;
+    control.connect(family.at(CONTROL.0, CONTROL.1))?;
+    give(&control, |clock| own(peer, vip, owner, clock))?;
     let server = TcpStream::from(restored.go_live()?.fd);
     server.set_nonblocking(false)?;
     Ok((stream, server))
 }
 
-/// Gives the flow of `client` to the backend.
-fn give(control: &UdpSocket, client: SocketAddrV4) -> Result<()> {
-    control.connect(CONTROL)?;
+/// Sends the command that gives the flow to the backend, which `own` makes with a time.
+fn give(control: &UdpSocket, own: impl Fn(u64) -> Request) -> Result<()> {
     control.set_read_timeout(Some(TIMEOUT))?;
     let exchange = |request: &Request| -> Result<Answer> {
         control.send(&request.encode(&key()))?;
@@ -233,6 +257,6 @@ fn give(control: &UdpSocket, client: SocketAddrV4) -> Result<()> {
         let datagram = buffer.get(..length).unwrap_or_default();
         Ok(Answer::decode(datagram, KEY_ID, &key())?)
     };
-    let clock = exchange(&own(client, VIP, BACKEND, 0))?.time_ns;
-    is_ok(&exchange(&own(client, VIP, BACKEND, clock))?)
+    let clock = exchange(&own(0))?.time_ns;
+    is_ok(&exchange(&own(clock))?)
 }

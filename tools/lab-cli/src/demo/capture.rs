@@ -7,20 +7,20 @@
 //! captures show when curl asks for the next.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use prism_lab::{Capture, CaptureOptions, Lab};
 
-use super::Scheme;
 use super::client::Answer;
+use super::packets::{Segment, parse};
+use super::{Scheme, Way};
 
 /// Kernel buffer of each capture, KiB: 60,000 headers.
 const BUFFER_KIB: u32 = 8 << 10;
 /// Largest capture that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-const ETHERNET: u32 = 1;
 /// The most bytes of the frontend's session tickets, which may follow the first request.
 const MAX_TICKETS_BYTES: u64 = 4_096;
 
@@ -32,17 +32,6 @@ pub(super) struct Recording {
 /// The segments seen at each place.
 pub(super) struct Seen {
     places: Vec<(String, Vec<Segment>)>,
-}
-
-/// The head of one TCP packet. A packet that the network card will cut counts once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
-    source: SocketAddrV4,
-    target: SocketAddrV4,
-    sequence: u32,
-    bytes: u32,
-    is_syn: bool,
-    is_reset: bool,
 }
 
 impl Recording {
@@ -91,12 +80,12 @@ impl Seen {
         at_client.filter(|segment| segment.is_reset).count()
     }
 
-    /// Addresses other than its own and the service's in the client's packets.
-    pub(super) fn strangers(&self, lab: &Lab) -> BTreeSet<Ipv4Addr> {
-        let known = [lab.address("client"), Some(*lab.service().ip())];
+    /// Addresses other than its own and `service` in the client's packets.
+    pub(super) fn strangers(&self, lab: &Lab, service: IpAddr) -> BTreeSet<IpAddr> {
+        let known = [address_like(lab, "client", service), Some(service)];
         self.at("client")
             .iter()
-            .flat_map(|segment| [*segment.source.ip(), *segment.target.ip()])
+            .flat_map(|segment| [segment.source.ip(), segment.target.ip()])
             .filter(|address| !known.contains(&Some(*address)))
             .collect()
     }
@@ -106,30 +95,31 @@ impl Seen {
     pub(super) fn answered_by(
         &self,
         answers: &[Answer],
-        scheme: Scheme,
+        way: Way,
         lab: &Lab,
+        service: IpAddr,
     ) -> Result<Vec<Vec<(String, u64)>>> {
         let port = answers.first().context("no answers")?.local_port;
-        let client = lab.address("client").context("no client")?;
-        let client = SocketAddrV4::new(client, port);
+        let client = address_like(lab, "client", service).context("no client")?;
+        let client = SocketAddr::new(client, port);
         let first = self.first_byte(client).context("no handshake seen")?;
         let mut pieces = Vec::new();
         for (host, segments) in &self.places {
             let address = match host.as_str() {
                 "client" => continue,
-                "fe0" => Some(*lab.service().ip()),
-                backend => lab.address(backend),
+                "fe0" => Some(service),
+                backend => address_like(lab, backend, service),
             };
-            let sent = segments.iter().filter(|segment| {
-                segment.target == client && Some(*segment.source.ip()) == address
-            });
+            let sent = segments
+                .iter()
+                .filter(|segment| segment.target == client && Some(segment.source.ip()) == address);
             pieces.extend(sent.filter(|segment| segment.bytes > 0).map(|segment| {
                 // The client fetches less than 4 GiB, so positions do not wrap.
                 let start = u64::from(segment.sequence.wrapping_sub(first));
                 (start, start + u64::from(segment.bytes), host.as_str())
             }));
         }
-        if scheme == Scheme::Http {
+        if way.scheme == Scheme::Http {
             let lengths = answers.iter().map(|answer| answer.wire_bytes);
             return Ok(attribute(pieces, lengths));
         }
@@ -148,7 +138,7 @@ impl Seen {
     /// and its goodbye: those before the first of them, then those of each answer.
     fn lengths_between_requests(
         &self,
-        client: SocketAddrV4,
+        client: SocketAddr,
         first: u32,
         requests: usize,
     ) -> Option<Vec<u64>> {
@@ -180,11 +170,16 @@ impl Seen {
     }
 
     /// Sequence number of the first byte that the service sends to `client`.
-    fn first_byte(&self, client: SocketAddrV4) -> Option<u32> {
+    fn first_byte(&self, client: SocketAddr) -> Option<u32> {
         let mut sent = self.at("client").iter();
         let answer = sent.find(|segment| segment.is_syn && segment.target == client)?;
         Some(answer.sequence.wrapping_add(1))
     }
+}
+
+/// The address of `host` of the family of `service`.
+fn address_like(lab: &Lab, host: &str, service: IpAddr) -> Option<IpAddr> {
+    lab.addresses(host)?.of(service)
 }
 
 /// Removes the frontend's bytes before the first answer.
@@ -236,54 +231,6 @@ fn attribute(
         .collect()
 }
 
-/// The TCP packets of a pcap file as tcpdump writes it on this machine.
-fn parse(mut file: &[u8]) -> Option<Vec<Segment>> {
-    let header = take(&mut file, 24)?;
-    let magic = u32::from_ne_bytes(*header.first_chunk()?);
-    let link = u32::from_ne_bytes(*header.get(20..)?.first_chunk()?);
-    if ![0xa1b2_c3d4, 0xa1b2_3c4d].contains(&magic) || link != ETHERNET {
-        return None;
-    }
-    let mut segments = Vec::new();
-    while !file.is_empty() {
-        let record = take(&mut file, 16)?;
-        let length = u32::from_ne_bytes(*record.get(8..)?.first_chunk()?);
-        let frame = take(&mut file, length as usize)?;
-        segments.extend(parse_frame(frame));
-    }
-    Some(segments)
-}
-
-/// None for other packets than TCP over IPv4.
-fn parse_frame(mut frame: &[u8]) -> Option<Segment> {
-    let ethernet = take(&mut frame, 14)?;
-    let ip_header_bytes = usize::from(frame.first()? & 0xf) * 4;
-    let ip = take(&mut frame, ip_header_bytes.max(20))?;
-    if ethernet.get(12..14)? != [8, 0] || *ip.get(9)? != 6 {
-        return None;
-    }
-    let tcp = take(&mut frame, 20)?;
-    let address = |at: usize| Some(Ipv4Addr::from(*ip.get(at..)?.first_chunk::<4>()?));
-    let port = |at: usize| Some(u16::from_be_bytes(*tcp.get(at..)?.first_chunk()?));
-    let total_bytes = u32::from(u16::from_be_bytes(*ip.get(2..)?.first_chunk()?));
-    let header_bytes = ip_header_bytes as u32 + u32::from(tcp.get(12)? >> 4) * 4;
-    let flags = *tcp.get(13)?;
-    Some(Segment {
-        source: SocketAddrV4::new(address(12)?, port(0)?),
-        target: SocketAddrV4::new(address(16)?, port(2)?),
-        sequence: u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?),
-        bytes: total_bytes.saturating_sub(header_bytes),
-        is_syn: flags & 2 != 0,
-        is_reset: flags & 4 != 0,
-    })
-}
-
-fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
-    let (head, rest) = bytes.split_at_checked(count)?;
-    *bytes = rest;
-    Some(head)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
@@ -310,8 +257,8 @@ mod tests {
 
     #[test]
     fn over_tls_an_answer_ends_where_the_next_request_begins() {
-        let client: SocketAddrV4 = "10.0.0.2:9".parse().unwrap();
-        let service: SocketAddrV4 = "10.0.0.1:443".parse().unwrap();
+        let client: SocketAddr = "10.0.0.2:9".parse().unwrap();
+        let service: SocketAddr = "10.0.0.1:443".parse().unwrap();
         let segment = |source, target, sequence, bytes| Segment {
             source,
             target,
@@ -350,34 +297,5 @@ mod tests {
         let mut relayed = vec![("fe0".to_owned(), 500)];
         drop_tickets(&mut relayed);
         assert_eq!(relayed.len(), 1, "an answer of the frontend stays seen");
-    }
-
-    #[test]
-    fn a_capture_becomes_segments_and_a_cut_one_is_refused() {
-        let mut frame = vec![0; 12];
-        frame.extend([8, 0]);
-        frame.extend([
-            0x45, 0, 0, 47, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-        ]);
-        frame.extend([
-            0, 80, 200, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0x50, 0x14, 0, 0, 0, 0, 0, 0,
-        ]);
-        let mut file = Vec::new();
-        for word in [0xa1b2_c3d4_u32, 0, 0, 0, 128, ETHERNET, 0, 0, 54, 61] {
-            file.extend(word.to_ne_bytes());
-        }
-        file.extend(&frame);
-        let segments = parse(&file).unwrap();
-        let expected = Segment {
-            source: "10.0.0.1:80".parse().unwrap(),
-            target: "10.0.0.2:51200".parse().unwrap(),
-            sequence: 256,
-            bytes: 7,
-            is_syn: false,
-            is_reset: true,
-        };
-        assert_eq!(segments, [expected]);
-        assert!(parse(&file[..file.len() - 1]).is_none());
-        assert!(parse(b"no capture").is_none());
     }
 }

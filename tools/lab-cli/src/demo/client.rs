@@ -13,7 +13,7 @@ use prism_lab::Lab;
 use rustix::process::Signal;
 
 use super::files::DemoFile;
-use super::{BUCKET, Scheme};
+use super::{BUCKET, Way};
 
 /// The longest time of each client.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -66,7 +66,7 @@ pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
 /// Fetches all `requests` by one curl over one connection, and compares.
 pub(super) fn fetch(
     lab: &Lab,
-    scheme: Scheme,
+    way: Way,
     requests: &[&DemoFile],
     directory: &Path,
     cancel: &AtomicBool,
@@ -85,10 +85,7 @@ pub(super) fn fetch(
         .context("starting curl")?;
     let mut stdin = curl.stdin.take().context("curl has no input")?;
     let stdout = curl.stdout.take().context("curl has no output")?;
-    let endpoint = match scheme {
-        Scheme::Http => lab.endpoint(),
-        Scheme::Https => lab.https_endpoint().context("the lab serves no HTTPS")?,
-    };
+    let endpoint = way.endpoint(lab).context("the lab does not serve it")?;
     let options = options(lab, &endpoint, requests);
     let (status, are_right) = std::thread::scope(|scope| {
         let compare = scope.spawn(|| compare(stdout, requests));

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::Scheme;
 use super::client::Answer;
 use super::trace::quantile;
+use super::{Scheme, Way};
 
 /// Requests that the report shows one by one.
 const SHOWN: usize = 15;
@@ -23,15 +23,15 @@ const RECORD_BYTES: u64 = 3 * 29;
 
 /// The findings.
 pub(super) struct Findings {
-    pub(super) service: SocketAddrV4,
-    pub(super) scheme: Scheme,
+    pub(super) service: SocketAddr,
+    pub(super) way: Way,
     /// The answers in curl's order.
     pub(super) answers: Vec<Answer>,
     /// The places where the bytes of each answer entered the switch.
     pub(super) answered_by: Vec<Vec<(String, u64)>>,
     pub(super) resets: usize,
     /// Addresses that the client should not have seen.
-    pub(super) strangers: BTreeSet<Ipv4Addr>,
+    pub(super) strangers: BTreeSet<IpAddr>,
     /// Bytes in both directions, with headers and hand-offs.
     pub(super) frontend_bytes: u64,
     /// Times in microseconds, sorted.
@@ -67,8 +67,8 @@ impl Findings {
             .map(|answer| answer.local_port)
             .collect();
         let ports_text: Vec<_> = ports.iter().map(u16::to_string).collect();
-        let strangers: Vec<_> = self.strangers.iter().map(Ipv4Addr::to_string).collect();
-        let is_service = |answer: &Answer| answer.remote == *self.service.ip();
+        let strangers: Vec<_> = self.strangers.iter().map(IpAddr::to_string).collect();
+        let is_service = |answer: &Answer| answer.remote == self.service.ip();
         let check = |name, value, holds| Check { name, value, holds };
         vec![
             check(
@@ -131,7 +131,7 @@ impl Findings {
     /// The most bytes of an answer in the connection's stream.
     fn expected_bytes(&self, answer: &Answer) -> RangeInclusive<u64> {
         let bytes = answer.wire_bytes;
-        match self.scheme {
+        match self.way.scheme {
             Scheme::Http => bytes..=bytes,
             Scheme::Https => bytes + 1..=bytes + bytes / RECORD_SHARE + RECORD_BYTES,
         }
@@ -166,7 +166,10 @@ impl Findings {
 
 /// The findings as text.
 pub(super) fn render(findings: &Findings) -> String {
-    let mut text = String::from("\nThe connection, request by request:\n\n");
+    let mut text = format!(
+        "\nThe connection over {}, request by request:\n\n",
+        findings.way
+    );
     let width = findings
         .answers
         .iter()
@@ -199,9 +202,9 @@ pub(super) fn render(findings: &Findings) -> String {
     text + &render_checks(findings)
 }
 
-/// The findings over HTTPS, in short.
-pub(super) fn render_secure(findings: &Findings) -> String {
-    "\nThe same over HTTPS:\n\n".to_owned() + &render_checks(findings)
+/// The findings over another way, in short.
+pub(super) fn render_other(findings: &Findings) -> String {
+    format!("\nThe same over {}:\n\n", findings.way) + &render_checks(findings)
 }
 
 fn render_checks(findings: &Findings) -> String {
@@ -245,6 +248,7 @@ fn grouped(number: u64) -> String {
 mod tests {
     #![allow(clippy::indexing_slicing, reason = "test code")]
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn answer(port: u16, is_right: bool) -> Answer {
         Answer {
@@ -260,8 +264,8 @@ mod tests {
 
     fn findings() -> Findings {
         Findings {
-            service: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80),
-            scheme: Scheme::Http,
+            service: (Ipv4Addr::LOCALHOST, 80).into(),
+            way: Way::PLAIN,
             answers: vec![answer(7, true), answer(7, true)],
             answered_by: vec![vec![("be0".into(), 1_000)], vec![("be1".into(), 1_000)]],
             resets: 0,
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn over_https_answers_are_larger_by_their_records() {
         let mut findings = findings();
-        findings.scheme = Scheme::Https;
+        findings.way.scheme = Scheme::Https;
         assert_eq!(findings.failed(), ["answered by"], "not encrypted");
         for sources in &mut findings.answered_by {
             sources[0].1 += 44;
@@ -312,7 +316,7 @@ mod tests {
         let one_byte_short = |f: &mut Findings| f.answered_by[0][0].1 -= 1;
         assert_eq!(fault(one_byte_short), ["answered by"]);
         assert_eq!(fault(|f| f.resets = 1), ["resets at client"]);
-        let stranger = |f: &mut Findings| f.strangers = [Ipv4Addr::BROADCAST].into();
+        let stranger = |f: &mut Findings| f.strangers = [Ipv4Addr::BROADCAST.into()].into();
         assert_eq!(fault(stranger), ["client talked to"]);
         assert_eq!(fault(|f| f.frontend_bytes = 54), ["through frontend"]);
         assert_eq!(fault(|f| f.hand_offs.clear()), ["time of hand-off"]);

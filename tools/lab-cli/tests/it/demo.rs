@@ -2,6 +2,7 @@
 //! not.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -138,10 +139,9 @@ impl Drop for Demo {
     }
 }
 
-/// The output about HTTP, and about HTTPS.
-fn both(output: &str) -> [&str; 2] {
-    let at = output.find("The same over HTTPS").unwrap_or(output.len());
-    output.split_at(at).into()
+/// The output about each connection.
+fn parts(output: &str) -> impl Iterator<Item = &str> {
+    output.split("The same over ")
 }
 
 /// The value of a check that holds.
@@ -164,13 +164,14 @@ fn the_demo_shows_one_connection_answered_by_all_backends() {
         !output.contains("FAIL") && !output.contains("WRONG"),
         "{output}"
     );
-    for part in both(&output) {
-        check_part(part);
+    assert_eq!(parts(&output).count(), 3, "{output}");
+    for (part, is_v6) in parts(&output).zip([false, true, true]) {
+        check_part(part, is_v6);
     }
     assert_eq!(demo.left(), [] as [PathBuf; 0], "left behind");
 }
 
-fn check_part(output: &str) {
+fn check_part(output: &str, is_v6: bool) {
     for check in CHECKS {
         assert_ne!(value(output, check), "", "{check}");
     }
@@ -186,6 +187,8 @@ fn check_part(output: &str) {
     }
     assert!(!shares.contains("fe0") && !shares.contains('+'), "{shares}");
     assert_eq!(value(output, "resets at client"), "0");
+    let service: IpAddr = value(output, "client talked to").parse().unwrap();
+    assert_eq!(service.is_ipv6(), is_v6, "{output}");
     say(value(output, "time of hand-off"));
 }
 

@@ -153,9 +153,12 @@ fn of_the_configuration(host: &Host) -> Vec<Mistake> {
     );
     host.config("type.toml", "[peers]\n", "[peers]\nport = \"many\"\n");
     host.config("syntax.toml", "[peers]\n", "[peers]\nport =\n");
-    host.config("ipv6.toml", "10.77.0.1:80", "[fd00::1]:80");
-    host.config("node6.toml", "10.77.0.10", "fd00::10");
-    let v4_only = ["IPv6", "use an IPv4 address"];
+    host.config("address.toml", "10.77.0.1:80", "fd00::1");
+    host.config(
+        "twice.toml",
+        "\"10.77.0.10\"",
+        "[\"10.77.0.10\", \"10.77.0.12\"]",
+    );
     vec![
         mistake(
             "unknown field",
@@ -190,19 +193,25 @@ fn of_the_configuration(host: &Host) -> Vec<Mistake> {
             ],
         ),
         mistake(
-            "IPv6 service",
-            host.prism("check ipv6.toml"),
-            &[&["prism: ipv6.toml:4: service.address: "][..], &v4_only].concat(),
+            "address without a port",
+            host.prism("check address.toml"),
+            &[
+                "prism: address.toml:4: service.address: \"fd00::1\" is not an address with a port",
+                "\"[2001:db8::1]:80\"",
+            ],
         ),
         mistake(
-            "IPv6 node",
-            host.prism("check node6.toml"),
-            &[&["prism: node6.toml:12: node[0].address: "][..], &v4_only].concat(),
+            "two addresses of one family",
+            host.prism("check twice.toml"),
+            &[
+                "prism: twice.toml:12: node[0].address: 10.77.0.10 and 10.77.0.12",
+                "give one address of each family",
+            ],
         ),
         mistake(
-            "IPv6 option",
-            host.prism("serve new --listen [::1]:9000"),
-            &[&["error: ", "--listen"][..], &v4_only].concat(),
+            "option without a port",
+            host.prism("serve new --listen ::1"),
+            &["error: ", "--listen", "as in 127.0.0.1:9000 or [::1]:9000"],
         ),
         mistake(
             "unknown node",

@@ -71,7 +71,7 @@ fn a_cluster_is_up_once_all_of_it_serves() {
     );
     let config = Config::load(&lab.config_path()).unwrap();
     assert_eq!(config.limits.head_timeout_s, 7);
-    assert_eq!(config.service.address, lab.service());
+    assert_eq!(config.service.address.first(), Some(lab.service()));
     let credentials = config.s3.load_credentials().unwrap();
     assert_eq!(&credentials[0], lab.credential());
     assert!(lab.status().hosts.iter().all(|host| host.running));

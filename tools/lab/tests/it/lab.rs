@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::turn;
-use prism_lab::{Lab, LabError, LabName, LabSpec, ProcessId, Programs};
+use prism_lab::{Families, Lab, LabError, LabName, LabSpec, ProcessId, Programs};
 
 /// Reads what a connection sends (`up`), or sends what it asks for (`down`).
 const TRANSFER_SERVER: &str = r#"
@@ -44,7 +44,7 @@ else:
 print(moved * 8 / (time.monotonic() - start))
 "#;
 
-fn new_name() -> LabName {
+pub(crate) fn new_name() -> LabName {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("t{}-{number}", std::process::id()).parse().unwrap()
@@ -55,7 +55,7 @@ fn line(words: &[&str]) -> Vec<String> {
 }
 
 /// A lab with one host of each kind, and `programs` on them.
-fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
+pub(crate) fn small(name: &LabName, programs: &[(&str, Vec<String>)]) -> LabSpec {
     let programs: BTreeMap<_, _> = programs
         .iter()
         .map(|(host, line)| ((*host).to_owned(), line.clone()))
@@ -77,12 +77,15 @@ fn http_server() -> Vec<String> {
         "-m",
         "http.server",
         "80",
+        "--bind",
+        // IPv4 too.
+        "::",
         "--directory",
         "/var/empty",
     ])
 }
 
-fn ping(lab: &Lab, from: &str, to: &str) -> bool {
+pub(crate) fn ping(lab: &Lab, from: &str, to: &str) -> bool {
     let mut ping = lab.command(from, "ping").unwrap();
     ping.args(["-c1", "-W2", to])
         .stdout(Stdio::null())
@@ -126,31 +129,15 @@ fn assert_gone(name: &LabName, processes: &[u32]) {
 }
 
 #[test]
-fn every_host_reaches_every_other_through_the_switch() {
-    let Some(_turn) = turn() else { return };
-    let lab = Lab::up(small(&new_name(), &[])).unwrap();
-    for (from, to) in [
-        ("client", "fe0"),
-        ("client", "be0"),
-        ("be0", "fe0"),
-        ("fe0", "switch"),
-    ] {
-        let address = lab.address(to).unwrap().to_string();
-        assert!(ping(&lab, from, &address), "{from} does not reach {to}");
-    }
-    assert!(
-        ping(&lab, "client", &lab.service().ip().to_string()),
-        "no way to the service"
-    );
-    lab.down().unwrap();
-}
-
-#[test]
 fn the_service_is_answered_and_programs_get_the_credentials() {
     let Some(_turn) = turn() else { return };
-    let lab = Lab::up(small(&new_name(), &[("fe0", http_server())])).unwrap();
-    let script = "curl -s -o /dev/null --retry 9 --retry-connrefused --retry-delay 1 \
-                  -w '%{http_code} ' $AWS_ENDPOINT_URL/none; \
+    let mut spec = small(&new_name(), &[("fe0", http_server())]);
+    spec.family = Families::Dual;
+    let lab = Lab::up(spec).unwrap();
+    assert_eq!(lab.endpoints().next(), Some(lab.endpoint()));
+    let script = "for url in $AWS_ENDPOINT_URL $PRISM_ENDPOINT_V4 $PRISM_ENDPOINT_V6; do \
+                  curl -s -o /dev/null --retry 9 --retry-connrefused --retry-delay 1 \
+                  -w '%{http_code}-%{remote_ip} ' $url/none; done; \
                   echo $AWS_ACCESS_KEY_ID $AWS_DEFAULT_REGION";
     let output = lab
         .command("client", "sh")
@@ -158,7 +145,10 @@ fn the_service_is_answered_and_programs_get_the_credentials() {
         .args(["-c", script])
         .output()
         .unwrap();
-    let expected = format!("404 {} us-east-1\n", lab.credential().access_key);
+    let [v4, v6] = [lab.services().next(), lab.services().nth(1)].map(|a| a.unwrap().ip());
+    assert!(v4.is_ipv4() && v6.is_ipv6());
+    let key = &lab.credential().access_key;
+    let expected = format!("404-{v4} 404-{v4} 404-{v6} {key} us-east-1\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
     let status = lab.status();
     let client = status
@@ -397,20 +387,20 @@ fn a_capture_holds_what_the_host_sent_and_received() {
     let Some(_turn) = turn() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("client.pcap");
-    let lab = Lab::up(small(&new_name(), &[])).unwrap();
-    let capture = lab.capture("client", &file, "icmp").unwrap();
-    assert!(ping(
-        &lab,
-        "client",
-        &lab.address("be0").unwrap().to_string()
-    ));
+    let mut spec = small(&new_name(), &[]);
+    spec.family = Families::Dual;
+    let lab = Lab::up(spec).unwrap();
+    let echo = "icmp or (icmp6 and (ip6[40] = 128 or ip6[40] = 129))";
+    let capture = lab.capture("client", &file, echo).unwrap();
+    for address in lab.addresses("be0").unwrap().iter() {
+        assert!(ping(&lab, "client", &address.to_string()));
+    }
     let stats = capture.stop().unwrap();
-    assert_eq!((stats.captured, stats.dropped), (2, 0));
-    assert!(mentions(
-        "tcpdump",
-        &["-n", "-r", file.to_str().unwrap()],
-        "ICMP echo reply"
-    ));
+    assert_eq!((stats.captured, stats.dropped), (4, 0));
+    for reply in ["ICMP echo reply", "ICMP6, echo reply"] {
+        let arguments = ["-n", "-r", file.to_str().unwrap()];
+        assert!(mentions("tcpdump", &arguments, reply), "{reply}");
+    }
     assert!(lab.capture("client", &file, "no such filter").is_err());
     lab.down().unwrap();
 }

@@ -9,6 +9,7 @@
 )]
 
 mod cluster;
+mod families;
 mod lab;
 
 use prism_lab::testing::turn;

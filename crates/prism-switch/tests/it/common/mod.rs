@@ -1,6 +1,6 @@
 //! A switch in a namespace of its own, and packets made and checked byte by byte.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,22 @@ use prism_switch::{
 };
 
 pub mod packet;
+mod steered;
 
-pub const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 40_000);
-pub const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 1), 80);
-pub const OTHER_VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 51, 100, 2), 80);
-pub const FRONTEND: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 1), 9000);
-pub const BACKEND2: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 1, 2), 80);
-pub const FOREIGN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 2, 1), 80);
-pub const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7171);
+pub use steered::*;
+
+pub use super::family::*;
+
+pub const CLIENT: SocketAddr = SocketAddr::new(host([192, 0, 2, 1]), 40_000);
+/// The switch's address on the link to clients.
+pub const GATEWAY: IpAddr = host([192, 0, 2, 254]);
+pub const VIP: SocketAddr = SocketAddr::new(host([198, 51, 100, 1]), 80);
+pub const OTHER_VIP: SocketAddr = SocketAddr::new(host([198, 51, 100, 2]), 80);
+pub const FRONTEND: IpAddr = host([10, 0, 0, 1]);
+pub const BACKEND: SocketAddr = SocketAddr::new(host([10, 0, 1, 1]), 9000);
+pub const BACKEND2: SocketAddr = SocketAddr::new(host([10, 0, 1, 2]), 80);
+pub const FOREIGN: SocketAddr = SocketAddr::new(host([10, 0, 2, 1]), 80);
+pub const CONTROL: SocketAddr = SocketAddr::new(host([10, 9, 9, 9]), 7171);
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xc1];
 pub const KEY_ID: u32 = 7;
 
@@ -49,14 +56,14 @@ pub fn sh(command: &str) {
     assert!(out.status.success(), "{command}: {stderr}");
 }
 
-pub fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = ip.octets();
+pub fn mac_of(ip: IpAddr) -> [u8; 6] {
+    let [a, b, c, d] = numbers(ip);
     [2, 0xaa, a, b, c, d]
 }
 
-pub fn node(ip: Ipv4Addr, tenant: u32, frontend: bool, backend: bool) -> NodeConfig {
+pub fn node(ip: IpAddr, tenant: u32, frontend: bool, backend: bool) -> NodeConfig {
     NodeConfig {
-        addr: IpAddr::V4(ip),
+        addr: ip,
         tenant,
         roles: Roles { frontend, backend },
         link: Some(Link {
@@ -70,25 +77,25 @@ pub fn node(ip: Ipv4Addr, tenant: u32, frontend: bool, backend: bool) -> NodeCon
 
 pub fn config(name: &str) -> SwitchConfig {
     SwitchConfig {
-        pin_dir: format!("prismtest-{}-{name}", std::process::id()),
-        control: CONTROL,
+        pin_dir: format!("prismtest-{}-{name}-{IP_BYTES}", std::process::id()),
+        control: vec![CONTROL],
         services: vec![
             ServiceConfig {
-                addr: SocketAddr::V4(VIP),
+                addr: VIP,
                 tenant: 1,
-                frontends: vec![IpAddr::V4(FRONTEND)],
+                frontends: vec![FRONTEND],
             },
             ServiceConfig {
-                addr: SocketAddr::V4(OTHER_VIP),
+                addr: OTHER_VIP,
                 tenant: 2,
                 frontends: vec![],
             },
         ],
         nodes: vec![
             node(FRONTEND, 1, true, false),
-            node(*BACKEND.ip(), 1, false, true),
-            node(*BACKEND2.ip(), 1, false, true),
-            node(*FOREIGN.ip(), 2, false, true),
+            node(BACKEND.ip(), 1, false, true),
+            node(BACKEND2.ip(), 1, false, true),
+            node(FOREIGN.ip(), 2, false, true),
         ],
         senders: vec![SenderConfig {
             key_id: KEY_ID,
@@ -128,12 +135,15 @@ pub fn in_lab(
     adjust(&mut config);
     let ns = NetNs::anonymous().unwrap();
     ns.run(|| {
-        sh("ip link set lo up
-            ip link add c0 type veth peer name c1
-            ip link set c0 up && ip link set c1 up
-            ip addr add 192.0.2.254/24 dev c0
-            ip neigh replace 192.0.2.1 lladdr 02:00:00:00:00:c1 dev c0 nud permanent
-            echo 1 > /proc/sys/net/ipv4/ip_forward");
+        let client = CLIENT.ip();
+        sh(&format!(
+            "ip link set lo up
+             ip link add c0 type veth peer name c1
+             ip link set c0 up && ip link set c1 up
+             ip addr add {GATEWAY}{ON_LINK} dev c0
+             ip neigh replace {client} lladdr 02:00:00:00:00:c1 dev c0 nud permanent
+             echo 1 > {FORWARDING}"
+        ));
         let switch = Switch::load(&config).unwrap();
         let view = SwitchView::open(&config.pin_dir).unwrap();
         let lab = Lab {
@@ -177,7 +187,7 @@ impl Lab {
 
     /// Sends a request unchanged. Returns the checked answer, if there is one.
     pub fn raw_command(&self, hook: Hook, datagram: &[u8]) -> Option<Answer> {
-        let source = SocketAddrV4::new(FRONTEND, 5555);
+        let source = SocketAddr::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
         if run.verdict != prism_packets::Verdict::Send {
             return None;
@@ -214,14 +224,14 @@ impl Lab {
     }
 
     /// Makes `owner` the owner of the flow of `client`.
-    pub fn own(&self, client: SocketAddrV4, owner: SocketAddrV4, epoch: u64) -> Answer {
+    pub fn own(&self, client: SocketAddr, owner: SocketAddr, epoch: u64) -> Answer {
         let ops = Ops::OWN.and(Ops::UNBLOCK);
         let mut request = request(ops, epoch, flow(client), 0);
         request.owner = owned(owner);
         self.command(Hook::Tc, request)
     }
 
-    pub fn plain(&self, ops: Ops, client: SocketAddrV4, epoch: u64) -> Answer {
+    pub fn plain(&self, ops: Ops, client: SocketAddr, epoch: u64) -> Answer {
         self.command(Hook::Tc, request(ops, epoch, flow(client), 0))
     }
 
@@ -236,20 +246,14 @@ impl Lab {
     }
 }
 
-pub fn flow(client: SocketAddrV4) -> FlowKey {
-    FlowKey {
-        client: client.into(),
-        vip: VIP.into(),
-    }
+pub fn flow(client: SocketAddr) -> FlowKey {
+    FlowKey { client, vip: VIP }
 }
 
 /// An owner that is its own next hop; the VIP is reached through the frontend.
-pub fn owned(addr: SocketAddrV4) -> Owner {
-    let via = if addr == VIP { FRONTEND } else { *addr.ip() };
-    Owner {
-        addr: addr.into(),
-        via: via.into(),
-    }
+pub fn owned(addr: SocketAddr) -> Owner {
+    let via = if addr == VIP { FRONTEND } else { addr.ip() };
+    Owner { addr, via }
 }
 
 pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {

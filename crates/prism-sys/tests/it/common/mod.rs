@@ -2,11 +2,12 @@
 //! anonymous namespace behind a TUN device. A thread between them forwards, blocks, rewrites and
 //! counts packets, as the switch does. All of it ends with the test.
 
+mod family;
 pub mod veth;
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +18,9 @@ use prism_netns::NetNs;
 use prism_proto::TcpState;
 use prism_sys::tcp::{Live, Paused, restore};
 
-pub const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-pub const VIP: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-pub const PORT: u16 = 8080;
-/// Each host's own address, beside the VIP.
-pub const HOSTS: [Ipv4Addr; 2] = [
-    Ipv4Addr::new(203, 0, 113, 11),
-    Ipv4Addr::new(203, 0, 113, 12),
-];
+pub use family::{Family, IPV4, both_families};
 
-pub fn service() -> SocketAddr {
-    SocketAddr::from((VIP, PORT))
-}
+pub const PORT: u16 = 8080;
 
 /// Whether the test can run. A test that cannot says so, and fails under CI.
 pub fn privileged() -> bool {
@@ -54,8 +46,8 @@ pub struct Counts {
     pub client_resets: u64,
 }
 
-#[derive(Default)]
 struct Switch {
+    family: &'static Family,
     owner: usize,
     blocked: bool,
     deaf: bool,
@@ -65,6 +57,7 @@ struct Switch {
 }
 
 pub struct Net {
+    pub family: &'static Family,
     pub client: NetNs,
     pub hosts: [NetNs; 2],
     switch: Arc<Mutex<Switch>>,
@@ -73,23 +66,35 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn new() -> Self {
-        let (client, client_tun) = node(&[CLIENT]);
-        let (host0, tun0) = node(&[VIP, HOSTS[0]]);
-        let (host1, tun1) = node(&[VIP, HOSTS[1]]);
-        let switch = Arc::new(Mutex::new(Switch::default()));
+    pub fn new(family: &'static Family) -> Self {
+        let (client, client_tun) = node(family, &[family.client]);
+        let (host0, tun0) = node(family, &[family.vip, family.hosts[0]]);
+        let (host1, tun1) = node(family, &[family.vip, family.hosts[1]]);
+        let switch = Arc::new(Mutex::new(Switch {
+            family,
+            owner: 0,
+            blocked: false,
+            deaf: false,
+            rewrite: None,
+            counts: Counts::default(),
+        }));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
             let (switch, stop) = (switch.clone(), stop.clone());
             move || forward(&[client_tun, tun0, tun1], &switch, &stop)
         });
         Self {
+            family,
             client,
             hosts: [host0, host1],
             switch,
             stop,
             thread: Some(thread),
         }
+    }
+
+    pub fn service(&self) -> SocketAddr {
+        self.family.service()
     }
 
     pub fn block(&self) {
@@ -111,7 +116,7 @@ impl Net {
     pub fn own(&self, host: usize, bind: SocketAddr) {
         let mut switch = self.switch.lock().unwrap();
         switch.owner = host;
-        switch.rewrite = (bind != service()).then_some(bind);
+        switch.rewrite = (bind != self.service()).then_some(bind);
     }
 
     pub fn counts(&self) -> Counts {
@@ -121,11 +126,11 @@ impl Net {
     /// A connection from the client to a listener on host 0.
     pub fn connect(&self) -> (TcpStream, OwnedFd) {
         let listener = self.hosts[0]
-            .run(|| TcpListener::bind(service()).unwrap())
+            .run(|| TcpListener::bind(self.service()).unwrap())
             .unwrap();
         let client = self
             .client
-            .run(|| TcpStream::connect(service()).unwrap())
+            .run(|| TcpStream::connect(self.service()).unwrap())
             .unwrap();
         let (server, _) = listener.accept().unwrap();
         server.set_nonblocking(true).unwrap();
@@ -134,7 +139,7 @@ impl Net {
 
     /// The two-phase hand-off to `host`, at the service address.
     pub fn hand_off(&self, fd: OwnedFd, host: usize) -> (Live, TcpState) {
-        self.hand_off_to(fd, host, service())
+        self.hand_off_to(fd, host, self.service())
     }
 
     /// The hand-off to any address of the host. If bytes are unacknowledged, the client is asked.
@@ -149,7 +154,7 @@ impl Net {
     pub fn hand_off_unasked(&self, fd: OwnedFd, host: usize, bind: SocketAddr) -> (Live, TcpState) {
         self.block();
         let paused = Paused::pause(fd).unwrap();
-        let state = paused.save(service()).unwrap();
+        let state = paused.save(self.service()).unwrap();
         paused.close_silently();
         let restored = self.hosts[host]
             .run(|| restore(&state, bind).unwrap())
@@ -184,21 +189,30 @@ pub fn ip(args: &str) {
     );
 }
 
-fn node(addresses: &[Ipv4Addr]) -> (NetNs, File) {
+fn node(family: &Family, addresses: &[IpAddr]) -> (NetNs, File) {
     let ns = NetNs::anonymous().unwrap();
+    let prefix = family.prefix;
     let tun = ns
         .run(|| {
             let tun = open_tun("psys0");
             ip("link set lo up");
             ip("link set psys0 up");
             for address in addresses {
-                ip(&format!("addr add {address}/32 dev psys0"));
+                ip(&format!(
+                    "addr add {address}/{prefix} dev psys0{}",
+                    nodad(family)
+                ));
             }
             ip(&format!("route add default dev psys0 src {}", addresses[0]));
             tun
         })
         .unwrap();
     (ns, tun)
+}
+
+/// A new IPv6 address cannot be used while the kernel looks for duplicates of it.
+fn nodad(family: &Family) -> &'static str {
+    if family.vip.is_ipv6() { " nodad" } else { "" }
 }
 
 fn open_tun(name: &str) -> File {
@@ -250,11 +264,11 @@ fn wait(tuns: &[File; 3]) {
 }
 
 fn pass(from: usize, packet: &mut [u8], tuns: &[File; 3], switch: &mut Switch) {
-    let is_tcp = packet.len() >= 40 && packet[0] == 0x45 && packet[9] == 6;
-    if !is_tcp {
+    let family = switch.family;
+    if !family.is_tcp(packet) {
         return;
     }
-    let flags = packet[33];
+    let flags = packet[family.tcp_at + 13];
     if from == 0 {
         switch.counts.client_resets += u64::from(flags & 4 != 0);
     } else {
@@ -265,48 +279,19 @@ fn pass(from: usize, packet: &mut [u8], tuns: &[File; 3], switch: &mut Switch) {
     if switch.blocked || (from == 0 && switch.deaf) || (from != 0 && from - 1 != switch.owner) {
         return;
     }
-    if from != 0 && !from_owner(packet, switch) {
+    // Only the socket that owns the flow is heard.
+    let owner = switch.rewrite.unwrap_or_else(|| family.service());
+    if from != 0 && !family.is_from(packet, owner) {
         return;
     }
     let to = if from == 0 { 1 + switch.owner } else { 0 };
-    if let Some(SocketAddr::V4(owner)) = switch.rewrite {
-        if from == 0 {
-            readdress(packet, 16, 22, *owner.ip(), owner.port());
-        } else {
-            readdress(packet, 12, 20, VIP, PORT);
+    if switch.rewrite.is_some() {
+        match from {
+            0 => family.set_target(packet, owner),
+            _ => family.set_source(packet, family.service()),
         }
     }
     let _ = (&tuns[to]).write(packet);
-}
-
-/// Whether a host's packet comes from the socket that owns the flow.
-fn from_owner(packet: &[u8], switch: &Switch) -> bool {
-    let SocketAddr::V4(owner) = switch.rewrite.unwrap_or_else(service) else {
-        return false;
-    };
-    packet[12..16] == owner.ip().octets() && packet[20..22] == owner.port().to_be_bytes()
-}
-
-/// Replaces an address and a port, and updates both checksums (RFC 1624).
-fn readdress(packet: &mut [u8], address_at: usize, port_at: usize, address: Ipv4Addr, port: u16) {
-    let [a, b, c, d] = address.octets();
-    for (at, new) in [(address_at, [a, b]), (address_at + 2, [c, d])] {
-        replace(packet, at, new, &[10, 36]);
-    }
-    replace(packet, port_at, port.to_be_bytes(), &[36]);
-}
-
-fn replace(packet: &mut [u8], at: usize, new: [u8; 2], checksums: &[usize]) {
-    let word = |p: &[u8], at: usize| u32::from(u16::from_be_bytes([p[at], p[at + 1]]));
-    let old = word(packet, at);
-    let new_word = u32::from(u16::from_be_bytes(new));
-    for sum_at in checksums {
-        let mut sum = (!word(packet, *sum_at) & 0xffff) + (!old & 0xffff) + new_word;
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        packet[*sum_at..*sum_at + 2].copy_from_slice(&(!sum as u16).to_be_bytes());
-    }
-    packet[at..at + 2].copy_from_slice(&new);
 }
 
 /// Byte `offset` of the endless stream of one direction.

@@ -11,13 +11,14 @@ use std::os::unix::fs::FileExt;
 use prism_netns::NetNs;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{CLIENT, VIP, ip, service};
+use super::{Family, ip, nodad};
 
 /// The shortest retransmission timeout, both ways. It bounds the time to repeat segments that a
 /// freeze drops.
 const RTO_MIN_MS: u32 = 5;
 
 pub struct Pair {
+    pub family: &'static Family,
     pub client: NetNs,
     pub hosts: [NetNs; 2],
     /// Per host, of its one interface and `lo`.
@@ -29,11 +30,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub fn new(family: &'static Family) -> Self {
         let client = NetNs::anonymous().unwrap();
         let hosts = [NetNs::anonymous().unwrap(), NetNs::anonymous().unwrap()];
         for (n, host) in hosts.iter().enumerate() {
-            join(&client, host, n);
+            join(family, &client, host, n);
         }
         let links = [0, 1].map(|n| client.run(|| link_index(&format!("c{n}"))).unwrap());
         let open = |path: &str| {
@@ -44,6 +45,7 @@ impl Pair {
         let snmp = open("/proc/thread-self/net/snmp");
         let netlink = client.run(route_socket).unwrap();
         let pair = Self {
+            family,
             client,
             hosts,
             counters,
@@ -57,7 +59,7 @@ impl Pair {
 
     /// Sends the client's packets to `host`, and lets it hear no other host.
     pub fn own(&self, host: usize) {
-        let request = route_to_service(self.links[host]);
+        let request = route_to_service(self.family, self.links[host]);
         self.netlink.send(&request).unwrap();
         let mut answer = [0; 256];
         let length = (&self.netlink).read(&mut answer).unwrap();
@@ -99,7 +101,7 @@ impl Pair {
         // The former listener may live on for a moment, in a process that another test starts.
         let listen = || {
             let bound = (0..100).find_map(|_| {
-                let bound = TcpListener::bind(service()).ok();
+                let bound = TcpListener::bind(self.family.service()).ok();
                 if bound.is_none() {
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
@@ -108,7 +110,7 @@ impl Pair {
             bound.expect("the service's port is taken")
         };
         let listener = self.hosts[0].run(listen).unwrap();
-        let connect = || TcpStream::connect(service()).unwrap();
+        let connect = || TcpStream::connect(self.family.service()).unwrap();
         let client = self.client.run(connect).unwrap();
         let (server, _) = listener.accept().unwrap();
         for stream in [&client, &server] {
@@ -120,46 +122,53 @@ impl Pair {
 }
 
 /// A link between the client and host `n`: `c0` or `c1` to `h0`.
-fn join(client: &NetNs, host: &NetNs, n: usize) {
+fn join(family: &Family, client: &NetNs, host: &NetNs, n: usize) {
     let fd = host.as_fd().as_raw_fd();
     let far = format!("/proc/{}/fd/{fd}", std::process::id());
     let near_mac = format!("02:00:00:00:01:0{n}");
     let far_mac = format!("02:00:00:00:02:0{n}");
     let near = format!("c{n}");
+    let (prefix, nodad) = (family.prefix, nodad(family));
+    let (from, vip) = (family.client, family.vip);
     client
         .run(|| {
-            quiet();
+            quiet(family);
             write("conf/all/rp_filter", "1");
             ip("link set lo up");
             ip(&format!(
                 "link add {near} address {near_mac} type veth peer name h0 address {far_mac} netns {far}"
             ));
             ip(&format!("link set {near} up"));
-            ip(&format!("addr add {CLIENT}/32 dev {near}"));
-            ip(&format!("neigh add {VIP} lladdr {far_mac} dev {near} nud permanent"));
+            ip(&format!("addr add {from}/{prefix} dev {near}{nodad}"));
+            ip(&format!("neigh add {vip} lladdr {far_mac} dev {near} nud permanent"));
         })
         .unwrap();
     host.run(|| {
-        quiet();
+        quiet(family);
         ip("link set lo up");
         ip("link set h0 up");
-        ip(&format!("addr add {VIP}/32 dev h0"));
+        ip(&format!("addr add {vip}/{prefix} dev h0{nodad}"));
         ip(&format!(
-            "neigh add {CLIENT} lladdr {near_mac} dev h0 nud permanent"
+            "neigh add {from} lladdr {near_mac} dev h0 nud permanent"
         ));
         ip(&format!(
-            "route add {CLIENT}/32 dev h0 src {VIP} rto_min {RTO_MIN_MS}ms"
+            "route add {from}/{prefix} dev h0 src {vip} rto_min {RTO_MIN_MS}ms"
         ));
     })
     .unwrap();
 }
 
 /// Keeps the kernel from sending packets of its own.
-fn quiet() {
+fn quiet(family: &Family) {
+    let setting = match family.vip.is_ipv4() {
+        true => ("disable_ipv6", "1"),
+        // No address of the link, and hence no search for routers.
+        false => ("addr_gen_mode", "1"),
+    };
     for place in ["all", "default"] {
-        let path = format!("/proc/sys/net/ipv6/conf/{place}/disable_ipv6");
+        let path = format!("/proc/sys/net/ipv6/conf/{place}/{}", setting.0);
         // A kernel without IPv6 is quiet anyway.
-        let _ = std::fs::write(path, "1");
+        let _ = std::fs::write(path, setting.1);
     }
 }
 
@@ -180,8 +189,8 @@ fn route_socket() -> Socket {
     Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol)).unwrap()
 }
 
-/// `ip route replace VIP/32 dev LINK rto_min RTO_MIN_MS` (`rtnetlink(7)`).
-fn route_to_service(link: u32) -> Vec<u8> {
+/// `ip route replace VIP dev LINK rto_min RTO_MIN_MS` (`rtnetlink(7)`).
+fn route_to_service(family: &Family, link: u32) -> Vec<u8> {
     const RTAX_LOCK: u16 = 1;
     const RTAX_RTO_MIN: u16 = 13;
     const SCOPE_LINK: u8 = 253;
@@ -191,10 +200,14 @@ fn route_to_service(link: u32) -> Vec<u8> {
         attribute(RTAX_LOCK, &(1_u32 << RTAX_RTO_MIN).to_ne_bytes()),
         attribute(RTAX_RTO_MIN, &RTO_MIN_MS.to_ne_bytes()),
     ];
+    let kind = match family.vip.is_ipv4() {
+        true => libc::AF_INET,
+        false => libc::AF_INET6,
+    };
     // `struct rtmsg`: family, lengths of the prefixes, TOS, table, who, where, what.
     let mut body = vec![
-        libc::AF_INET as u8,
-        32,
+        kind as u8,
+        family.prefix,
         0,
         0,
         libc::RT_TABLE_MAIN,
@@ -203,7 +216,7 @@ fn route_to_service(link: u32) -> Vec<u8> {
         libc::RTN_UNICAST,
     ];
     body.extend([0; 4]);
-    body.extend(attribute(libc::RTA_DST, &VIP.octets()));
+    body.extend(attribute(libc::RTA_DST, &Family::octets(family.vip)));
     body.extend(attribute(libc::RTA_OIF, &link.to_ne_bytes()));
     body.extend(attribute(libc::RTA_METRICS, &metrics.concat()));
     let mut request = Vec::with_capacity(16 + body.len());
@@ -225,25 +238,24 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// The service's packets, as the client's interfaces see them.
-pub struct Capture(Socket);
+pub struct Capture(Socket, &'static Family);
 
 impl Capture {
     pub fn start(pair: &Pair) -> Self {
-        const ETH_P_IP: u16 = 0x0800;
-        let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
+        let protocol = Protocol::from(i32::from(pair.family.ether_type.to_be()));
         let open = || Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(protocol)).unwrap();
-        Self(pair.client.run(open).unwrap())
+        Self(pair.client.run(open).unwrap(), pair.family)
     }
 
     /// The service's packets since the last call: client port and TCP flags.
     pub fn seen(&self) -> Vec<(u16, u8)> {
         let (mut packet, mut seen) = ([0; 2048], vec![]);
         while let Ok(length) = (&self.0).read(&mut packet) {
-            let packet = &packet[..length];
-            // Behind an Ethernet header and an IP header without options.
-            if length >= 54 && packet[26..30] == VIP.octets() && packet[23] == 6 {
-                let port = u16::from_be_bytes([packet[36], packet[37]]);
-                seen.push((port, packet[47]));
+            let (family, packet) = (self.1, packet.get(14..length).unwrap_or_default());
+            let vip = family.service();
+            if family.is_tcp(packet) && family.is_from(packet, vip) {
+                let tcp = &packet[family.tcp_at..];
+                seen.push((u16::from_be_bytes([tcp[2], tcp[3]]), tcp[13]));
             }
         }
         seen

@@ -1,6 +1,6 @@
 //! Pebble and its DNS server, on the client's host.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl Pebble {
             let started = command.stdin(Stdio::null()).spawn();
             started.expect("run scripts/setup.sh tests")
         };
-        let vip = cluster.vip().to_string();
+        let vip = cluster.service.ip().to_string();
         let closed = [
             "-http01",
             "",
@@ -120,7 +120,7 @@ impl Pebble {
     }
 
     /// Lets every name lead to a host.
-    pub fn lead_to(&self, cluster: &Cluster, host: Ipv4Addr) {
+    pub fn lead_to(&self, cluster: &Cluster, host: IpAddr) {
         let body = json!({ "ip": host }).to_string();
         let url = format!("http://{DNS_MANAGEMENT}/set-default-ipv4");
         let mut curl = cluster.lab.command("client", "curl").unwrap();

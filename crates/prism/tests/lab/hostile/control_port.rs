@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use prism_lab::{Capture, CaptureOptions};
+use prism_lab::{Capture, CaptureOptions, Family};
 use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Request, RunId};
 
 use super::{SEED, bed_with_connection};
@@ -25,10 +25,15 @@ const ANSWERED: [&str; 8] = [
 ];
 
 impl Bed {
-    pub(super) fn send_control(&self, host: &str, datagrams: &[Vec<u8>]) {
-        let control = self.control();
+    /// Sends them to the switch's control address of `family`.
+    pub(super) fn send_control(&self, host: &str, family: Family, datagrams: &[Vec<u8>]) {
+        let control = self.control(family);
+        let any = match family {
+            Family::V4 => "0.0.0.0:0",
+            Family::V6 => "[::]:0",
+        };
         self.on(host, || {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let socket = UdpSocket::bind(any).unwrap();
             socket.connect(control).unwrap();
             for (n, datagram) in datagrams.iter().enumerate() {
                 socket.send(datagram).unwrap();
@@ -62,8 +67,10 @@ fn payloads(file: &Path) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     while rest.len() >= 16 {
         let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
-        // Ethernet, IPv4 without options, UDP.
-        found.push(rest[16 + 14 + 20 + 8..16 + len].to_vec());
+        let frame = &rest[16..16 + len];
+        // Ethernet, IPv4 without options or IPv6, UDP.
+        let ip = if frame[14] >> 4 == 4 { 20 } else { 40 };
+        found.push(frame[14 + ip + 8..].to_vec());
         rest = &rest[16 + len..];
     }
     found
@@ -80,7 +87,7 @@ fn key_of(bed: &Bed) -> (u32, ControlKey) {
 
 /// A command that would take the flow to another backend.
 fn theft(bed: &Bed, known: &Known) -> Request {
-    let thief = bed.lab.address("be2").unwrap();
+    let thief = bed.address_like("be2", known.flow.client.ip());
     Request {
         key_id: key_of(bed).0,
         request_id: 1,
@@ -90,7 +97,7 @@ fn theft(bed: &Bed, known: &Known) -> Request {
         flow: known.flow,
         owner: Owner {
             addr: (thief, 80).into(),
-            via: thief.into(),
+            via: thief,
         },
         run: RunId::NONE,
     }
@@ -99,7 +106,13 @@ fn theft(bed: &Bed, known: &Known) -> Request {
 #[test]
 fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
     let Some(_turn) = turn() else { return };
-    let (bed, mut client, known) = bed_with_connection("hos-forged");
+    for family in Family::ALL {
+        forged_and_malformed_change_nothing(family);
+    }
+}
+
+fn forged_and_malformed_change_nothing(family: Family) {
+    let (bed, mut client, known) = bed_with_connection("hos-forged", family);
     let mut random = fastrand::Rng::with_seed(SEED);
     let (_, key) = key_of(&bed);
     let valid = theft(&bed, &known).encode(&key).to_vec();
@@ -134,8 +147,8 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
     }
     for host in ["client", "be1"] {
         let before = ["control_forged", "control_malformed"].map(|c| bed.switch_count(c));
-        bed.send_control(host, &forged);
-        bed.send_control(host, &malformed);
+        bed.send_control(host, family, &forged);
+        bed.send_control(host, family, &malformed);
         std::thread::sleep(Duration::from_millis(50));
         let after = ["control_forged", "control_malformed"].map(|c| bed.switch_count(c));
         let grown = [after[0] - before[0], after[1] - before[1]];
@@ -158,11 +171,11 @@ fn forged_and_malformed_control_datagrams_change_nothing_and_are_counted() {
 }
 
 /// The nodes' datagrams to the switch while one connection comes, moves and goes.
-fn recorded(bed: &Bed) -> (Vec<Vec<u8>>, SocketAddr) {
+fn recorded(bed: &Bed, family: Family) -> (Vec<Vec<u8>>, SocketAddr) {
     let hosts = ["fe0", "be0", "be1", "be2"];
     let file = |host: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{host}-ctl.pcap"));
     let captures = hosts.map(|host| bed.record_control(host, &file(host)));
-    let mut client = bed.client();
+    let mut client = bed.client_over(family);
     for host in ["be0", "be1", "be2", "be0"] {
         client.get_from(bed, host);
     }
@@ -183,14 +196,20 @@ fn recorded(bed: &Bed) -> (Vec<Vec<u8>>, SocketAddr) {
 #[test]
 fn replayed_control_datagrams_change_nothing_and_are_counted() {
     let Some(_turn) = turn() else { return };
-    let (bed, mut client, known) = bed_with_connection("hos-replay");
-    let (datagrams, gone) = recorded(&bed);
+    for family in Family::ALL {
+        replayed_change_nothing(family);
+    }
+}
+
+fn replayed_change_nothing(family: Family) {
+    let (bed, mut client, known) = bed_with_connection("hos-replay", family);
+    let (datagrams, gone) = recorded(&bed, family);
     // Block and own for the first move, own for three more, and the release.
     assert!(datagrams.len() >= 6, "{}", datagrams.len());
     // The recorded datagrams are fresh, but their flow is released.
     let before = bed.answered();
-    bed.send_control("client", &datagrams);
-    bed.send_control("be2", &datagrams);
+    bed.send_control("client", family, &datagrams);
+    bed.send_control("be2", family, &datagrams);
     std::thread::sleep(Duration::from_millis(20));
     let grown = bed.answered() - before;
     assert!(bed.flow_of(gone).is_none(), "a released flow came back");
@@ -213,7 +232,7 @@ fn replayed_control_datagrams_change_nothing_and_are_counted() {
         live.extend(payloads(&file));
     }
     for host in ["client", "be2"] {
-        bed.send_control(host, &live);
+        bed.send_control(host, family, &live);
         assert_eq!(
             bed.flow_of(client.local()).as_ref(),
             Some(&moved),
@@ -225,8 +244,8 @@ fn replayed_control_datagrams_change_nothing_and_are_counted() {
     std::thread::sleep(Duration::from_millis(2_200));
     let before = bed.switch_count("control_late");
     for host in ["client", "be2"] {
-        bed.send_control(host, &datagrams);
-        bed.send_control(host, &live);
+        bed.send_control(host, family, &datagrams);
+        bed.send_control(host, family, &live);
     }
     std::thread::sleep(Duration::from_millis(20));
     let sent = 2 * (datagrams.len() + live.len()) as u64;

@@ -99,7 +99,8 @@ fn a_caller_who_is_not_known_has_its_answer_before_the_body_and_then_an_end() {
 #[test]
 fn an_address_and_a_silent_connection_have_no_more_than_their_share() {
     let Some(_turn) = turn() else { return };
-    let bed = bed("hos-share", 20, 2);
+    // Half of the connections are of each family, so of each of two addresses.
+    let bed = bed("hos-share", 10, 2);
     let mut known = bed.client();
     known.get(0);
     let begun = Instant::now();

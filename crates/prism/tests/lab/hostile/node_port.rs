@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use prism_lab::Family;
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Verified};
@@ -31,7 +32,7 @@ fn refuses(bed: &Bed, host: &str, what: &str, dial: impl FnOnce(SocketAddr) + Se
 #[test]
 fn strangers_at_the_node_port_are_refused_and_counted() {
     let Some(_turn) = turn() else { return };
-    let (bed, mut client, known) = bed_with_connection("hos-strange");
+    let (bed, mut client, known) = bed_with_connection("hos-strange", Family::V6);
     let pki = bed.pki();
     let other = tempdir("other-authority");
     prism_handoff::pki::init(&other, &["fe0".into(), "be1".into()]).unwrap();
@@ -93,7 +94,7 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
 #[test]
 fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered() {
     let Some(_turn) = turn() else { return };
-    let (bed, mut client, _) = bed_with_connection("hos-preamble");
+    let (bed, mut client, _) = bed_with_connection("hos-preamble", Family::V4);
     let (pki, address) = (bed.pki(), bed.node_port("be0"));
     let malformed = || {
         let counters = bed.lab.admin("be0").unwrap();

@@ -118,7 +118,8 @@ fn garbage_at_the_service_port_is_answered_and_ends_the_connection() {
     ));
     slow_heads_end(&bed);
     // A frontend claims connections that stay, and closes these first (TIME_WAIT).
-    let at_frontend = |known: &Known| known.owner.addr == bed.lab.service().into();
+    let services: Vec<_> = bed.lab.services().collect();
+    let at_frontend = |known: &Known| services.contains(&known.owner.addr);
     assert!(bed.flows().iter().all(at_frontend), "nothing is handed off");
     eventually("connections end", Duration::from_secs(5), || {
         bed.total("connections_open") == 0
@@ -166,10 +167,11 @@ fn thousands_of_connections_leave_nothing_behind() {
     let count = || hosts.iter().map(|h| bed.descriptors(h)).collect::<Vec<_>>();
     let before = count();
     let start = Instant::now();
-    let service: SocketAddr = bed.lab.service().into();
+    let services: Vec<SocketAddr> = bed.lab.services().collect();
     bed.on("client", || {
-        for n in 0..4_000_u32 {
-            let mut tcp = TcpStream::connect(service).unwrap();
+        let connect = |n: usize| TcpStream::connect(services[n % services.len()]).unwrap();
+        for n in 0..4_000 {
+            let mut tcp = connect(n / 3);
             // Nothing, half a head, or something that is refused.
             match n % 3 {
                 0 => {}
@@ -178,9 +180,7 @@ fn thousands_of_connections_leave_nothing_behind() {
             }
         }
         // Many at a time.
-        let open: Vec<TcpStream> = (0..1_000)
-            .map(|_| TcpStream::connect(service).unwrap())
-            .collect();
+        let open: Vec<TcpStream> = (0..1_000).map(connect).collect();
         drop(open);
     });
     for n in 0..200 {

@@ -1,8 +1,9 @@
 //! SYNs for existing connections: forged ones, and those of a client that uses a port again.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use prism_lab::Family;
 use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request, RunId};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -11,13 +12,6 @@ use crate::support::bed::Bed;
 use crate::support::{eventually, say, turn};
 
 const FORGED: usize = 40;
-
-fn v4(address: SocketAddr) -> SocketAddrV4 {
-    match address {
-        SocketAddr::V4(v4) => v4,
-        SocketAddr::V6(_) => unreachable!("labs are IPv4"),
-    }
-}
 
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes
@@ -28,33 +22,38 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// An IPv4 packet; the kernel fills in its length and checksum.
-fn syn(from: SocketAddrV4, to: SocketAddrV4, seq: u32) -> Vec<u8> {
+/// An IP packet; the kernel fills in the length and checksum of IPv4.
+fn syn(from: SocketAddr, to: SocketAddr, seq: u32) -> Vec<u8> {
     let mut tcp = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());
     tcp.extend([0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
-    let addresses = [from.ip().octets(), to.ip().octets()].concat();
+    let addresses = [from, to].map(|end| match end.ip() {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    });
+    let addresses = addresses.concat();
+    // The sum does not depend on the order of 16-bit words.
     let pseudo = [&addresses[..], &[0, 6, 0, 20], &tcp].concat();
     tcp[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
-    [
-        &[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0],
-        &addresses[..],
-        &tcp,
-    ]
-    .concat()
+    let head: &[u8] = match from {
+        SocketAddr::V4(_) => &[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0],
+        SocketAddr::V6(_) => &[0x60, 0, 0, 0, 0, 20, 6, 64],
+    };
+    [head, &addresses, &tcp].concat()
 }
 
 impl Bed {
     /// Sends SYNs of a connection that another socket has.
     fn forge_syns(&self, from: SocketAddr, count: usize) {
-        let (from, to) = (v4(from), self.lab.service());
+        let to = self.service_of(Family::of(from.ip()));
         let mut random = fastrand::Rng::with_seed(SEED);
         self.on("client", || {
             let protocol = Some(Protocol::from(255));
-            let socket = Socket::new(Domain::IPV4, Type::RAW, protocol).unwrap();
+            let socket = Socket::new(Domain::for_address(to), Type::RAW, protocol).unwrap();
+            let raw = SocketAddr::new(to.ip(), 0);
             for _ in 0..count {
                 let packet = syn(from, to, random.u32(..));
-                socket.send_to(&packet, &SocketAddr::V4(to).into()).unwrap();
+                socket.send_to(&packet, &raw.into()).unwrap();
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
@@ -64,7 +63,13 @@ impl Bed {
 #[test]
 fn forged_syns_end_no_connection() {
     let Some(_turn) = turn() else { return };
-    let (bed, mut client, known) = bed_with_connection("hos-syn");
+    for family in Family::ALL {
+        forged_syns_end_no_connection_of(family);
+    }
+}
+
+fn forged_syns_end_no_connection_of(family: Family) {
+    let (bed, mut client, known) = bed_with_connection("hos-syn", family);
     let resets = bed.watch_resets();
     let purged = bed.switch_count("flow_syn_purged");
     bed.forge_syns(client.local(), FORGED);
@@ -94,16 +99,26 @@ fn forged_syns_end_no_connection() {
 #[test]
 fn a_port_is_used_again_though_the_owner_has_lost_the_connection_before() {
     let Some(_turn) = turn() else { return };
-    let (bed, client, known) = bed_with_connection("hos-port");
+    for family in Family::ALL {
+        port_is_used_again_over(family);
+    }
+}
+
+fn port_is_used_again_over(family: Family) {
+    let (bed, client, known) = bed_with_connection("hos-port", family);
     let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
     let switch = config.switch.unwrap();
     let key = ControlKey::new(*switch.load_key().unwrap().bytes());
+    let like = client.local().ip();
     let (address, owner) = (
-        bed.lab.address("client").unwrap(),
-        bed.lab.address("be2").unwrap(),
+        bed.address_like("client", like),
+        bed.address_like("be2", like),
     );
     // A flow of a socket that be2 does not have.
-    let port = 39_999;
+    let port = match family {
+        Family::V4 => 39_998,
+        Family::V6 => 39_999,
+    };
     let own = Request {
         key_id: switch.key_id,
         request_id: 1,
@@ -116,11 +131,11 @@ fn a_port_is_used_again_though_the_owner_has_lost_the_connection_before() {
         },
         owner: Owner {
             addr: (owner, 44_444).into(),
-            via: owner.into(),
+            via: owner,
         },
         run: RunId::NONE,
     };
-    bed.send_control("be1", &[own.encode(&key).to_vec()]);
+    bed.send_control("be1", family, &[own.encode(&key).to_vec()]);
     eventually("the flow is there", Duration::from_secs(1), || {
         bed.flow_of(own.flow.client).is_some()
     });

@@ -4,6 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use prism_lab::Family;
+
 use crate::support::{Cluster, clients};
 
 /// The transport of a session.
@@ -11,10 +13,6 @@ use crate::support::{Cluster, clients};
 pub enum Transport {
     Http,
     Https,
-}
-
-impl Transport {
-    pub const BOTH: [Self; 2] = [Self::Http, Self::Https];
 }
 
 /// Clients of S3.
@@ -43,12 +41,25 @@ impl Program {
         Self::S5cmd,
     ];
 
-    /// The transport of its only session in the short form. Both are used, by clients of each
-    /// language.
-    pub const fn transport(self) -> &'static Transport {
+    /// Its sessions in the short form: one for each family, if it takes addresses of both. Both
+    /// transports are used, by clients of each language.
+    pub const fn short_form(self) -> [(Transport, Family); 2] {
+        use Transport::{Http, Https};
         match self {
-            Self::S3cmd | Self::Restic => &Transport::Http,
-            _ => &Transport::Https,
+            // It takes no IPv6 address for HTTPS, only a name.
+            Self::S3cmd => [(Http, Family::V4), (Https, Family::V4)],
+            Self::Restic => [(Http, Family::V4), (Https, Family::V6)],
+            _ => [(Https, Family::V4), (Http, Family::V6)],
+        }
+    }
+
+    /// All its sessions.
+    pub fn long_form(self) -> Vec<(Transport, Family)> {
+        use Transport::{Http, Https};
+        let more = [(Http, Family::V4), (Https, Family::V4), (Http, Family::V6)];
+        match self {
+            Self::S3cmd => more.to_vec(),
+            _ => [&more[..], &[(Https, Family::V6)]].concat(),
         }
     }
 
@@ -87,7 +98,7 @@ impl Program {
     pub fn session(
         self,
         cluster: &Cluster,
-        transport: Transport,
+        (transport, family): (Transport, Family),
         shared: &Path,
         classes: &Path,
     ) -> Result<(), String> {
@@ -111,11 +122,8 @@ impl Program {
             Self::Restic => shell(cluster, "restic.sh"),
             Self::S5cmd => shell(cluster, "s5cmd.sh"),
         };
-        let endpoint = match transport {
-            Transport::Http => cluster.lab.endpoint(),
-            Transport::Https => cluster.lab.https_endpoint().unwrap(),
-        };
-        let bucket = format!("{self:?}-{transport:?}").to_lowercase();
+        let endpoint = cluster.endpoint_over(family, transport == Transport::Https);
+        let bucket = format!("{self:?}-{transport:?}-{family}").to_lowercase();
         command
             .env("AWS_ENDPOINT_URL", &endpoint)
             .env("CLIENTS", clients())
@@ -139,12 +147,9 @@ impl Program {
 }
 
 /// Compiles the session of Java, if it is one of these.
-pub fn compile_java(sessions: &[(Program, Transport)]) -> tempfile::TempDir {
+pub fn compile_java(programs: &[Program]) -> tempfile::TempDir {
     let classes = tempfile::tempdir().unwrap();
-    if sessions
-        .iter()
-        .any(|(program, _)| *program == Program::Java)
-    {
+    if programs.contains(&Program::Java) {
         let mut javac = Command::new("javac");
         javac.arg("-cp").arg(class_path(classes.path()));
         javac

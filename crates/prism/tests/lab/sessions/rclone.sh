@@ -1,11 +1,12 @@
-# rclone, in parts of 8 MiB. A failure is not tried again.
+# rclone, in parts of 8 MiB. A failure is not tried again. It signs the default port for IPv6, and
+# curl leaves that out.
 cat >"$SCRATCH/config" <<END
 [prism]
 type = s3
 provider = Other
 env_auth = true
 force_path_style = true
-endpoint = $AWS_ENDPOINT_URL
+endpoint = ${AWS_ENDPOINT_URL%:80}
 region = $AWS_DEFAULT_REGION
 upload_cutoff = 8M
 copy_cutoff = 100M

@@ -171,7 +171,7 @@ fn a_changed_configuration_changes_only_what_differs() {
     );
     assert!(!said.contains("sysctl"), "{said}");
     assert!(!host.shell("ip address").contains("203.0.113.10"));
-    let rules = host.shell("nft list table ip prism");
+    let rules = host.shell("nft list table inet prism");
     assert!(
         rules.contains("8080 notrack") && !rules.contains("dport 80 "),
         "{rules}"

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use prism_config::{Config, RelayUpTo};
 use prism_lab::impair::{Faults, Impairment};
-use prism_lab::{Capture, Lab, LabName, LabSpec};
+use prism_lab::{Capture, Families, Family, Lab, LabName, LabSpec};
 
 use super::objects::Object;
+use super::packets::{RST, one_of};
 use super::{BUCKET, Cluster, eventually};
 pub use client::NumberedClient;
 
@@ -67,20 +68,28 @@ impl Bed {
         way: &Way,
         change: impl FnOnce(&mut Config) + Send + 'static,
     ) -> Self {
+        Self::up_of(Families::Dual, label, way, change)
+    }
+
+    /// The same with addresses of these families.
+    pub fn up_of(
+        family: Families,
+        label: &str,
+        way: &Way,
+        change: impl FnOnce(&mut Config) + Send + 'static,
+    ) -> Self {
         let name: LabName = format!("{label}-{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
+        spec.family = family;
         spec.relay_up_to = RelayUpTo::Bytes(0);
         let relay: SocketAddr = (spec.address("client").unwrap(), RELAY_PORT).into();
-        let SocketAddr::V4(relay_v4) = relay else {
-            unreachable!("labs are IPv4")
-        };
         if !matches!(way, Way::Direct) {
             spec = spec.configure_nodes(move |config| {
-                config.switch.as_mut().unwrap().control = relay_v4;
+                config.switch.as_mut().unwrap().control = relay.into();
             });
         }
         let cluster = Cluster::around(Lab::up(spec).unwrap());
-        let switch = cluster.control();
+        let switch = cluster.control(Family::of(relay.ip()));
         let start = |faults, seed| {
             let started = cluster.in_client(|| Impairment::start(relay, switch, faults, seed));
             started.unwrap()
@@ -113,13 +122,18 @@ impl Bed {
 
     /// Records every reset that the service sends to the client.
     pub fn watch_resets(&self) -> Capture {
-        let filter = format!("tcp[tcpflags] & tcp-rst != 0 and src host {}", self.vip());
+        let filter = format!("{} and {RST}", one_of("src host", &self.vips()));
         self.lab.capture("client", &self.resets, &filter).unwrap()
     }
 
     /// A client of the service.
     pub fn client(&self) -> NumberedClient {
         NumberedClient::new(self, self.connect())
+    }
+
+    /// A client of the service over `family`.
+    pub fn client_over(&self, family: Family) -> NumberedClient {
+        NumberedClient::new(self, self.connect_over(family))
     }
 
     /// A client of the service from this port.

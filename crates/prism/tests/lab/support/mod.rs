@@ -3,6 +3,7 @@
 
 pub mod bed;
 pub mod client;
+mod families;
 mod flows;
 pub mod netem;
 pub mod objects;
@@ -14,14 +15,15 @@ pub mod wire;
 pub use flows::Known;
 pub use prism_lab::testing::{eventually, say, turn};
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
 use prism_config::{Config, RelayUpTo};
-use prism_lab::{Lab, LabName, LabSpec};
+use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use prism_netns::NetNs;
 use prism_signer::Signer;
 
@@ -69,10 +71,14 @@ pub fn output(command: &mut Command) -> String {
     text
 }
 
-/// A lab whose nodes hand off, and whose bucket exists.
+/// A lab whose nodes hand off, and whose bucket exists. Unless a test says otherwise, it has
+/// both families of addresses, and each new connection takes the other one.
 pub struct Cluster {
     pub lab: Lab,
+    /// The service, as requests name it.
     pub service: SocketAddr,
+    /// The number of connections so far.
+    connections: AtomicUsize,
     pub signer: Signer,
     netns: NetNs,
     placement: Placement,
@@ -92,6 +98,7 @@ impl Cluster {
     pub fn up_with(backends: usize, change: impl FnOnce(&mut LabSpec)) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.family = Families::Dual;
         spec.backends = backends;
         // Connections move whatever the size of an object.
         spec.relay_up_to = RelayUpTo::Bytes(0);
@@ -119,11 +126,12 @@ impl Cluster {
     pub fn relaying_replicated(backends: usize, replicas: u16) -> Self {
         let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        spec.family = Families::Dual;
         spec.backends = backends;
         spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
         let spec = spec.configure_nodes(|config| {
             if let Some(switch) = &mut config.switch {
-                switch.control.set_port(switch.control.port() + 1);
+                switch.control.port += 1;
             }
         });
         let cluster = Self::around(Lab::up(spec).unwrap());
@@ -151,12 +159,13 @@ impl Cluster {
         let config = Config::load(&lab.config_path()).unwrap();
         let names = config.backends().map(|node| NodeName::new(&node.name));
         Self {
-            service: lab.service().into(),
+            service: lab.service(),
             signer: signer_of(&lab),
             netns: NetNs::named(&namespace).unwrap(),
             placement: Placement::new(&names.map(Result::unwrap).collect()),
             pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             left: Vec::new(),
+            connections: AtomicUsize::new(0),
             lab,
         }
     }
@@ -201,10 +210,12 @@ impl Cluster {
         self.connect_with(|_| {})
     }
 
-    /// The same, from this port of the client.
+    /// The same, from this port of the client. A port has one family, so that connections from
+    /// it follow each other: in a lab of both, an even port has IPv4 and an odd one IPv6.
     pub fn connect_from(&self, port: u16) -> Client {
-        let local = SocketAddr::from((self.lab.address("client").unwrap(), port));
-        self.connect_with(|socket| {
+        let service = self.nth_service(port.into());
+        let local = SocketAddr::new(self.address_like("client", service.ip()), port);
+        self.connect_to(service, |socket| {
             socket.set_reuse_address(true).unwrap();
             socket.bind(&local.into()).unwrap();
         })
@@ -212,10 +223,15 @@ impl Cluster {
 
     /// The same, with the socket prepared.
     pub fn connect_with(&self, prepare: impl FnOnce(&socket2::Socket) + Send) -> Client {
-        self.connect_to(self.service, prepare)
+        self.connect_to(self.next_service(), prepare)
     }
 
-    /// The same, to another address.
+    /// A connection of `family`.
+    pub fn connect_over(&self, family: Family) -> Client {
+        self.connect_to(self.service_of(family), |_| {})
+    }
+
+    /// A connection to another address, with the socket prepared.
     pub fn connect_to(
         &self,
         address: SocketAddr,
@@ -223,7 +239,7 @@ impl Cluster {
     ) -> Client {
         self.in_client(|| {
             use socket2::{Domain, Socket, Type};
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
             prepare(&socket);
             socket.connect(&address.into()).unwrap();
             Client::new(socket.into())
@@ -333,17 +349,6 @@ impl Cluster {
             bytes.rx + bytes.tx
         });
         bytes.sum()
-    }
-
-    /// The control address of the switch.
-    pub fn control(&self) -> SocketAddr {
-        let config = Config::load(&self.lab.config_path()).unwrap();
-        config.switch.unwrap().control.into()
-    }
-
-    /// The address of the service.
-    pub fn vip(&self) -> Ipv4Addr {
-        *self.lab.service().ip()
     }
 
     fn show_logs(&self) {

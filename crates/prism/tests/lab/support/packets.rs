@@ -1,5 +1,6 @@
 //! The packets that the client saw: no unintended reset, and no address but the service's.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,8 +9,17 @@ use prism_lab::{Capture, CaptureOptions};
 use super::{Cluster, say};
 
 /// Headers of Ethernet, IP and TCP with all options.
-const SNAPLEN: u32 = 96;
-const RST: &str = "tcp[tcpflags] & tcp-rst != 0";
+const SNAPLEN: u32 = 128;
+/// Packets with the flag RST. `tcp[...]` finds those of IPv4 alone. `and` and `or` bind alike.
+pub const RST: &str = "((tcp[tcpflags] & tcp-rst != 0) or (ip6[6] = 6 and ip6[53] & tcp-rst != 0))";
+/// Packets that begin or end connections.
+const EVENT: &str = "((tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-rst) != 0) \
+                     or (ip6[6] = 6 and ip6[53] & (tcp-syn|tcp-fin|tcp-rst) != 0))";
+/// All packets but those that find neighbours, as ARP does, and that join their groups.
+const IP: &str = "(ip or (ip6 and ip6[6] != 0 \
+                  and not (ip6[6] = 58 and ip6[40] >= 133 and ip6[40] <= 137)))";
+/// Messages about other packets.
+const ICMP: &str = "(icmp or icmp6)";
 
 /// Whether the client resets connections on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,22 +36,21 @@ pub enum ClientResets {
 pub struct Watch {
     capture: Option<Capture>,
     file: PathBuf,
-    vip: String,
+    /// The service's addresses.
+    vips: Vec<IpAddr>,
 }
 
 impl Watch {
     /// Records the headers of all packets.
     pub fn all(cluster: &Cluster, label: &str) -> Self {
-        Self::start(cluster, label, "ip")
+        Self::start(cluster, label, IP)
     }
 
     /// Records only packets that begin or end connections, and unexpected ones, for tests that
     /// move much data.
     pub fn events(cluster: &Cluster, label: &str) -> Self {
-        let vip = cluster.vip();
-        let filter = format!(
-            "ip and (not host {vip} or icmp or tcp[tcpflags] & (tcp-syn|tcp-fin|tcp-rst) != 0)"
-        );
+        let vips = one_of("host", &cluster.vips());
+        let filter = format!("{IP} and (not {vips} or {ICMP} or {EVENT})");
         Self::start(cluster, label, &filter)
     }
 
@@ -55,7 +64,7 @@ impl Watch {
         Self {
             capture: Some(capture.unwrap()),
             file,
-            vip: cluster.vip().to_string(),
+            vips: cluster.vips(),
         }
     }
 
@@ -63,16 +72,14 @@ impl Watch {
     pub fn finish(mut self, client: ClientResets) {
         let stats = self.capture.take().unwrap().stop().unwrap();
         assert_eq!(stats.dropped, 0, "the capture has gaps");
-        let (vip, rst) = (&self.vip, RST);
-        assert!(self.count(&format!("host {vip}")) > 0, "nothing recorded");
-        assert_eq!(
-            self.count(&format!("ip and not host {vip}")),
-            0,
-            "other addresses seen"
-        );
-        assert_eq!(self.count("icmp"), 0, "ICMP seen");
+        let vips = one_of("host", &self.vips);
+        assert!(self.count(&vips) > 0, "nothing recorded");
+        let others = self.packets(&format!("not {vips}"));
+        assert!(others.is_empty(), "other addresses seen: {}", others[0]);
+        let icmp = self.packets(ICMP);
+        assert!(icmp.is_empty(), "ICMP seen: {}", icmp[0]);
         self.check_received_resets();
-        let sent = self.count(&format!("dst host {vip} and {rst}"));
+        let sent = self.count(&self.resets("dst host"));
         match client {
             ClientResets::None => self.check_sent_resets(),
             ClientResets::Meant => assert!(sent > 0, "no reset sent"),
@@ -84,7 +91,7 @@ impl Watch {
     /// No reset may reach the client in any state of its connection: the switch drops those of
     /// a connection that has ended on both sides.
     fn check_received_resets(&self) {
-        let resets = self.packets(&format!("src host {} and {RST}", self.vip));
+        let resets = self.packets(&self.resets("src host"));
         let Some(reset) = resets.first() else {
             return;
         };
@@ -100,7 +107,7 @@ impl Watch {
     /// for a late packet, as with any server. So may a new connection on the same port, when an
     /// old socket of the server acknowledges bytes of the connection before.
     fn check_sent_resets(&self) {
-        for reset in self.packets(&format!("dst host {} and {RST}", self.vip)) {
+        for reset in self.packets(&self.resets("dst host")) {
             // "IP 10.1.2.4.5678 > 10.1.2.3.80: Flags [R], ..."
             let client = reset.split(' ').nth(1).unwrap();
             let (_, port) = client.rsplit_once('.').unwrap();
@@ -111,6 +118,11 @@ impl Watch {
             }
             say(&format!("a reset outside of a connection: {reset}"));
         }
+    }
+
+    /// Resets from the service (`src host`), or to it (`dst host`).
+    fn resets(&self, which: &str) -> String {
+        format!("{} and {RST}", one_of(which, &self.vips))
     }
 
     /// The number of packets in the file that match.
@@ -147,12 +159,19 @@ impl Drop for Watch {
     }
 }
 
+/// Packets of one of `addresses`; `which` is `host`, `src host` or `dst host`.
+pub fn one_of(which: &str, addresses: &[IpAddr]) -> String {
+    let each = addresses.iter().map(|address| format!("{which} {address}"));
+    format!("({})", each.collect::<Vec<_>>().join(" or "))
+}
+
 /// Whether `client` was in a connection when it sent `reset`: from the server's
 /// SYN to its own FIN, or its next SYN.
 fn lives_at(packets: &[String], reset: &String, client: &str) -> bool {
     let mut lives = false;
     for packet in packets.iter().take_while(|packet| *packet != reset) {
-        let is_clients = packet.starts_with(&format!("IP {client} >"));
+        // "IP" or "IP6" comes first.
+        let is_clients = packet.split(' ').nth(1) == Some(client);
         if packet.contains("Flags [S.]") {
             lives = true;
         } else if is_clients && (packet.contains("Flags [S]") || packet.contains("Flags [F")) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prism_netns::NetNs;
@@ -15,10 +16,11 @@ use super::{BUCKET, Cluster};
 /// The longest wait for an answer.
 const IO_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The address of the service, and the client's namespace and signer.
+/// The addresses of the service, and the client's namespace and signer.
 #[derive(Clone)]
 pub struct Target {
-    service: SocketAddr,
+    services: Vec<SocketAddr>,
+    connections: Arc<AtomicUsize>,
     signer: Arc<Signer>,
     namespace: String,
 }
@@ -27,10 +29,17 @@ impl Target {
     pub fn of(cluster: &Cluster) -> Self {
         let namespace = cluster.lab.namespace("client").unwrap();
         Self {
-            service: cluster.service,
+            services: cluster.lab.services().collect(),
+            connections: Arc::default(),
             signer: Arc::new(cluster.new_signer()),
             namespace: namespace.file_name().unwrap().to_str().unwrap().to_owned(),
         }
+    }
+
+    /// The service of the next connection: the families take turns.
+    fn next_service(&self) -> SocketAddr {
+        let n = self.connections.fetch_add(1, Ordering::Relaxed);
+        self.services[n % self.services.len()]
     }
 
     /// Runs `work` on the client's host.
@@ -60,10 +69,11 @@ pub struct Connection {
 
 impl Connection {
     pub fn open(target: &Target) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&target.service, IO_TIMEOUT)?;
+        let service = target.next_service();
+        let stream = TcpStream::connect_timeout(&service, IO_TIMEOUT)?;
         Ok(Self {
             client: Client::new(stream).with_timeout(IO_TIMEOUT),
-            host: target.service.to_string(),
+            host: service.to_string(),
             signer: target.signer.clone(),
             etag: String::new(),
         })

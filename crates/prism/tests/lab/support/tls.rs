@@ -95,9 +95,9 @@ pub fn config_with(
 
 /// A connection of the client's host to the service's port of HTTPS.
 pub fn connect(cluster: &Cluster, config: &Arc<ClientConfig>) -> Client {
-    let service = cluster.lab.https_service().unwrap();
-    let name = ServerName::from(std::net::IpAddr::from(*service.ip()));
+    let service = cluster.next_https_service();
+    let name = ServerName::from(service.ip());
     let tls = ClientConnection::new(Arc::clone(config), name).unwrap();
-    let plain = cluster.connect_to(service.into(), |_| {});
+    let plain = cluster.connect_to(service, |_| {});
     plain.with_tls(tls)
 }

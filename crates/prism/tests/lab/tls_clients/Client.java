@@ -20,6 +20,7 @@ import javax.net.ssl.TrustManagerFactory;
 public final class Client {
     public static void main(String[] arguments) throws Exception {
         String host = arguments[0], port = arguments[1], list = arguments[5];
+        String address = (host.contains(":") ? "[" + host + "]" : host) + ":" + port;
         SSLParameters parameters = new SSLParameters();
         parameters.setProtocols(new String[] {"TLSv" + arguments[3]});
         parameters.setCipherSuites(new String[] {arguments[4]});
@@ -32,7 +33,7 @@ public final class Client {
         int n = 0;
         String said = "";
         for (String path : Files.readString(Path.of(list)).split("\\s+")) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create("https://" + host + ":" + port + path))
+            HttpRequest request = HttpRequest.newBuilder(URI.create("https://" + address + path))
                     .timeout(Duration.ofSeconds(30))
                     .build();
             HttpResponse<byte[]> answer = client.send(request, HttpResponse.BodyHandlers.ofByteArray());

@@ -67,7 +67,7 @@ impl NumberedClient {
     /// Fetches an object of `host` until the connection is there: the first requests after
     /// a start may be relayed.
     pub fn get_from(&mut self, bed: &Bed, host: &str) {
-        let address = bed.lab.address(host).unwrap();
+        let address = bed.address_like(host, self.local().ip());
         eventually("a hand-off", Duration::from_secs(5), || {
             self.get(bed.object_of(host));
             let flow = bed.flow_of(self.local());

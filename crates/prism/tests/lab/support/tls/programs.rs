@@ -5,9 +5,47 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use prism_lab::Family;
+
 use super::{Aead, Version};
 use crate::support::objects::Object;
 use crate::support::{BUCKET, Cluster, say};
+
+/// The choices of a client's run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub version: Version,
+    pub aead: Aead,
+    pub family: Family,
+}
+
+impl Choice {
+    /// Every version and suite. The families take turns, so that each version and each suite
+    /// has both.
+    pub fn all() -> Vec<Self> {
+        let suites = Version::ALL.into_iter().enumerate();
+        let suites = suites.flat_map(|(n, version)| {
+            let aeads = Aead::ALL.into_iter().enumerate();
+            aeads.map(move |(m, aead)| (n + m, version, aead))
+        });
+        let choices = suites.map(|(n, version, aead)| Self {
+            version,
+            aead,
+            family: Family::ALL[n % 2],
+        });
+        choices.collect()
+    }
+
+    /// The same as a name.
+    pub fn label(self) -> String {
+        let Self {
+            version,
+            aead,
+            family,
+        } = self;
+        format!("{version:?}-{aead:?}-{family}").to_lowercase()
+    }
+}
 
 /// Programs of the tests that make HTTPS requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,26 +151,19 @@ impl Bench {
 
     /// Fetches `objects`, in order, over one connection, compares them, and
     /// checks what was negotiated.
-    pub fn fetch(
-        &self,
-        cluster: &Cluster,
-        program: Program,
-        version: Version,
-        aead: Aead,
-        objects: &[&Object],
-    ) {
+    pub fn fetch(&self, cluster: &Cluster, program: Program, choice: Choice, objects: &[&Object]) {
         let bodies = self.path("bodies");
         let _ = std::fs::remove_dir_all(&bodies);
         std::fs::create_dir(&bodies).unwrap();
         let said = match program {
-            Program::Curl => self.curl(cluster, version, aead, objects),
+            Program::Curl => self.curl(cluster, choice, objects),
             _ => {
                 let paths: Vec<_> = objects.iter().map(|o| path_of(o)).collect();
                 std::fs::write(self.path("paths"), paths.join("\n")).unwrap();
-                run(&mut self.command(cluster, program, version, aead))
+                run(&mut self.command(cluster, program, choice))
             }
         };
-        self.check_negotiated(&said, version, aead);
+        self.check_negotiated(&said, choice);
         for (n, object) in objects.iter().enumerate() {
             let body = std::fs::read(bodies.join(n.to_string())).unwrap();
             assert_eq!(body.len() as u64, object.len, "{program:?}: {}", object.key);
@@ -141,7 +172,8 @@ impl Bench {
     }
 
     /// One line means one connection.
-    fn check_negotiated(&self, said: &str, version: Version, aead: Aead) {
+    fn check_negotiated(&self, said: &str, choice: Choice) {
+        let Choice { version, aead, .. } = choice;
         let (names, suites) = match version {
             Version::Tls12 => (["TLSv1.2", "TLS 1.2"], [true, false]),
             Version::Tls13 => (["TLSv1.3", "TLS 1.3"], [true, false]),
@@ -154,14 +186,8 @@ impl Bench {
         assert!(pairs.any(is_right), "negotiated: {said}");
     }
 
-    fn command(
-        &self,
-        cluster: &Cluster,
-        program: Program,
-        version: Version,
-        aead: Aead,
-    ) -> Command {
-        let service = cluster.lab.https_service().unwrap();
+    fn command(&self, cluster: &Cluster, program: Program, choice: Choice) -> Command {
+        let Choice { version, aead, .. } = choice;
         let go = self.path("client-go");
         let (executable, script) = match program {
             Program::Go => (go.to_str().unwrap(), None),
@@ -186,6 +212,11 @@ impl Bench {
             Version::Tls12 => "1.2",
             Version::Tls13 => "1.3",
         };
+        command.env(
+            "AWS_ENDPOINT_URL",
+            cluster.endpoint_over(choice.family, true),
+        );
+        let service = cluster.https_service_of(choice.family);
         command.args([&service.ip().to_string(), &service.port().to_string()]);
         command.arg(cluster.lab.ca_file().unwrap());
         command.args([version_name, suite_name(version, aead, is_openssl)]);
@@ -209,10 +240,11 @@ impl Bench {
     }
 
     /// Prints the same as the others, and fails when curl saw an alert other than close_notify.
-    fn curl(&self, cluster: &Cluster, version: Version, aead: Aead, objects: &[&Object]) -> String {
+    fn curl(&self, cluster: &Cluster, choice: Choice, objects: &[&Object]) -> String {
+        let Choice { version, aead, .. } = choice;
         let suite = suite_name(version, aead, true);
         let mut curl = cluster.lab.command("client", "curl").unwrap();
-        let endpoint = cluster.lab.https_endpoint().unwrap();
+        let endpoint = cluster.endpoint_over(choice.family, true);
         for (n, object) in objects.iter().enumerate() {
             if n > 0 {
                 curl.arg("--next");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use prism_http::{Limits, Method, ResponseHead};
 
-use super::programs::{path_of, suite_name};
-use super::{Aead, Version};
+use super::Version;
+use super::programs::{Choice, path_of, suite_name};
 use crate::support::Cluster;
 use crate::support::objects::Object;
 
@@ -34,7 +34,8 @@ pub struct SClient {
 }
 
 impl SClient {
-    pub fn connect(cluster: &Cluster, version: Version, aead: Aead, options: &[&str]) -> Self {
+    pub fn connect(cluster: &Cluster, choice: Choice, options: &[&str]) -> Self {
+        let Choice { version, aead, .. } = choice;
         let directory = tempfile::tempdir().unwrap();
         let messages = directory.path().join("messages");
         let mut openssl = cluster.lab.command("client", "openssl").unwrap();
@@ -44,7 +45,7 @@ impl SClient {
             .args(["-verify_return_error", "-msg", "-msgfile"])
             .arg(&messages);
         openssl.arg("-CAfile").arg(cluster.lab.ca_file().unwrap());
-        let service = cluster.lab.https_service().unwrap();
+        let service = cluster.https_service_of(choice.family);
         openssl.args(["-connect", &service.to_string()]);
         let suite = suite_name(version, aead, true);
         match version {

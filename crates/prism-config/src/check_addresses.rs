@@ -1,0 +1,136 @@
+//! Checks of the addresses: each on its own, and the families of different hosts together.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::addresses::{HostAddrs, family};
+use crate::model::{Config, Node, Switch};
+use crate::problem::Found;
+
+impl Config {
+    pub(crate) fn check_service_address(&self, found: &mut Found) {
+        let (field, addresses) = ("service.address", &self.service.address);
+        if addresses.is_empty() {
+            let what = "the address and port of clients, as in \"10.0.0.1:80\"";
+            return found.missing(field, what);
+        }
+        let mut seen = BTreeSet::new();
+        for address in addresses.iter() {
+            found.host(field, address.ip());
+            found.port(field, address.port());
+            let port = self.peers.port;
+            let fault = format!("has the port of the node protocol, {port}");
+            let fix = "change one of service.address and peers.port";
+            found.check(address.port() != port, field, fault, fix);
+            let fault = format!("{address} is listed twice");
+            found.check(seen.insert(address), field, fault, "remove one");
+        }
+        // The switch forwards a new connection to a frontend's own address.
+        let is_whole = self.switch.is_some() && self.cluster.etcd.is_none();
+        if is_whole && self.frontends().next().is_some() {
+            self.check_frontends_reach(found);
+        }
+    }
+
+    fn check_frontends_reach(&self, found: &mut Found) {
+        let mut families = BTreeSet::new();
+        for host in self.service.address.hosts() {
+            let is_reached = self
+                .frontends()
+                .any(|node| node.address.is_empty() || node.address.of(host).is_some());
+            let family = family(host);
+            if families.insert(family) {
+                let fault = format!("no frontend has an {family} address, but {host} is one");
+                let fix = "give the frontends an address of that family too";
+                found.check(is_reached, "service.address", fault, fix);
+            }
+        }
+    }
+
+    pub(crate) fn check_control(&self, switch: &Switch, found: &mut Found) {
+        let (field, control) = ("switch.control", switch.control);
+        if control.hosts.is_empty() {
+            let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
+            return found.missing(field, what);
+        }
+        found.port(field, control.port);
+        for host in control.hosts.iter() {
+            found.host(field, host);
+            let fix = "give the switch an address of its own";
+            let is_own = !self.is_service_host(host);
+            found.check(is_own, field, "is the service address", fix);
+        }
+    }
+
+    pub(crate) fn check_node_address(
+        &self,
+        node: &Node,
+        field: &dyn Fn(&str) -> String,
+        found: &mut Found,
+    ) {
+        let (leaf, own) = (field("address"), node.address);
+        if own.is_empty() {
+            found.missing(&leaf, "the host's own address, as in \"10.0.0.11\"");
+        }
+        for address in own.iter() {
+            found.host(&leaf, address);
+            let is_own = !self.is_service_host(address);
+            let fix = "name the host's own address; the service address is shared";
+            found.check(is_own, &leaf, "is the service address", fix);
+        }
+        self.check_common_family(node, &leaf, found);
+        let gateway = node.gateway.unwrap_or_default();
+        for address in gateway.iter() {
+            let leaf = field("gateway");
+            found.host(&leaf, address);
+            let fix = "name the switch's address on the node's network";
+            let fault = "is the node's own address";
+            found.check(!own.contains(address), &leaf, fault, fix);
+            let fault = format!("the node has no {} address", family(address));
+            let fix = "name a gateway of a family of node.address";
+            let has_family = own.is_empty() || own.of(address).is_some();
+            found.check(has_family, &leaf, fault, fix);
+        }
+    }
+
+    /// Hosts talk to each other in a family that both have.
+    fn check_common_family(&self, node: &Node, leaf: &str, found: &mut Found) {
+        let own = node.address;
+        let is_apart = |other: &HostAddrs| {
+            !own.is_empty() && !other.is_empty() && own.towards(other).is_none()
+        };
+        let fix = "give both an address of one family";
+        if let Some(switch) = &self.switch {
+            let control = switch.control;
+            let fault = format!("{own} cannot reach switch.control, {control}");
+            found.check(!is_apart(&control.hosts), leaf, fault, fix);
+        }
+        let mut before = self
+            .nodes
+            .iter()
+            .take_while(|other| other.name != node.name);
+        if let Some(other) = before.find(|other| is_apart(&other.address)) {
+            let fault = format!("{own} cannot reach {}, {}", other.name, other.address);
+            found.check(false, leaf, fault, fix);
+        }
+    }
+
+    fn is_service_host(&self, host: IpAddr) -> bool {
+        self.service
+            .address
+            .iter()
+            .any(|address| address.ip() == host)
+    }
+
+    /// The families of the service that `node` cannot serve: it has no address of them.
+    /// Requests of such clients are relayed to it.
+    pub fn families_missing_at<'c>(&'c self, node: &'c Node) -> Vec<&'static str> {
+        let hosts = self.service.address.hosts().into_iter();
+        let missing = hosts.filter(|host| node.address.of(*host).is_none());
+        missing
+            .map(family)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+}

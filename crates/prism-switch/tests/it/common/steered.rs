@@ -1,0 +1,53 @@
+//! The state of the flow of `CLIENT`, and its packets behind the switch.
+
+use std::net::SocketAddr;
+
+use prism_packets::{Hook, Run, Verdict};
+use prism_proto::control::{Ops, Status};
+
+use super::packet::{Parsed, Tcp, verify};
+use super::{BACKEND, CLIENT, Lab, flow};
+
+pub const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
+
+/// The state of the flow of `CLIENT`.
+#[derive(Clone, Copy, Debug)]
+pub enum Flow {
+    None,
+    OwnedBy(SocketAddr),
+    BlockedAt(SocketAddr),
+    Released,
+}
+
+/// Sets the state of the flow, with epochs above all before.
+pub fn set(lab: &Lab, state: Flow) {
+    let known = lab.view.flow_of(&flow(CLIENT)).unwrap();
+    let epoch = known.map_or(0, |f| f.epoch).max(lab.clock());
+    let ok = |answer: prism_proto::control::Answer| assert_eq!(answer.status, Status::Ok);
+    match state {
+        Flow::None if lab.live() == 0 => {}
+        Flow::None => ok(lab.plain(Ops::RELEASE, CLIENT, epoch + 1)),
+        Flow::OwnedBy(owner) => ok(lab.own(CLIENT, owner, epoch + 1)),
+        Flow::BlockedAt(owner) => {
+            ok(lab.own(CLIENT, owner, epoch + 1));
+            ok(lab.plain(Ops::BLOCK, CLIENT, epoch + 2));
+        }
+        Flow::Released => {
+            ok(lab.own(CLIENT, BACKEND, epoch + 1));
+            ok(lab.plain(Ops::RELEASE, CLIENT, epoch + 2));
+        }
+    }
+}
+
+/// Expected packet: next hop, source and destination.
+pub type Out = ([u8; 6], SocketAddr, SocketAddr);
+
+pub fn check_sent(run: &Run, before: &Tcp, (mac, source, dest): Out, name: &str) {
+    assert_eq!(run.verdict, Verdict::Send, "{name}");
+    verify(&run.packet);
+    let p = Parsed::new(&run.packet);
+    assert_eq!((p.source, p.dest), (source, dest), "{name}");
+    assert_eq!(p.dest_mac, mac, "{name}");
+    assert_eq!(p.ttl, before.ttl - 1, "{name}");
+    assert_eq!(p.payload, before.payload, "{name}");
+}
