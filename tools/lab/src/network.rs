@@ -35,13 +35,16 @@ const NO_V6_SETTINGS: [&str; 2] = [
     "net.ipv6.conf.default.disable_ipv6=1",
 ];
 /// Further settings of a lab with IPv6. An interface's own link-local address, which discovers
-/// neighbours, is ready at once, and nothing is asked of routers.
-const V6_SETTINGS: [&str; 5] = [
+/// neighbours, is ready at once, and nothing is asked of routers. An interface that was taken down
+/// still has its addresses when it comes up, as those of IPv4.
+const V6_SETTINGS: [&str; 7] = [
     "net.ipv6.conf.all.disable_ipv6=0",
     "net.ipv6.conf.default.disable_ipv6=0",
     "net.ipv6.conf.default.accept_dad=0",
     "net.ipv6.conf.default.accept_ra=0",
     "net.ipv6.conf.default.router_solicitations=0",
+    "net.ipv6.conf.all.keep_addr_on_down=1",
+    "net.ipv6.conf.default.keep_addr_on_down=1",
 ];
 /// Further settings of hosts that are set up. Reverse path filters and the bridge filter would
 /// break return paths.
