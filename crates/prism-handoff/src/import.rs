@@ -219,22 +219,35 @@ async fn own_connection(
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => {
                         undecided.get_or_insert_with(|| {
-                            wait_silently(shared, &mut machine, socket.as_mut());
+                            if !wait_silently(shared, socket.as_mut()) {
+                                machine.must_insist();
+                                control.hold(flow, command.owner, command.epoch);
+                            }
                             wait()
                         });
                         call.await
                     }
                 };
+                control.note(outcome, command.owner);
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
             }
             Action::GoLive => {
+                let epoch = hand_off.epoch;
                 let socket = socket.take().ok_or(Refusal::RestoreFailed)?;
-                return go_live(shared, socket, hand_off, records);
+                let connection = go_live(shared, socket, hand_off, records);
+                if connection.is_err() {
+                    control.forget(&flow, epoch);
+                }
+                return connection;
             }
             // Dropping the restored socket closes it silently.
-            Action::Refuse(why) => return Err(why),
+            Action::Refuse(why) => {
+                control.forget(&flow, hand_off.epoch);
+                return Err(why);
+            }
             Action::GiveUp(why) => {
+                control.forget(&flow, hand_off.epoch);
                 let socket = socket.take().map(|built| built.restored);
                 let undecided = undecided.take().unwrap_or_else(wait);
                 undecided.give_up(flow, hand_off.epoch, socket);
@@ -255,7 +268,7 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     if !shared.has_room() {
         return Err(Refusal::Busy);
     }
-    if !control.is_reachable() {
+    if !control.decides() {
         return Err(Refusal::SwitchFailed);
     }
     Ok(control)
@@ -278,17 +291,15 @@ struct Built {
 }
 
 /// Silences the socket while the switch does not answer. This host's kernel must not
-/// acknowledge bytes that the source, if it goes on, does not have.
-fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Built>) {
+/// acknowledge bytes that the source, if it goes on, does not have. False: it may have.
+fn wait_silently(shared: &Shared, socket: Option<&mut Built>) -> bool {
     let (Some(built), Some(freezer)) = (socket, shared.freezer()) else {
-        return machine.must_insist();
+        return false;
     };
     let silenced = built.restored.silence(freezer).inspect_err(|error| {
         tracing::debug!(%error, "cannot silence a socket that waits for the switch");
     });
-    if !silenced.unwrap_or(false) {
-        machine.must_insist();
-    }
+    silenced.unwrap_or(false)
 }
 
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {

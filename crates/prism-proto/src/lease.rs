@@ -13,6 +13,9 @@ pub const LEAVING: u8 = 1;
 /// of it takes them.
 pub const TAKES_NO_MORE: u8 = 2;
 
+/// The `owner_port` of a request for the lease of a run that speaks of terms.
+pub const SPEAKS_OF_TERMS: u16 = 1;
+
 /// The agent's answer to [`TAKES_NO_MORE`]: one byte, sent once on each connection that
 /// carried the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,8 @@ pub struct LeaseRequest {
     pub run: RunId,
     /// Digest of the node's placement, or [`NO_DIGEST`].
     pub digest: u64,
+    /// The greatest term that the run knows.
+    pub term: Term,
 }
 
 impl LeaseRequest {
@@ -170,12 +175,12 @@ impl LeaseRequest {
                 vip: Owner::NONE.addr,
             },
             owner: Owner {
-                addr: SocketAddr::new(self.node, 0),
+                addr: SocketAddr::new(self.node, SPEAKS_OF_TERMS),
                 via: self.node,
             },
             run: self.run,
         };
-        request.encode(key)
+        request.in_term(self.term).encode(key)
     }
 }
 

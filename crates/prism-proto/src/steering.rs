@@ -213,9 +213,12 @@ impl Steering {
         CommandId(id)
     }
 
-    /// The switch has confirmed in `term` the connection that this command belongs to.
-    pub fn restamp(&mut self, id: CommandId, term: Term) {
-        if let Some(pending) = self.pending.get_mut(&id.0) {
+    /// The switch has confirmed `flow` in `term`: the commands for it at `epoch` or above may go on.
+    pub fn restamp(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
+        let of_flow = |pending: &&mut Box<Pending>| {
+            pending.command.flow == *flow && pending.command.epoch >= epoch
+        };
+        for pending in self.pending.values_mut().filter(of_flow) {
             pending.stamp = pending.stamp.max(term);
             pending.old_term = None;
         }

@@ -1,0 +1,239 @@
+//! The flows that this worker owns, and their announcing to a switch that has lost its table
+//! (docs/design/terms.md). `prism_proto::{registry, announce}` decide what is announced and when.
+//!
+//! A flow enters with an answer of the switch, or without one while a term is young. It leaves with
+//! its connection: [`crate::connection::ConnectionState`] forgets it when it is dropped.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use prism_proto::announce::{Announced, Announcer, DEADLINE_NS};
+use prism_proto::control::{FlowKey, Owner, Term};
+use prism_proto::lease::TermNotice;
+use prism_proto::registry::{Full, OwnedFlow, Registry};
+use prism_proto::steering::CommandOutcome;
+use tokio::sync::{Notify, watch};
+
+use crate::claims::Claims;
+use crate::control::Control;
+
+/// The flows of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    registry: RefCell<Registry>,
+    announcer: RefCell<Announcer>,
+    /// The last term that the agent has called settled.
+    settled: Cell<Term>,
+    /// Flows that were announced above a tombstone, with their new epochs.
+    raised: RefCell<HashMap<FlowKey, u64>>,
+    /// There may be something to announce.
+    wake: Notify,
+    /// The term in which all flows were announced.
+    done: watch::Sender<Term>,
+}
+
+impl Flows {
+    /// Wakes [`announce_all`] if `term` is a new one.
+    pub(crate) fn hear_of(&self, term: Term) {
+        if term > self.announcer.borrow().term() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Whether the switch lacks flows, so that it decides nothing.
+    pub(crate) fn is_young(&self) -> bool {
+        self.announcer.borrow().is_young()
+    }
+
+    /// The last term in which the switch confirmed the flow.
+    pub(crate) fn term_of(&self, flow: &FlowKey) -> Option<Term> {
+        Some(self.registry.borrow().get(flow)?.term)
+    }
+
+    /// The lease has a new connection. Returns the terms in which all flows are announced, from
+    /// now on.
+    pub(crate) fn on_new_lease(&self) -> watch::Receiver<Term> {
+        self.announcer.borrow_mut().on_new_lease();
+        self.wake.notify_one();
+        self.done.subscribe()
+    }
+
+    fn settle(&self, term: Term) {
+        self.settled.set(term);
+        self.announcer.borrow_mut().settle(term);
+    }
+
+    /// Says that all flows are announced, if they are.
+    fn say_done(&self) {
+        let done = self.announcer.borrow_mut().poll_done();
+        if let Some(term) = done {
+            self.done.send_replace(term);
+            // A worker that started in a settled term has heard so before.
+            if self.settled.get() == term {
+                self.settle(term);
+            }
+        }
+    }
+}
+
+impl Control {
+    /// Holds the flow if this is the confirmation that it is `here`, and returns its epoch.
+    pub(crate) fn note(&self, outcome: CommandOutcome, here: Owner) -> Option<u64> {
+        let CommandOutcome::Answered(answer) = outcome else {
+            return None;
+        };
+        let mut registry = self.flows.registry.borrow_mut();
+        let before = registry.len();
+        let noted = registry.note(&answer, self.term(), here);
+        self.count_flows(before, registry.len());
+        match noted {
+            Ok(is_here) => is_here.then_some(answer.epoch),
+            Err(full) => self.warn_full(full),
+        }
+    }
+
+    /// Holds a flow that no other host can have, though the switch has not confirmed it.
+    pub(crate) fn hold(&self, flow: FlowKey, here: Owner, epoch: u64) {
+        let mut registry = self.flows.registry.borrow_mut();
+        let before = registry.len();
+        let owned = OwnedFlow {
+            flow,
+            owner: here,
+            epoch,
+            is_blocked: false,
+            is_confirmed: false,
+            term: registry.get(&flow).map_or(self.term(), |owned| owned.term),
+        };
+        let held = registry.hold(owned);
+        self.count_flows(before, registry.len());
+        drop(registry);
+        match held {
+            Ok(()) => self.flows.announcer.borrow_mut().touch(flow),
+            Err(full) => self.warn_full(full).unwrap_or_default(),
+        }
+        self.flows.wake.notify_one();
+    }
+
+    /// Forgets a flow that was held at `epoch` or before. Returns the last term in which the switch
+    /// confirmed it.
+    pub(crate) fn forget(&self, flow: &FlowKey, epoch: u64) -> Option<Term> {
+        let mut raised = self.flows.raised.borrow_mut();
+        if raised.get(flow).is_some_and(|to| *to <= epoch) {
+            raised.remove(flow);
+        }
+        let mut registry = self.flows.registry.borrow_mut();
+        let (before, term) = (registry.len(), registry.get(flow)?.term);
+        registry.forget(flow, epoch);
+        self.count_flows(before, registry.len());
+        Some(term)
+    }
+
+    /// Whether this worker has the flow.
+    pub(crate) fn has(&self, flow: &FlowKey) -> bool {
+        self.flows.registry.borrow().get(flow).is_some()
+    }
+
+    /// The epoch of a connection whose last command had `epoch`. It may have been announced above
+    /// that.
+    pub(crate) fn raised(&self, flow: &FlowKey, epoch: u64) -> u64 {
+        let raised = self.flows.raised.borrow();
+        raised.get(flow).map_or(epoch, |to| epoch.max(*to))
+    }
+
+    /// Handles the agent's news of its term. False: the agent is to hear of a greater one.
+    pub(crate) fn on_notice(&self, notice: TermNotice) -> bool {
+        if notice.term < self.term() {
+            return false;
+        }
+        self.observe_term(notice.term);
+        match notice.is_settled {
+            true => self.flows.settle(notice.term),
+            false => self.flows.announcer.borrow_mut().on_new_lease(),
+        }
+        self.flows.wake.notify_one();
+        true
+    }
+
+    fn count_flows(&self, before: usize, after: usize) {
+        match after.cmp(&before) {
+            std::cmp::Ordering::Greater => self.counters.flows_owned.add_one(),
+            std::cmp::Ordering::Less => self.counters.flows_owned.sub_one(),
+            std::cmp::Ordering::Equal => {}
+        }
+    }
+
+    fn warn_full<T>(&self, full: Full) -> Option<T> {
+        self.counters.flows_not_held.add_one();
+        tracing::debug!(error = %full);
+        None
+    }
+
+    /// Begins to announce if the switch has begun a term.
+    fn begin_term(&self, claims: &Claims) {
+        let (flows, term) = (&self.flows, self.term());
+        if term <= flows.announcer.borrow().term() {
+            return;
+        }
+        // Without the clock of this term, an epoch could not follow what is announced.
+        if self.switch_clock_ns().is_none() {
+            return self.ask_clock();
+        }
+        tracing::info!(
+            term = term.0,
+            "the switch has begun a term: announcing flows"
+        );
+        flows.announcer.borrow_mut().begin(term);
+        for claimed in claims.unclaimed() {
+            claimed.hold(self);
+        }
+    }
+
+    fn next_announcement(&self) -> Option<OwnedFlow> {
+        let registry = self.flows.registry.borrow();
+        self.flows.announcer.borrow_mut().poll(&registry)
+    }
+
+    /// Announces one flow, and handles the answer.
+    async fn announce(&self, owned: OwnedFlow) {
+        let term = self.flows.announcer.borrow().term();
+        let outcome = self.call_in(term, owned.announcement(), DEADLINE_NS).await;
+        let announced = {
+            let mut registry = self.flows.registry.borrow_mut();
+            let mut announcer = self.flows.announcer.borrow_mut();
+            announcer.handle(term, &owned, outcome, &mut registry)
+        };
+        match announced {
+            Announced::Known => {
+                self.counters.flows_announced.add_one();
+                self.restamp(&owned.flow, owned.epoch, term);
+            }
+            // Its packets go elsewhere. The socket ends when it has heard nothing for too long.
+            Announced::Lost => {
+                self.counters.flows_lost.add_one();
+                tracing::info!(client = %owned.flow.client, "a connection is another host's");
+                self.forget(&owned.flow, owned.epoch);
+            }
+            Announced::Outranked { above } => {
+                let epoch = above.saturating_add(1);
+                self.flows.raised.borrow_mut().insert(owned.flow, epoch);
+                self.hold(owned.flow, owned.owner, epoch);
+            }
+            Announced::Void => {}
+        }
+        self.flows.wake.notify_one();
+    }
+}
+
+/// Announces all flows of this worker whenever the switch begins a term, until dropped.
+pub(crate) async fn announce_all(control: &Rc<Control>, claims: &Claims) {
+    loop {
+        control.flows.wake.notified().await;
+        control.begin_term(claims);
+        while let Some(owned) = control.next_announcement() {
+            let control = control.clone();
+            tokio::task::spawn_local(async move { control.announce(owned).await });
+        }
+        control.flows.say_done();
+    }
+}
