@@ -8,6 +8,7 @@ mod finding;
 mod kernel;
 mod needs;
 mod network;
+mod path;
 mod system;
 
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     let is_switch = node.is_none();
     findings.extend(needs::examine(&config, node, path));
     findings.extend(families::examine(&config, node));
+    findings.extend(path::examine(&config, node));
     if let Some(node) = node {
         findings.extend(certificates::examine(&config, node));
     }

@@ -41,6 +41,7 @@ mod objects;
 mod observe;
 mod owners;
 mod page;
+mod path;
 mod quota;
 mod refill;
 mod relaying;
