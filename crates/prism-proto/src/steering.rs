@@ -213,14 +213,15 @@ impl Steering {
         CommandId(id)
     }
 
-    /// The switch has confirmed `flow` in `term`: the commands for it at `epoch` or above may go on.
+    /// The switch has confirmed in `term` a connection at `epoch`. Its commands may go on: a hand-off
+    /// goes to the second epoch after its first. Others for `flow` are of other connections.
     pub fn restamp(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
-        let of_flow = |pending: &&mut Box<Pending>| {
-            pending.command.flow == *flow && pending.command.epoch >= epoch
-        };
-        for pending in self.pending.values_mut().filter(of_flow) {
-            pending.stamp = pending.stamp.max(term);
-            pending.old_term = None;
+        let epochs = epoch..=epoch.saturating_add(2);
+        for pending in self.pending.values_mut() {
+            if pending.command.flow == *flow && epochs.contains(&pending.command.epoch) {
+                pending.stamp = pending.stamp.max(term);
+                pending.old_term = None;
+            }
         }
     }
 
