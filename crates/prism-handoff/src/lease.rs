@@ -134,6 +134,7 @@ impl Lease {
             node,
             run: holder.run,
             digest: holder.placement,
+            term: None,
         };
         let request = request.encode(switch.key_id, &switch.key);
         stream.write_all(&request).await?;
