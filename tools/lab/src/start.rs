@@ -148,7 +148,10 @@ impl Lab {
         let child = in_namespace(&namespace, program)
             .args(arguments)
             // As systemd names it: the switch keeps its last term there.
-            .env("STATE_DIRECTORY", self.name().state_dir().join("state"))
+            .env(
+                "STATE_DIRECTORY",
+                self.name().state_dir().join("state").join(host),
+            )
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)

@@ -15,7 +15,7 @@ const MAC_OF_FRONTEND: [u8; 6] = [2, 0xaa, 10, 0, 0, 1];
 const TO_FRONTEND: Out = (MAC_OF_FRONTEND, CLIENT, VIP);
 
 /// Both phases in which nothing is decided, at both hooks.
-fn in_young_term(name: &str, test: impl Fn(&Lab, Hook, TermPhase) + Send) {
+fn in_young_term(name: &str, test: impl Fn(&Lab, Hook, TermPhase) + Sync) {
     in_lab(
         name,
         |_| {},

@@ -287,7 +287,8 @@ pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {
 
 /// The time by the switch's clock.
 pub fn tai_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Tai);
+    use rustix::time::{DynamicClockId, clock_gettime_dynamic};
+    let time = clock_gettime_dynamic(DynamicClockId::Tai).unwrap();
     let seconds = u64::try_from(time.tv_sec).unwrap();
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
 }
