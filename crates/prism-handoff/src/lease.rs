@@ -154,7 +154,7 @@ impl Lease {
             node,
             run: holder.run,
             digest: holder.placement,
-            term: control.term(),
+            term: Some(control.term()),
         };
         let request = request.encode(switch.key_id, &switch.key);
         stream.write_all(&request).await?;

@@ -13,9 +13,6 @@ pub const LEAVING: u8 = 1;
 /// of it takes them.
 pub const TAKES_NO_MORE: u8 = 2;
 
-/// The `owner_port` of a request for the lease of a run that speaks of terms.
-pub const SPEAKS_OF_TERMS: u16 = 1;
-
 /// The agent's answer to [`TAKES_NO_MORE`]: one byte, sent once on each connection that
 /// carried the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +57,9 @@ impl PlacementVerdict {
             .find(|verdict| *verdict as u8 == byte)
     }
 }
+
+/// The `owner_port` in a lease's request of a run that speaks of terms.
+pub const SPEAKS_OF_TERMS: u16 = 1;
 
 /// The agent's news of its term, on the connection of each run that speaks of terms: at the start,
 /// and after each change.
@@ -156,8 +156,8 @@ pub struct LeaseRequest {
     pub run: RunId,
     /// Digest of the node's placement, or [`NO_DIGEST`].
     pub digest: u64,
-    /// The greatest term that the run knows.
-    pub term: Term,
+    /// The greatest term that the node knows; `None` of a run that does not speak of terms.
+    pub term: Option<Term>,
 }
 
 impl LeaseRequest {
@@ -175,12 +175,12 @@ impl LeaseRequest {
                 vip: Owner::NONE.addr,
             },
             owner: Owner {
-                addr: SocketAddr::new(self.node, SPEAKS_OF_TERMS),
+                addr: SocketAddr::new(self.node, self.term.map_or(0, |_| SPEAKS_OF_TERMS)),
                 via: self.node,
             },
             run: self.run,
         };
-        request.in_term(self.term).encode(key)
+        request.in_term(self.term.unwrap_or_default()).encode(key)
     }
 }
 

@@ -111,6 +111,22 @@ impl SwitchTerm {
         }
     }
 
+    /// An arbiter that knows all flows: its table has outlived its agent. `kept` is the table's
+    /// term. A table of a release without terms has none, and gets one.
+    #[must_use]
+    pub fn settled(place: Place, stored: Term, kept: Term) -> Self {
+        let term = match kept {
+            Term::NONE => place.term_after(stored),
+            kept => kept,
+        };
+        Self {
+            term,
+            greatest: stored.max(term),
+            phase: Phase::Settled,
+            ..Self::standby(place, stored)
+        }
+    }
+
     /// Becomes the arbiter, with a table that may lack flows. `nodes` are all that may own some.
     /// The caller stores the returned term before it uses it.
     pub fn begin(&mut self, nodes: impl IntoIterator<Item = IpAddr>, now_ns: u64) -> Term {

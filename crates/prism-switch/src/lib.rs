@@ -65,6 +65,7 @@ mod load;
 mod reset;
 mod runs;
 mod tables;
+mod terms;
 mod view;
 mod walk;
 
@@ -95,4 +96,5 @@ pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};
 pub use load::Switch;
 pub use skel::SwitchSkel;
+pub use terms::TermPhase;
 pub use view::{Counter, Direction, FlowRecord, SwitchView};

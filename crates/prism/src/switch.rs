@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 use prism_config::{Config, HookMode, Running};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
+use prism_proto::term::Place;
 use prism_switch::{
     Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
 };
@@ -28,6 +29,8 @@ use crate::observe::{self, Pages, bind};
 const TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
+/// The directory of state without one from systemd.
+const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
 /// Pause after a failure to age flows or to update the tables.
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause after a failure to listen on the control address.
@@ -60,7 +63,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
-    let switch = Switch::load(&tables)?;
+    let switch = Switch::load(&SwitchConfig {
+        interfaces: Vec::new(),
+        ..tables.clone()
+    })?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     let leases = Arc::new(Leases::new(
         addresses(&directory),
@@ -81,6 +87,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
+    // Before any packet comes: a table that is empty must not decide.
+    agent.use_terms(Place::First, term_file(&settings.pin_dir))?;
+    agent.set_active(true)?;
+    for interface in &tables.interfaces {
+        switch.attach(interface, tables.xdp)?;
+    }
     let running = Arc::new(Running::new(config.clone()));
     let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let pages = pages::pages(pages::Subject {
@@ -127,6 +139,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// The file of the switch's last term, in the directory that the unit provides.
+fn term_file(pin_dir: &str) -> PathBuf {
+    let provided = std::env::var_os("STATE_DIRECTORY").filter(|path| !path.is_empty());
+    let directory = provided.map_or_else(|| STATE_DIRECTORY.into(), PathBuf::from);
+    directory.join(format!("{pin_dir}.term"))
 }
 
 /// The changes that the agent follows.

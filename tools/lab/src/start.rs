@@ -147,6 +147,11 @@ impl Lab {
             .map_err(LabError::io("duplicating a file descriptor"))?;
         let child = in_namespace(&namespace, program)
             .args(arguments)
+            // As systemd names it: the switch keeps its last term there.
+            .env(
+                "STATE_DIRECTORY",
+                self.name().state_dir().join("state").join(host),
+            )
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)

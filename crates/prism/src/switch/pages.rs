@@ -108,7 +108,10 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         let is_up = has_lease(&living, *address);
         json!({ "name": name, "address": address.to_string(), "up": is_up })
     });
+    let (term, phase) = view.term()?;
     Ok(json!({
+        "term": term.0,
+        "term_phase": phase as u8,
         "flows": census.as_ref().map(Census::entries),
         "max_flows": subject.max_flows,
         "owners": owners,
@@ -125,6 +128,7 @@ fn has_lease(living: &HashSet<IpAddr>, node: HostAddrs) -> bool {
 
 fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     let view = SwitchView::open(&subject.pin_dir)?;
+    let (term, phase) = view.term()?;
     let gauge = |name, help, value: f64| Metric::new(name, help, observe::Value::Gauge(value));
     let mut metrics = vec![
         build_info("switch"),
@@ -132,6 +136,12 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
             "switch_max_flows",
             "The most flows of the table.",
             subject.max_flows.into(),
+        ),
+        gauge("switch_term", "The number of the term.", term.0.into()),
+        gauge(
+            "switch_term_phase",
+            "1: standby. 2: young, not all flows are known. 3: settled.",
+            f64::from(phase as u8),
         ),
     ];
     if let Some(census) = subject.census.get() {
