@@ -3,6 +3,7 @@
 
 mod pages;
 mod reload;
+mod role;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ use prism_membership::{Directory, observe as observe_cluster};
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
+use self::role::Role;
+
 /// The tenant of the one cluster of this switch.
 const TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
@@ -43,6 +46,9 @@ pub(crate) struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// This host's name in switch.hosts [default: the host that has this host's address]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
     /// Remove the switch from this host's interfaces, forget its flows, and exit.
     #[arg(long)]
     unload: bool,
@@ -58,10 +64,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
+    let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
     let switch = Switch::load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
+    if let Some(host) = role.host() {
+        tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
+    }
     let leases = Arc::new(Leases::new(
         addresses(&directory),
         settings.key_id,
@@ -87,6 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
+        role: role.clone(),
         census: agent.census(),
         directory: Box::new(move || {
             let known = known.as_ref().map(|known| known.borrow().clone());
@@ -99,6 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Beside {
             control,
             leases: leases.clone(),
+            role,
             news,
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
@@ -258,7 +270,8 @@ fn switch_config(
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
-    let own = settings.control.hosts.iter().map(other);
+    let of_pair = settings.hosts.iter().flat_map(|host| host.address.iter());
+    let own = settings.control.hosts.iter().chain(of_pair).map(other);
     let scrapers = config.admin.scrapers.iter().copied();
     let others = etcd_addresses(config)
         .into_iter()
@@ -298,6 +311,7 @@ fn switch_config(
 struct Beside {
     control: Vec<SocketAddr>,
     leases: Arc<Leases>,
+    role: Arc<Role>,
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
@@ -315,6 +329,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
     let Beside {
         control,
         leases,
+        role,
         news,
         admin,
         beat,
@@ -345,7 +360,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
-                    () = grant_all(&control, &leases) => {}
+                    () = role.follow(&pauses.pause) => {}
+                    () = grant_all(&control, &leases, &role) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }
             });
@@ -369,19 +385,24 @@ async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pause
 }
 
 /// Grants leases at each of the addresses. Never returns.
-async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>) {
+async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>, role: &Role) {
     let grant_at = async |index: usize| match control.get(index) {
-        Some(address) => supervise("leases", async || grant(*address, leases.clone()).await).await,
+        Some(address) => {
+            supervise("leases", async || {
+                grant(*address, leases.clone(), role).await
+            })
+            .await
+        }
         None => std::future::pending().await,
     };
     // There is one address of each family at most.
     tokio::join!(grant_at(0), grant_at(1));
 }
 
-/// Grants leases as soon as this host has the address. Never returns.
-async fn grant(control: SocketAddr, leases: Arc<Leases>) {
+/// Grants leases as soon as this host can listen on the address. Never returns.
+async fn grant(control: SocketAddr, leases: Arc<Leases>, role: &Role) {
     let listener = loop {
-        match tokio::net::TcpListener::bind(control).await {
+        match role.listen(control) {
             Ok(listener) => break listener,
             Err(error) => {
                 tracing::warn!(%control, %error, "cannot listen on switch.control; dead nodes are not noticed");

@@ -12,6 +12,7 @@ use prism_membership::Directory;
 use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
+use super::role::Role;
 use crate::observe::{self, Latest, Metric, Page, Pages, asset, build_info, render};
 
 /// The switch that the pages are about.
@@ -19,6 +20,7 @@ pub(super) struct Subject {
     pub(super) pin_dir: String,
     pub(super) max_flows: u32,
     pub(super) leases: Arc<Leases>,
+    pub(super) role: Arc<Role>,
     pub(super) census: Arc<LastCensus>,
     /// The nodes at present.
     pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
@@ -109,6 +111,8 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         json!({ "name": name, "address": address.to_string(), "up": is_up })
     });
     Ok(json!({
+        "host": subject.role.host(),
+        "active": subject.role.is_active(),
         "flows": census.as_ref().map(Census::entries),
         "max_flows": subject.max_flows,
         "owners": owners,
@@ -132,6 +136,11 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
             "switch_max_flows",
             "The most flows of the table.",
             subject.max_flows.into(),
+        ),
+        gauge(
+            "switch_active",
+            "1 if this host has the control address. Always 1 at a single switch.",
+            f64::from(u8::from(subject.role.is_active())),
         ),
     ];
     if let Some(census) = subject.census.get() {
