@@ -35,8 +35,7 @@ pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
     commands
 }
 
-/// The commands that make the bridges. A port of a switch gets no frames for unknown hosts, as a
-/// network card would ignore them.
+/// The commands that make the bridges.
 pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
     let of_link = plan.links.iter().flat_map(|link| {
         let bridge = &link.host;
@@ -44,15 +43,10 @@ pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
             format!("link add {bridge} type bridge mcast_snooping 0"),
             format!("link set {bridge} up"),
         ];
-        let host = format!("link set {} master {bridge} up", host_port(plan, link));
-        let switches = (0..plan.switches.len()).flat_map(move |number| {
-            let port = switch_port(link, number);
-            [
-                format!("link set {port} master {bridge} up"),
-                format!("link set {port} type bridge_slave flood off"),
-            ]
-        });
-        begin.into_iter().chain([host]).chain(switches)
+        let switches = (0..plan.switches.len()).map(|number| switch_port(link, number));
+        let ports = std::iter::once(host_port(plan, link)).chain(switches);
+        let joined = ports.map(move |port| format!("link set {port} master {bridge} up"));
+        begin.into_iter().chain(joined)
     });
     of_link.collect()
 }

@@ -148,9 +148,10 @@ impl Lab {
             self.reap();
             let namespace = self.name().namespace(switch);
             for (address, device) in self.state.plan.moved() {
+                let alone = address.split('/').next().unwrap_or_default();
                 let mut ip = Command::new("ip");
                 ip.args(["-n", &namespace, "address", "flush", "dev", device]);
-                run(ip.args(["to", &address]))?;
+                run(ip.args(["to", alone]))?;
             }
         }
         Ok(())

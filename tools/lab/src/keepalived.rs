@@ -76,7 +76,11 @@ fn processes(plan: &Plan, switch: &str) -> Vec<ProcessId> {
 
 /// The example with the segments of a lab, for the switch with this number.
 fn render(plan: &Plan, number: usize, health: Health) -> String {
-    let head = EXAMPLE.split("vrrp_sync_group").next().unwrap_or_default();
+    let from = EXAMPLE.find("global_defs").unwrap_or(0);
+    let head = EXAMPLE
+        .get(from..)
+        .and_then(|text| text.split("vrrp_sync_group").next());
+    let head = head.unwrap_or_default();
     let head = match health {
         Health::Serving => head.to_owned(),
         // The lab's own programs have no such page.
