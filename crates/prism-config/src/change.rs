@@ -49,6 +49,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.tls.port", Restart, Restart),
     ("service.tls.redirect_http", Reload, Never),
     ("service.tls.*", Restart, Never),
+    ("switch.hosts", Never, Restart),
     ("switch.pin_dir", Never, Restart),
     ("switch.interfaces", Never, Restart),
     ("switch.mode", Never, Restart),

@@ -29,6 +29,7 @@ key_file = "/etc/s3.key"
 [switch]
 control = "10.77.0.2:7300"
 key_file = "/etc/switch.key"
+hosts = [{ name = "sw0", address = "10.77.0.3" }]
 interfaces = ["eth0"]
 [[node]]
 name = "fe0"

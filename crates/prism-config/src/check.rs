@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::bounds::{Limits, Store};
-use crate::model::{Config, Node, Switch};
+use crate::model::{Config, Node};
 use crate::problem::{Found, Problem};
+use crate::switch::Switch;
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
@@ -93,6 +94,7 @@ impl Config {
             found.check(false, field, format!("{scraper} is a node's address"), fix);
         }
         self.check_control(switch, found);
+        self.check_switch_hosts(switch, found);
         let key_file = &switch.key_file;
         found.path("switch.key_file", key_file, "the file of the control key");
         let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));

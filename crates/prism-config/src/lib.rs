@@ -23,6 +23,7 @@ mod problem;
 mod relay;
 mod running;
 mod secrets;
+mod switch;
 mod tls;
 mod trace;
 
@@ -34,13 +35,14 @@ pub use cluster::Cluster;
 pub use etcd::{Endpoint, Etcd};
 pub use load::ConfigError;
 pub use model::{
-    Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
-    Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
+    Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, Log,
+    LogFormat, Node, Peers, Role, S3, Service,
 };
 pub use place::Place;
 pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use running::{Running, RunningOfThread};
 pub use secrets::{Credential, SecretBytes, SecretError};
+pub use switch::{HookMode, Switch, SwitchHost};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};
 pub use trace::Trace;

@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::acme::Acme;
-use crate::addresses::{ControlAddrs, HostAddrs, ServiceAddrs};
+use crate::addresses::{HostAddrs, ServiceAddrs};
 use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
 use crate::relay::RelayUpTo;
+use crate::switch::Switch;
 use crate::tls::{KernelTls, Tls};
 use crate::trace::Trace;
 
@@ -142,61 +143,6 @@ pub enum HandOffMethod {
     /// group. A node without them uses `TwoPhase`.
     #[default]
     Freeze,
-}
-
-/// `[switch]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Switch {
-    /// Required. The address and port on which the switch takes commands (UDP) and grants
-    /// leases (TCP): at most one address of each family.
-    pub control: ControlAddrs,
-    /// Default 1. The number of the key that signs the commands.
-    pub key_id: u32,
-    /// Required. The file with the key: 32 hexadecimal digits, readable by its owner only.
-    /// The same on the switch and on every node.
-    pub key_file: PathBuf,
-    /// Default `prism`. The directory below `/sys/fs/bpf` where the switch pins its programs
-    /// and maps, so that it can restart without losing a packet.
-    pub pin_dir: String,
-    /// Required. The switch's interfaces towards clients, frontends and backends, and those on
-    /// which commands arrive.
-    pub interfaces: Vec<String>,
-    /// Default `tc`. The place of the program. `xdp` is for network cards whose driver has it;
-    /// on veth it loses checksum offload.
-    pub mode: HookMode,
-    /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
-    /// refuses new flows, and their requests are relayed.
-    pub max_flows: u32,
-    /// Default 3,600 s. The switch forgets a flow without packets after this time. It has to
-    /// exceed `limits.idle_timeout_s` and `limits.stall_timeout_s`.
-    pub idle_timeout_s: u32,
-}
-
-impl Default for Switch {
-    fn default() -> Self {
-        Self {
-            control: ControlAddrs::default(),
-            key_id: 1,
-            key_file: PathBuf::new(),
-            pin_dir: "prism".into(),
-            interfaces: Vec::new(),
-            mode: HookMode::default(),
-            max_flows: 1 << 20,
-            idle_timeout_s: 3_600,
-        }
-    }
-}
-
-/// The place in the kernel where the switch program runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookMode {
-    /// Traffic control, ingress. It works on every interface.
-    #[default]
-    Tc,
-    /// The driver, before the packet is allocated. It needs a network card with XDP.
-    Xdp,
 }
 
 /// `[[node]]`

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use prism_cluster::MinReplicas;
-use prism_config::{Config, Node, Peers};
+use prism_config::{Config, Node, Peers, Switch};
 use prism_handoff::pki::Identity;
 use prism_sys::process::with_causes;
 
@@ -208,8 +208,9 @@ fn summary(config: &Config) -> String {
     lines.push(match &config.switch {
         None => "switch   none: frontends relay every answer".to_owned(),
         Some(switch) => format!(
-            "switch   {}, {} on {}, up to {} flows",
+            "switch   {}{}, {} on {}, up to {} flows",
             switch.control,
+            pair(switch),
             lower(&switch.mode),
             switch.interfaces.join(" "),
             switch.max_flows
@@ -227,6 +228,16 @@ fn summary(config: &Config) -> String {
         }
     }));
     lines.join("\n") + "\n"
+}
+
+/// The hosts of a pair, as the summary has them.
+fn pair(switch: &Switch) -> String {
+    let hosts = switch.hosts.iter();
+    let hosts = hosts.map(|host| format!("{} {}", host.name, host.address));
+    match hosts.collect::<Vec<_>>() {
+        none if none.is_empty() => String::new(),
+        hosts => format!(" at one of {}", hosts.join("; ")),
+    }
 }
 
 /// An enum's variant as the configuration file spells it.

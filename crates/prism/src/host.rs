@@ -113,7 +113,11 @@ fn of_switch(config: &Config, switch: &Switch) -> Vec<Need> {
         let mut all = service.iter().copied().chain(switch.control.hosts.iter());
         all.any(|host| host.is_ipv4() == is_v4)
     };
-    let mut needs: Vec<Need> = of_switch.map(Need::OwnAddress).collect();
+    let mut needs: Vec<Need> = match switch.hosts.is_empty() {
+        true => of_switch.map(Need::OwnAddress).collect(),
+        // It moves between the two hosts.
+        false => Vec::new(),
+    };
     if has(true) {
         needs.extend(router_of_ipv4(switch));
     }

@@ -3,6 +3,7 @@
 
 mod pages;
 mod reload;
+mod role;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -14,7 +15,6 @@ use anyhow::{Context, bail};
 use prism_config::{Config, HookMode, Running};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
-use prism_proto::term::Place;
 use prism_switch::{
     Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
 };
@@ -24,6 +24,8 @@ use prism_membership::{Directory, observe as observe_cluster};
 
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
+
+use self::role::Role;
 
 /// The tenant of the one cluster of this switch.
 const TENANT: u32 = 1;
@@ -46,6 +48,9 @@ pub(crate) struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// This host's name in switch.hosts [default: the host that has this host's address]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
     /// Remove the switch from this host's interfaces, forget its flows, and exit.
     #[arg(long)]
     unload: bool,
@@ -61,6 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
+    let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
     let switch = Switch::load(&SwitchConfig {
@@ -68,6 +74,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ..tables.clone()
     })?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
+    if let Some(host) = role.host() {
+        tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
+    }
     let leases = Arc::new(Leases::new(
         addresses(&directory),
         settings.key_id,
@@ -88,8 +97,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .transpose()?;
     let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
     // Before any packet comes: a table that is empty must not decide.
-    agent.use_terms(Place::First, term_file(&settings.pin_dir))?;
-    agent.set_active(true)?;
+    agent.use_terms(role.place(), term_file(&settings.pin_dir))?;
+    agent.set_active(role.is_active())?;
     for interface in &tables.interfaces {
         switch.attach(interface, tables.xdp)?;
     }
@@ -99,6 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
+        role: role.clone(),
         census: agent.census(),
         directory: Box::new(move || {
             let known = known.as_ref().map(|known| known.borrow().clone());
@@ -111,6 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Beside {
             control,
             leases: leases.clone(),
+            role: role.clone(),
             news,
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
@@ -130,6 +141,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             observed: observed.as_ref().map(|seen| seen.directory.clone()),
             running,
             leases,
+            role,
         },
         Given {
             nodes: directory,
@@ -154,6 +166,7 @@ struct Followed {
     observed: Option<watch::Receiver<Arc<Directory>>>,
     running: Arc<Running>,
     leases: Arc<Leases>,
+    role: Arc<Role>,
 }
 
 /// The nodes and the configuration that the switch has been given.
@@ -178,6 +191,9 @@ fn age_flows(
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
+        if let Err(error) = agent.set_active(followed.role.is_active()) {
+            tracing::warn!(%error, "the programs do not know this switch's role; trying again");
+        }
         let known = followed.observed.as_ref().map(|seen| seen.borrow().clone());
         let config = followed.running.now();
         let now = nodes(&config, known.as_deref());
@@ -277,7 +293,8 @@ fn switch_config(
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
-    let own = settings.control.hosts.iter().map(other);
+    let of_pair = settings.hosts.iter().flat_map(|host| host.address.iter());
+    let own = settings.control.hosts.iter().chain(of_pair).map(other);
     let scrapers = config.admin.scrapers.iter().copied();
     let others = etcd_addresses(config)
         .into_iter()
@@ -317,6 +334,7 @@ fn switch_config(
 struct Beside {
     control: Vec<SocketAddr>,
     leases: Arc<Leases>,
+    role: Arc<Role>,
     news: Option<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
@@ -334,6 +352,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
     let Beside {
         control,
         leases,
+        role,
         news,
         admin,
         beat,
@@ -364,7 +383,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
-                    () = grant_all(&control, &leases) => {}
+                    () = role.follow(&pauses.pause) => {}
+                    () = grant_all(&control, &leases, &role) => {}
                     () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }
             });
@@ -388,19 +408,24 @@ async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pause
 }
 
 /// Grants leases at each of the addresses. Never returns.
-async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>) {
+async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>, role: &Role) {
     let grant_at = async |index: usize| match control.get(index) {
-        Some(address) => supervise("leases", async || grant(*address, leases.clone()).await).await,
+        Some(address) => {
+            supervise("leases", async || {
+                grant(*address, leases.clone(), role).await
+            })
+            .await
+        }
         None => std::future::pending().await,
     };
     // There is one address of each family at most.
     tokio::join!(grant_at(0), grant_at(1));
 }
 
-/// Grants leases as soon as this host has the address. Never returns.
-async fn grant(control: SocketAddr, leases: Arc<Leases>) {
+/// Grants leases as soon as this host can listen on the address. Never returns.
+async fn grant(control: SocketAddr, leases: Arc<Leases>, role: &Role) {
     let listener = loop {
-        match tokio::net::TcpListener::bind(control).await {
+        match role.listen(control) {
             Ok(listener) => break listener,
             Err(error) => {
                 tracing::warn!(%control, %error, "cannot listen on switch.control; dead nodes are not noticed");

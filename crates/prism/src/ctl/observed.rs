@@ -120,6 +120,9 @@ pub(super) struct Backend {
 #[serde(default)]
 pub(super) struct Switch {
     pub(super) error: Option<String>,
+    /// The name of this host of a pair.
+    pub(super) host: Option<String>,
+    pub(super) active: bool,
     pub(super) flows: Option<u64>,
     pub(super) max_flows: u64,
     pub(super) nodes: Vec<Leased>,
