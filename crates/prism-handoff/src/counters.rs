@@ -79,7 +79,7 @@ counters! {
     flows_owned: gauge "flows_owned", "Flows that this node announces if the switch loses its table.";
     flows_not_held: counter "flows_not_held", "Flows that this node cannot announce, because it owns too many.";
     flows_announced: counter "flows_announced", "Flows announced to a switch that had begun a term.";
-    flows_lost: counter "flows_lost", "Connections here that were found to be another host's.";
+    flows_elsewhere: counter "flows_elsewhere", "Announced flows that another host had: they were moving, or are lost here.";
     flows_released: counter "flows_released", "Flows released at the switch after their sockets were destroyed.";
     releases_failed: counter "releases_failed", "Releases that the switch did not confirm (it ages the entry out).";
     releases_waiting: gauge "releases_waiting", "Releases that wait for the switch, or for other releases.";

@@ -208,10 +208,10 @@ impl Control {
                 self.counters.flows_announced.add_one();
                 self.restamp(&owned.flow, owned.epoch, term);
             }
-            // Its packets go elsewhere. The socket ends when it has heard nothing for too long.
+            // It is moving, or its packets go elsewhere. The socket then ends when it has heard
+            // nothing for too long.
             Announced::Lost => {
-                self.counters.flows_lost.add_one();
-                tracing::info!(client = %owned.flow.client, "a connection is another host's");
+                self.counters.flows_elsewhere.add_one();
                 self.forget(&owned.flow, owned.epoch);
             }
             Announced::Outranked { above } => {

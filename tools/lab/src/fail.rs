@@ -132,6 +132,16 @@ impl Lab {
         active.next().filter(|_| active.next().is_none())
     }
 
+    /// The directory of the pinned tables of the active switch, below that of the BPF file system.
+    #[must_use]
+    pub fn active_pin_dir(&self) -> Option<String> {
+        let switch = match self.state.plan.is_pair() {
+            true => self.active_switch(),
+            false => self.switches().next(),
+        };
+        switch.map(|switch| self.name().pin_dir(switch))
+    }
+
     pub(crate) fn is_switch(&self, host: &str) -> bool {
         self.state.plan.switch(host).is_some()
     }

@@ -58,6 +58,7 @@ mod status;
 mod stopped;
 mod successor;
 mod supervised;
+mod switches;
 mod tls_clients;
 mod tls_secrecy;
 mod tls_sessions;

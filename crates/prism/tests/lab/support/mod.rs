@@ -82,7 +82,6 @@ pub struct Cluster {
     pub signer: Signer,
     netns: NetNs,
     placement: Placement,
-    pin_dir: String,
     /// Ports of the flows of the cluster's first requests. A frontend that refuses a body
     /// closes first, and the flow stays as long as its TIME_WAIT.
     left: Vec<u16>,
@@ -163,7 +162,6 @@ impl Cluster {
             signer: signer_of(&lab),
             netns: NetNs::named(&namespace).unwrap(),
             placement: Placement::new(&names.map(Result::unwrap).collect()),
-            pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             left: Vec::new(),
             connections: AtomicUsize::new(0),
             lab,

@@ -1,0 +1,156 @@
+//! Switches that fail under clients whose connections are at the backends: one that comes back
+//! with an empty table, and a pair.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use prism_lab::Failure;
+
+use crate::support::client::{Client, Request};
+use crate::support::objects::Object;
+use crate::support::{Cluster, say, tls, turn};
+
+const BACKENDS: usize = 3;
+/// Connections: half of them HTTPS, and half of each with IPv6.
+const CLIENTS: usize = 40;
+const LEN: u64 = 200_000;
+/// Between two requests of a connection.
+const REST: Duration = Duration::from_millis(20);
+/// The client's TCP sends again within this time of the end of an outage of `OUTAGE`.
+const GOES_ON_IN: Duration = Duration::from_secs(20);
+const OUTAGE: Duration = Duration::from_secs(2);
+
+/// What the connections have done.
+#[derive(Default)]
+struct Progress {
+    stop: AtomicBool,
+    answers: Vec<AtomicU64>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let answers = std::iter::repeat_with(AtomicU64::default);
+        Self {
+            answers: answers.take(CLIENTS).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn counts(&self) -> Vec<u64> {
+        let all = self.answers.iter();
+        all.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Waits until each connection has had two more answers.
+    fn wait(&self, what: &str) {
+        let before = self.counts();
+        let until = Instant::now() + GOES_ON_IN;
+        loop {
+            let now = self.counts();
+            let lag = |n: &usize| now[*n] < before[*n] + 2;
+            let late: Vec<usize> = (0..CLIENTS).filter(lag).collect();
+            if late.is_empty() {
+                return;
+            }
+            assert!(
+                Instant::now() < until,
+                "{what}: connections {late:?} do not"
+            );
+            std::thread::sleep(REST);
+        }
+    }
+}
+
+/// Asks for the objects in turn until it is told to stop. Returns the longest time of a request.
+fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Progress) -> Duration {
+    let mut longest = Duration::ZERO;
+    for (request, object) in requests.iter().cycle().skip(n) {
+        if all.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let begun = Instant::now();
+        let answer = client.try_call(request);
+        let answer = answer.unwrap_or_else(|error| panic!("connection {n}: {error}"));
+        assert_eq!(answer.status(), 200, "connection {n}: {}", answer.text());
+        assert_eq!(answer.body.len() as u64, object.len);
+        object.check(0, &answer.body);
+        longest = longest.max(begun.elapsed());
+        all.answers[n].fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(REST);
+    }
+    longest
+}
+
+/// Connections ask for objects of all backends while `fail` lets switches fail.
+fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress)) {
+    let objects = cluster.one_on_each("switches", |_| LEN);
+    cluster.put_all(&objects);
+    let config = Arc::new(tls::config(cluster, rustls::ALL_VERSIONS));
+    let clients = (0..CLIENTS).map(|n| match n % 2 {
+        0 => cluster.connect(),
+        _ => tls::connect(cluster, &config),
+    });
+    let clients: Vec<Client> = clients.collect();
+    let requests = objects.iter();
+    let requests = requests.map(|object| (Request::get(object).encode(cluster), object));
+    let requests: Vec<_> = requests.collect();
+    let progress = Progress::new();
+    let longest = std::thread::scope(|scope| {
+        let asking = clients.into_iter().enumerate().map(|(n, client)| {
+            let (requests, progress) = (&requests, &progress);
+            scope.spawn(move || ask(client, requests, n, progress))
+        });
+        let asking: Vec<_> = asking.collect();
+        let failing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            progress.wait("connections are at the backends");
+            fail(cluster, &progress);
+        }));
+        progress.stop.store(true, Ordering::Relaxed);
+        let mut longest: Vec<Duration> = asking.into_iter().map(|t| t.join().unwrap()).collect();
+        if let Err(panic) = failing {
+            std::panic::resume_unwind(panic);
+        }
+        longest.sort_unstable();
+        longest
+    });
+    let (median, most) = (longest[CLIENTS / 2], longest[CLIENTS - 1]);
+    let answers: u64 = progress.counts().iter().sum();
+    say(&format!(
+        "{answers} answers over {CLIENTS} connections; the longest wait of each: {median:.2?} in \
+         the middle, {most:.2?} at most"
+    ));
+    let sum = |name| cluster.sum("handoff", name);
+    assert!(sum("flows_announced") > 0, "nothing was announced");
+    assert_eq!(sum("exports_lost") + sum("exports_unknown"), 0);
+    cluster.assert_no_flows();
+}
+
+#[test]
+fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = tls::up(BACKENDS, |_| {});
+    survives(&mut cluster, |cluster, progress| {
+        for round in 0..3 {
+            cluster.lab.fail("switch", Failure::Kill).unwrap();
+            std::thread::sleep(OUTAGE);
+            cluster.lab.heal("switch").unwrap();
+            progress.wait(&format!("all go on after loss {round}"));
+        }
+    });
+}
+
+#[test]
+fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = tls::up(BACKENDS, |spec| spec.switches = 2);
+    survives(&mut cluster, |cluster, progress| {
+        for how in [Failure::Kill, Failure::Links, Failure::Kill] {
+            let active = cluster.lab.active_switch().unwrap().to_owned();
+            cluster.lab.fail(&active, how).unwrap();
+            progress.wait(&format!("all go on after {how} of {active}"));
+            cluster.lab.heal(&active).unwrap();
+            progress.wait("all go on after the repair");
+        }
+    });
+}
