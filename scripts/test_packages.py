@@ -199,6 +199,8 @@ def systemd_networkd_keeps_what_setup_has_added_to_a_link(packages):
     shows("10.9.1.11/24", "-4", "address")
     root.call("prism", "setup", "--config", "/etc/prism/prism.toml", "--node", "be0", "--apply")
     contains(root.call("prism", "setup", "--restore"), "was ready already")
+    # The start of systemd-networkd has started it.
+    root.eventually(lambda: root.state("prism-host")[1] == "active")
     root.call("systemctl", "stop", "prism-host")
     # It may take away routes of a link and rules that it does not know. A link that goes down
     # loses its routes. It gives a link up for good that goes down before it is configured, or
