@@ -69,10 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directory = Directory::of(&config);
     let tables = switch_config(&config, settings, &directory)?;
-    let switch = Switch::load(&SwitchConfig {
-        interfaces: Vec::new(),
-        ..tables.clone()
-    })?;
+    let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {
         tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
@@ -95,13 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let listener = listener
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
-    let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
-    // Before any packet comes: a table that is empty must not decide.
-    agent.use_terms(role.place(), term_file(&settings.pin_dir))?;
-    agent.set_active(role.is_active())?;
-    for interface in &tables.interfaces {
-        switch.attach(interface, tables.xdp)?;
-    }
+    let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
     let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let pages = pages::pages(pages::Subject {
@@ -151,6 +142,32 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// Loads the switch, and leaves its interfaces to [`start_agent`].
+fn load(tables: &SwitchConfig) -> anyhow::Result<Switch> {
+    let interfaces = Vec::new();
+    let tables = tables.clone();
+    Ok(Switch::load(&SwitchConfig {
+        interfaces,
+        ..tables
+    })?)
+}
+
+/// Begins a term before the first packet comes: a table that is empty must not decide.
+fn start_agent<'a>(
+    switch: &'a Switch,
+    leases: Arc<Leases>,
+    tables: &SwitchConfig,
+    role: &Role,
+) -> anyhow::Result<Agent<'a>> {
+    let mut agent = Agent::new(switch, leases, &tables.services)?;
+    agent.use_terms(role.place(), term_file(&tables.pin_dir))?;
+    agent.set_active(role.is_active())?;
+    for interface in &tables.interfaces {
+        switch.attach(interface, tables.xdp)?;
+    }
+    Ok(agent)
 }
 
 /// The file of the switch's last term, in the directory that the unit provides.

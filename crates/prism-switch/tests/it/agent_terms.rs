@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,31 +12,6 @@ use prism_proto::control::{Status, Term};
 use prism_proto::lease::{Done, TermNotice};
 use prism_proto::term::{Place, YOUNG_NS};
 use prism_switch::{Agent, Leases, Switch, TermPhase};
-
-/// A directory of its own for the file of the last term, which is removed in the end.
-struct TermFile(PathBuf);
-
-impl TermFile {
-    fn new(name: &str) -> Self {
-        let name = format!("prism-{}-{name}-{IP_BYTES}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.join("term")
-    }
-
-    fn store(&self, term: u32) {
-        std::fs::create_dir_all(&self.0).unwrap();
-        std::fs::write(self.path(), term.to_string()).unwrap();
-    }
-}
-
-impl Drop for TermFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn agent<'a>(switch: &'a Switch, lab: &Lab, leases: Arc<Leases>, file: &TermFile) -> Agent<'a> {
     let mut agent = Agent::new(switch, leases, &lab.config.services).unwrap();

@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::common::packet::{SYN, Tcp};
@@ -11,7 +12,8 @@ use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Ops, Owner, Status};
 use prism_proto::lease::{LEAVING, TAKES_NO_MORE};
-use prism_switch::{Agent, LEASE_GRACE, SwitchConfig};
+use prism_proto::term::Place;
+use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig, TermPhase};
 
 const OTHER: IpAddr = host([10, 0, 0, 2]);
 /// A time longer than the wait of an agent that starts, and than a change of the list.
@@ -131,5 +133,29 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
         assert_eq!(at(false), [via], "but may have accepted it");
         assert_eq!(at(true), [listed], "the next one goes by the list");
         assert_eq!(at(false), [listed]);
+    });
+}
+
+#[test]
+fn connections_of_a_young_term_stay_where_they_are_after_it_while_the_list_changes() {
+    in_lab("young-lists", two_frontends, |lab| {
+        let file = TermFile::new("young-lists");
+        let leases = Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()));
+        let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
+        agent.use_terms(Place::First, file.path()).unwrap();
+        agent.set_active(true).unwrap();
+        let begun = Instant::now();
+        let before = opened(lab, 1..65);
+        assert!(before.contains(&FRONTEND) && before.contains(&OTHER));
+        let mut config = lab.config.clone();
+        config.services[0].frontends = vec![FRONTEND];
+        agent.update_tables(&config).unwrap();
+        assert_eq!(opened(lab, 1..65), before, "a repeated SYN");
+        assert_eq!(opened(lab, 101..165), [FRONTEND; 64]);
+        agent.step(begun + Duration::from_secs(11)).unwrap();
+        assert_eq!(lab.view.term().unwrap().1, TermPhase::Settled);
+        assert_eq!(open(lab, 1..65), before);
+        std::thread::sleep(WAIT);
+        assert_eq!(open(lab, 1..65), [FRONTEND; 64]);
     });
 }

@@ -1,7 +1,8 @@
-//! Leases, as nodes hold them.
+//! Leases, as nodes hold them, and the file of the agent that grants them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use prism_proto::control::{MESSAGE_BYTES, RunId, Term};
 use prism_proto::lease::{CHALLENGE_BYTES, LeaseRequest, NO_DIGEST};
 use prism_switch::Leases;
 
-use super::{KEY_ID, key};
+use super::{IP_BYTES, KEY_ID, key};
 
 /// Leases of these nodes, granted on a loopback address.
 pub fn serve_leases(nodes: &[IpAddr]) -> (Arc<Leases>, SocketAddr) {
@@ -53,4 +54,29 @@ pub fn lease_in(address: SocketAddr, node: IpAddr, run: u16, term: Option<Term>)
     stream.write_all(&request).unwrap();
     stream.read_exact(&mut [0; MESSAGE_BYTES]).unwrap();
     stream
+}
+
+/// A directory of its own for the file of the last term, which is removed in the end.
+pub struct TermFile(PathBuf);
+
+impl TermFile {
+    pub fn new(name: &str) -> Self {
+        let name = format!("prism-{}-{name}-{IP_BYTES}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.0.join("term")
+    }
+
+    pub fn store(&self, term: u32) {
+        std::fs::create_dir_all(&self.0).unwrap();
+        std::fs::write(self.path(), term.to_string()).unwrap();
+    }
+}
+
+impl Drop for TermFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
