@@ -49,13 +49,12 @@ impl Role {
             ),
             _ => {}
         }
-        let role = Self {
-            control: switch.control.hosts,
+        let control = switch.control.hosts;
+        Ok(Self {
+            control,
             host: host.map(|(host, place)| (host.name.clone(), place)),
-            is_active: AtomicBool::new(true),
-        };
-        role.look();
-        Ok(role)
+            is_active: AtomicBool::new(host.is_none() || has_all(control)),
+        })
     }
 
     /// Whether this host has the control address. A single switch is always active.
@@ -92,7 +91,7 @@ impl Role {
         let Some((host, _)) = &self.host else {
             return false;
         };
-        let is_active = self.control.iter().all(is_here);
+        let is_active = has_all(self.control);
         let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
         if has_changed {
             let role = if is_active { "active" } else { "standby" };
@@ -120,6 +119,11 @@ impl Role {
         socket.bind(control)?;
         socket.listen(BACKLOG)
     }
+}
+
+/// Whether this host has all of these addresses.
+fn has_all(addresses: HostAddrs) -> bool {
+    addresses.iter().all(is_here)
 }
 
 /// Whether this host has `address`. The kernel reaches an own address from the same address.

@@ -1,4 +1,4 @@
-//! A cluster behind two switches, of which the active one fails.
+//! Clusters whose hosts fail and are repaired: behind two switches, and behind a single one.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,47 +15,36 @@ const TAKE_OVER: Duration = Duration::from_secs(2);
 const REQUEST_S: &str = "5";
 const OBJECT_BYTES: usize = 300_000;
 
-/// A lab with two switches, and one object.
-struct Pair {
+/// A lab with one object.
+struct Cluster {
     name: LabName,
     lab: Lab,
-    /// The signed URLs of the object, one of each family.
-    urls: Vec<String>,
 }
 
-impl Pair {
-    fn up() -> Self {
-        let name: LabName = format!("pair{}", std::process::id()).parse().unwrap();
-        let options = "--switches 2 --family dual --backends 2 --relay-up-to 0";
-        output_of(
-            prism_lab()
-                .args(["up", "--name", name.as_str()])
-                .args(options.split(' ')),
-        );
+impl Cluster {
+    fn up(switches: &str) -> Self {
+        let name: LabName = format!("fail{}", std::process::id()).parse().unwrap();
+        let mut up = prism_lab();
+        up.args(["up", "--name", name.as_str(), "--switches", switches]);
+        up.args(["--family", "dual", "--backends", "2", "--relay-up-to", "0"]);
+        output_of(&mut up);
         let lab = Lab::attach(&name).unwrap();
-        let mut pair = Self {
-            name,
-            lab,
-            urls: Vec::new(),
-        };
-        let object = "s3://pair/object";
-        let endpoint = pair.lab.endpoint();
+        let cluster = Self { name, lab };
+        let endpoint = cluster.lab.endpoint();
         let aws = |words: &[&str]| {
-            let mut aws = pair.lab.command("client", "aws").unwrap();
+            let mut aws = cluster.lab.command("client", "aws").unwrap();
             output_of(aws.args(["--endpoint-url", &endpoint]).args(words))
         };
         aws(&["s3", "mb", "s3://pair"]);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "p".repeat(OBJECT_BYTES)).unwrap();
-        aws(&["s3", "cp", &file.path().to_string_lossy(), object]);
-        let endpoints = pair.lab.endpoints();
-        let urls = endpoints.map(|endpoint| {
-            let mut aws = pair.lab.command("client", "aws").unwrap();
-            let words = ["s3", "presign", object, "--endpoint-url", &endpoint];
-            output_of(aws.args(words)).trim().to_owned()
-        });
-        pair.urls = urls.collect();
-        pair
+        aws(&[
+            "s3",
+            "cp",
+            &file.path().to_string_lossy(),
+            "s3://pair/object",
+        ]);
+        cluster
     }
 
     /// Runs `prism-lab` with the option `--name`.
@@ -88,15 +77,26 @@ impl Pair {
 
     /// Fetches the object over a new connection of each family.
     fn fetch(&self) {
-        for url in &self.urls {
+        let credential = self.lab.credential();
+        let user = format!("{}:{}", credential.access_key, credential.secret_key);
+        for endpoint in self.lab.endpoints() {
+            let url = format!("{endpoint}/pair/object");
             let mut curl = self.lab.command("client", "curl").unwrap();
-            let body = output_of(curl.args(["-sf", "--max-time", REQUEST_S, url]));
+            curl.args([
+                "--fail",
+                "--silent",
+                "--show-error",
+                "--max-time",
+                REQUEST_S,
+            ]);
+            curl.args(["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user]);
+            let body = output_of(curl.arg(&url));
             assert_eq!(body.len(), OBJECT_BYTES, "{url}");
         }
     }
 }
 
-impl Drop for Pair {
+impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for switch in [
@@ -126,7 +126,7 @@ fn output_of(command: &mut Command) -> String {
 #[test]
 fn objects_are_served_after_each_failure_of_the_active_switch() {
     let Some(_turn) = turn() else { return };
-    let pair = Pair::up();
+    let pair = Cluster::up("2");
     pair.fetch();
     // Each switch fails in each way.
     for how in Failure::ALL.into_iter().flat_map(|how| [how, how]) {
@@ -155,4 +155,19 @@ fn objects_are_served_after_each_failure_of_the_active_switch() {
         // Its keepalived has to know that its agent is there, to take over again.
         std::thread::sleep(TAKE_OVER);
     }
+}
+
+#[test]
+fn objects_are_served_after_each_failure_of_a_single_switch_or_a_node() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up("1");
+    for how in Failure::ALL {
+        for host in ["switch", "fe0", "be0", "be1"] {
+            cluster.run(&["fail", "--how", &how.to_string(), host]);
+            cluster.run(&["heal", host]);
+            cluster.fetch();
+        }
+    }
+    let status = cluster.run(&["status", "--json"]);
+    assert!(!status.contains("\"active\""), "{status}");
 }
