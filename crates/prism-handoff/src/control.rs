@@ -181,6 +181,12 @@ impl Control {
         self.steering.borrow_mut().restamp(flow, epoch, term);
     }
 
+    /// All flows of this worker are announced in `term`.
+    pub(crate) fn settle(&self, term: Term) {
+        self.steering.borrow_mut().settle(term);
+        self.deliver();
+    }
+
     /// Has [`Self::refresh_clock`] ask for the clock at once.
     pub(crate) fn ask_clock(&self) {
         self.fell_silent.notify_one();

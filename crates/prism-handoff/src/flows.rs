@@ -59,21 +59,18 @@ impl Flows {
         self.done.subscribe()
     }
 
-    fn settle(&self, term: Term) {
-        self.settled.set(term);
-        self.announcer.borrow_mut().settle(term);
-    }
-
-    /// Says that all flows are announced, if they are.
-    fn say_done(&self) {
-        let done = self.announcer.borrow_mut().poll_done();
-        if let Some(term) = done {
+    /// Says that all flows are announced, if they are. Returns the term if it is over with it.
+    fn say_done(&self) -> Option<Term> {
+        let mut announcer = self.announcer.borrow_mut();
+        if let Some(term) = announcer.poll_done() {
             self.done.send_replace(term);
-            // A worker that started in a settled term has heard so before.
-            if self.settled.get() == term {
-                self.settle(term);
-            }
         }
+        let term = announcer.term();
+        if !announcer.is_done() || self.settled.get() < term {
+            return None;
+        }
+        announcer.settle(term);
+        Some(term)
     }
 }
 
@@ -148,7 +145,7 @@ impl Control {
         }
         self.observe_term(notice.term);
         match notice.is_settled {
-            true => self.flows.settle(notice.term),
+            true => self.flows.settled.set(notice.term),
             false => self.flows.announcer.borrow_mut().on_new_lease(),
         }
         self.flows.wake.notify_one();
@@ -234,6 +231,8 @@ pub(crate) async fn announce_all(control: &Rc<Control>, claims: &Claims) {
             let control = control.clone();
             tokio::task::spawn_local(async move { control.announce(owned).await });
         }
-        control.flows.say_done();
+        if let Some(term) = control.flows.say_done() {
+            control.settle(term);
+        }
     }
 }

@@ -271,7 +271,11 @@ impl World {
             return self.boot(host);
         }
         if notice.is_settled {
-            return h.announcer.settle(notice.term);
+            if h.announcer.is_done() {
+                h.steering.settle(notice.term);
+            }
+            h.announcer.settle(notice.term);
+            return self.run_steering(host);
         }
         self.say_done_again(host);
     }
