@@ -32,6 +32,9 @@ const MAX_PENDING: usize = 4096;
 const MAX_ERRORS: u32 = 16;
 /// The interval of clock queries before the first answer.
 const FIRST_CLOCK: Duration = Duration::from_millis(20);
+/// The interval of clock queries to a silent switch. Another one may take over, and waits for what
+/// this worker announces.
+const SILENT_CLOCK: Duration = Duration::from_millis(100);
 /// The interval of clock queries. A crystal drifts by some 100 ppm, which is 1 ms in this time; the
 /// switch accepts 2 s.
 const CLOCK_REFRESH: Duration = Duration::from_secs(10);
@@ -325,7 +328,7 @@ impl Control {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
                 // No connection can be handed off before the first answer.
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
-                CommandOutcome::Unanswered => HOLD_OFF,
+                CommandOutcome::Unanswered => SILENT_CLOCK,
             };
             let was_answered = matches!(outcome, CommandOutcome::Answered(_));
             tokio::select! {

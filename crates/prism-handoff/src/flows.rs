@@ -31,6 +31,8 @@ pub(crate) struct Flows {
     wake: Notify,
     /// The term in which all flows were announced.
     done: watch::Sender<Term>,
+    /// The last term that this worker has begun to announce to.
+    begun: watch::Sender<Term>,
 }
 
 impl Flows {
@@ -57,6 +59,12 @@ impl Flows {
         self.announcer.borrow_mut().on_new_lease();
         self.wake.notify_one();
         self.done.subscribe()
+    }
+
+    /// Waits until this worker announces to a later term than `told`.
+    pub(crate) async fn hear_of_another(&self, told: Term) {
+        // The sender lives as long as `self`.
+        let _ = self.begun.subscribe().wait_for(|term| *term > told).await;
     }
 
     /// Says that all flows are announced, if they are. Returns the term if it is over with it.
@@ -181,6 +189,7 @@ impl Control {
             "the switch has begun a term: announcing flows"
         );
         flows.announcer.borrow_mut().begin(term);
+        flows.begun.send_replace(term);
         for claimed in claims.unclaimed() {
             claimed.hold(self);
         }

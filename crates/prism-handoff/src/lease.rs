@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status, VERSION};
+use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status, Term, VERSION};
 use prism_proto::lease::{
     CHALLENGE_BYTES, Done, LEAVING, LeaseRequest, NewClients, PlacementVerdict, TAKES_NO_MORE,
     TermNotice,
@@ -52,22 +52,31 @@ pub(crate) struct Holder {
     pub(crate) placement: u64,
 }
 
-/// The bytes of a term's notice that have come.
+/// What the agent has said on one connection.
 #[derive(Default)]
-struct Hearing(Vec<u8>);
+struct Hearing {
+    /// The bytes of a term's notice that have come.
+    notice: Vec<u8>,
+    /// The term of the last notice.
+    told: Term,
+}
 
 impl Hearing {
     /// Handles a byte of the agent. A byte without a meaning is ignored. False: the connection is
     /// of no use.
     fn hear(&mut self, byte: u8, control: &Control) -> bool {
         let begins = matches!(byte, TermNotice::YOUNG | TermNotice::SETTLED);
-        if begins || !self.0.is_empty() {
-            self.0.push(byte);
-            let Ok(notice) = <[u8; TermNotice::BYTES]>::try_from(self.0.as_slice()) else {
+        if begins || !self.notice.is_empty() {
+            self.notice.push(byte);
+            let Ok(notice) = <[u8; TermNotice::BYTES]>::try_from(self.notice.as_slice()) else {
                 return true;
             };
-            self.0.clear();
-            return TermNotice::decode(notice).is_ok_and(|notice| control.on_notice(notice));
+            self.notice.clear();
+            let Ok(notice) = TermNotice::decode(notice) else {
+                return false;
+            };
+            self.told = notice.term;
+            return control.on_notice(notice);
         }
         if let Some(answer) = NewClients::from_byte(byte) {
             control.taking.answer.send_replace(Some(answer));
@@ -119,6 +128,7 @@ pub(crate) async fn keep(control: &Control) {
             Ok(mut lease) => {
                 held.add_one();
                 lease.hold(control).await;
+                lease.has_ended = true;
                 held.sub_one();
                 wait = AGAIN;
             }
@@ -135,9 +145,10 @@ pub(crate) async fn keep(control: &Control) {
     }
 }
 
-/// A lease. Dropping it tells the agent that the run ends in order.
+/// A lease. Dropping it tells the agent that the run ends in order, unless it has ended before.
 struct Lease {
     stream: TcpStream,
+    has_ended: bool,
     /// The same connection, for the last byte, which is written without waiting.
     direct: std::net::TcpStream,
 }
@@ -166,7 +177,11 @@ impl Lease {
             return Err(io::Error::other(format!("refused: {:?}", answer.status)));
         }
         let direct = SockRef::from(&stream).try_clone()?.into();
-        Ok(Self { stream, direct })
+        Ok(Self {
+            stream,
+            has_ended: false,
+            direct,
+        })
     }
 
     /// Holds the lease until the connection ends. Says that the worker takes no more clients, and
@@ -176,11 +191,14 @@ impl Lease {
         let mut no_more = control.taking.no_more.subscribe();
         let mut done = control.flows.on_new_lease();
         loop {
+            let told = hearing.told;
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
                     (Ok(1), [byte]) if hearing.hear(byte, control) => {}
                     _ => return,
                 },
+                // The switch has another table or is another host, and this connection is from before.
+                () = control.flows.hear_of_another(told), if told != Term::NONE => return,
                 Ok(()) = done.changed() => {
                     let term = *done.borrow_and_update();
                     let runs = control.process.runs.load(Ordering::Relaxed).max(1);
@@ -217,7 +235,7 @@ fn unheard(error: io::Error) -> io::Error {
 impl Drop for Lease {
     fn drop(&mut self) {
         // After a panic connections have ended within requests, as after a crash.
-        if !std::thread::panicking() {
+        if !self.has_ended && !std::thread::panicking() {
             let _ = self.direct.write(&[LEAVING]);
         }
     }
