@@ -14,10 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{
-    ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
-};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE};
+use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, RunId, Status};
+use prism_proto::lease::{LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,9 +23,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 
 use hosts::Hosts;
+use keys::Keys;
 use table::{Announced, Ending, Run, Table};
 
 mod hosts;
+mod keys;
 mod placements;
 mod table;
 
@@ -111,8 +111,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub struct Leases {
     hosts: Mutex<Hosts>,
-    key_id: u32,
-    key: ControlKey,
+    keys: Keys,
     table: Mutex<Table>,
     /// Wakes the agent when the table has news.
     news: Condvar,
@@ -127,10 +126,17 @@ pub struct Leases {
 impl Leases {
     /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
     pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
+        Self::of_keys(nodes, [(key_id, key)])
+    }
+
+    /// The same for nodes that know one of several keys.
+    pub fn of_keys(
+        nodes: impl IntoIterator<Item = Vec<IpAddr>>,
+        keys: impl IntoIterator<Item = (u32, ControlKey)>,
+    ) -> Self {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
-            key_id,
-            key,
+            keys: Keys::new(keys),
             table: Mutex::new(Table::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
@@ -145,6 +151,12 @@ impl Leases {
         let hosts = Hosts::new(nodes);
         self.table().placements.retain(&hosts.nodes());
         *locked(&self.hosts) = hosts;
+    }
+
+    /// Has the key `key_id` be for leases of these nodes only.
+    pub fn limit_key(&self, key_id: u32, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
+        let nodes = nodes.into_iter().flatten().collect();
+        self.keys.limit(key_id, nodes);
     }
 
     /// Grants leases. The future never ends; drop it to stop.
@@ -278,14 +290,15 @@ impl Leases {
     /// Has the other side prove its identity with a request about a random number. Returns the
     /// run, and the digest of its placement.
     async fn admit(&self, stream: &mut TcpStream) -> io::Result<(Run, u64)> {
-        let challenge: [u8; CHALLENGE_BYTES] = random()?;
+        let challenge = keys::challenge()?;
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
         stream.read_exact(&mut message).await?;
-        let request = Request::decode(&message, self.key_id, &self.key)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let signed = self.keys.read(&message)?;
+        let request = signed.request;
         let (via, run) = (request.owner.via.to_canonical(), request.run);
         let node = locked(&self.hosts).node_of(via);
+        let node = node.filter(|node| self.keys.are_for(&signed, *node));
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);
@@ -295,7 +308,7 @@ impl Leases {
             (true, Some(_)) => Status::Ok,
         };
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
-        stream.write_all(&answer.encode(&self.key)).await?;
+        stream.write_all(&answer.encode(signed.key)).await?;
         match (status, node) {
             (Status::Ok, Some(node)) => Ok(((node, run), request.epoch)),
             _ => Err(io::Error::new(
@@ -460,14 +473,6 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     socket.set_tcp_keepalive(&keepalive)
-}
-
-/// Bytes that nobody can predict.
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // The kernel never cuts requests of up to 256 bytes short (getrandom(2)).
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -10,4 +10,5 @@
 mod acme;
 mod config;
 mod etcd;
+mod services;
 mod tls;
