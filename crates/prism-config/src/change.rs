@@ -40,6 +40,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("cluster.region", Restart, Never),
     ("cluster.replicas", Restart, Never),
     ("cluster.min_replicas", Restart, Never),
+    ("service.peer_port", Restart, Never),
     ("service.replicas", Restart, Never),
     ("service.min_replicas", Restart, Never),
     ("service.admin_listen", Restart, Never),

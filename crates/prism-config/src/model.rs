@@ -27,7 +27,7 @@ pub struct Config {
     /// The file as a whole, if this is the part of one of its several services. It is no field
     /// of the file.
     #[serde(skip)]
-    pub(crate) whole: Option<Arc<Config>>,
+    pub whole: Option<Arc<Config>>,
     /// The name, region and replicas of the cluster.
     pub cluster: Cluster,
     /// The services: their addresses, hand-offs, users and backends.

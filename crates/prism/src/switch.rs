@@ -359,10 +359,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     return;
                 };
                 for news in news {
-                    let pauses = pauses.clone();
-                    tokio::spawn(async move {
-                        supervise("nodes", async || pause_for(news.clone(), &pauses).await).await;
-                    });
+                    tokio::spawn(pause_for(news, pauses.clone()));
                 }
                 let show_pages = async {
                     match admin {
@@ -386,7 +383,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
 }
 
 /// Makes the agent pause whenever the nodes change. Never returns.
-async fn pause_for(mut news: watch::Receiver<Arc<Directory>>, pauses: &Pauses) {
+async fn pause_for(mut news: watch::Receiver<Arc<Directory>>, pauses: Arc<Pauses>) {
     // The nodes may have changed before this task started.
     news.mark_changed();
     while news.changed().await.is_ok() {

@@ -123,9 +123,9 @@ impl Two {
             change(spec);
         });
         let config = Config::load(&cluster.lab.config_path()).unwrap();
-        let photos = config.part(PHOTOS).unwrap().service.address.iter();
+        let photos = config.part(PHOTOS).unwrap();
         let two = Self {
-            photos: photos.collect(),
+            photos: photos.service.address.iter().collect(),
             signer: signer("PHOTOS"),
             files,
             cluster,
@@ -199,11 +199,13 @@ impl Two {
         kill_process(Pid::from_raw(pid).unwrap(), Signal::HUP).unwrap();
     }
 
+    /// The hand-offs of the nodes with these sockets, once the sources have counted them.
     fn moved(&self, sockets: &[&str]) -> u64 {
-        let counts = sockets
-            .iter()
-            .map(|socket| self.count(socket, "exports_moved"));
-        counts.sum()
+        let sum = |counter| -> u64 { sockets.iter().map(|at| self.count(at, counter)).sum() };
+        eventually("the sources know the ends", PATIENCE, || {
+            sum("exports_moved") + sum("exports_kept") == sum("exports_started")
+        });
+        sum("exports_moved")
     }
 }
 
