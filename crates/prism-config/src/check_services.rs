@@ -14,6 +14,9 @@ impl Config {
         let mut found = Found::default();
         self.check_backends(&mut found);
         if !self.service.are_several() {
+            let is_one = self.service.s3.is_none() || self.s3 == S3::default();
+            let fix = "keep one of the two";
+            found.check(is_one, "service.s3", "is there beside [s3]", fix);
             found
                 .0
                 .extend(self.parts().iter().flat_map(Self::problems_of_one));

@@ -124,6 +124,12 @@ fn a_single_service_is_the_whole_file_in_either_form() {
         assert_eq!(config.part("demo"), config.part(""));
         assert!(config.part("photos").is_none());
     }
+    let both = format!("{table}[s3]\ncredentials_file = \"/etc/prism/all.toml\"\n");
+    let error = Config::from_toml(&both).unwrap_err().to_string();
+    assert!(
+        error.contains("service.s3: is there beside [s3]"),
+        "{error}"
+    );
 }
 
 #[test]
