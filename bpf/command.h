@@ -67,7 +67,8 @@ static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, addr);
 
-	return node && node->tenant == tenant && !(node->roles & ROLE_FORMER);
+	return node && !(node->roles & ROLE_FORMER) &&
+	       (node->tenant == tenant || node->tenant == ALL_TENANTS);
 }
 
 /* Whether the sender may command this: STATUS_APPLY, NO_SERVICE or DENIED. */

@@ -15,6 +15,8 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
+/* The tenant of a frontend of several services. Its own sockets have the services' addresses. */
+#define ALL_TENANTS 0xffffffff
 /* Services of one tenant: 16 addresses with two ports. An owner's packet may need a lookup
  * for each of its family. */
 #define MAX_TENANT_SERVICES 32

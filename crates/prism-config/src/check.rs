@@ -16,8 +16,8 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 const MAX_NODES: usize = 1_024;
 
 impl Config {
-    /// All faults of the values; empty for a good configuration.
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    /// The faults of the part of one service.
+    pub(crate) fn problems_of_one(&self) -> Vec<Problem> {
         let mut found = Found::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);

@@ -164,16 +164,18 @@ impl Config {
     }
 
     fn is_service_host(&self, host: IpAddr) -> bool {
-        self.service
-            .address
+        let mut addresses = self
+            .service
             .iter()
-            .any(|address| address.ip() == host)
+            .flat_map(|service| service.address.iter());
+        addresses.any(|address| address.ip() == host)
     }
 
     /// The families of the service that `node` cannot serve: it has no address of them.
     /// Requests of such clients are relayed to it.
     pub fn families_missing_at<'c>(&'c self, node: &'c Node) -> Vec<&'static str> {
-        let hosts = self.service.address.hosts().into_iter();
+        let services = self.service.iter().filter(|service| service.has_node(node));
+        let hosts = services.flat_map(|service| service.address.hosts());
         let missing = hosts.filter(|host| node.address.of(*host).is_none());
         missing
             .map(family)

@@ -22,10 +22,12 @@ use tokio::sync::{Notify, Semaphore};
 
 use connection::Greeting;
 use hosts::Hosts;
+use keys::Keys;
 use table::{Announced, Ending, Run, Table};
 
 mod connection;
 mod hosts;
+mod keys;
 mod placements;
 mod table;
 
@@ -101,8 +103,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub struct Leases {
     hosts: Mutex<Hosts>,
-    key_id: u32,
-    key: ControlKey,
+    keys: Keys,
     table: Mutex<Table>,
     /// Wakes the agent when the table has news.
     news: Condvar,
@@ -119,10 +120,17 @@ pub struct Leases {
 impl Leases {
     /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
     pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
+        Self::of_keys(nodes, [(key_id, key)])
+    }
+
+    /// The same for nodes that know one of several keys.
+    pub fn of_keys(
+        nodes: impl IntoIterator<Item = Vec<IpAddr>>,
+        keys: impl IntoIterator<Item = (u32, ControlKey)>,
+    ) -> Self {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
-            key_id,
-            key,
+            keys: Keys::new(keys),
             table: Mutex::new(Table::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
@@ -138,6 +146,12 @@ impl Leases {
         let hosts = Hosts::new(nodes);
         self.table().placements.retain(&hosts.nodes());
         *locked(&self.hosts) = hosts;
+    }
+
+    /// Has the key `key_id` be for leases of these nodes only.
+    pub fn limit_key(&self, key_id: u32, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
+        let nodes = nodes.into_iter().flatten().collect();
+        self.keys.limit(key_id, nodes);
     }
 
     /// Grants leases. The future never ends; drop it to stop.

@@ -458,3 +458,14 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
     assert_eq!(leases.take_changes(now + LEASE_GRACE), ended);
     assert!(leases.living().is_empty());
 }
+
+#[test]
+fn a_key_is_for_leases_of_its_nodes() {
+    with_leases(async |leases, address| {
+        let status = async || ask(address, NODE, RUN, key()).await.unwrap().1;
+        leases.limit_key(KEY_ID, [vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8))]]);
+        assert_eq!(status().await, Status::Denied);
+        leases.limit_key(KEY_ID, [vec![NODE]]);
+        assert_eq!(status().await, Status::Ok);
+    });
+}

@@ -89,8 +89,8 @@ mod skel {
 pub use agent::{Aged, Agent};
 pub use census::{Census, LastCensus};
 pub use config::{
-    FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS, NodeConfig,
-    Roles, SenderConfig, ServiceConfig, SwitchConfig,
+    ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS,
+    NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};

@@ -5,6 +5,7 @@ mod pages;
 mod reload;
 mod role;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use prism_config::{Config, HookMode, Running};
 use prism_handoff::supervise::supervise;
 use prism_proto::control::ControlKey;
 use prism_switch::{
-    Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
+    ALL_TENANTS, Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch,
+    SwitchConfig,
 };
 use tokio::sync::watch;
 
@@ -27,8 +29,8 @@ use crate::observe::{self, Pages, bind};
 
 use self::role::Role;
 
-/// The tenant of the one cluster of this switch.
-const TENANT: u32 = 1;
+/// The tenant of the first service; the others follow.
+const FIRST_TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
 /// The directory of state without one from systemd.
@@ -59,7 +61,7 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
-    crate::log::init(&config.log)?;
+    crate::log::init(&config.log, false)?;
     let Some(settings) = &config.switch else {
         bail!("{} has no section [switch]; add it", args.config.display());
     };
@@ -67,25 +69,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
-    let directory = Directory::of(&config);
-    let tables = switch_config(&config, settings, &directory)?;
+    let directories = nodes(&config, &[]);
+    let tables = switch_config(&config, settings, &directories)?;
     let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {
         tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
     }
-    let leases = Arc::new(Leases::new(
-        addresses(&directory),
-        settings.key_id,
-        ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
-    ));
-    let observed = config
-        .cluster
-        .etcd
-        .as_ref()
-        .map(|_| observe_cluster(&config));
-    let observed = observed.transpose()?;
-    let news = observed.as_ref().map(|observed| observed.directory.clone());
+    let keys = tables.senders.iter();
+    let keys = keys.map(|sender| (sender.key_id, sender.key.clone()));
+    let leases = Arc::new(Leases::of_keys(addresses(&directories), keys));
+    limit_keys(&leases, &config, &directories);
+    let parts = config.parts().into_iter();
+    let observed = parts.filter(|part| part.cluster.etcd.is_some());
+    let observed = observed.map(|part| observe_cluster(&part));
+    let observed = observed.collect::<anyhow::Result<Vec<_>>>()?;
+    let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
     let listener = config.admin.switch_listen;
@@ -102,8 +101,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         role: role.clone(),
         census: agent.census(),
         directory: Box::new(move || {
-            let known = known.as_ref().map(|known| known.borrow().clone());
-            Arc::new(nodes(&shown.now(), known.as_deref()))
+            let all = nodes(&shown.now(), &known).into_iter();
+            Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
         }),
     });
     let mut watchdog = Watchdog::new(Notifier::from_environment());
@@ -113,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             control,
             leases: leases.clone(),
             role: role.clone(),
-            news,
+            news: news.clone(),
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
             reload: reload::Reload {
@@ -129,13 +128,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         &pauses,
         &watchdog,
         &Followed {
-            observed: observed.as_ref().map(|seen| seen.directory.clone()),
+            observed: news,
             running,
             leases,
             role,
         },
         Given {
-            nodes: directory,
+            nodes: directories,
             config: at_start,
         },
     );
@@ -179,8 +178,8 @@ fn term_file(pin_dir: &str) -> PathBuf {
 
 /// The changes that the agent follows.
 struct Followed {
-    /// The nodes that etcd knows.
-    observed: Option<watch::Receiver<Arc<Directory>>>,
+    /// The nodes of each service that etcd knows; empty without etcd.
+    observed: Vec<watch::Receiver<Arc<Directory>>>,
     running: Arc<Running>,
     leases: Arc<Leases>,
     role: Arc<Role>,
@@ -188,7 +187,7 @@ struct Followed {
 
 /// The nodes and the configuration that the switch has been given.
 struct Given {
-    nodes: Directory,
+    nodes: Vec<Directory>,
     config: Arc<Config>,
 }
 
@@ -211,9 +210,8 @@ fn age_flows(
         if let Err(error) = agent.set_active(followed.role.is_active()) {
             tracing::warn!(%error, "the programs do not know this switch's role; trying again");
         }
-        let known = followed.observed.as_ref().map(|seen| seen.borrow().clone());
         let config = followed.running.now();
-        let now = nodes(&config, known.as_deref());
+        let now = nodes(&config, &followed.observed);
         if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
             continue;
         }
@@ -224,30 +222,41 @@ fn age_flows(
         }
         given = Given { nodes: now, config };
         tracing::info!(
-            nodes = given.nodes.iter().count(),
+            nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
         followed.leases.set_nodes(addresses(&given.nodes));
+        limit_keys(&followed.leases, &given.config, &given.nodes);
     }
 }
 
-/// The nodes of the file, and those that etcd knows.
-fn nodes(config: &Config, known: Option<&Directory>) -> Directory {
-    let of_file = Directory::of(config);
-    match known {
-        Some(known) => of_file.joined_by(known),
-        None => of_file,
+/// The nodes of each service: those of the file, and those that etcd knows.
+fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) -> Vec<Directory> {
+    let parts = config.parts().into_iter().enumerate();
+    let all = parts.map(|(index, part)| match known.get(index) {
+        Some(known) => Directory::of(&part).joined_by(&known.borrow()),
+        None => Directory::of(&part),
+    });
+    all.collect()
+}
+
+/// Each key is for leases of the nodes of its service.
+fn limit_keys(leases: &Leases, config: &Config, directories: &[Directory]) {
+    for (part, directory) in config.parts().iter().zip(directories) {
+        if let Some(switch) = &part.switch {
+            leases.limit_key(switch.key_id, addresses(std::slice::from_ref(directory)));
+        }
     }
 }
 
-/// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
-fn update_tables(agent: &mut Agent<'_>, config: &Config, directory: &Directory) -> bool {
+/// Gives the switch these nodes. Returns whether it has them; a failure is logged.
+fn update_tables(agent: &mut Agent<'_>, config: &Config, directories: &[Directory]) -> bool {
     let settings = config
         .switch
         .as_ref()
         .context("there is no section [switch]");
     let updated = settings
-        .and_then(|settings| switch_config(config, settings, directory))
+        .and_then(|settings| switch_config(config, settings, directories))
         .and_then(|tables| Ok(agent.update_tables(&tables)?));
     if let Err(error) = &updated {
         tracing::error!(
@@ -284,16 +293,16 @@ struct Pauses {
 }
 
 /// The addresses of each node.
-fn addresses(directory: &Directory) -> impl Iterator<Item = Vec<IpAddr>> {
-    directory
-        .iter()
-        .map(|(_, host)| host.address.iter().collect())
+fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<IpAddr>> {
+    let all = directories.iter().flat_map(Directory::iter);
+    all.map(|(_, host)| host.address.iter().collect())
 }
 
+/// The tables of the switch. `directories` are those of the services.
 fn switch_config(
     config: &Config,
     settings: &prism_config::Switch,
-    directory: &Directory,
+    directories: &[Directory],
 ) -> anyhow::Result<SwitchConfig> {
     let node = |addr, tenant, roles| NodeConfig {
         addr,
@@ -301,12 +310,28 @@ fn switch_config(
         roles,
         link: None,
     };
-    // A node with an address of each family is two entries.
-    let nodes = directory.iter().flat_map(|(_, host)| {
-        let (frontend, backend) = (host.is_frontend(), host.is_backend());
-        let addresses = host.address.iter();
-        addresses.map(move |address| node(address, TENANT, Roles { frontend, backend }))
-    });
+    let (mut nodes, mut services, mut senders) = (BTreeMap::new(), Vec::new(), Vec::new());
+    for ((tenant, part), directory) in (FIRST_TENANT..).zip(config.parts()).zip(directories) {
+        for (_, host) in directory.iter() {
+            let (frontend, backend) = (host.is_frontend(), host.is_backend());
+            let tenant = match frontend && config.service.are_several() {
+                true => ALL_TENANTS,
+                false => tenant,
+            };
+            // A node with an address of each family is two entries.
+            let entries = host.address.iter();
+            let roles = Roles { frontend, backend };
+            nodes.extend(entries.map(|address| (address, node(address, tenant, roles))));
+        }
+        services.extend(services_of(&part, tenant, directory));
+        let switch = part.switch.as_ref().unwrap_or(settings);
+        let key = switch.load_key().context("the control key")?;
+        senders.push(SenderConfig {
+            key_id: switch.key_id,
+            key: ControlKey::new(*key.bytes()),
+            tenant,
+        });
+    }
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
@@ -317,34 +342,34 @@ fn switch_config(
         .into_iter()
         .chain(scrapers)
         .map(other);
-    let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
-    let https = config.tls_address().unwrap_or_default();
-    let addresses = config.service.address.iter().chain(https.iter());
-    let services = addresses.map(|address| {
-        let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
-        let frontends = frontends.filter_map(|(_, host)| host.address.of(address.ip()));
-        ServiceConfig {
-            addr: address,
-            tenant: TENANT,
-            frontends: frontends.collect(),
-        }
-    });
     Ok(SwitchConfig {
         pin_dir: settings.pin_dir.clone(),
         interfaces: settings.interfaces.clone(),
         xdp: settings.mode == HookMode::Xdp,
         control: settings.control.iter().collect(),
-        services: services.collect(),
-        nodes: others.chain(nodes).chain(own).collect(),
-        senders: vec![SenderConfig {
-            key_id: settings.key_id,
-            key,
-            tenant: TENANT,
-        }],
+        services,
+        nodes: others.chain(nodes.into_values()).chain(own).collect(),
+        senders,
         max_flows: settings.max_flows,
         idle: Duration::from_secs(settings.idle_timeout_s.into()),
         ..SwitchConfig::default()
     })
+}
+
+/// The addresses of the service of `part`, each with its frontends.
+fn services_of(part: &Config, tenant: u32, directory: &Directory) -> Vec<ServiceConfig> {
+    let https = part.tls_address().unwrap_or_default();
+    let addresses = part.service.address.iter().chain(https.iter());
+    let services = addresses.map(|address| {
+        let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
+        let frontends = frontends.filter_map(|(_, host)| host.address.of(address.ip()));
+        ServiceConfig {
+            addr: address,
+            tenant,
+            frontends: frontends.collect(),
+        }
+    });
+    services.collect()
 }
 
 /// The work of the thread beside the agent's loop.
@@ -352,7 +377,7 @@ struct Beside {
     control: Vec<SocketAddr>,
     leases: Arc<Leases>,
     role: Arc<Role>,
-    news: Option<watch::Receiver<Arc<Directory>>>,
+    news: Vec<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
     reload: reload::Reload,
@@ -388,6 +413,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
+                for news in news {
+                    tokio::spawn(pause_for(news, pauses.clone()));
+                }
                 let show_pages = async {
                     match admin {
                         Some((listener, pages)) => observe::serve(listener, pages).await,
@@ -402,7 +430,6 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = beat.keep() => {}
                     () = role.follow(&pauses.pause) => {}
                     () = grant_all(&control, &leases, &role) => {}
-                    () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
                 }
             });
             pauses.stop.store(true, Ordering::Relaxed);
@@ -412,14 +439,12 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
 }
 
 /// Makes the agent pause whenever the nodes change. Never returns.
-async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pauses) {
-    if let Some(mut news) = news {
-        // The nodes may have changed before this task started.
-        news.mark_changed();
-        while news.changed().await.is_ok() {
-            news.borrow_and_update();
-            pauses.pause.store(true, Ordering::Relaxed);
-        }
+async fn pause_for(mut news: watch::Receiver<Arc<Directory>>, pauses: Arc<Pauses>) {
+    // The nodes may have changed before this task started.
+    news.mark_changed();
+    while news.changed().await.is_ok() {
+        news.borrow_and_update();
+        pauses.pause.store(true, Ordering::Relaxed);
     }
     std::future::pending().await
 }

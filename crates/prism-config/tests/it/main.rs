@@ -11,4 +11,5 @@ mod acme;
 mod config;
 mod etcd;
 mod pair;
+mod services;
 mod tls;

@@ -3,11 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Stamped};
-use prism_proto::control::{Status, Term};
+use prism_proto::control::{FlowState, MESSAGE_BYTES, Ops, Owner, RunId, Status, Term};
 use prism_proto::lease::{
-    CHALLENGE_BYTES, Done, LEAVING, NewClients, PlacementVerdict, SPEAKS_OF_TERMS, TAKES_NO_MORE,
-    TermNotice,
+    Done, LEAVING, NewClients, PlacementVerdict, SPEAKS_OF_TERMS, TAKES_NO_MORE, TermNotice,
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::table::{Run, Table};
-use super::{Leases, Parting, locked};
+use super::{Leases, Parting, keys, locked};
 
 /// The time in which a connection must identify itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -152,15 +150,15 @@ impl Leases {
 
     /// Has the other side prove its identity with a request about a random number.
     async fn admit(&self, stream: &mut TcpStream) -> io::Result<Greeting> {
-        let challenge: [u8; CHALLENGE_BYTES] = random()?;
+        let challenge = keys::challenge()?;
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
         stream.read_exact(&mut message).await?;
-        let stamped = Stamped::<Request>::decode(&message, self.key_id, &self.key)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let request = stamped.message;
+        let signed = self.keys.read(&message)?;
+        let request = signed.request.message;
         let (via, run) = (request.owner.via.to_canonical(), request.run);
         let node = locked(&self.hosts).node_of(via);
+        let node = node.filter(|node| self.keys.are_for(&signed, *node));
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);
@@ -170,13 +168,13 @@ impl Leases {
             (true, Some(_)) => Status::Ok,
         };
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
-        stream.write_all(&answer.encode(&self.key)).await?;
+        stream.write_all(&answer.encode(signed.key)).await?;
         let speaks_of_terms = request.owner.addr.port() == SPEAKS_OF_TERMS;
         match (status, node) {
             (Status::Ok, Some(node)) => Ok(Greeting {
                 run: (node, run),
                 digest: request.epoch,
-                term: speaks_of_terms.then_some(stamped.term),
+                term: speaks_of_terms.then_some(signed.request.term),
             }),
             _ => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
@@ -203,12 +201,4 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     socket.set_tcp_keepalive(&keepalive)
-}
-
-/// Bytes that nobody can predict.
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // The kernel never cuts requests of up to 256 bytes short (getrandom(2)).
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes)
 }

@@ -166,18 +166,18 @@ fn all_ways(config: &Config) -> Vec<Way> {
         .iter()
         .map(|node| config.admin_socket(&node.name));
     let here = sockets.filter(|socket| socket.exists()).map(Way::Socket);
-    let listen = config.admin.listen.iter();
-    let nodes = listen.flat_map(|listen| {
+    let mut nodes: Vec<SocketAddr> = Vec::new();
+    for node in &config.nodes {
+        let Some(listen) = config.admin_listen(&node.name) else {
+            continue;
+        };
         let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
         match listen.ip().is_unspecified() {
-            true => config
-                .nodes
-                .iter()
-                .flat_map(|node| node.address.iter().map(at))
-                .collect(),
-            false => vec![*listen],
+            true => nodes.extend(node.address.iter().map(at)),
+            false if nodes.contains(&listen) => {}
+            false => nodes.push(listen),
         }
-    });
+    }
     let switch = config.admin.switch_listen.zip(config.switch.as_ref());
     let switch = switch.into_iter().flat_map(|(listen, switch)| {
         let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
@@ -186,6 +186,7 @@ fn all_ways(config: &Config) -> Vec<Way> {
             false => vec![listen],
         }
     });
+    let nodes = nodes.into_iter();
     here.chain(nodes.chain(switch).map(Way::Http)).collect()
 }
 

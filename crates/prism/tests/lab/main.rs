@@ -50,6 +50,7 @@ mod renewal;
 mod replicas;
 mod rights;
 mod serve;
+mod services;
 mod sessions;
 mod setup;
 mod slow_disk;
