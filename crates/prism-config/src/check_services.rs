@@ -70,7 +70,7 @@ impl Config {
         }
     }
 
-    /// What two services must not have in common.
+    /// Names the things that two services must not have in common.
     fn check_differences(&self, found: &mut Found) {
         let fix = "move it to [service.s3] of each service";
         found.check(

@@ -11,6 +11,7 @@ use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
+use prism_proto::steering::Command;
 use prism_sys::tcp::{RestoreError, Restored, restore_into};
 
 use crate::buffers::Input;
@@ -195,6 +196,11 @@ async fn own_connection(
     let id = hand_off.id;
     let wait = || shared.process.given_up.wait(id);
     let (mut socket, mut undecided) = (None, None);
+    let mut holding = Holding {
+        control,
+        flow,
+        epoch: None,
+    };
     loop {
         let event = match action {
             Action::Restore => match restore_socket(shared, &hand_off) {
@@ -221,33 +227,27 @@ async fn own_connection(
                         undecided.get_or_insert_with(|| {
                             if !wait_silently(shared, socket.as_mut()) {
                                 machine.must_insist();
-                                control.hold(flow, command.owner, command.epoch);
+                                holding.insist(&command);
                             }
                             wait()
                         });
                         call.await
                     }
                 };
-                control.note(outcome, command.owner);
+                holding.epoch = control.note(outcome, command.owner).or(holding.epoch);
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
             }
             Action::GoLive => {
-                let epoch = hand_off.epoch;
                 let socket = socket.take().ok_or(Refusal::RestoreFailed)?;
-                let connection = go_live(shared, socket, hand_off, records);
-                if connection.is_err() {
-                    control.forget(&flow, epoch);
-                }
-                return connection;
+                let connection = go_live(shared, socket, hand_off, records)?;
+                // From now on the connection has it.
+                holding.epoch = None;
+                return Ok(connection);
             }
             // Dropping the restored socket closes it silently.
-            Action::Refuse(why) => {
-                control.forget(&flow, hand_off.epoch);
-                return Err(why);
-            }
+            Action::Refuse(why) => return Err(why),
             Action::GiveUp(why) => {
-                control.forget(&flow, hand_off.epoch);
                 let socket = socket.take().map(|built| built.restored);
                 let undecided = undecided.take().unwrap_or_else(wait);
                 undecided.give_up(flow, hand_off.epoch, socket);
@@ -255,6 +255,29 @@ async fn own_connection(
             }
         };
         action = machine.handle(event);
+    }
+}
+
+/// A flow that is announced while its hand-off is under way. Dropping it forgets the flow.
+struct Holding<'c> {
+    control: &'c Control,
+    flow: FlowKey,
+    epoch: Option<u64>,
+}
+
+impl Holding<'_> {
+    /// No other host can go on with the connection.
+    fn insist(&mut self, command: &Command) {
+        self.control.hold(self.flow, command.owner, command.epoch);
+        self.epoch = Some(command.epoch);
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        if let Some(epoch) = self.epoch {
+            self.control.forget(&self.flow, epoch);
+        }
     }
 }
 

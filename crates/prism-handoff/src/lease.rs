@@ -52,7 +52,7 @@ pub(crate) struct Holder {
     pub(crate) placement: u64,
 }
 
-/// What the agent has said on one connection.
+/// The messages of the agent on one connection.
 #[derive(Default)]
 struct Hearing {
     /// The bytes of a term's notice that have come.

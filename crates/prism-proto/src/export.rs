@@ -423,11 +423,8 @@ impl Export {
     }
 
     fn block(&self) -> Action {
-        self.steer(
-            Ops::OWN.and(Ops::BLOCK),
-            self.stopped_epoch,
-            BLOCK_DEADLINE_NS,
-        )
+        let ops = Ops::OWN.and(Ops::BLOCK);
+        self.steer(ops, self.stopped_epoch, BLOCK_DEADLINE_NS)
     }
 
     fn unblock(&mut self, reason: Kept, deadline_ns: u64) -> Action {

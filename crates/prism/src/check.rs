@@ -101,7 +101,7 @@ pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
     }
 }
 
-/// What the node or switch `name` lacks on this machine for all services that it has.
+/// The things that the node or switch `name` lacks on this machine, for all its services.
 pub(crate) fn faults_of_host(config: &Config, name: &str) -> Result<Vec<String>> {
     let parts = match find(config, name)? {
         Some(_) => config.parts_at(name),

@@ -36,7 +36,7 @@ pub(crate) struct Notifier {
 struct Services {
     all: u64,
     ready: AtomicU64,
-    /// Those that have said so since the last message.
+    /// The ones that have said so since the last message.
     alive: AtomicU64,
 }
 

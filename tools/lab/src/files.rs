@@ -40,7 +40,7 @@ pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
 }
 
-/// The configuration of a switch. Those of a pair pin in directories of their own, as all hosts
+/// The configuration of a switch. Each host of a pair pins in a directory of its own, because all
 /// share this machine's.
 pub(crate) fn switch_config_path(name: &LabName, switch: &str) -> PathBuf {
     match switch {

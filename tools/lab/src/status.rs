@@ -49,7 +49,7 @@ pub struct HostStatus {
     pub pid: Option<u32>,
     /// Whether its process runs. True for a host without a process.
     pub running: bool,
-    /// Of two switches, whether it is the active one. None for all other hosts.
+    /// Whether it is the active one of two switches. None for all other hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
     /// The bytes of its interface; none for a switch, which has several.

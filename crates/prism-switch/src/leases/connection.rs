@@ -24,7 +24,7 @@ const KEEPALIVE_PROBES: u32 = 4;
 /// The same for a host that leaves a byte unacknowledged, as the kernel sends no keepalives then.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
-/// What a run tells of itself in its request for a lease.
+/// A run, as its request for a lease describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Greeting {
     pub(super) run: Run,
@@ -34,7 +34,7 @@ pub(super) struct Greeting {
     pub(super) term: Option<Term>,
 }
 
-/// What the agent has told on a connection.
+/// The news that a connection has carried.
 #[derive(Default)]
 struct Told {
     verdict: Option<PlacementVerdict>,

@@ -63,7 +63,7 @@ pub(super) struct Lease {
     /// When the run first said that it takes no more clients.
     pub(super) withdrawn: Option<Instant>,
     pub(super) answer: Option<NewClients>,
-    /// Of its newest connection.
+    /// The value of its newest connection.
     pub(super) speaks_of_terms: bool,
     /// Its last message that it has announced all its flows.
     pub(super) done: Option<Done>,

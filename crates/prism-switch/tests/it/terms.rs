@@ -127,7 +127,7 @@ fn announcements_that_state_nothing_are_refused() {
     );
 }
 
-/// What the reference and the flows that are known in this term should say.
+/// The answer by the reference and the flows that are known in this term.
 struct Model {
     table: FlowTable,
     announced: HashSet<FlowKey>,

@@ -230,7 +230,7 @@ fn a_reload_changes_one_service_and_a_take_over_replaces_a_frontend_of_both() {
     let answer = two.ask_first(&signer("GUEST"), "GET", "kept");
     assert_eq!(answer.status(), 403);
 
-    // What everybody may, and a limit, of the second service.
+    // The second service has other rights for everybody, and a limit.
     let path = cluster.lab.config_path();
     let text = std::fs::read_to_string(&path).unwrap();
     let read = |text: &str| Config::from_toml(text).unwrap();

@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_millis(20);
 const GOES_ON_IN: Duration = Duration::from_secs(20);
 const OUTAGE: Duration = Duration::from_secs(2);
 
-/// What the connections have done.
+/// The answers that the connections have had.
 #[derive(Default)]
 struct Progress {
     stop: AtomicBool,

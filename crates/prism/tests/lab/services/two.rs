@@ -58,7 +58,7 @@ fn next(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// What the second service has of its own.
+/// The parts that the second service has of its own.
 #[derive(Clone, Copy, PartialEq)]
 pub enum At {
     /// Addresses, which `prism setup` gives to the hosts.

@@ -155,7 +155,7 @@ impl Cluster {
     fn around(lab: Lab) -> Self {
         let namespace = lab.namespace("client").unwrap();
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
-        // Of several services the first one, which has the lab's addresses.
+        // The first of several services, which has the lab's addresses.
         let config = Config::load(&lab.config_path()).unwrap().parts().remove(0);
         let names = config.backends().map(|node| NodeName::new(&node.name));
         Self {
