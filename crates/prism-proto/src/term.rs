@@ -197,6 +197,15 @@ impl SwitchTerm {
         matches!(self.phase, Phase::Settled)
     }
 
+    /// The number of nodes whose flows are awaited.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        match self.phase {
+            Phase::Young { .. } => self.nodes.values().filter(|node| !node.is_done()).count(),
+            Phase::Standby | Phase::Settled => 0,
+        }
+    }
+
     /// The news for the runs' leases; none of a standby.
     #[must_use]
     pub fn notice(&self) -> Option<TermNotice> {

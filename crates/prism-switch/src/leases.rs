@@ -344,9 +344,15 @@ impl Leases {
         runs.collect()
     }
 
-    /// Tells all runs of a change of the term.
-    pub(crate) fn publish(&self, notice: Option<TermNotice>) {
+    /// The number of nodes whose flows the switch does not know yet.
+    pub fn awaited(&self) -> usize {
+        self.table().awaited
+    }
+
+    /// Tells all runs of a change of the term. The flows of `awaited` nodes are not known.
+    pub(crate) fn publish(&self, notice: Option<TermNotice>, awaited: usize) {
         let mut table = self.table();
+        table.awaited = awaited;
         if table.notice != notice {
             table.notice = notice;
             self.terms.notify_waiters();

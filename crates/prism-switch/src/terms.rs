@@ -221,7 +221,7 @@ impl Terms {
             self.written = self.state;
             tracing::info!(term = term.0, ?phase, "the term has changed");
         }
-        leases.publish(self.rules.notice());
+        leases.publish(self.rules.notice(), self.rules.awaited());
         Ok(is_change)
     }
 

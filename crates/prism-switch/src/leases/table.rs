@@ -44,6 +44,8 @@ pub(super) struct Table {
     pub(super) is_closed: bool,
     /// The greatest term that a run has told.
     pub(super) told: Term,
+    /// Nodes whose flows are not known yet.
+    pub(super) awaited: usize,
     /// The term, as the runs are to know it.
     pub(super) notice: Option<TermNotice>,
 }
@@ -90,6 +92,7 @@ impl Table {
             begun: 0,
             is_closed: false,
             told: Term::NONE,
+            awaited: 0,
             notice: None,
         }
     }

@@ -123,6 +123,9 @@ pub(super) struct Switch {
     /// The name of this host of a pair.
     pub(super) host: Option<String>,
     pub(super) active: bool,
+    pub(super) term: u32,
+    /// Nodes whose flows the switch does not know yet.
+    pub(super) nodes_awaited: usize,
     pub(super) flows: Option<u64>,
     pub(super) max_flows: u64,
     pub(super) nodes: Vec<Leased>,

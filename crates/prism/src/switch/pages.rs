@@ -114,6 +114,7 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
     Ok(json!({
         "term": term.0,
         "term_phase": phase as u8,
+        "nodes_awaited": subject.leases.awaited(),
         "host": subject.role.host(),
         "active": subject.role.is_active(),
         "flows": census.as_ref().map(Census::entries),

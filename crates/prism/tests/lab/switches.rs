@@ -140,6 +140,18 @@ fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
     });
 }
 
+/// The exit status and the output of `prism ctl switch status` on a node's host.
+fn status(cluster: &Cluster) -> (Option<i32>, String) {
+    let mut prism = cluster
+        .lab
+        .command("be0", env!("CARGO_BIN_EXE_prism"))
+        .unwrap();
+    prism.args(["ctl", "switch", "status", "--config"]);
+    let output = prism.arg(cluster.lab.config_path()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
 #[test]
 fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
     let Some(_turn) = turn() else { return };
@@ -151,6 +163,15 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
             progress.wait(&format!("all go on after {how} of {active}"));
             cluster.lab.heal(&active).unwrap();
             progress.wait("all go on after the repair");
+            let (code, said) = status(cluster);
+            assert_eq!(code, Some(0), "{said}");
+            let lines = said.lines().filter(|line| line.starts_with("switch"));
+            let lines: Vec<_> = lines.collect();
+            let has = |role| lines.iter().filter(|line| line.contains(role)).count() == 1;
+            assert!(
+                lines.len() == 2 && has("active") && has("standby"),
+                "{said}"
+            );
         }
     });
 }
