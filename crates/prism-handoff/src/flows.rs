@@ -6,17 +6,24 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use prism_proto::announce::{Announced, Announcer, DEADLINE_NS};
 use prism_proto::control::{FlowKey, Owner, Term};
 use prism_proto::lease::TermNotice;
 use prism_proto::registry::{Full, OwnedFlow, Registry};
 use prism_proto::steering::CommandOutcome;
+use prism_proto::term::YOUNG_NS;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::claims::Claims;
 use crate::control::Control;
+
+/// The longest time that a term is young.
+const YOUNG: Duration = Duration::from_nanos(YOUNG_NS);
 
 /// The flows of one worker.
 #[derive(Debug, Default)]
@@ -174,15 +181,16 @@ impl Control {
         None
     }
 
-    /// Begins to announce if the switch has begun a term.
-    fn begin_term(&self, claims: &Claims) {
+    /// Begins to announce if the switch has begun a term. Returns whether it has.
+    fn begin_term(&self, claims: &Claims) -> bool {
         let (flows, term) = (&self.flows, self.term());
         if term <= flows.announcer.borrow().term() {
-            return;
+            return false;
         }
         // Without the clock of this term, an epoch could not follow what is announced.
         if self.switch_clock_ns().is_none() {
-            return self.ask_clock();
+            self.ask_clock();
+            return false;
         }
         tracing::info!(
             term = term.0,
@@ -193,6 +201,7 @@ impl Control {
         for claimed in claims.unclaimed() {
             claimed.hold(self);
         }
+        true
     }
 
     fn next_announcement(&self) -> Option<OwnedFlow> {
@@ -233,14 +242,26 @@ impl Control {
 
 /// Announces all flows of this worker whenever the switch begins a term, until dropped.
 pub(crate) async fn announce_all(control: &Rc<Control>, claims: &Claims) {
+    let flows = &control.flows;
+    let settles = tokio::time::sleep(Duration::ZERO);
+    let mut settles = pin!(settles);
     loop {
-        control.flows.wake.notified().await;
-        control.begin_term(claims);
+        tokio::select! {
+            () = flows.wake.notified() => {}
+            // The agent may be away. No term is young for longer.
+            () = settles.as_mut(), if flows.is_young() => {
+                flows.settled.set(flows.announcer.borrow().term());
+                settles.as_mut().reset(Instant::now() + YOUNG);
+            }
+        }
+        if control.begin_term(claims) {
+            settles.as_mut().reset(Instant::now() + YOUNG);
+        }
         while let Some(owned) = control.next_announcement() {
             let control = control.clone();
             tokio::task::spawn_local(async move { control.announce(owned).await });
         }
-        if let Some(term) = control.flows.say_done() {
+        if let Some(term) = flows.say_done() {
             control.settle(term);
         }
     }
