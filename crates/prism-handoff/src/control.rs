@@ -166,7 +166,7 @@ impl Control {
 
     /// Whether the switch is in reach and knows all flows, so that it decides.
     pub(crate) fn decides(&self) -> bool {
-        self.is_reachable() && !self.flows.is_young()
+        self.is_reachable() && !self.flows.are_unknown()
     }
 
     /// The greatest term of the switch that this worker has heard of.

@@ -24,14 +24,19 @@ use crate::control::Control;
 
 /// The longest time that a term is young.
 const YOUNG: Duration = Duration::from_nanos(YOUNG_NS);
+/// The time after the beginning of a term in which its lease has told nearly every worker of it.
+const UNTOLD: Duration = Duration::from_millis(500);
 
 /// The flows of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     registry: RefCell<Registry>,
     announcer: RefCell<Announcer>,
-    /// The last term that the agent has called settled.
+    /// The last terms that the agent has called young and settled.
+    young: Cell<Term>,
     settled: Cell<Term>,
+    /// When this worker began to announce.
+    begun_at: Cell<Option<Instant>>,
     /// Flows that were announced above a tombstone, with their new epochs.
     raised: RefCell<HashMap<FlowKey, u64>>,
     /// There may be something to announce.
@@ -53,6 +58,14 @@ impl Flows {
     /// Whether the switch lacks flows, so that it decides nothing.
     pub(crate) fn is_young(&self) -> bool {
         self.announcer.borrow().is_young()
+    }
+
+    /// Whether hand-offs have to wait. Without the agent's word, the switch is asked after a moment:
+    /// no request waits for a lease.
+    pub(crate) fn are_unknown(&self) -> bool {
+        let is_told = self.young.get() == self.announcer.borrow().term();
+        let is_new = || (self.begun_at.get()).is_some_and(|at| at.elapsed() < UNTOLD);
+        self.is_young() && (is_told || is_new())
     }
 
     /// The last term in which the switch confirmed the flow.
@@ -161,7 +174,10 @@ impl Control {
         self.observe_term(notice.term);
         match notice.is_settled {
             true => self.flows.settled.set(notice.term),
-            false => self.flows.announcer.borrow_mut().on_new_lease(),
+            false => {
+                self.flows.young.set(notice.term);
+                self.flows.announcer.borrow_mut().on_new_lease();
+            }
         }
         self.flows.wake.notify_one();
         true
@@ -198,6 +214,7 @@ impl Control {
         );
         flows.announcer.borrow_mut().begin(term);
         flows.begun.send_replace(term);
+        flows.begun_at.set(Some(Instant::now()));
         for claimed in claims.unclaimed() {
             claimed.hold(self);
         }
