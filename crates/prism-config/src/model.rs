@@ -66,7 +66,7 @@ pub struct Service {
     /// Default `auto`. The longest answer to a GET that is relayed if another node has the
     /// object. For a longer answer the connection is handed off.
     pub relay_up_to: RelayUpTo,
-    /// Default: those of the addresses. The URLs at which clients reach the service, such as
+    /// Default: those of the IPv4 addresses. The URLs at which clients reach the service, such as
     /// `https://s3.example.com`. The page for a browser offers them for its view of the store.
     pub urls: Vec<String>,
     /// Default `http://127.0.0.1:9464` and `http://localhost:9464`: the page for a browser. The
