@@ -63,16 +63,24 @@ static __always_inline __u32 owner_end(const struct flow *f)
 
 /*
  * The order that a flow is due for, read without its lock; ORDER_NONE: none. A blocked flow
- * moves between two hosts. It has a limit of its own, even if its owner's run has ended.
+ * moves between two hosts. It has a limit of its own, even if its owner's run has ended, and the
+ * hosts cannot end it before the term has settled. A young term ends no flow, and a settled one
+ * all that nobody has announced.
  */
-static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
+static __always_inline __u8 due(const struct flow *f, const struct term_state *t,
+				__u64 now_ns)
 {
+	__u64 since_ns = f->last_seen_ns;
 	__u8 kind = ORDER_EXPIRE;
 	__u64 limit_ns = idle_ns;
 	__u32 end = 0;
 
 	if (is_doomed(f))
 		return ORDER_DOOM;
+	if (f->state != FLOW_ABSENT && is_undecided(&t->now))
+		return ORDER_NONE;
+	if (is_forgotten(f, &t->now))
+		return ORDER_EXPIRE;
 	if (f->state == FLOW_FORWARD)
 		end = owner_end(f);
 	if (f->state == FLOW_ABSENT) {
@@ -81,6 +89,8 @@ static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 	} else if (f->state == FLOW_BLOCKED) {
 		kind = ORDER_RESET;
 		limit_ns = blocked_ns;
+		if (since_ns < t->settled_ns)
+			since_ns = t->settled_ns;
 	} else if (end == RUN_DIED) {
 		if (!(f->marks & MARK_CLOSED))
 			kind = ORDER_RESET;
@@ -88,7 +98,7 @@ static __always_inline __u8 due(const struct flow *f, __u64 now_ns)
 	} else if (end == RUN_LEFT && left_ns < idle_ns) {
 		limit_ns = left_ns;
 	}
-	if (now_ns < f->last_seen_ns || now_ns - f->last_seen_ns < limit_ns)
+	if (now_ns < since_ns || now_ns - since_ns < limit_ns)
 		return ORDER_NONE;
 	return kind;
 }
@@ -118,13 +128,15 @@ static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
 static __always_inline bool expire(struct flow *f, struct order *o)
 {
 	__u64 now_ns = bpf_ktime_get_coarse_ns();
+	struct term t = term_now();
 	bool done = false;
 
 	bpf_spin_lock(&f->lock);
 	o->next_seq = f->next_seq;
 	o->has_next_seq = f->packets[TO_CLIENT] != 0;
 	if (!is_doomed(f) && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
-	    f->last_seen_ns == o->last_seen_ns) {
+	    (f->last_seen_ns == o->last_seen_ns || is_forgotten(f, &t)) &&
+	    !is_undecided(&t)) {
 		make_tombstone(f, f->epoch, now_ns);
 		done = true;
 	}

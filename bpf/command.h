@@ -11,8 +11,9 @@
 
 #include "flow.h"
 
-/* The command is to be applied. Inside the program only, not on the wire. */
+/* The command is to be applied, or not answered. Inside the program only, not on the wire. */
 #define STATUS_APPLY 0xff
+#define STATUS_SILENCE 0xfe
 
 /* Whether `ops` is a combination with a meaning. */
 static __always_inline bool are_ops_valid(__u8 ops)
@@ -22,10 +23,22 @@ static __always_inline bool are_ops_valid(__u8 ops)
 	return !(ops & OP_RELEASE) || ops == OP_RELEASE;
 }
 
-static __always_inline bool is_request_valid(const struct control_message *m)
+/* Whether an announcement states something; also of a command that is none. */
+static __always_inline bool is_announcement_valid(const struct control_message *m)
 {
-	if (m->status || m->state || m->zero1[0] || m->zero1[1] ||
-	    m->zero1[2] || !are_ops_valid(m->ops))
+	return (m->ops & OP_OWN || m->ops == OP_RELEASE) &&
+	       bpf_be64_to_cpu(m->epoch) < max_epoch;
+}
+
+/* `m->ops` is without OP_ANNOUNCE, unless there is no term. */
+static __always_inline bool is_request_valid(const struct control_message *m,
+					     const struct way *way)
+{
+	if (m->status || m->state || !are_ops_valid(m->ops))
+		return false;
+	if (way->term.phase == TERM_NONE && term_number(m))
+		return false;
+	if (way->announces && !is_announcement_valid(m))
 		return false;
 	if (!same_family(&m->client_addr, &m->vip_addr))
 		return false;
@@ -54,7 +67,8 @@ static __always_inline bool is_node_of(const struct ip_addr *addr, __u32 tenant)
 {
 	struct node *node = bpf_map_lookup_elem(&nodes, addr);
 
-	return node && node->tenant == tenant && !(node->roles & ROLE_FORMER);
+	return node && !(node->roles & ROLE_FORMER) &&
+	       (node->tenant == tenant || node->tenant == ALL_TENANTS);
 }
 
 /* Whether the sender may command this: STATUS_APPLY, NO_SERVICE or DENIED. */
@@ -111,14 +125,29 @@ static __always_inline bool is_ahead(__u64 epoch, __u64 flow_epoch,
 	       epoch - flow_epoch > max_epoch_step;
 }
 
-/* Judges a command by the order of epochs (section 1.3). */
+/*
+ * Judges a command by the order of epochs (section 1.3). An announcement in a young term wins
+ * over a flow that is not known in that term, and may be ahead of the clock. In a settled one it
+ * is compared only.
+ */
 static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
-				  __u64 clock_ns, const struct flow_view *view)
+				  __u64 clock_ns, const struct flow_view *view,
+				  const struct way *way, bool is_known)
 {
+	bool is_merged = way->admission == ADMIT_MERGE;
+
+	if (is_merged && !is_known)
+		return STATUS_APPLY;
+	if (way->admission == ADMIT_COMPARE)
+		return epoch == view->epoch && is_already(m, view) ?
+			       STATUS_OK :
+			       STATUS_OLD_TERM;
 	if (epoch < view->epoch)
 		return STATUS_STALE;
 	if (epoch == view->epoch)
 		return is_already(m, view) ? STATUS_OK : STATUS_STALE;
+	if (is_merged)
+		return STATUS_APPLY;
 	if (is_ahead(epoch, view->epoch, clock_ns))
 		return STATUS_AHEAD;
 	if (view->state == FLOW_ABSENT && !(m->ops & (OP_OWN | OP_RELEASE)))
@@ -126,11 +155,28 @@ static __always_inline __u8 judge(const struct control_message *m, __u64 epoch,
 	return STATUS_APPLY;
 }
 
+/* Records that the flow is known in the present term. */
+static __always_inline void set_generation(struct flow *f, const struct term *t)
+{
+	f->marks = (f->marks & ~MARK_GENERATION) |
+		   t->generation << GENERATION_SHIFT;
+}
+
+/* Whether the entry counts in a young term. Tombstones do: only an owner releases a flow. */
+static __always_inline bool is_known(const struct flow *f, const struct term *t)
+{
+	return f->state == FLOW_ABSENT || is_of_term(f, t);
+}
+
 /* Applies a command to an entry that is locked, or not yet shared. */
 static __always_inline void change(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
-				   __u64 now_ns)
+				   __u64 now_ns, const struct way *way)
 {
+	bool is_new = f->state == FLOW_ABSENT ||
+		      (way->admission == ADMIT_MERGE &&
+		       !is_known(f, &way->term));
+
 	if (m->ops == OP_RELEASE) {
 		/*
 		 * A flow that was absent, or whose owner got a SYN since, is not marked:
@@ -142,12 +188,15 @@ static __always_inline void change(struct flow *f,
 		make_tombstone(f, epoch, now_ns);
 		if (released)
 			f->marks |= MARK_RELEASED;
+		set_generation(f, &way->term);
 		return;
 	}
 	change_begin(f);
 	f->marks &= ~(MARK_RELEASED | MARK_CHALLENGED);
-	if (f->state == FLOW_ABSENT) {
+	set_generation(f, &way->term);
+	if (is_new) {
 		f->state = FLOW_FORWARD;
+		f->marks &= ~CLOSE_MARKS;
 		f->packets[0] = f->packets[1] = 0;
 		f->bytes[0] = f->bytes[1] = 0;
 	}
@@ -169,13 +218,14 @@ static __always_inline void change(struct flow *f,
 /* Inserts a new entry. STATUS_APPLY: another CPU has inserted one. */
 static __always_inline __u8 insert(struct control_scratch *s,
 				   const struct flow_key *key, __u64 epoch,
-				   __u64 now_ns, struct flow_view *view)
+				   __u64 now_ns, const struct way *way,
+				   struct flow_view *view)
 {
 	struct flow *fresh = (struct flow *)s->fresh;
 	long err;
 
 	__builtin_memset(s->fresh, 0, sizeof(s->fresh));
-	change(fresh, &s->request, epoch, now_ns);
+	change(fresh, &s->request, epoch, now_ns, way);
 	err = bpf_map_update_elem(&flows, key, fresh, BPF_NOEXIST);
 	if (err == -17 /* EEXIST */)
 		return STATUS_APPLY;
@@ -187,20 +237,31 @@ static __always_inline __u8 insert(struct control_scratch *s,
 	return STATUS_OK;
 }
 
+/* Ends a flow that is over with the settling of the term. Under the lock. */
+static __always_inline void forget(struct flow *f, const struct term *t,
+				   __u64 now_ns)
+{
+	if (is_forgotten(f, t) && !is_doomed(f))
+		make_tombstone(f, f->epoch, now_ns);
+}
+
 /* Judges a command and changes an existing entry in one step. `view` is the result. */
 static __always_inline __u8 modify(struct flow *f,
 				   const struct control_message *m, __u64 epoch,
 				   __u64 now_ns, __u64 clock_ns,
-				   struct flow_view *view)
+				   const struct way *way, struct flow_view *view)
 {
 	__u8 status = STATUS_BUSY;
 
 	bpf_spin_lock(&f->lock);
+	forget(f, &way->term, now_ns);
 	view_of(view, f);
 	if (!is_doomed(f))
-		status = m->ops ? judge(m, epoch, clock_ns, view) : STATUS_OK;
+		status = m->ops ? judge(m, epoch, clock_ns, view, way,
+					is_known(f, &way->term)) :
+				  STATUS_OK;
 	if (status == STATUS_APPLY) {
-		change(f, m, epoch, now_ns);
+		change(f, m, epoch, now_ns, way);
 		view_of(view, f);
 		status = STATUS_OK;
 	}
@@ -208,9 +269,11 @@ static __always_inline __u8 modify(struct flow *f,
 	return status;
 }
 
-static __always_inline void view_now(struct flow *f, struct flow_view *view)
+static __always_inline void view_now(struct flow *f, const struct term *t,
+				     __u64 now_ns, struct flow_view *view)
 {
 	bpf_spin_lock(&f->lock);
+	forget(f, t, now_ns);
 	view_of(view, f);
 	bpf_spin_unlock(&f->lock);
 }
@@ -227,27 +290,31 @@ static __always_inline __u64 unknown_epoch(void)
 /* Applies an authorized command. `view` is the resulting flow. */
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
-				  __u64 clock_ns, struct flow_view *view)
+				  __u64 clock_ns, const struct way *way,
+				  struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
 	__u8 status;
 
+	if (way->admission == ADMIT_MERGE &&
+	    closing_outranks(key, way->term.number, epoch, m))
+		return STATUS_STALE;
 	if (!f) {
 		view->epoch = unknown_epoch();
 		if (!m->ops)
 			return STATUS_OK;
-		status = judge(m, epoch, clock_ns, view);
+		status = judge(m, epoch, clock_ns, view, way, false);
 		if (status == STATUS_APPLY)
-			status = insert(s, key, epoch, now_ns, view);
+			status = insert(s, key, epoch, now_ns, way, view);
 		if (status != STATUS_APPLY)
 			return status;
 		f = bpf_map_lookup_elem(&flows, key);
 		if (!f)
 			return STATUS_BUSY;
 	}
-	return modify(f, m, epoch, now_ns, clock_ns, view);
+	return modify(f, m, epoch, now_ns, clock_ns, way, view);
 }
 
 #endif

@@ -17,7 +17,8 @@
 /* Decides on an authentic request, in the order of section 1.4. */
 static __always_inline __u8 decide(struct control_scratch *s,
 				   const struct packet *p, __u32 tenant,
-				   __u64 clock_ns, struct flow_view *view)
+				   __u64 clock_ns, const struct way *way,
+				   struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
 	struct flow_key key ALIGNED = {
@@ -31,28 +32,51 @@ static __always_inline __u8 decide(struct control_scratch *s,
 
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
 		refused = STATUS_LATE;
-	else if (!is_request_valid(m))
+	else if (!is_request_valid(m, way))
 		refused = STATUS_BAD_REQUEST;
 	else if (!m->ops && has_no_flow(m))
 		refused = STATUS_OK;
 	else if (allowed != STATUS_APPLY)
 		refused = allowed;
+	else if (way->admission == ADMIT_YOUNG)
+		refused = STATUS_YOUNG;
+	else if (way->admission == ADMIT_OLD_TERM)
+		refused = STATUS_OLD_TERM;
 	if (!refused)
-		return apply(s, &key, p->now_ns, clock_ns, view);
+		return apply(s, &key, p->now_ns, clock_ns, way, view);
 	/* The answer tells the sender about its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
 		struct flow *f = flow_find(&key);
 
 		if (f)
-			view_now(f, view);
+			view_now(f, &way->term, p->now_ns, view);
 		else
 			view->epoch = unknown_epoch();
 	}
 	return refused;
 }
 
+/* Decides on an authentic request. Only its validity depends on whether it announces. */
+static __always_inline __u8 decide_in_term(struct control_scratch *s,
+					   const struct packet *p, __u32 tenant,
+					   __u64 clock_ns, struct way *way,
+					   struct flow_view *view)
+{
+	__u8 ops = s->request.ops, status;
+
+	way->admission = admit(&way->term, term_number(&s->request), ops);
+	if (way->admission == ADMIT_SILENCE)
+		return STATUS_SILENCE;
+	way->announces = way->term.phase != TERM_NONE && ops & OP_ANNOUNCE;
+	if (way->announces)
+		s->request.ops = ops & ~OP_ANNOUNCE;
+	status = decide(s, p, tenant, clock_ns, way, view);
+	s->request.ops = ops;
+	return status;
+}
+
 static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
-					__u64 clock_ns,
+					__u64 clock_ns, __u32 term,
 					const struct flow_view *view,
 					const struct sender *sender)
 {
@@ -62,7 +86,9 @@ static __always_inline void fill_answer(struct control_scratch *s, __u8 status,
 	a->kind = CONTROL_ANSWER;
 	a->status = status;
 	a->state = view->state;
-	__builtin_memset(a->zero1, 0, sizeof(a->zero1));
+	a->term[0] = term >> 16;
+	a->term[1] = term >> 8;
+	a->term[2] = term;
 	a->owner_run = 0;
 	a->time_ns = bpf_cpu_to_be64(clock_ns);
 	a->epoch = bpf_cpu_to_be64(view->epoch);
@@ -207,8 +233,8 @@ static __always_inline bool load_request(void *ctx, const struct packet *p,
 static __always_inline __u32 status_counter(__u8 status)
 {
 	/* The counters have the order of the statuses. */
-	_Static_assert(COUNTER_control_ahead - COUNTER_control_ok ==
-			       STATUS_AHEAD - STATUS_OK,
+	_Static_assert(COUNTER_control_old_term - COUNTER_control_ok ==
+			       STATUS_OLD_TERM - STATUS_OK,
 		       "order of counters");
 	return COUNTER_control_ok + status - STATUS_OK;
 }
@@ -217,6 +243,7 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 				   struct control_scratch *s, const bool xdp)
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
+	struct way way = { .term = term_now() };
 	struct flow_view view = {};
 	struct sender *sender;
 	__u32 key_id;
@@ -228,10 +255,12 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	sender = bpf_map_lookup_elem(&senders, &key_id);
 	if (!sender || control_mac(&s->request, sender) != s->request.mac)
 		return drop(COUNTER_control_forged, xdp);
-	status = decide(s, p, sender->tenant, clock_ns, &view);
+	status = decide_in_term(s, p, sender->tenant, clock_ns, &way, &view);
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
-	fill_answer(s, status, clock_ns, &view, sender);
+	if (status == STATUS_SILENCE)
+		return drop(COUNTER_control_silent, xdp);
+	fill_answer(s, status, clock_ns, way.term.number, &view, sender);
 	if (store_answer(ctx, p, s, xdp) || turn_headers(ctx, p, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(status_counter(status));

@@ -29,6 +29,8 @@
 	X(drop_released)          /* late packet of a connection that is over */\
 	X(drop_syn_refused)       /* an owner's reset, as it has no such socket */\
 	X(drop_late_reset)        /* an owner's, after both ends have closed */ \
+	X(drop_young)             /* of an unknown flow, in a young term */    \
+	X(drop_young_reset)       /* a RST to a client, in a young term */     \
 	X(drop_not_owner)         /* from a frontend that does not own it */   \
 	X(drop_unmatched_backend) /* TCP of a backend that matches no flow */  \
 	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \
@@ -51,9 +53,12 @@
 	X(control_late)                                                        \
 	X(control_bad_request)                                                 \
 	X(control_ahead)                                                       \
+	X(control_young)                                                       \
+	X(control_old_term)                                                    \
 	X(control_malformed)      /* not answered */                           \
 	X(control_forged)         /* not answered */                           \
-	X(control_busy)           /* not answered: entry is being collected */
+	X(control_busy)           /* not answered: entry is being collected */ \
+	X(control_silent)         /* not answered: another switch decides */
 /* clang-format on */
 
 #define COUNTER_ENUM(name) COUNTER_##name,

@@ -17,6 +17,7 @@
 #define PRISM_FLOW_H
 
 #include "closing.h"
+#include "term.h"
 
 /* A flow's entry at one moment. */
 struct flow_view {
@@ -241,7 +242,7 @@ static __noinline int flow_purge(struct flow *f, __u64 now_ns, __u8 marks)
  * (steer.h). Then the flow is over. An owner with the socket challenges the SYN with an
  * ordinary packet. A host without it sends a reset with the sequence number 0 (RFC 9293,
  * section 3.10.7.1); a connection's own reset has that number once in 2^32 times. A frontend
- * may accept the SYN instead.
+ * may accept the SYN instead. A young term ends no flow for that: its owner may announce it yet.
  */
 static __always_inline bool syn_answer(const struct flow_key *key,
 				       struct flow *f, const struct packet *p)
@@ -253,6 +254,8 @@ static __always_inline bool syn_answer(const struct flow_key *key,
 	if (kind != (TCP_SYN | TCP_ACK) &&
 	    (kind != (TCP_RST | TCP_ACK) || p->tcp_seq))
 		return false;
+	if (is_undecided_now())
+		return true;
 	flow_purge(f, p->now_ns, MARK_CHALLENGED);
 	if (p->tcp_flags & TCP_RST)
 		bpf_map_delete_elem(&closings, key);

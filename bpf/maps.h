@@ -15,6 +15,8 @@
 #define MAX_NODES 4096
 #define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
+/* The tenant of a frontend of several services. Its own sockets have the services' addresses. */
+#define ALL_TENANTS 0xffffffff
 /* Services of one tenant: 16 addresses with two ports. An owner's packet may need a lookup
  * for each of its family. */
 #define MAX_TENANT_SERVICES 32
@@ -43,7 +45,9 @@ enum flow_mark {
 	MARK_CLOSE_KNOWN = 8,	/* the client has acknowledged that FIN */
 	MARK_CLIENT_CLOSED = 16,	/* the client's FIN has passed */
 	MARK_CHALLENGED = 32,	/* a SYN has gone to the owner since the last command */
+	MARK_GENERATION = 192,	/* of the term of the last command; see term.h */
 };
+#define GENERATION_SHIFT 6
 
 /* The marks that belong to one connection. */
 #define CLOSE_MARKS (MARK_CLOSED | MARK_CLOSE_KNOWN | MARK_CLIENT_CLOSED)
@@ -89,14 +93,46 @@ struct collected {
 	__u64 epoch;
 };
 
+enum term_phase {
+	TERM_NONE = 0,		/* no agent has begun a term: epochs alone decide */
+	TERM_STANDBY = 1,	/* another switch decides */
+	TERM_YOUNG = 2,		/* not all flows are known */
+	TERM_SETTLED = 3,
+};
+
+/* The part that programs read in one load. */
+struct term {
+	__u32 number;
+	__u8 phase;		/* enum term_phase */
+	__u8 generation;	/* of the flows that are known in this term; 0 to 3 */
+	__u16 zero;
+} ALIGNED;
+
+/* The agent's term (prism_proto::term). */
+struct term_state {
+	struct term now;
+	__u64 settled_ns;	/* CLOCK_MONOTONIC when the term settled */
+};
+_Static_assert(sizeof(struct term) == 8, "term");
+
+enum closing_mark {
+	/* MARK_CLOSED, MARK_CLIENT_CLOSED, and: */
+	CLOSING_ANSWERED = 256,	/* the frontend has answered the SYN */
+	CLOSING_OPEN = 512,	/* the client has acknowledged that answer */
+};
+
 /*
  * A connection that has no flow, or had none when it began: its end, and its frontend if it
- * was opened while the list of frontends changed, or while a flow of a frontend was live.
+ * was opened in a young term, while the list of frontends changed, or while a flow of a
+ * frontend was live.
  */
 struct closing {
 	__u32 end_seq;		/* behind the frontend's FIN, if that has passed */
-	__u32 marks;		/* MARK_CLOSED, MARK_CLIENT_CLOSED */
+	__u32 marks;		/* enum closing_mark */
 	struct ip_addr frontend;	/* that its SYN went to; zero: not recorded */
+	__u32 young_term;	/* in which its SYN came; 0: in none */
+	__u32 open_seq;		/* behind the frontend's answer */
+	__u64 since_ns;		/* CLOCK_TAI of that SYN */
 };
 
 /* One run of a node, as its commands name it. */
@@ -206,6 +242,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct collected);
 } collected SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct term_state);
+} term_state SEC(".maps");
 
 /* The oldest entries make room, and a SYN removes its own. It is empty after a load. */
 struct {
@@ -345,10 +388,12 @@ struct {
 const volatile struct ip_addr control_addrs[2] ALIGNED = {};
 const volatile __be16 control_port = 0;
 
-/* Limits of the control protocol. Set by the loader, from prism_proto::control. */
+/* Limits of the control protocol. Set by the loader, from prism_proto. */
 const volatile __u64 freshness_ns = 0;
 const volatile __u64 max_epoch_ahead_ns = 0;
 const volatile __u64 max_epoch_step = 0;
+/* Epochs from here on are no times; announcements are below. */
+const volatile __u64 max_epoch = 0;
 
 /* Whether the CPU keeps loads in order, and stores, as x86 does. Set by the loader. */
 const volatile bool has_ordered_memory = false;

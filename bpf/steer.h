@@ -51,7 +51,27 @@ frontend_of(const struct packet *p, const struct service *service, bool is_noted
 	if (!addr)
 		addr = pick_frontend(&service->now, &p->source, p->source_port);
 	if (is_changing && is_syn && addr)
-		closing_opens(key, addr);
+		closing_opens(key, addr, 0);
+	return addr;
+}
+
+/*
+ * The same in a young term, in which another node may yet announce the flow: only the packets of
+ * connections that open in this term have one. NULL: there is none.
+ */
+static __always_inline const struct ip_addr *
+young_frontend_of(const struct packet *p, const struct service *service,
+		  __u32 term, struct ip_addr *opened)
+{
+	const struct ip_addr *addr;
+
+	if (closing_while_young(p, term, opened))
+		return opened;
+	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return NULL;
+	addr = pick_frontend(&service->now, &p->source, p->source_port);
+	if (addr)
+		closing_opens(key_to_service(p), addr, term);
 	return addr;
 }
 
@@ -62,9 +82,18 @@ static __always_inline int client_to_frontend(void *ctx, const struct packet *p,
 	struct rewrite none = { .side = SIDE_NONE };
 	struct ip_addr opened ALIGNED;
 	const struct ip_addr *addr;
+	struct term t = term_now();
 
-	closing_to_frontend(key_to_service(p), p);
-	addr = frontend_of(p, service, is_noted, &opened);
+	if (is_undecided(&t)) {
+		addr = young_frontend_of(p, service, t.number, &opened);
+		if (!addr)
+			return drop(COUNTER_drop_young, xdp);
+		if (p->tcp_flags & TCP_FIN)
+			closing_note(key_to_service(p), MARK_CLIENT_CLOSED, 0);
+	} else {
+		closing_to_frontend(key_to_service(p), p);
+		addr = frontend_of(p, service, is_noted, &opened);
+	}
 	if (!addr)
 		return punt(COUNTER_punt_no_frontend, xdp);
 	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);
@@ -120,13 +149,15 @@ static __always_inline int syn_to_service(void *ctx, const struct packet *p,
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
 	if (r.state == FLOW_ABSENT || is_over(key, f)) {
-		flow_purge(f, p->now_ns, 0);
+		/* The SYN may be forged, and the flow's owner may announce it yet. */
+		if (r.state != FLOW_ABSENT || !is_undecided_now())
+			flow_purge(f, p->now_ns, 0);
 		return client_unowned(ctx, p, xdp);
 	}
 	if (!(flow_marks(f) & MARK_CHALLENGED))
 		flow_mark(f, MARK_CHALLENGED);
 	if (is_at_service(p, &r))
-		closing_opens(key, &r.via);
+		closing_opens(key, &r.via, 0);
 	count(COUNTER_flow_syn_challenged);
 	return client_to_owner(ctx, p, &r, xdp);
 }
@@ -147,9 +178,18 @@ static __always_inline int client_to_service(void *ctx, const struct packet *p,
 	 * The owner's socket is gone, so both ends have closed. This packet is an
 	 * acknowledgement after a reordering; a frontend would answer it with a RST.
 	 */
-	if (is_released(f))
+	if (is_released(f) && !is_undecided_now())
 		return drop(COUNTER_drop_released, xdp);
 	return client_unowned(ctx, p, xdp);
+}
+
+/*
+ * Whether the packet is a reset to a client in a young term. The host may have no socket because
+ * the flow is elsewhere, and its owner may announce it yet.
+ */
+static __always_inline bool is_young_reset(const struct packet *p)
+{
+	return p->tcp_flags & TCP_RST && is_undecided_now();
 }
 
 /* Handles a frontend's packet, which passes unless the flow is blocked or elsewhere. */
@@ -161,6 +201,8 @@ static __always_inline int frontend_to_client(void *ctx, const struct packet *p,
 	struct flow_key key ALIGNED;
 	struct flow *f;
 
+	if (is_young_reset(p))
+		return drop(COUNTER_drop_young_reset, xdp);
 	key_to_client(&key, p, &p->source, p->source_port);
 	f = flow_find(&key);
 	if (f) {
@@ -178,6 +220,9 @@ static __always_inline int frontend_to_client(void *ctx, const struct packet *p,
 	    (r.state == FLOW_ABSENT && p->tcp_flags & (TCP_FIN | TCP_RST) &&
 	     closing_to_client(&key, p)))
 		return drop(COUNTER_drop_late_reset, xdp);
+	if (r.state == FLOW_ABSENT && p->tcp_flags & TCP_SYN &&
+	    is_undecided_now())
+		closing_answers(&key, p);
 	return forward(ctx, p, &p->dest, &none,
 		       COUNTER_forward_from_frontend, xdp);
 }
@@ -335,6 +380,8 @@ static __always_inline int owner_to_client(void *ctx, const struct packet *p,
 
 	if (!f)
 		return unmatched(p, xdp);
+	if (is_young_reset(p))
+		return drop(COUNTER_drop_young_reset, xdp);
 	flow_to_client(&key, f, p, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);

@@ -70,11 +70,14 @@ int due_flows(struct bpf_iter__bpf_map_elem *ctx)
 {
 	struct flow_key *key = ctx->key;
 	struct flow *f = ctx->value;
+	struct term_state *term;
 	struct order o = {};
+	__u32 zero = 0;
 
-	if (!key || !f)
+	term = bpf_map_lookup_elem(&term_state, &zero);
+	if (!key || !f || !term)
 		return 0;
-	o.kind = due(f, bpf_ktime_get_ns());
+	o.kind = due(f, term, bpf_ktime_get_ns());
 	if (o.kind != ORDER_NONE) {
 		o.key = *key;
 		o.epoch = f->epoch;
@@ -106,6 +109,10 @@ struct exported {
 	enum order_kind order_kind;
 	enum run_end run_end;
 	enum counter counter;
+	enum term_phase term_phase;
+	enum control_op control_op;
+	enum control_status control_status;
+	enum flow_mark flow_mark;
 };
 const struct exported exported __attribute__((used)) = {};
 

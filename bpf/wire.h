@@ -28,7 +28,7 @@ struct control_message {
 	__u8 status;
 	__be32 key_id;
 	__u8 state;
-	__u8 zero1[3];
+	__u8 term[3];		/* big-endian; zero: none */
 	__be64 request_id;
 	__be64 time_ns;
 	__be64 epoch;
@@ -51,6 +51,7 @@ WIRE_OFFSET(ops, 6);
 WIRE_OFFSET(status, 7);
 WIRE_OFFSET(key_id, 8);
 WIRE_OFFSET(state, 12);
+WIRE_OFFSET(term, 13);
 WIRE_OFFSET(request_id, 16);
 WIRE_OFFSET(time_ns, 24);
 WIRE_OFFSET(epoch, 32);
@@ -70,6 +71,7 @@ enum control_op {
 	OP_UNBLOCK = 4,
 	OP_RELEASE = 8,
 	OP_ALL = 15,
+	OP_ANNOUNCE = 16,	/* with the above: states them, see term.h */
 };
 
 enum control_status {
@@ -83,6 +85,8 @@ enum control_status {
 	STATUS_LATE = 6,
 	STATUS_BAD_REQUEST = 7,
 	STATUS_AHEAD = 8,
+	STATUS_YOUNG = 9,
+	STATUS_OLD_TERM = 10,
 };
 
 enum flow_state {

@@ -59,6 +59,7 @@ javac                 | command -v javac                     | default-jdk-headl
 node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
+keepalived            | command -v keepalived                | keepalived
 Prometheus            | command -v promtool                  | prometheus
 Chromium              | command -v chromium                  | chromium
 fonts                 | test -d /usr/share/fonts/truetype/dejavu | fonts-dejavu-core

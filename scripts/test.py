@@ -43,7 +43,7 @@ BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # Groups that run last, one by one. They judge rates, times or memory, which other tests
 # would change, or they check the removal of abandoned labs.
 ALONE = {
-    "prism impair", "prism-lab lab", "prism-lab-cli demo", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
+    "prism impair", "prism-lab lab", "prism-lab pair", "prism-lab-cli demo", "prism-lab-cli pair", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
     "prism-switch network",
 }
 # Packages whose tests use no network. They run at the lowest priority.

@@ -40,6 +40,14 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("cluster.region", Restart, Never),
     ("cluster.replicas", Restart, Never),
     ("cluster.min_replicas", Restart, Never),
+    ("service.peer_port", Restart, Never),
+    ("service.replicas", Restart, Never),
+    ("service.min_replicas", Restart, Never),
+    ("service.admin_listen", Restart, Never),
+    ("service.limits.max_object_bytes", Restart, Never),
+    ("service.limits.*", Reload, Never),
+    ("service.s3.anonymous", Reload, Never),
+    ("service.s3.*", Restart, Never),
     ("service.hand_off", Reload, Never),
     ("service.hand_off_method", Restart, Never),
     ("service.congestion_window", Restart, Never),
@@ -49,6 +57,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.tls.port", Restart, Restart),
     ("service.tls.redirect_http", Reload, Never),
     ("service.tls.*", Restart, Never),
+    ("switch.hosts", Never, Restart),
     ("switch.pin_dir", Never, Restart),
     ("switch.interfaces", Never, Restart),
     ("switch.mode", Never, Restart),
@@ -167,10 +176,17 @@ impl fmt::Display for Change {
 
 /// When the field at `path` takes effect at nodes, and at the agent of the switch.
 fn effects(path: &[String]) -> (Effect, Effect) {
+    // One of several services has the rules of `service`.
+    let names = path
+        .iter()
+        .map(|part| match part.starts_with(ONE_OF_SERVICES) {
+            true => "service",
+            false => part,
+        });
     let fits = |pattern: &str| {
         let mut parts = pattern.split('.');
-        let fit = path
-            .iter()
+        let fit = names
+            .clone()
             .all(|part| parts.next().is_some_and(|p| p == "*" || p == part));
         fit && parts.next().is_none()
     };
@@ -203,6 +219,8 @@ impl Config {
             place: Place::default(),
             fault: error.message().to_owned(),
         })?;
+        let mut both = both;
+        both.whole.clone_from(&self.whole);
         match both.problems() {
             problems if problems.is_empty() => Ok(both),
             problems => Err(ConfigError::Invalid(problems)),
@@ -210,7 +228,10 @@ impl Config {
     }
 }
 
-/// A configuration as a tree, with the nodes by name.
+/// The beginning of the key of one of several services in a tree; the name follows.
+const ONE_OF_SERVICES: &str = "service[";
+
+/// A configuration as a tree, with the nodes and several services by name.
 fn tree(config: &Config) -> Table {
     // A configuration is always a table: its tests write it to text.
     let mut tree = Table::try_from(config).unwrap_or_default();
@@ -220,6 +241,14 @@ fn tree(config: &Config) -> Table {
             Some((name, node))
         });
         tree.insert("node".into(), Value::Table(named.collect()));
+    }
+    if let Some(Value::Array(services)) = tree.get("service").cloned() {
+        tree.remove("service");
+        for service in services {
+            let name = service.get("name").and_then(Value::as_str);
+            let key = format!("{ONE_OF_SERVICES}{}]", name.unwrap_or_default());
+            tree.insert(key, service);
+        }
     }
     tree
 }
@@ -232,6 +261,13 @@ fn from_tree<'n>(
     if let Some(Value::Table(mut nodes)) = tree.remove("node") {
         let nodes = order.filter_map(|name| nodes.remove(name)).collect();
         tree.insert("node".into(), Value::Array(nodes));
+    }
+    let is_service = |key: &str| key.starts_with(ONE_OF_SERVICES);
+    let (services, mut tree): (Table, Table) =
+        tree.into_iter().partition(|(key, _)| is_service(key));
+    if !services.is_empty() {
+        let services = services.into_iter().map(|(_, service)| service);
+        tree.insert("service".into(), Value::Array(services.collect()));
     }
     Config::deserialize(tree)
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::bounds::{Limits, Store};
-use crate::model::{Config, Node, Switch};
+use crate::model::{Config, Node};
 use crate::problem::{Found, Problem};
+use crate::switch::Switch;
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
@@ -15,8 +16,8 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 const MAX_NODES: usize = 1_024;
 
 impl Config {
-    /// All faults of the values; empty for a good configuration.
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    /// The faults of the part of one service.
+    pub(crate) fn problems_of_one(&self) -> Vec<Problem> {
         let mut found = Found::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);
@@ -93,6 +94,7 @@ impl Config {
             found.check(false, field, format!("{scraper} is a node's address"), fix);
         }
         self.check_control(switch, found);
+        self.check_switch_hosts(switch, found);
         let key_file = &switch.key_file;
         found.path("switch.key_file", key_file, "the file of the control key");
         let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));

@@ -4,8 +4,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::addresses::{HostAddrs, family};
-use crate::model::{Config, Node, Switch};
+use crate::model::{Config, Node};
 use crate::problem::Found;
+use crate::switch::Switch;
+
+/// Most hosts of switches: terms are odd or even.
+const MAX_SWITCH_HOSTS: usize = 2;
 
 impl Config {
     pub(crate) fn check_service_address(&self, found: &mut Found) {
@@ -59,6 +63,50 @@ impl Config {
             let fix = "give the switch an address of its own";
             let is_own = !self.is_service_host(host);
             found.check(is_own, field, "is the service address", fix);
+        }
+    }
+
+    pub(crate) fn check_switch_hosts(&self, switch: &Switch, found: &mut Found) {
+        let is_bounded = switch.hosts.len() <= MAX_SWITCH_HOSTS;
+        let fault = format!("there are more than {MAX_SWITCH_HOSTS}");
+        let fix = "name the two hosts of a pair, or none for a single switch";
+        found.check(is_bounded, "switch.hosts", fault, fix);
+        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        for (index, host) in switch.hosts.iter().enumerate() {
+            let field = |leaf: &str| format!("switch.hosts[{index}].{leaf}");
+            let leaf = field("name");
+            found.name(&leaf, &host.name);
+            let fault = format!("{:?} is the other host's name", host.name);
+            let fix = "give each host a name of its own";
+            found.check(names.insert(&host.name), &leaf, fault, fix);
+            let leaf = field("address");
+            if host.address.is_empty() {
+                found.missing(&leaf, "the host's own address, as in \"10.0.0.3\"");
+            }
+            for address in host.address.iter() {
+                found.host(&leaf, address);
+                let fix = "name the address that stays at this host";
+                let moves = switch.control.hosts.contains(address);
+                let fault = "is an address of switch.control, which moves between the hosts";
+                found.check(!moves, &leaf, fault, fix);
+                let is_own = !self.is_service_host(address);
+                found.check(is_own, &leaf, "is the service address", fix);
+                let fault = format!("{address} is the other host's address");
+                found.check(addresses.insert(address), &leaf, fault, fix);
+            }
+        }
+        self.check_gateways_move(&addresses, found);
+    }
+
+    /// A node behind an address of one host would lose its way when the other takes over.
+    fn check_gateways_move(&self, of_one_host: &BTreeSet<IpAddr>, found: &mut Found) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let gateways = node.gateway.into_iter().flat_map(|all| all.iter());
+            for gateway in gateways.filter(|gateway| of_one_host.contains(gateway)) {
+                let fault = format!("{gateway} is the address of one switch host alone");
+                let fix = "name the address that moves between the hosts";
+                found.check(false, &format!("node[{index}].gateway"), fault, fix);
+            }
         }
     }
 
@@ -116,16 +164,18 @@ impl Config {
     }
 
     fn is_service_host(&self, host: IpAddr) -> bool {
-        self.service
-            .address
+        let mut addresses = self
+            .service
             .iter()
-            .any(|address| address.ip() == host)
+            .flat_map(|service| service.address.iter());
+        addresses.any(|address| address.ip() == host)
     }
 
     /// The families of the service that `node` cannot serve: it has no address of them.
     /// Requests of such clients are relayed to it.
     pub fn families_missing_at<'c>(&'c self, node: &'c Node) -> Vec<&'static str> {
-        let hosts = self.service.address.hosts().into_iter();
+        let services = self.service.iter().filter(|service| service.has_node(node));
+        let hosts = services.flat_map(|service| service.address.hosts());
         let missing = hosts.filter(|host| node.address.of(*host).is_none());
         missing
             .map(family)

@@ -14,15 +14,19 @@ mod bounds;
 mod change;
 mod check;
 mod check_addresses;
+mod check_services;
 mod cluster;
 mod etcd;
 mod load;
 mod model;
+mod parts;
 mod place;
 mod problem;
 mod relay;
 mod running;
 mod secrets;
+mod service;
+mod switch;
 mod tls;
 mod trace;
 
@@ -33,14 +37,15 @@ pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;
 pub use etcd::{Endpoint, Etcd};
 pub use load::ConfigError;
-pub use model::{
-    Admin, Anonymous, Config, CongestionWindow, Durability, HandOffMethod, HandOffMode, HookMode,
-    Log, LogFormat, Node, Peers, Role, S3, Service, Switch,
-};
+pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};
 pub use place::Place;
 pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use running::{Running, RunningOfThread};
 pub use secrets::{Credential, SecretBytes, SecretError};
+pub use service::{
+    CongestionWindow, HandOffMethod, HandOffMode, MAX_SERVICES, Service, ServiceLimits, Services,
+};
+pub use switch::{HookMode, Switch, SwitchHost};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};
 pub use trace::Trace;

@@ -13,6 +13,7 @@ use crate::addresses::OF_ONE_FAMILY;
 use crate::model::{Config, STDOUT};
 use crate::place::{Lines, Place, line_at};
 use crate::problem::{Problem, remedy};
+use crate::service::Service;
 
 /// Most faults of one report.
 const MAX_PROBLEMS: usize = 64;
@@ -123,26 +124,13 @@ impl Config {
         let access = Some(&mut self.log.access).filter(|path| path.as_os_str() != STDOUT);
         let key = self.switch.as_mut().map(|switch| &mut switch.key_file);
         let stores = self.nodes.iter_mut().map(|node| &mut node.store);
-        let tls = self.service.tls.iter_mut().flat_map(|tls| {
-            tls.certificates
-                .iter_mut()
-                .flat_map(|certificate| [&mut certificate.file, &mut certificate.key_file])
-                .chain(&mut tls.ticket_secret_file)
-        });
         let etcd = self.cluster.etcd.iter_mut().flat_map(|etcd| {
             let files = [&mut etcd.ca_file, &mut etcd.cert_file, &mut etcd.key_file];
             files.into_iter().flatten()
         });
-        let acme = self.service.acme.iter_mut();
-        let acme = acme.filter_map(|acme| acme.ca_file.as_mut());
-        let others = key
-            .into_iter()
-            .chain(acme)
-            .chain(access)
-            .chain(stores)
-            .chain(tls)
-            .chain(etcd);
-        for path in paths.into_iter().chain(others) {
+        let services = self.service.iter_mut().flat_map(Service::files);
+        let others = key.into_iter().chain(access).chain(stores).chain(etcd);
+        for path in paths.into_iter().chain(others).chain(services) {
             if !path.as_os_str().is_empty() && path.is_relative() {
                 *path = directory.join(&*path);
             }

@@ -6,15 +6,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acme::Acme;
-use crate::addresses::{ControlAddrs, HostAddrs, ServiceAddrs};
+use crate::addresses::{HostAddrs, ServiceAddrs};
 use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
-use crate::relay::RelayUpTo;
-use crate::tls::{KernelTls, Tls};
+use crate::service::Services;
+use crate::switch::Switch;
+use crate::tls::KernelTls;
 use crate::trace::Trace;
 
 /// The whole file.
@@ -24,10 +25,14 @@ pub struct Config {
     /// The file that it was read from; empty if there is none. It is no field of the file.
     #[serde(skip)]
     pub file: PathBuf,
+    /// The file as a whole, if this is the part of one of its several services. It is no field
+    /// of the file.
+    #[serde(skip)]
+    pub whole: Option<Arc<Config>>,
     /// The name, region and replicas of the cluster.
     pub cluster: Cluster,
-    /// The address of clients, and hand-offs.
-    pub service: Service,
+    /// The services: their addresses, hand-offs, users and backends.
+    pub service: Services,
     /// The switch in the path. Without it frontends relay every answer.
     pub switch: Option<Switch>,
     /// The nodes.
@@ -49,37 +54,6 @@ pub struct Config {
     pub admin: Admin,
 }
 
-/// `[service]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Service {
-    /// Required. The virtual addresses and ports that clients connect to, of one family or both.
-    /// The addresses belong to every frontend, and to no other host.
-    pub address: ServiceAddrs,
-    /// Default `direct`. The way of a connection whose next request belongs to another
-    /// backend.
-    pub hand_off: HandOffMode,
-    /// Default `freeze`. The method that stops a connection's packets while it moves.
-    pub hand_off_method: HandOffMethod,
-    /// Default `carry`. The congestion window of a connection that has just moved.
-    pub congestion_window: CongestionWindow,
-    /// Default `auto`. The longest answer to a GET that is relayed if another node has the
-    /// object. For a longer answer the connection is handed off.
-    pub relay_up_to: RelayUpTo,
-    /// Default: those of the IPv4 addresses. The URLs at which clients reach the service, such as
-    /// `https://s3.example.com`. The page for a browser offers them for its view of the store.
-    pub urls: Vec<String>,
-    /// Default `http://127.0.0.1:9464` and `http://localhost:9464`: the page for a browser. The
-    /// origins of web pages that may use all buckets with their users' own keys. A bucket's CORS
-    /// rules allow others.
-    pub cors_origins: Vec<String>,
-    /// HTTPS on the same address. Without it there is no HTTPS.
-    pub tls: Option<Tls>,
-    /// A certificate from an authority by ACME (RFC 8555), for `tls`. Without it all certificates
-    /// are files.
-    pub acme: Option<Acme>,
-}
-
 impl Config {
     /// The file, as an error names it.
     pub fn shown_file(&self) -> String {
@@ -88,115 +62,6 @@ impl Config {
             false => self.file.display().to_string(),
         }
     }
-}
-
-impl Default for Service {
-    fn default() -> Self {
-        Self {
-            address: ServiceAddrs::default(),
-            hand_off: HandOffMode::default(),
-            hand_off_method: HandOffMethod::default(),
-            congestion_window: CongestionWindow::default(),
-            relay_up_to: RelayUpTo::default(),
-            urls: Vec::new(),
-            cors_origins: vec![
-                "http://127.0.0.1:9464".into(),
-                "http://localhost:9464".into(),
-            ],
-            tls: None,
-            acme: None,
-        }
-    }
-}
-
-/// The congestion window of a connection that has just moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CongestionWindow {
-    /// The window of the source, within bounds. It needs control groups of version 2.
-    #[default]
-    Carry,
-    /// The window of a new connection.
-    Fresh,
-}
-
-/// The way of a connection whose next request belongs to another backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HandOffMode {
-    /// Directly to that backend: one hand-off.
-    #[default]
-    Direct,
-    /// Through the frontend: two hand-offs.
-    Return,
-}
-
-/// The method that stops a connection's packets while it moves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum HandOffMethod {
-    /// The switch drops them: two round trips to the switch.
-    TwoPhase,
-    /// Its host freezes the socket: one round trip to the switch for each hand-off except the
-    /// first. It uses a socket filter, a mark, and an egress program on the node's control
-    /// group. A node without them uses `TwoPhase`.
-    #[default]
-    Freeze,
-}
-
-/// `[switch]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Switch {
-    /// Required. The address and port on which the switch takes commands (UDP) and grants
-    /// leases (TCP): at most one address of each family.
-    pub control: ControlAddrs,
-    /// Default 1. The number of the key that signs the commands.
-    pub key_id: u32,
-    /// Required. The file with the key: 32 hexadecimal digits, readable by its owner only.
-    /// The same on the switch and on every node.
-    pub key_file: PathBuf,
-    /// Default `prism`. The directory below `/sys/fs/bpf` where the switch pins its programs
-    /// and maps, so that it can restart without losing a packet.
-    pub pin_dir: String,
-    /// Required. The switch's interfaces towards clients, frontends and backends, and those on
-    /// which commands arrive.
-    pub interfaces: Vec<String>,
-    /// Default `tc`. The place of the program. `xdp` is for network cards whose driver has it;
-    /// on veth it loses checksum offload.
-    pub mode: HookMode,
-    /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
-    /// refuses new flows, and their requests are relayed.
-    pub max_flows: u32,
-    /// Default 3,600 s. The switch forgets a flow without packets after this time. It has to
-    /// exceed `limits.idle_timeout_s` and `limits.stall_timeout_s`.
-    pub idle_timeout_s: u32,
-}
-
-impl Default for Switch {
-    fn default() -> Self {
-        Self {
-            control: ControlAddrs::default(),
-            key_id: 1,
-            key_file: PathBuf::new(),
-            pin_dir: "prism".into(),
-            interfaces: Vec::new(),
-            mode: HookMode::default(),
-            max_flows: 1 << 20,
-            idle_timeout_s: 3_600,
-        }
-    }
-}
-
-/// The place in the kernel where the switch program runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookMode {
-    /// Traffic control, ingress. It works on every interface.
-    #[default]
-    Tc,
-    /// The driver, before the packet is allocated. It needs a network card with XDP.
-    Xdp,
 }
 
 /// `[[node]]`
@@ -459,20 +324,9 @@ impl Config {
         Some(self.service.address.at_port(tls.port))
     }
 
-    /// The beginning of all keys of this cluster in etcd.
-    pub fn etcd_prefix(&self) -> Option<String> {
-        let etcd = self.cluster.etcd.as_ref()?;
-        Some(format!("{}/{}/", etcd.prefix, self.cluster.name))
-    }
-
     /// Whether the access log goes to standard output.
     pub fn logs_access_to_stdout(&self) -> bool {
         self.log.access.as_os_str() == STDOUT
-    }
-
-    /// The Unix socket on which node `name` answers its counters.
-    pub fn admin_socket(&self, name: &str) -> PathBuf {
-        self.admin.socket_dir.join(format!("{name}.sock"))
     }
 }
 

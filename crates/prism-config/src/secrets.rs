@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::model::{S3, Switch};
+use crate::model::S3;
 use crate::place::{Place, line_at};
 use crate::problem::remedy;
+use crate::switch::Switch;
 use crate::tls::Tls;
 
 /// Longest secret file in bytes: 5,000 users of 200 bytes.

@@ -51,6 +51,15 @@ impl Claimed {
         })
     }
 
+    /// Has the connection announced. The switch has not confirmed its claim.
+    pub(crate) fn hold(&self, control: &Control) {
+        let clock_ns = control.switch_clock_at(self.since_ns);
+        if let Some(epoch) = self.epoch.get().or(clock_ns) {
+            self.epoch.set(Some(epoch));
+            control.hold(self.flow, self.here, epoch);
+        }
+    }
+
     /// The greatest epoch that was sent to the switch, and whether the switch has confirmed it.
     pub(crate) fn epoch(&self) -> Option<(u64, bool)> {
         Some((self.epoch.get()?, self.is_held.get()))
@@ -95,6 +104,13 @@ impl Claims {
         again.push_front((0, Rc::downgrade(&claimed)));
         self.changed.notify_one();
         claimed
+    }
+
+    /// The connections that are here and wait for their claim.
+    pub(crate) fn unclaimed(&self) -> Vec<Rc<Claimed>> {
+        let (young, again) = (self.young.borrow(), self.again.borrow());
+        let all = young.iter().chain(again.iter());
+        all.filter_map(|(_, claimed)| claimed.upgrade()).collect()
     }
 
     /// Makes the claims that are due, until dropped.
@@ -145,7 +161,7 @@ impl Claims {
             };
             let clock_ns = control.switch_clock_at(known.since_ns);
             let Some(clock_ns) = clock_ns.filter(|_| control.is_reachable()) else {
-                return self.later(claimed);
+                return self.later(control, &known);
             };
             let before = known.epoch.get().map(|epoch| epoch.saturating_add(1));
             let epoch = clock_ns.max(before.unwrap_or(0));
@@ -154,8 +170,11 @@ impl Claims {
             drop(known);
             let outcome = control.call(command, claim::DEADLINE_NS).await;
             match (Claim::of(outcome), claimed.upgrade()) {
-                (Claim::Held, Some(known)) => return known.is_held.set(true),
-                (Claim::Unanswered, Some(_)) => return self.later(claimed),
+                (Claim::Held, Some(known)) => {
+                    control.note(outcome, known.here);
+                    return known.is_held.set(true);
+                }
+                (Claim::Unanswered, Some(known)) => return self.later(control, &known),
                 (Claim::Outranked, Some(known))
                     if control.switch_clock_at(known.since_ns) > Some(epoch) => {}
                 // The claim was refused, or the connection was handed off or closed meanwhile.
@@ -164,9 +183,13 @@ impl Claims {
         }
     }
 
-    fn later(&self, claimed: Weak<Claimed>) {
+    fn later(&self, control: &Control, claimed: &Rc<Claimed>) {
+        if control.flows.is_young() {
+            claimed.hold(control);
+        }
         let due_ns = now_ns().saturating_add(AGAIN_NS);
-        self.again.borrow_mut().push_back((due_ns, claimed));
+        let entry = (due_ns, Rc::downgrade(claimed));
+        self.again.borrow_mut().push_back(entry);
         self.changed.notify_one();
     }
 }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, Ops, Owner, Status};
+use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Status, Term};
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
@@ -30,7 +30,7 @@ const MAX_RELEASE_ROUNDS: u8 = 16;
 /// The largest number of releases under way: commands that a switch which falls silent leaves
 /// unanswered.
 const MAX_RELEASES: usize = 256;
-/// The largest number of waiting releases: 21 MB at some 80 bytes each. The switch ages further
+/// The largest number of waiting releases: 31 MB at some 120 bytes each. The switch ages further
 /// flows out.
 const MAX_WAITING: usize = 262_144;
 /// The number of look-ups without a pause.
@@ -61,8 +61,12 @@ struct Closing {
 #[derive(Clone, Copy)]
 struct Release {
     flow: FlowKey,
+    /// The address of the socket.
+    local: SocketAddr,
     /// The epoch of the release.
     epoch: u64,
+    /// The term in which the switch confirmed the flow; `None` for the present one.
+    term: Option<Term>,
     rounds_left: u8,
 }
 
@@ -80,14 +84,17 @@ impl ClosedSockets {
         }))
     }
 
-    /// The application has closed the socket `local` of `flow`.
-    pub(crate) fn watch(&self, local: SocketAddr, flow: FlowKey, epoch: u64) {
+    /// The application has closed the socket `local` of `flow`, which the switch confirmed at
+    /// `epoch` and in `term`.
+    pub(crate) fn watch(&self, local: SocketAddr, flow: FlowKey, epoch: u64, term: Option<Term>) {
         let remote = flow.client;
         let tuple = Tuple { local, remote };
         self.forget(tuple);
         let release = Release {
             flow,
+            local,
             epoch: epoch.saturating_add(1),
+            term,
             rounds_left: MAX_RELEASE_ROUNDS,
         };
         self.look_up(tuple, release);
@@ -268,8 +275,31 @@ impl ClosedSockets {
             CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
                 self.control.counters.flows_released.add_one();
             }
+            CommandOutcome::Answered(a) if self.is_left(&release, &a) => {
+                self.wait_for_release(Release {
+                    epoch: a.epoch.saturating_add(1),
+                    term: None,
+                    rounds_left: release.rounds_left - 1,
+                    ..release
+                });
+            }
+            // The flow ended with a former term.
+            CommandOutcome::Answered(a)
+                if a.status == Status::OldTerm && a.state == FlowState::Absent =>
+            {
+                self.control.counters.flows_released.add_one();
+            }
             CommandOutcome::Answered(_) => self.give_up(&release.flow),
         }
+    }
+
+    /// Whether the flow is still to be released: this worker has announced it since, or its epoch is
+    /// of a former switch's clock.
+    fn is_left(&self, release: &Release, answer: &Answer) -> bool {
+        matches!(answer.status, Status::OldTerm | Status::Ahead)
+            && answer.owner.addr == release.local
+            && answer.epoch < release.epoch
+            && !self.control.has(&release.flow)
     }
 }
 
@@ -280,7 +310,9 @@ async fn ask(control: Rc<Control>, release: Release) -> (Release, CommandOutcome
         flow: release.flow,
         owner: Owner::NONE,
     };
-    (release, control.call(command, RELEASE_DEADLINE_NS).await)
+    let term = release.term.unwrap_or_else(|| control.term());
+    let asked = control.call_in(term, command, RELEASE_DEADLINE_NS);
+    (release, asked.await)
 }
 
 /// Subscribes to reports of destroyed sockets. The kernel then reports every one, those of

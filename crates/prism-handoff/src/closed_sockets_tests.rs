@@ -12,6 +12,7 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::SwitchAddress;
 use crate::counters::Counters;
+use crate::endpoint::Process;
 
 const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
@@ -92,17 +93,17 @@ fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> 
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
-        let (switch, counters) = (Switch::start(), Arc::new(Counters::default()));
+        let (switch, process) = (Switch::start(), Arc::new(Process::default()));
         let address = SwitchAddress::new(switch.address, KEY_ID, KEY);
         let here = [Ipv4Addr::LOCALHOST.into()];
-        let control = Control::open(&here, NO_DIGEST, &address, counters.clone()).unwrap();
+        let control = Control::open(&here, NO_DIGEST, &address, process.clone()).unwrap();
         let (running, clock) = (control.clone(), control.clone());
         tokio::task::spawn_local(async move { running.run().await });
         tokio::task::spawn_local(async move { clock.refresh_clock().await });
         while control.switch_clock_ns().is_none() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        work(switch, control, counters).await
+        work(switch, control, process.counters.clone()).await
     })
 }
 
@@ -127,7 +128,7 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         }
         switch.is_out.store(true, Ordering::Relaxed);
         for port in 0..FLOWS {
-            gone.watch(local, flow(port), EPOCH);
+            gone.watch(local, flow(port), EPOCH, None);
         }
         tokio::time::sleep(OUTAGE).await;
         assert_eq!(counters.flows_released.read(), 0);

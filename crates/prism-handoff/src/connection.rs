@@ -1,6 +1,7 @@
 //! A client's connection as the application has it. Reads and writes try the socket before they
 //! wait (docs/design/handoff.md).
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -9,7 +10,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use prism_proto::Behaviour;
-use prism_proto::control::FlowKey;
+use prism_proto::control::{FlowKey, Owner, Term};
+use prism_proto::steering::CommandOutcome;
 use prism_sys::tcp::{Restored, ResumeError};
 use rustix::net::SendFlags;
 use socket2::SockRef;
@@ -19,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::buffers::Input;
 use crate::claims::Claimed;
+use crate::control::Control;
 use crate::endpoint::Shared;
 use crate::newcomers::Newcomer;
 use crate::reading::from_socket;
@@ -69,7 +72,7 @@ pub(crate) struct ConnectionState {
     pub(crate) behaviour: Option<Behaviour>,
     /// When dropped, it ends the task that asks the switch to let packets pass. From then on the
     /// connection's own commands decide.
-    pub(crate) settling: Option<JoinSet<()>>,
+    pub(crate) settling: Option<Settling>,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
     pub(crate) io_timeout: Duration,
@@ -86,6 +89,13 @@ pub(crate) struct ConnectionState {
     /// Whether it counts among the connections that are open here.
     pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
+}
+
+/// The task that asks the switch to let a connection's packets pass.
+pub(crate) struct Settling {
+    pub(crate) _task: JoinSet<()>,
+    /// The epoch of its last command.
+    pub(crate) epoch: Rc<Cell<u64>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -395,7 +405,24 @@ impl ConnectionState {
     /// The flow's epoch at the switch, if a command for it was sent.
     pub(crate) fn steered_epoch(&self) -> Option<u64> {
         let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
-        claimed.map_or(self.epoch, |(epoch, _)| Some(epoch))
+        let settling = self.settling.as_ref().map(|settling| settling.epoch.get());
+        let epoch = claimed.map_or(self.epoch, |(epoch, _)| Some(epoch));
+        let (epoch, control) = (epoch.max(settling)?, self.shared.control.as_ref());
+        Some(control.map_or(epoch, |control| control.raised(&self.flow, epoch)))
+    }
+
+    /// Notes the outcome of a command for this connection.
+    pub(crate) fn note(&mut self, control: &Control, outcome: CommandOutcome, here: Owner) {
+        if let Some(epoch) = control.note(outcome, here) {
+            self.epoch = Some(epoch);
+        }
+    }
+
+    /// The connection leaves this worker. Returns the last term in which the switch confirmed the
+    /// flow.
+    pub(crate) fn forget(&self) -> Option<Term> {
+        let control = self.shared.control.as_ref()?;
+        control.forget(&self.flow, self.steered_epoch()?)
     }
 
     /// Makes a restored socket live. The kernel's bytes go between those that were read or written
@@ -407,10 +434,11 @@ impl ConnectionState {
         Ok(live.fd.into())
     }
 
-    /// Ends the claim, and keeps the epoch that it has reached.
+    /// Ends the claim and the settling, and keeps the epoch that they have reached.
     pub(crate) fn end_claim(&mut self) {
-        if let Some((epoch, is_held)) = self.claimed.take().and_then(|claimed| claimed.epoch()) {
-            self.epoch = Some(epoch);
+        self.epoch = self.steered_epoch();
+        self.settling = None;
+        if let Some((_, is_held)) = self.claimed.take().and_then(|claimed| claimed.epoch()) {
             self.confirmed = is_held;
         }
     }
@@ -429,6 +457,7 @@ impl ConnectionState {
 
 impl Drop for ConnectionState {
     fn drop(&mut self) {
+        self.forget();
         self.count(false);
         self.give_up_input();
     }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId};
+use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId, Term};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::counters::Counters;
-use crate::endpoint::of_family;
+use crate::endpoint::{Process, of_family};
+use crate::flows::Flows;
 use crate::lease::{Holder, Taking};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
@@ -31,6 +32,9 @@ const MAX_PENDING: usize = 4096;
 const MAX_ERRORS: u32 = 16;
 /// The interval of clock queries before the first answer.
 const FIRST_CLOCK: Duration = Duration::from_millis(20);
+/// The interval of clock queries to a silent switch. Another one may take over, and waits for what
+/// this worker announces.
+const SILENT_CLOCK: Duration = Duration::from_millis(100);
 /// The interval of clock queries. A crystal drifts by some 100 ppm, which is 1 ms in this time; the
 /// switch accepts 2 s.
 const CLOCK_REFRESH: Duration = Duration::from_secs(10);
@@ -76,11 +80,14 @@ pub(crate) struct Control {
     rearm: Notify,
     /// Whether this worker takes new clients; its lease announces that.
     pub(crate) taking: Taking,
+    /// The flows of this worker.
+    pub(crate) flows: Flows,
     /// 0 while the switch answers.
     down_until_ns: Cell<u64>,
     fell_silent: Notify,
     answers_again: Notify,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) process: Arc<Process>,
 }
 
 enum Waiting {
@@ -114,7 +121,7 @@ impl Control {
         addresses: &[IpAddr],
         placement: u64,
         switch: &SwitchAddress,
-        counters: Arc<Counters>,
+        process: Arc<Process>,
     ) -> io::Result<Rc<Self>> {
         let node = of_family(addresses, switch.control.ip()).ok_or_else(|| {
             let control = switch.control;
@@ -143,16 +150,49 @@ impl Control {
             room: Semaphore::new(MAX_PENDING),
             rearm: Notify::new(),
             taking: Taking::default(),
+            flows: Flows::default(),
             down_until_ns: Cell::new(0),
             fell_silent: Notify::new(),
             answers_again: Notify::new(),
-            counters,
+            counters: process.counters.clone(),
+            process,
         }))
     }
 
     /// Whether the switch counts as in reach.
     pub(crate) fn is_reachable(&self) -> bool {
         now_ns() >= self.down_until_ns.get()
+    }
+
+    /// Whether the switch is in reach and knows all flows, so that it decides.
+    pub(crate) fn decides(&self) -> bool {
+        self.is_reachable() && !self.flows.are_unknown()
+    }
+
+    /// The greatest term of the switch that this worker has heard of.
+    pub(crate) fn term(&self) -> Term {
+        self.steering.borrow().term()
+    }
+
+    /// Notes a term that the agent has told.
+    pub(crate) fn observe_term(&self, term: Term) {
+        self.steering.borrow_mut().observe_term(term);
+    }
+
+    /// The switch has confirmed the flow in `term`.
+    pub(crate) fn restamp(&self, flow: &FlowKey, epoch: u64, term: Term) {
+        self.steering.borrow_mut().restamp(flow, epoch, term);
+    }
+
+    /// All flows of this worker are announced in `term`.
+    pub(crate) fn settle(&self, term: Term) {
+        self.steering.borrow_mut().settle(term);
+        self.deliver();
+    }
+
+    /// Has [`Self::refresh_clock`] ask for the clock at once.
+    pub(crate) fn ask_clock(&self) {
+        self.fell_silent.notify_one();
     }
 
     /// The last command was not answered. Commands without a client that waits should await
@@ -191,6 +231,18 @@ impl Control {
     /// Sends a command and waits for its end. If too many are under way, it waits for others to end
     /// first. Dropping the future forgets the command, which the switch may apply nevertheless.
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
+        let stamp = self.flows.term_of(&command.flow);
+        let stamp = stamp.unwrap_or_else(|| self.term());
+        self.call_in(stamp, command, deadline_ns).await
+    }
+
+    /// [`Self::call`] for a flow that the switch has confirmed in the term `stamp`.
+    pub(crate) async fn call_in(
+        &self,
+        stamp: Term,
+        command: Command,
+        deadline_ns: u64,
+    ) -> CommandOutcome {
         let mut now = now_ns();
         let until_ns = now.saturating_add(deadline_ns);
         let _room = match self.room.try_acquire() {
@@ -206,7 +258,7 @@ impl Control {
                 room
             }
         };
-        let id = self.steering.borrow_mut().start(command, now, until_ns);
+        let id = (self.steering.borrow_mut()).start_in(stamp, command, now, until_ns);
         let sent = Waiting::Wakes(Waker::noop().clone());
         self.waiting.borrow_mut().insert(id, sent);
         let entry = Entry { control: self, id };
@@ -276,7 +328,7 @@ impl Control {
                 CommandOutcome::Answered(_) => CLOCK_REFRESH,
                 // No connection can be handed off before the first answer.
                 CommandOutcome::Unanswered if self.switch_clock_ns().is_none() => FIRST_CLOCK,
-                CommandOutcome::Unanswered => HOLD_OFF,
+                CommandOutcome::Unanswered => SILENT_CLOCK,
             };
             let was_answered = matches!(outcome, CommandOutcome::Answered(_));
             tokio::select! {
@@ -334,6 +386,7 @@ impl Control {
         if let Err(error) = steering.handle_datagram(datagram, now_ns()) {
             tracing::debug!(%error, "control datagram refused");
         }
+        self.flows.hear_of(steering.term());
     }
 
     fn deliver(&self) {

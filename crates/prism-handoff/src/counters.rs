@@ -76,6 +76,10 @@ counters! {
     identity_loads: counter "identity_loads", "Times that the node's certificate and the authorities were loaded again.";
     identity_loads_failed: counter "identity_loads_failed", "Times that they could not be used, and the former ones stayed.";
     peers_suspected: counter "peers_suspected", "Times that a peer became suspect.";
+    flows_owned: gauge "flows_owned", "Flows that this node announces if the switch loses its table.";
+    flows_not_held: counter "flows_not_held", "Flows that this node cannot announce, because it owns too many.";
+    flows_announced: counter "flows_announced", "Flows announced to a switch that had begun a term.";
+    flows_elsewhere: counter "flows_elsewhere", "Announced flows that another host had: they were moving, or are lost here.";
     flows_released: counter "flows_released", "Flows released at the switch after their sockets were destroyed.";
     releases_failed: counter "releases_failed", "Releases that the switch did not confirm (it ages the entry out).";
     releases_waiting: gauge "releases_waiting", "Releases that wait for the switch, or for other releases.";

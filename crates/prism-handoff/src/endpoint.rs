@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use crate::flows;
 use crate::lease;
 use crate::peers::{PeerError, Peers};
 use crate::relay_stream::RelayStream;
@@ -158,14 +159,17 @@ impl Shared {
         if let Some(control) = self.control.clone() {
             let (clock, leased) = (control.clone(), control.clone());
             let (claims, claimer) = (self.claims.clone(), control.clone());
-            keep("commands to the switch", async move || control.run().await);
+            let commands = control.clone();
+            keep("commands to the switch", async move || commands.run().await);
             keep("the switch's clock", async move || {
                 clock.refresh_clock().await
             });
-            keep("the lease", async move || {
-                lease::keep(&leased.holder, &leased.counters, &leased.taking).await;
-            });
+            keep("the lease", async move || lease::keep(&leased).await);
+            let (unclaimed, announcer) = (claims.clone(), control.clone());
             keep("claims", async move || claims.run(&claimer).await);
+            keep("announcements", async move || {
+                flows::announce_all(&announcer, &unclaimed).await;
+            });
         }
         if let Some(closed_sockets) = self.closed_sockets.clone() {
             let watching = closed_sockets.clone();

@@ -178,7 +178,7 @@ fn record(connection: &Connection) -> Record {
 }
 
 fn reachable_switch(shared: &Shared) -> Result<&Rc<Control>, Kept> {
-    let control = shared.control.as_ref().filter(|c| c.is_reachable());
+    let control = shared.control.as_ref().filter(|c| c.decides());
     control.ok_or(Kept::SwitchSilent)
 }
 

@@ -11,6 +11,7 @@ use prism_proto::control::FlowKey;
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
+use prism_proto::steering::Command;
 use prism_sys::tcp::{RestoreError, Restored, restore_into};
 
 use crate::buffers::Input;
@@ -195,6 +196,11 @@ async fn own_connection(
     let id = hand_off.id;
     let wait = || shared.process.given_up.wait(id);
     let (mut socket, mut undecided) = (None, None);
+    let mut holding = Holding {
+        control,
+        flow,
+        epoch: None,
+    };
     loop {
         let event = match action {
             Action::Restore => match restore_socket(shared, &hand_off) {
@@ -219,18 +225,25 @@ async fn own_connection(
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => {
                         undecided.get_or_insert_with(|| {
-                            wait_silently(shared, &mut machine, socket.as_mut());
+                            if !wait_silently(shared, socket.as_mut()) {
+                                machine.must_insist();
+                                holding.insist(&command);
+                            }
                             wait()
                         });
                         call.await
                     }
                 };
+                holding.epoch = control.note(outcome, command.owner).or(holding.epoch);
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
             }
             Action::GoLive => {
                 let socket = socket.take().ok_or(Refusal::RestoreFailed)?;
-                return go_live(shared, socket, hand_off, records);
+                let connection = go_live(shared, socket, hand_off, records)?;
+                // From now on the connection has it.
+                holding.epoch = None;
+                return Ok(connection);
             }
             // Dropping the restored socket closes it silently.
             Action::Refuse(why) => return Err(why),
@@ -245,6 +258,29 @@ async fn own_connection(
     }
 }
 
+/// A flow that is announced while its hand-off is under way. Dropping it forgets the flow.
+struct Holding<'c> {
+    control: &'c Control,
+    flow: FlowKey,
+    epoch: Option<u64>,
+}
+
+impl Holding<'_> {
+    /// No other host can go on with the connection.
+    fn insist(&mut self, command: &Command) {
+        self.control.hold(self.flow, command.owner, command.epoch);
+        self.epoch = Some(command.epoch);
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        if let Some(epoch) = self.epoch {
+            self.control.forget(&self.flow, epoch);
+        }
+    }
+}
+
 /// The way to the switch, if this node can take the connection.
 fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Control>, Refusal> {
     let control = shared.control.as_ref().ok_or(Refusal::Unwilling)?;
@@ -255,7 +291,7 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     if !shared.has_room() {
         return Err(Refusal::Busy);
     }
-    if !control.is_reachable() {
+    if !control.decides() {
         return Err(Refusal::SwitchFailed);
     }
     Ok(control)
@@ -278,17 +314,15 @@ struct Built {
 }
 
 /// Silences the socket while the switch does not answer. This host's kernel must not
-/// acknowledge bytes that the source, if it goes on, does not have.
-fn wait_silently(shared: &Shared, machine: &mut Import, socket: Option<&mut Built>) {
+/// acknowledge bytes that the source, if it goes on, does not have. False: it may have.
+fn wait_silently(shared: &Shared, socket: Option<&mut Built>) -> bool {
     let (Some(built), Some(freezer)) = (socket, shared.freezer()) else {
-        return machine.must_insist();
+        return false;
     };
     let silenced = built.restored.silence(freezer).inspect_err(|error| {
         tracing::debug!(%error, "cannot silence a socket that waits for the switch");
     });
-    if !silenced.unwrap_or(false) {
-        machine.must_insist();
-    }
+    silenced.unwrap_or(false)
 }
 
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {

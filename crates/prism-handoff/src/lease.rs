@@ -4,18 +4,20 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status, VERSION};
+use prism_proto::control::{Answer, MESSAGE_BYTES, RunId, Status, Term, VERSION};
 use prism_proto::lease::{
-    CHALLENGE_BYTES, LEAVING, LeaseRequest, NewClients, PlacementVerdict, TAKES_NO_MORE,
+    CHALLENGE_BYTES, Done, LEAVING, LeaseRequest, NewClients, PlacementVerdict, TAKES_NO_MORE,
+    TermNotice,
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use crate::control::SwitchAddress;
+use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
 
 /// Whether a worker still takes new clients. A worker repeats its announcement on each new
@@ -50,13 +52,39 @@ pub(crate) struct Holder {
     pub(crate) placement: u64,
 }
 
-/// Handles a byte of the agent. A byte without a meaning is ignored.
-fn hear(byte: u8, taking: &Taking, counters: &Counters) {
-    if let Some(answer) = NewClients::from_byte(byte) {
-        taking.answer.send_replace(Some(answer));
-    }
-    if let Some(verdict) = PlacementVerdict::from_byte(byte) {
-        note(verdict, counters);
+/// The messages of the agent on one connection.
+#[derive(Default)]
+struct Hearing {
+    /// The bytes of a term's notice that have come.
+    notice: Vec<u8>,
+    /// The term of the last notice.
+    told: Term,
+}
+
+impl Hearing {
+    /// Handles a byte of the agent. A byte without a meaning is ignored. False: the connection is
+    /// of no use.
+    fn hear(&mut self, byte: u8, control: &Control) -> bool {
+        let begins = matches!(byte, TermNotice::YOUNG | TermNotice::SETTLED);
+        if begins || !self.notice.is_empty() {
+            self.notice.push(byte);
+            let Ok(notice) = <[u8; TermNotice::BYTES]>::try_from(self.notice.as_slice()) else {
+                return true;
+            };
+            self.notice.clear();
+            let Ok(notice) = TermNotice::decode(notice) else {
+                return false;
+            };
+            self.told = notice.term;
+            return control.on_notice(notice);
+        }
+        if let Some(answer) = NewClients::from_byte(byte) {
+            control.taking.answer.send_replace(Some(answer));
+        }
+        if let Some(verdict) = PlacementVerdict::from_byte(byte) {
+            note(verdict, &control.process.counters);
+        }
+        true
     }
 }
 
@@ -91,15 +119,16 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
-/// Holds a lease for `holder` until dropped, and counts it in `workers_leased`.
-pub(crate) async fn keep(holder: &Holder, counters: &Counters, taking: &Taking) {
-    let (held, mut wait) = (&counters.workers_leased, AGAIN);
+/// Holds a lease for this worker until dropped, and counts it in `workers_leased`.
+pub(crate) async fn keep(control: &Control) {
+    let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
     loop {
-        let asked = tokio::time::timeout(DEADLINE, Lease::ask(holder)).await;
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
                 held.add_one();
-                lease.hold(taking, counters).await;
+                lease.hold(control).await;
+                lease.has_ended = true;
                 held.sub_one();
                 wait = AGAIN;
             }
@@ -116,15 +145,17 @@ pub(crate) async fn keep(holder: &Holder, counters: &Counters, taking: &Taking) 
     }
 }
 
-/// A lease. Dropping it tells the agent that the run ends in order.
+/// A lease. Dropping it tells the agent that the run ends in order, unless it has ended before.
 struct Lease {
     stream: TcpStream,
+    has_ended: bool,
     /// The same connection, for the last byte, which is written without waiting.
     direct: std::net::TcpStream,
 }
 
 impl Lease {
-    async fn ask(holder: &Holder) -> io::Result<Self> {
+    async fn ask(control: &Control) -> io::Result<Self> {
+        let holder = &control.holder;
         let (switch, node) = (&holder.switch, holder.node);
         let mut stream = dial(switch.control, node).await?;
         let mut challenge = [0; CHALLENGE_BYTES];
@@ -134,6 +165,7 @@ impl Lease {
             node,
             run: holder.run,
             digest: holder.placement,
+            term: Some(control.term()),
         };
         let request = request.encode(switch.key_id, &switch.key);
         stream.write_all(&request).await?;
@@ -145,20 +177,35 @@ impl Lease {
             return Err(io::Error::other(format!("refused: {:?}", answer.status)));
         }
         let direct = SockRef::from(&stream).try_clone()?.into();
-        Ok(Self { stream, direct })
+        Ok(Self {
+            stream,
+            has_ended: false,
+            direct,
+        })
     }
 
-    /// Holds the lease until the connection ends, and announces that the worker takes no more
-    /// clients.
-    async fn hold(&mut self, taking: &Taking, counters: &Counters) {
-        let (mut has_said, mut byte) = (false, [0; 1]);
-        let mut no_more = taking.no_more.subscribe();
+    /// Holds the lease until the connection ends. Says that the worker takes no more clients, and
+    /// that it has announced all its flows.
+    async fn hold(&mut self, control: &Control) {
+        let (mut has_said, mut byte, mut hearing) = (false, [0; 1], Hearing::default());
+        let mut no_more = control.taking.no_more.subscribe();
+        let mut done = control.flows.on_new_lease();
         loop {
+            let told = hearing.told;
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
-                    (Ok(1), [byte]) => hear(byte, taking, counters),
+                    (Ok(1), [byte]) if hearing.hear(byte, control) => {}
                     _ => return,
                 },
+                // The switch has another table or is another host, and this connection is from before.
+                () = control.flows.hear_of_another(told), if told != Term::NONE => return,
+                Ok(()) = done.changed() => {
+                    let term = *done.borrow_and_update();
+                    let runs = control.process.runs.load(Ordering::Relaxed).max(1);
+                    if self.direct.write(&Done { term, runs }.encode()).is_err() {
+                        return;
+                    }
+                }
                 _ = no_more.wait_for(|no_more| *no_more), if !has_said => {
                     has_said = true;
                     // A failed write means that the connection has ended.
@@ -188,7 +235,7 @@ fn unheard(error: io::Error) -> io::Error {
 impl Drop for Lease {
     fn drop(&mut self) {
         // After a panic connections have ended within requests, as after a crash.
-        if !std::thread::panicking() {
+        if !self.has_ended && !std::thread::panicking() {
             let _ = self.direct.write(&[LEAVING]);
         }
     }

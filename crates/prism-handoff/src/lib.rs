@@ -89,6 +89,7 @@ mod deferred;
 mod dial;
 mod endpoint;
 mod export;
+mod flows;
 pub mod followed;
 mod frozen;
 mod given_up;

@@ -174,12 +174,22 @@ impl Cluster {
         }
     }
 
-    /// The digest of this node's placement: of the file's backends, or of the prefix in etcd.
+    /// The digest of all nodes' placement: of the file's backends, or of the prefix in etcd. It is
+    /// the same for all services of a file.
     pub fn placement_digest(&self, config: &Config) -> u64 {
-        match config.etcd_prefix().filter(|_| self.is_in_etcd()) {
-            Some(prefix) => Placing::digest_in_etcd(&prefix),
-            None => self.view.borrow().state().placing.digest(),
+        let whole = config.whole();
+        if let Some(prefix) = whole.etcd_prefix().filter(|_| self.is_in_etcd()) {
+            return Placing::digest_in_etcd(&prefix);
         }
+        if !whole.service.are_several() {
+            return self.view.borrow().state().placing.digest();
+        }
+        let mut parts = whole.parts();
+        parts.sort_by(|a, b| a.service.name.cmp(&b.service.name));
+        let digests = parts.iter().filter_map(|part| first_state(part).ok());
+        digests.fold(0, |sum: u64, state| {
+            sum.rotate_left(1) ^ state.placing.digest()
+        })
     }
 
     /// Whether the state is in etcd, and so may change.

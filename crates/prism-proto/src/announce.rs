@@ -163,14 +163,21 @@ impl Announcer {
 
     /// All flows are announced: to be said once for each connection of the lease.
     pub fn poll_done(&mut self) -> Option<Term> {
-        let is_idle = self.under_way == 0 && self.again.is_empty();
+        let is_done = self.is_done();
         match &mut self.phase {
-            Phase::Walked { said } if is_idle && !*said => {
+            Phase::Walked { said } if is_done && !*said => {
                 *said = true;
                 Some(self.term)
             }
             _ => None,
         }
+    }
+
+    /// Whether all flows are announced.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        let is_idle = self.under_way == 0 && self.again.is_empty();
+        is_idle && matches!(self.phase, Phase::Walked { .. })
     }
 
     /// The lease has a new connection, on which it is said again.

@@ -46,6 +46,8 @@ pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_
 pub const OFFSETS: [usize; 16] = [
     5, 6, 7, 8, 12, 16, 24, 32, 40, 56, 72, 88, 104, 106, 108, 110,
 ];
+/// Byte offset of the term's 3 bytes.
+pub const TERM_AT: usize = 13;
 /// Bytes before the MAC, which it covers.
 pub const SIGNED_BYTES: usize = 112;
 

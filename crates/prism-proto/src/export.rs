@@ -404,9 +404,7 @@ impl Export {
 
     /// Whether the flow is another's at the epoch that we gave to the target.
     fn is_elsewhere(&self, answer: &Answer) -> bool {
-        answer.status == Status::Stale
-            && answer.epoch == self.next_epoch()
-            && answer.state != FlowState::Absent
+        is_outdone(answer) && answer.epoch == self.next_epoch() && answer.state != FlowState::Absent
     }
 
     /// Whether the target has taken the flow at the epoch that we gave it, and has moved or
@@ -415,21 +413,18 @@ impl Export {
     fn has_gone_on(&self, answer: &Answer) -> bool {
         let further = answer.epoch.checked_sub(self.next_epoch());
         let is_near = further.is_some_and(|n| (1..MAX_GONE_ON).contains(&n));
-        answer.status == Status::Stale && is_near && !self.refused
+        is_outdone(answer) && is_near && !self.refused
     }
 
     /// Whether the connection is over at the target, or the client has opened another.
     fn is_forgotten(&self, answer: &Answer) -> bool {
         let is_gone = answer.state == FlowState::Absent;
-        answer.status == Status::Stale && is_gone && !self.refused
+        is_outdone(answer) && is_gone && !self.refused
     }
 
     fn block(&self) -> Action {
-        self.steer(
-            Ops::OWN.and(Ops::BLOCK),
-            self.stopped_epoch,
-            BLOCK_DEADLINE_NS,
-        )
+        let ops = Ops::OWN.and(Ops::BLOCK);
+        self.steer(ops, self.stopped_epoch, BLOCK_DEADLINE_NS)
     }
 
     fn unblock(&mut self, reason: Kept, deadline_ns: u64) -> Action {
@@ -476,4 +471,10 @@ impl Export {
         self.phase = Phase::Done;
         Action::Finish(outcome)
     }
+}
+
+/// Whether the switch knows better whose the flow is: by its epoch, or by what others have announced
+/// since it lost its table.
+fn is_outdone(answer: &Answer) -> bool {
+    matches!(answer.status, Status::Stale | Status::OldTerm)
 }

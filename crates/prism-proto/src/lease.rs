@@ -58,6 +58,9 @@ impl PlacementVerdict {
     }
 }
 
+/// The `owner_port` in a lease's request of a run that speaks of terms.
+pub const SPEAKS_OF_TERMS: u16 = 1;
+
 /// The agent's news of its term, on the connection of each run that speaks of terms: at the start,
 /// and after each change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +156,8 @@ pub struct LeaseRequest {
     pub run: RunId,
     /// Digest of the node's placement, or [`NO_DIGEST`].
     pub digest: u64,
+    /// The greatest term that the node knows; `None` of a run that does not speak of terms.
+    pub term: Option<Term>,
 }
 
 impl LeaseRequest {
@@ -170,12 +175,12 @@ impl LeaseRequest {
                 vip: Owner::NONE.addr,
             },
             owner: Owner {
-                addr: SocketAddr::new(self.node, 0),
+                addr: SocketAddr::new(self.node, self.term.map_or(0, |_| SPEAKS_OF_TERMS)),
                 via: self.node,
             },
             run: self.run,
         };
-        request.encode(key)
+        request.in_term(self.term.unwrap_or_default()).encode(key)
     }
 }
 

@@ -123,6 +123,8 @@ pub struct Steering {
     next_id: u64,
     /// The greatest term that was heard of.
     term: Term,
+    /// The last term in which all flows of this sender are announced.
+    settled: Term,
     clock: Option<ClockOffset>,
     pending: BTreeMap<u64, Box<Pending>>,
     /// Commands to be sent now.
@@ -147,6 +149,7 @@ impl Steering {
             run: RunId::NONE,
             next_id: first_request_id,
             term: Term::NONE,
+            settled: Term::NONE,
             clock: None,
             pending: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -213,11 +216,27 @@ impl Steering {
         CommandId(id)
     }
 
-    /// The switch has confirmed in `term` the connection that this command belongs to.
-    pub fn restamp(&mut self, id: CommandId, term: Term) {
-        if let Some(pending) = self.pending.get_mut(&id.0) {
-            pending.stamp = pending.stamp.max(term);
-            pending.old_term = None;
+    /// The switch has confirmed in `term` a connection at `epoch`. Its commands may go on: a hand-off
+    /// goes to the second epoch after its first. Others for `flow` are of other connections.
+    pub fn restamp(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
+        let epochs = epoch..=epoch.saturating_add(2);
+        for pending in self.pending.values_mut() {
+            if pending.command.flow == *flow && epochs.contains(&pending.command.epoch) {
+                pending.stamp = pending.stamp.max(term);
+                pending.old_term = None;
+            }
+        }
+    }
+
+    /// All flows of this sender are announced in `term`: a command of a former one does not go on.
+    pub fn settle(&mut self, term: Term) {
+        self.settled = self.settled.max(term);
+        let refused = self.pending.iter_mut();
+        let refused = refused.filter_map(|(id, pending)| Some((*id, pending.old_term.take()?)));
+        let refused: Vec<_> = refused.collect();
+        for (id, answer) in refused {
+            self.remove(id);
+            self.finish(id, CommandOutcome::Answered(*answer));
         }
     }
 
@@ -320,10 +339,13 @@ impl Steering {
         }
         if answer.status == Status::OldTerm && !answer.ops.has(Ops::ANNOUNCE) {
             // With the present stamp, the answer is to an earlier copy.
-            if pending.stamp < term {
-                pending.old_term = Some(Box::new(answer));
+            if pending.stamp >= term {
+                return Ok(());
             }
-            return Ok(());
+            if self.settled < term {
+                pending.old_term = Some(Box::new(answer));
+                return Ok(());
+            }
         }
         self.remove(answer.request_id);
         self.finish(answer.request_id, CommandOutcome::Answered(answer));

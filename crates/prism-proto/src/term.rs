@@ -111,6 +111,22 @@ impl SwitchTerm {
         }
     }
 
+    /// An arbiter that knows all flows: its table has outlived its agent. `kept` is the table's
+    /// term. A table of a release without terms has none, and gets one.
+    #[must_use]
+    pub fn settled(place: Place, stored: Term, kept: Term) -> Self {
+        let term = match kept {
+            Term::NONE => place.term_after(stored),
+            kept => kept,
+        };
+        Self {
+            term,
+            greatest: stored.max(term),
+            phase: Phase::Settled,
+            ..Self::standby(place, stored)
+        }
+    }
+
     /// Becomes the arbiter, with a table that may lack flows. `nodes` are all that may own some.
     /// The caller stores the returned term before it uses it.
     pub fn begin(&mut self, nodes: impl IntoIterator<Item = IpAddr>, now_ns: u64) -> Term {
@@ -179,6 +195,15 @@ impl SwitchTerm {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Settled)
+    }
+
+    /// The number of nodes whose flows are awaited.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        match self.phase {
+            Phase::Young { .. } => self.nodes.values().filter(|node| !node.is_done()).count(),
+            Phase::Standby | Phase::Settled => 0,
+        }
     }
 
     /// The news for the runs' leases; none of a standby.

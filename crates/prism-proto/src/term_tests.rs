@@ -92,6 +92,15 @@ fn only_a_settled_arbiter_decides_and_only_in_its_own_term() {
 }
 
 #[test]
+fn a_table_that_was_kept_goes_on_in_its_term_or_gets_one() {
+    let kept = SwitchTerm::settled(Place::First, Term(4), Term(5));
+    assert_eq!((kept.term(), kept.is_settled()), (Term(5), true));
+    let mut new = SwitchTerm::settled(Place::Second, Term(5), Term::NONE);
+    assert_eq!((new.term(), new.is_settled()), (Term(6), true));
+    assert!(!new.observe(Term(6)) && new.observe(Term(7)));
+}
+
+#[test]
 fn a_new_term_is_above_all_that_were_heard_of() {
     let mut switch = young();
     assert!(!switch.observe(Term(5)));

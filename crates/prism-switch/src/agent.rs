@@ -9,6 +9,7 @@
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramInput};
 
 use prism_proto::control::FlowKey;
+use prism_proto::term::Place;
 
 use crate::census::LastCensus;
 use crate::config::{ServiceConfig, SwitchConfig};
@@ -28,6 +30,7 @@ use crate::reset::Resetter;
 use crate::runs;
 use crate::skel::types;
 use crate::tables;
+use crate::terms::Terms;
 use crate::walk::{Order, Walks};
 
 /// Time between the starts of two steps.
@@ -56,6 +59,8 @@ pub struct Agent<'a> {
     leases: Arc<Leases>,
     frontends: Frontends,
     resetter: Resetter,
+    /// `None`: the switch has no terms, and judges commands by their epochs alone.
+    terms: Option<Terms>,
 }
 
 impl<'a> Agent<'a> {
@@ -77,7 +82,37 @@ impl<'a> Agent<'a> {
             leases,
             frontends: Frontends::new(services, &listed, Instant::now()),
             resetter: Resetter::default(),
+            terms: None,
         })
+    }
+
+    /// Has the switch go by terms, as the one at `place` of its pair. `file` has the last one. The
+    /// switch stands by until [`Self::set_active`], unless its table has outlived another agent.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the table's term cannot be read or written. A file that cannot be read or
+    /// written is logged only: the nodes know their terms as well.
+    pub fn use_terms(&mut self, place: Place, file: PathBuf) -> Result<(), KernelError> {
+        let maps = &self.switch.skel.maps;
+        let terms = Terms::load(maps, &self.leases, place, file, Instant::now())?;
+        self.terms = Some(terms);
+        self.note_changes(Instant::now())?;
+        Ok(())
+    }
+
+    /// Makes this switch the one that decides, or a standby, which decides nothing and grants no
+    /// lease. It has no effect on a switch without terms.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the programs cannot be told. The next step tells them again.
+    pub fn set_active(&mut self, is_active: bool) -> Result<(), KernelError> {
+        if let Some(terms) = &mut self.terms
+            && terms.is_active() != is_active
+        {
+            terms.set_active(is_active);
+            self.note_changes(Instant::now())?;
+        }
+        Ok(())
     }
 
     /// The place for the numbers of flows, which each of this agent's walks renews.
@@ -120,7 +155,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Tells the programs which runs have ended or returned, and which frontends get new
-    /// connections. Returns whether a run has changed.
+    /// connections, and begins and settles terms. Returns whether a run or the term has changed.
     fn note_changes(&mut self, now: Instant) -> Result<bool, KernelError> {
         let maps = &self.switch.skel.maps;
         let changes = self.leases.take_changes(now);
@@ -128,6 +163,13 @@ impl<'a> Agent<'a> {
             runs::note(maps, change).map_err(kernel("note a run"))?;
             if let Change::Ended { node, run, end } = change {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
+            }
+        }
+        let mut is_news = !changes.is_empty();
+        if let Some(terms) = &mut self.terms {
+            is_news |= terms.update(maps, &self.leases, &mut self.frontends, &changes, now)?;
+            if !terms.is_active() {
+                return Ok(is_news);
             }
         }
         let alive = self.leases.alive();
@@ -138,7 +180,7 @@ impl<'a> Agent<'a> {
             let since = now.saturating_duration_since(since);
             self.frontends.new_clients_of(node, &alive, since)
         });
-        Ok(!changes.is_empty())
+        Ok(is_news)
     }
 
     /// Takes one bounded step at `now`: ends idle flows, and deletes old tombstones. The next

@@ -11,6 +11,9 @@ use prism_proto::export::BLOCKED_NS;
 pub const MAX_FRONTENDS: usize = 16;
 /// Most interfaces of one switch.
 pub const MAX_INTERFACES: usize = 256;
+/// The tenant of a node that serves all tenants: a frontend of several services (`ALL_TENANTS` of
+/// `bpf/maps.h`).
+pub const ALL_TENANTS: u32 = u32::MAX;
 /// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
 /// belong to any of them.
 pub const MAX_TENANT_SERVICES: usize = 32;

@@ -33,8 +33,9 @@ pub(crate) struct Frontends {
 #[derive(Debug)]
 struct Service {
     config: ServiceConfig,
-    /// The list as written.
+    /// The lists as written.
     now: Vec<IpAddr>,
+    former: Vec<IpAddr>,
     changed: Option<Instant>,
 }
 
@@ -59,6 +60,7 @@ impl Frontends {
             if let Some(before) = before {
                 // New frontends are listed with their lease.
                 service.now.retain(|ip| before.now.contains(ip));
+                service.former.clone_from(&before.former);
                 service.changed = before.changed;
             }
             if service.now.is_empty() {
@@ -91,7 +93,29 @@ impl Frontends {
             tables::write_frontends(maps, &service.config, &lists, CHANGING)?;
             tracing::info!(service = %service.config.addr, frontends = ?lists.now,
                 "new connections go to other frontends");
-            service.now = lists.now;
+            (service.now, service.former) = (lists.now, lists.former);
+            service.changed = Some(now);
+        }
+        Ok(())
+    }
+
+    /// Leaves the lists as they are until the nodes have reconnected, as after a start.
+    pub(crate) fn wait_for_leases(&mut self, now: Instant) {
+        self.started = now;
+    }
+
+    /// The term settles at `now`: connections that were opened while it was young are found by their
+    /// records, and others by the list before a change, until their frontends have claimed them.
+    pub(crate) fn settle(&mut self, maps: &SwitchMaps<'_>, now: Instant) -> Result<()> {
+        for service in &mut self.services {
+            if !service.is_changing(now) {
+                service.former.clone_from(&service.now);
+            }
+            let lists = Lists {
+                now: service.now.clone(),
+                former: service.former.clone(),
+            };
+            tables::write_frontends(maps, &service.config, &lists, CHANGING)?;
             service.changed = Some(now);
         }
         Ok(())
@@ -126,6 +150,7 @@ impl Service {
         Self {
             config: config.clone(),
             now: now.to_vec(),
+            former: Vec::new(),
             changed: None,
         }
     }
@@ -153,10 +178,7 @@ impl Service {
         living.retain(|ip| alive.nodes.contains(ip));
         // There is one former list, so a further change waits. Dead frontends are removed at
         // once: no connection is lost with them.
-        let is_changing = self
-            .changed
-            .is_some_and(|at| now.saturating_duration_since(at) < CHANGING);
-        if is_changing {
+        if self.is_changing(now) {
             if living == self.now {
                 return None;
             }
@@ -168,6 +190,12 @@ impl Service {
             now: wanted,
             former: living,
         })
+    }
+
+    /// Whether the former list counts.
+    fn is_changing(&self, now: Instant) -> bool {
+        self.changed
+            .is_some_and(|at| now.saturating_duration_since(at) < CHANGING)
     }
 
     /// Whether no frontend takes new clients, or is about to. A frontend without a lease may be

@@ -8,7 +8,7 @@ use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use prism_proto::control::{self, FlowKey, FlowState, Owner};
+use prism_proto::control::{self, FlowKey, FlowState, Ops, Owner, Status};
 use prism_proto::wire::ip_bytes;
 
 use crate::skel::types;
@@ -24,6 +24,15 @@ pub(crate) const MAX_ORDERS: usize = 32;
 
 const _: () = assert!(size_of::<types::control_message>() == control::MESSAGE_BYTES);
 const _: () = assert!(offset_of!(types::control_message, mac) == control::SIGNED_BYTES);
+const _: () = assert!(offset_of!(types::control_message, term) == control::TERM_AT);
+const _: () = {
+    use types::{control_op, control_status};
+    assert!(control_op::OP_RELEASE.0 == Ops::RELEASE.0 as u32);
+    assert!(control_op::OP_ANNOUNCE.0 == Ops::ANNOUNCE.0 as u32);
+    assert!(control_status::STATUS_AHEAD.0 == Status::Ahead as u32);
+    assert!(control_status::STATUS_YOUNG.0 == Status::Young as u32);
+    assert!(control_status::STATUS_OLD_TERM.0 == Status::OldTerm as u32);
+};
 #[allow(clippy::indexing_slicing, reason = "at compile time")]
 const _: () = {
     let offsets = [
@@ -119,6 +128,10 @@ pub(crate) fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
 
 fn port_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array_at(bytes, at))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(array_at(bytes, at))
 }
 
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {

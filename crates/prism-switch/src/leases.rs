@@ -14,23 +14,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{
-    ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
-};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, NewClients, PlacementVerdict, TAKES_NO_MORE};
+use prism_proto::control::{ControlKey, RunId, Term};
+use prism_proto::lease::{Done, NewClients, TermNotice};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 
+use connection::Greeting;
 use hosts::Hosts;
+use keys::Keys;
 use table::{Announced, Ending, Run, Table};
 
+mod connection;
 mod hosts;
+mod keys;
 mod placements;
 mod table;
 
+use placements::Placements;
 pub(crate) use placements::SETTLING;
 pub(crate) use table::Alive;
 pub use table::RunEnd;
@@ -44,8 +45,6 @@ pub const LEASE_GRACE: Duration = Duration::from_millis(500);
 const OUT_OF_REACH_GRACE: Duration = Duration::from_millis(4500);
 /// Most connections, unidentified ones included. A node has one for each worker.
 const MAX_CONNECTIONS: usize = 16_384;
-/// The time in which a connection must identify itself.
-const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Bounds on unidentified connections. A node that starts opens one for each of its workers.
 const HANDSHAKE_BOUNDS: Bounds = Bounds {
     per_address: 256,
@@ -53,13 +52,6 @@ const HANDSHAKE_BOUNDS: Bounds = Bounds {
 };
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A host that answers no keepalive for 2 + 4 * 1 = 6 s is out of reach.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
-const KEEPALIVE_PROBES: u32 = 4;
-/// The same for a host that leaves a byte unacknowledged, as the kernel sends no keepalives then.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
-
 /// How the connection of a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parting {
@@ -111,8 +103,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub struct Leases {
     hosts: Mutex<Hosts>,
-    key_id: u32,
-    key: ControlKey,
+    keys: Keys,
     table: Mutex<Table>,
     /// Wakes the agent when the table has news.
     news: Condvar,
@@ -120,6 +111,8 @@ pub struct Leases {
     answers: Notify,
     /// Wakes connections when verdicts on placements have changed.
     verdicts: Notify,
+    /// Wakes connections when the term has changed, or all leases end.
+    terms: Notify,
     newcomers: Mutex<Newcomers<Arc<Notify>>>,
     refusals: Mutex<LogThrottle>,
 }
@@ -127,14 +120,22 @@ pub struct Leases {
 impl Leases {
     /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
     pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
+        Self::of_keys(nodes, [(key_id, key)])
+    }
+
+    /// The same for nodes that know one of several keys.
+    pub fn of_keys(
+        nodes: impl IntoIterator<Item = Vec<IpAddr>>,
+        keys: impl IntoIterator<Item = (u32, ControlKey)>,
+    ) -> Self {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
-            key_id,
-            key,
+            keys: Keys::new(keys),
             table: Mutex::new(Table::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
             verdicts: Notify::new(),
+            terms: Notify::new(),
             newcomers: Mutex::default(),
             refusals: Mutex::default(),
         }
@@ -147,6 +148,12 @@ impl Leases {
         *locked(&self.hosts) = hosts;
     }
 
+    /// Has the key `key_id` be for leases of these nodes only.
+    pub fn limit_key(&self, key_id: u32, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
+        let nodes = nodes.into_iter().flatten().collect();
+        self.keys.limit(key_id, nodes);
+    }
+
     /// Grants leases. The future never ends; drop it to stop.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) {
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -156,6 +163,8 @@ impl Leases {
                 return;
             };
             match listener.accept().await {
+                // Another switch grants leases; the node tries again.
+                Ok(_) if self.table().is_closed => {}
                 Ok((stream, from)) => {
                     let gives_way = Arc::new(Notify::new());
                     let Some(age) = self.enter(from.ip(), &gives_way) else {
@@ -197,126 +206,25 @@ impl Leases {
         }
     }
 
-    /// Serves one connection, from its first byte to its end. `age` is its number among
-    /// unidentified connections; `gives_way` has it make room for newer ones.
-    async fn serve_connection(
-        &self,
-        mut stream: TcpStream,
-        age: u64,
-        gives_way: &Notify,
-    ) -> io::Result<()> {
-        let greeting = tokio::time::timeout(HANDSHAKE, self.admit(&mut stream));
-        let admitted = tokio::select! {
-            admitted = greeting => admitted.unwrap_or(Err(io::ErrorKind::TimedOut.into())),
-            () = gives_way.notified() => Err(io::Error::other("it had to give way to others")),
-        };
-        locked(&self.newcomers).leave(age);
-        let (run, digest) = admitted?;
-        watch_host(&stream)?;
-        self.begin(run, digest, Instant::now());
-        let parting = self.listen(&mut stream, run, digest).await;
-        self.end(run, parting, Instant::now());
-        Ok(())
-    }
-
-    /// Reads a run's messages and answers them, until its connection ends.
-    async fn listen(&self, stream: &mut TcpStream, run: Run, digest: u64) -> Parting {
-        let (mut message, mut awaits_answer, mut told) = ([0; 1], false, None);
-        loop {
-            let byte = tokio::select! {
-                read = stream.read(&mut message) => match (read, message) {
-                    (Ok(1), [TAKES_NO_MORE]) => {
-                        self.withdraw(run, Instant::now());
-                        awaits_answer = true;
-                        continue;
-                    }
-                    (Ok(1), [LEAVING]) => return Parting::LEFT,
-                    (Err(error), _) => return Parting::after_error(&error),
-                    (Ok(_), _) => return Parting::CLOSED,
-                },
-                answer = self.answer(run), if awaits_answer => {
-                    awaits_answer = false;
-                    answer as u8
-                }
-                verdict = self.verdict(digest, told) => {
-                    told = Some(verdict);
-                    verdict as u8
-                }
-            };
-            if let Err(error) = stream.write_all(&[byte]).await {
-                return Parting::after_error(&error);
-            }
-        }
-    }
-
-    /// Waits for a verdict on a placement other than the one that the node was `told`.
-    async fn verdict(&self, digest: u64, told: Option<PlacementVerdict>) -> PlacementVerdict {
-        let is_news = |verdict: &PlacementVerdict| Some(*verdict) != told;
-        self.wait_for(&self.verdicts, |table| {
-            table.placements.verdict(digest).filter(is_news)
-        })
-        .await
-    }
-
-    /// Waits for the agent's answer to a run that takes no more clients.
-    async fn answer(&self, run: Run) -> NewClients {
-        self.wait_for(&self.answers, |table| table.leases.get(&run)?.answer)
-            .await
-    }
-
-    /// Waits until `find` finds something in the table, which may be when `changes` come.
-    async fn wait_for<T>(&self, changes: &Notify, find: impl Fn(&Table) -> Option<T>) -> T {
-        loop {
-            let change = changes.notified();
-            if let Some(found) = find(&self.table()) {
-                return found;
-            }
-            change.await;
-        }
-    }
-
-    /// Has the other side prove its identity with a request about a random number. Returns the
-    /// run, and the digest of its placement.
-    async fn admit(&self, stream: &mut TcpStream) -> io::Result<(Run, u64)> {
-        let challenge: [u8; CHALLENGE_BYTES] = random()?;
-        stream.write_all(&challenge).await?;
-        let mut message = [0; MESSAGE_BYTES];
-        stream.read_exact(&mut message).await?;
-        let request = Request::decode(&message, self.key_id, &self.key)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let (via, run) = (request.owner.via.to_canonical(), request.run);
-        let node = locked(&self.hosts).node_of(via);
-        let is_lease = request.ops == Ops::QUERY
-            && run != RunId::NONE
-            && request.request_id == u64::from_be_bytes(challenge);
-        let status = match (is_lease, node) {
-            (false, _) => Status::BadRequest,
-            (true, None) => Status::Denied,
-            (true, Some(_)) => Status::Ok,
-        };
-        let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
-        stream.write_all(&answer.encode(&self.key)).await?;
-        match (status, node) {
-            (Status::Ok, Some(node)) => Ok(((node, run), request.epoch)),
-            _ => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "no lease for this request",
-            )),
-        }
-    }
-
     fn table(&self) -> MutexGuard<'_, Table> {
         locked(&self.table)
     }
 
-    fn begin(&self, run: Run, digest: u64, now: Instant) {
+    /// Grants the lease. Returns whether it has: there are none while another switch grants them.
+    fn begin(&self, greeting: &Greeting, now: Instant) -> bool {
+        let Greeting { run, digest, .. } = *greeting;
         let mut table = self.table();
+        if table.is_closed {
+            return false;
+        }
+        table.told = table.told.max(greeting.term.unwrap_or_default());
         table.begun += 1;
         let number = table.begun;
         let before = table.ending.remove(&run);
         let lease = table.leases.entry(run).or_default();
         lease.connections += 1;
         lease.announced = Announced { number, digest };
+        lease.speaks_of_terms = greeting.term.is_some();
         lease.withdrawn = lease
             .withdrawn
             .or(before.and_then(|before| before.withdrawn));
@@ -325,6 +233,15 @@ impl Leases {
         table.placements.set_digest(run.0, digest);
         self.judge(&mut table, now);
         self.tell_agent(&mut table);
+        true
+    }
+
+    fn note_done(&self, run: Run, done: Done) {
+        let mut table = self.table();
+        if let Some(lease) = table.leases.get_mut(&run) {
+            lease.done = Some(done);
+            self.tell_agent(&mut table);
+        }
     }
 
     fn withdraw(&self, run: Run, now: Instant) {
@@ -335,13 +252,18 @@ impl Leases {
         }
     }
 
-    fn end(&self, run: Run, parting: Parting, now: Instant) {
+    /// A connection of the run has ended; without a parting the agent has closed it.
+    fn end(&self, run: Run, parting: Option<Parting>, now: Instant) {
         let mut table = self.table();
         let Some(lease) = table.leases.get_mut(&run) else {
             return;
         };
         lease.connections -= 1;
-        if lease.connections == 0 {
+        if lease.connections > 0 {
+            return;
+        }
+        let lease = table.leases.remove(&run).unwrap_or_default();
+        if let Some(parting) = parting {
             let left = (parting.end == RunEnd::Left).then_some(now);
             let ending = Ending {
                 end: parting.end,
@@ -349,7 +271,6 @@ impl Leases {
                 announced: lease.announced,
                 withdrawn: lease.withdrawn.or(left),
             };
-            table.leases.remove(&run);
             table.ending.insert(run, ending);
             self.tell_agent(&mut table);
         }
@@ -395,6 +316,61 @@ impl Leases {
         }
         drop((table, hosts));
         self.answers.notify_waiters();
+    }
+
+    /// The first addresses of all nodes.
+    pub(crate) fn nodes(&self) -> HashSet<IpAddr> {
+        locked(&self.hosts).nodes()
+    }
+
+    /// The greatest term that a run has told.
+    pub(crate) fn told(&self) -> Term {
+        self.table().told
+    }
+
+    /// The runs with a lease, and what each has said last about its flows. A run that does not
+    /// speak of terms has none to announce in `term`.
+    pub(crate) fn runs(&self, term: Term) -> Vec<(IpAddr, RunId, Option<Done>)> {
+        let old = Some(Done { term, runs: 1 });
+        let table = self.table();
+        let runs = table.leases.iter().map(|((node, run), lease)| {
+            let done = if lease.speaks_of_terms {
+                lease.done
+            } else {
+                old
+            };
+            (*node, *run, done)
+        });
+        runs.collect()
+    }
+
+    /// The number of nodes whose flows the switch does not know yet.
+    pub fn awaited(&self) -> usize {
+        self.table().awaited
+    }
+
+    /// Tells all runs of a change of the term. The flows of `awaited` nodes are not known.
+    pub(crate) fn publish(&self, notice: Option<TermNotice>, awaited: usize) {
+        let mut table = self.table();
+        table.awaited = awaited;
+        if table.notice != notice {
+            table.notice = notice;
+            self.terms.notify_waiters();
+        }
+    }
+
+    /// Grants leases again, as an agent that has just started.
+    pub(crate) fn open(&self, now: Instant) {
+        let mut table = self.table();
+        if std::mem::take(&mut table.is_closed) {
+            table.placements = Placements::new(now);
+        }
+    }
+
+    /// Ends all leases, without a judgement on the runs, and grants none.
+    pub(crate) fn close(&self) {
+        self.table().is_closed = true;
+        self.terms.notify_waiters();
     }
 
     /// All addresses of the nodes that have a lease, or whose lease has just ended.
@@ -449,25 +425,6 @@ impl Leases {
 /// Locks, also after a panic elsewhere: no panic leaves this state half-changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Has the kernel notice when the other host is out of reach.
-fn watch_host(stream: &TcpStream) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    let socket = SockRef::from(stream);
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-    socket.set_tcp_keepalive(&keepalive)
-}
-
-/// Bytes that nobody can predict.
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    // The kernel never cuts requests of up to 256 bytes short (getrandom(2)).
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

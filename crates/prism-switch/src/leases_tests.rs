@@ -1,10 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 use std::net::{Ipv4Addr, SocketAddr};
 
-use prism_proto::control::Answer;
-use prism_proto::lease::{LeaseRequest, NO_DIGEST};
+use prism_proto::control::{Answer, MESSAGE_BYTES, Status};
+use prism_proto::lease::{
+    CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, PlacementVerdict, TAKES_NO_MORE,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use super::placements::Placements;
+use super::connection::HANDSHAKE;
 use super::*;
 
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
@@ -58,6 +62,7 @@ async fn ask_with(
         node,
         run,
         digest,
+        term: None,
     };
     let request = request.encode(KEY_ID, &key);
     stream.write_all(&request).await.unwrap();
@@ -65,6 +70,14 @@ async fn ask_with(
     stream.read_exact(&mut answer).await.ok()?;
     let answer = Answer::decode(&answer, KEY_ID, &key).unwrap();
     Some((stream, answer.status))
+}
+
+fn greeting(run: Run, digest: u64) -> Greeting {
+    Greeting {
+        run,
+        digest,
+        term: None,
+    }
 }
 
 /// Waits for the news that a run has ended.
@@ -113,8 +126,8 @@ fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
     let leases = Leases::new([vec![NODE]], KEY_ID, key());
     let (run, now) = ((NODE, RUN), Instant::now());
     let silence = Parting::after_error(&std::io::ErrorKind::HostUnreachable.into());
-    leases.begin(run, NO_DIGEST, now);
-    leases.end(run, silence, now);
+    leases.begin(&greeting(run, NO_DIGEST), now);
+    leases.end(run, Some(silence), now);
     let almost = now + OUT_OF_REACH_GRACE - Duration::from_millis(1);
     let returned = Change::Returned {
         node: NODE,
@@ -242,6 +255,7 @@ fn nobody_else_gets_a_lease_and_their_going_is_no_news() {
             node: NODE,
             run: RUN,
             digest: NO_DIGEST,
+            term: None,
         };
         let old = old.encode(KEY_ID, &key());
         stream.write_all(&old).await.unwrap();
@@ -305,9 +319,9 @@ fn differing(leases: &Leases, nodes: &[u8]) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn who_places_objects_differently_from_most_nodes_gets_no_new_clients() {
     let (leases, now) = (settled([]), Instant::now());
-    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
+    let begin = |n, run, digest| leases.begin(&greeting((node(n), RunId(run)), digest), now);
     // Nodes count, not their runs.
-    (1..9).for_each(|run| begin(1, run, 7));
+    (1..9).for_each(|run| assert!(begin(1, run, 7)));
     assert_eq!(differing(&leases, &[1]), (vec![], vec![1]));
     begin(2, 1, 8);
     assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]), "a tie");
@@ -327,7 +341,7 @@ fn who_places_objects_differently_from_most_nodes_gets_no_new_clients() {
 #[test]
 fn of_a_node_the_newest_run_says_how_it_places_objects() {
     let (leases, now) = (settled([]), Instant::now());
-    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
+    let begin = |n, run, digest| leases.begin(&greeting((node(n), RunId(run)), digest), now);
     begin(1, 1, 7);
     begin(2, 1, 7);
     begin(3, 1, 8);
@@ -337,27 +351,27 @@ fn of_a_node_the_newest_run_says_how_it_places_objects() {
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![], vec![1, 2, 3]));
     begin(3, 3, 9);
     for (run, differs) in [(3, vec![]), (2, vec![3])] {
-        leases.end((node(3), RunId(run)), Parting::LEFT, now);
+        leases.end((node(3), RunId(run)), Some(Parting::LEFT), now);
         leases.take_changes(now + LEASE_GRACE);
         assert_eq!(differing(&leases, &[1, 2, 3]).0, differs);
     }
     // The old run asks again.
     begin(1, 1, 7);
-    leases.end((node(1), RunId(1)), Parting::CLOSED, now);
+    leases.end((node(1), RunId(1)), Some(Parting::CLOSED), now);
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![3], vec![1, 2]));
 }
 
 #[test]
 fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     let (leases, now) = (settled([]), Instant::now());
-    let begin = |n, run, digest| leases.begin((node(n), RunId(run)), digest, now);
-    (1..4).for_each(|n| begin(n, 1, 7));
-    (4..6).for_each(|n| begin(n, 1, 8));
+    let begin = |n, run, digest| leases.begin(&greeting((node(n), RunId(run)), digest), now);
+    (1..4).for_each(|n| assert!(begin(n, 1, 7)));
+    (4..6).for_each(|n| assert!(begin(n, 1, 8)));
     let all = [1, 2, 3, 4, 5];
     assert_eq!(differing(&leases, &all).0, [4, 5]);
     // The nodes with the wrong file do not become the majority when others die.
     for n in 1..4 {
-        leases.end((node(n), RunId(1)), Parting::CLOSED, now);
+        leases.end((node(n), RunId(1)), Some(Parting::CLOSED), now);
     }
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &all), (vec![4, 5], vec![]));
@@ -365,7 +379,7 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     begin(1, 2, 9);
     begin(2, 2, 7);
     assert_eq!(differing(&leases, &all).0, all);
-    leases.end((node(5), RunId(1)), Parting::LEFT, now);
+    leases.end((node(5), RunId(1)), Some(Parting::LEFT), now);
     assert_eq!(differing(&leases, &all).0, all, "it may come back");
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));
@@ -379,8 +393,8 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
 fn an_agent_that_has_started_judges_nobody_for_a_while() {
     let leases = Leases::new([], KEY_ID, key());
     let now = Instant::now();
-    leases.begin((node(1), RUN), 7, now);
-    leases.begin((node(2), RUN), 8, now);
+    leases.begin(&greeting((node(1), RUN), 7), now);
+    leases.begin(&greeting((node(2), RUN), 8), now);
     leases.take_changes(now + SETTLING / 2);
     assert_eq!(differing(&leases, &[1, 2]), (vec![], vec![1, 2]));
     leases.take_changes(now + SETTLING);
@@ -426,7 +440,7 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
         let known = locked(&leases.hosts).node_of(by);
         assert_eq!(known, Some(both[0]), "the lease may be by {by}");
     }
-    leases.begin((both[0], RUN), 7, now);
+    leases.begin(&greeting((both[0], RUN), 7), now);
     assert_eq!(leases.living(), HashSet::from(both));
     assert_eq!(leases.alive().taking, HashSet::from(both));
     let returned = leases.take_changes(now);
@@ -434,7 +448,7 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
         returned,
         both.map(|node| Change::Returned { node, run: RUN })
     );
-    leases.end((both[0], RUN), Parting::CLOSED, now);
+    leases.end((both[0], RUN), Some(Parting::CLOSED), now);
     let end = RunEnd::Died;
     let ended = both.map(|node| Change::Ended {
         node,
@@ -443,4 +457,15 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
     });
     assert_eq!(leases.take_changes(now + LEASE_GRACE), ended);
     assert!(leases.living().is_empty());
+}
+
+#[test]
+fn a_key_is_for_leases_of_its_nodes() {
+    with_leases(async |leases, address| {
+        let status = async || ask(address, NODE, RUN, key()).await.unwrap().1;
+        leases.limit_key(KEY_ID, [vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8))]]);
+        assert_eq!(status().await, Status::Denied);
+        leases.limit_key(KEY_ID, [vec![NODE]]);
+        assert_eq!(status().await, Status::Ok);
+    });
 }

@@ -65,6 +65,7 @@ mod load;
 mod reset;
 mod runs;
 mod tables;
+mod terms;
 mod view;
 mod walk;
 
@@ -88,11 +89,12 @@ mod skel {
 pub use agent::{Aged, Agent};
 pub use census::{Census, LastCensus};
 pub use config::{
-    FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS, NodeConfig,
-    Roles, SenderConfig, ServiceConfig, SwitchConfig,
+    ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS,
+    NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, Leases, RunEnd};
 pub use load::Switch;
 pub use skel::SwitchSkel;
+pub use terms::TermPhase;
 pub use view::{Counter, Direction, FlowRecord, SwitchView};

@@ -8,6 +8,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
+use prism_proto::term::MAX_EPOCH;
 
 use crate::attach;
 use crate::bpffs;
@@ -158,6 +159,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.freshness_ns = FRESHNESS_NS;
     rodata.max_epoch_ahead_ns = MAX_EPOCH_AHEAD_NS;
     rodata.max_epoch_step = MAX_EPOCH_STEP;
+    rodata.max_epoch = MAX_EPOCH;
     rodata.has_ordered_memory = cfg!(target_arch = "x86_64");
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);
@@ -172,6 +174,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     for map in [
         &mut skel.maps.flows,
         &mut skel.maps.collected,
+        &mut skel.maps.term_state,
         &mut skel.maps.services,
         &mut skel.maps.service_ports,
         &mut skel.maps.nodes,

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use prism_proto::control::{FlowKey, FlowState, Owner};
+use prism_proto::control::{FlowKey, FlowState, Owner, Term};
 use prism_sys::clock::monotonic_ns;
 
 use crate::bpffs;
@@ -19,6 +19,7 @@ use crate::layout::{
 };
 use crate::load::{self, FLOW_LIST};
 use crate::skel::types;
+use crate::terms::{TermPhase, TermState};
 
 const READ_LIST: &str = "read the list of flows";
 
@@ -64,6 +65,7 @@ pub struct Counter {
 pub struct SwitchView {
     flows: MapHandle,
     counters: MapHandle,
+    term_state: MapHandle,
     dir: PathBuf,
 }
 
@@ -79,6 +81,7 @@ impl SwitchView {
         let view = Self {
             flows: open("flows")?,
             counters: open("counters")?,
+            term_state: open("term_state")?,
             dir: dir.clone(),
         };
         if view.flows.value_size() as usize != FLOW_BYTES
@@ -87,6 +90,12 @@ impl SwitchView {
             return Err(ViewError::Version);
         }
         Ok(view)
+    }
+
+    /// The switch's term, and its phase.
+    pub fn term(&self) -> Result<(Term, TermPhase), KernelError> {
+        let state = TermState::read(&self.term_state)?;
+        Ok((state.term, state.phase))
     }
 
     /// All flows, tombstones included, in no order. Each record is of one moment. A flow that

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use prism_cluster::MinReplicas;
-use prism_config::{Config, Node, Peers};
+use prism_config::{Config, Node, Peers, Switch};
 use prism_handoff::pki::Identity;
 use prism_sys::process::with_causes;
 
@@ -33,12 +33,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = Config::load(&args.config)?;
     if let Some(name) = &args.node {
-        let mut faults = node_faults(&config, name)?;
-        faults.extend(
-            find(&config, name)?
-                .iter()
-                .flat_map(|node| ended(&config, node)),
-        );
+        let mut faults = faults_of_host(&config, name)?;
+        for part in config.parts() {
+            faults.extend(part.node(name).iter().flat_map(|node| ended(&part, node)));
+        }
+        faults.sort_unstable();
+        faults.dedup();
         if !faults.is_empty() {
             let count = faults.len();
             match faults.as_slice() {
@@ -63,8 +63,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
 /// The keys that may do everything because their records say nothing, if this machine has their
 /// file.
 fn warnings(config: &Config) -> Vec<String> {
-    let users = config.s3.load_credentials().unwrap_or_default();
-    let unlimited = users.iter().filter(|user| user.is_unlimited_by_omission());
+    let parts = config.parts().into_iter();
+    let users = parts.flat_map(|part| part.s3.load_credentials().unwrap_or_default());
+    let unlimited = users.filter(|user| user.is_unlimited_by_omission());
     unlimited
         .map(|user| {
             format!(
@@ -100,7 +101,35 @@ pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
     }
 }
 
-/// The files that `name` lacks on this machine, each with its fix.
+/// The things that the node or switch `name` lacks on this machine, for all its services.
+pub(crate) fn faults_of_host(config: &Config, name: &str) -> Result<Vec<String>> {
+    let parts = match find(config, name)? {
+        Some(_) => config.parts_at(name),
+        None => config.parts(),
+    };
+    let mut all: Vec<String> = Vec::new();
+    for part in parts {
+        for fault in node_faults(&part, name)? {
+            if !all.contains(&fault) {
+                all.push(fault);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The admin sockets of node `name`, one for each service that it has.
+pub(crate) fn sockets(parts: &[Config], name: &str) -> Result<Vec<PathBuf>> {
+    let with = parts.iter().filter(|part| part.node(name).is_some());
+    let sockets: Vec<_> = with.map(|part| part.admin_socket(name)).collect();
+    if let ([], Some(part)) = (sockets.as_slice(), parts.first()) {
+        node(part.whole(), name)?;
+        bail!("the node {name} does not have this service");
+    }
+    Ok(sockets)
+}
+
+/// The files that `name` lacks on this machine for the service of `config`, each with its fix.
 pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let node = find(config, name)?;
@@ -196,20 +225,15 @@ fn difference(old: &Config, new: &Config) -> String {
 }
 
 fn summary(config: &Config) -> String {
-    let (cluster, service) = (&config.cluster, &config.service);
-    let replicas = cluster.replicas;
-    let min = MinReplicas(cluster.min_replicas).of(replicas);
-    let (address, hand_off) = (&service.address, lower(&service.hand_off));
-    let mut lines = vec![
-        format!("cluster  {} ({})", cluster.name, cluster.region),
-        format!("replicas {replicas} of each object, {min} in sync for a write"),
-        format!("service  {address}, hand-off {hand_off}"),
-    ];
+    let (name, region) = (&config.cluster.name, &config.cluster.region);
+    let mut lines = vec![format!("cluster  {name} ({region})")];
+    lines.extend(config.parts().iter().flat_map(service_lines));
     lines.push(match &config.switch {
         None => "switch   none: frontends relay every answer".to_owned(),
         Some(switch) => format!(
-            "switch   {}, {} on {}, up to {} flows",
+            "switch   {}{}, {} on {}, up to {} flows",
             switch.control,
+            pair(switch),
             lower(&switch.mode),
             switch.interfaces.join(" "),
             switch.max_flows
@@ -227,6 +251,31 @@ fn summary(config: &Config) -> String {
         }
     }));
     lines.join("\n") + "\n"
+}
+
+/// The hosts of a pair, as the summary has them.
+fn pair(switch: &Switch) -> String {
+    let hosts = switch.hosts.iter();
+    let hosts = hosts.map(|host| format!("{} {}", host.name, host.address));
+    match hosts.collect::<Vec<_>>() {
+        none if none.is_empty() => String::new(),
+        hosts => format!(" at one of {}", hosts.join("; ")),
+    }
+}
+
+/// The lines of the service of `part`.
+fn service_lines(part: &Config) -> [String; 2] {
+    let (replicas, service) = (part.cluster.replicas, &part.service);
+    let min = MinReplicas(part.cluster.min_replicas).of(replicas);
+    let (address, hand_off) = (&service.address, lower(&service.hand_off));
+    let name = match part.whole().service.are_several() {
+        true => format!("{}, ", service.name),
+        false => String::new(),
+    };
+    [
+        format!("replicas {replicas} of each object, {min} in sync for a write"),
+        format!("service  {name}{address}, hand-off {hand_off}"),
+    ]
 }
 
 /// An enum's variant as the configuration file spells it.

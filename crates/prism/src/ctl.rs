@@ -18,6 +18,7 @@ mod recover;
 mod reload;
 mod scrub;
 mod status;
+mod switch;
 mod table;
 mod take_over;
 mod top;
@@ -68,6 +69,7 @@ enum CtlCommand {
         all: bool,
     },
     Status(status::StatusArgs),
+    Switch(switch::SwitchArgs),
     Top(top::TopArgs),
     Scrub(scrub::ScrubArgs),
     Cluster(cluster::ClusterArgs),
@@ -99,6 +101,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         CtlCommand::Status(args) => {
             status::run(args, common, &mut out).map(|health| status = health)
         }
+        CtlCommand::Switch(args) => switch::run(args, common, &mut out),
         CtlCommand::Top(args) => top::run(args, common),
         CtlCommand::Scrub(args) => scrub::run(args, common, &mut out),
         CtlCommand::Cluster(args) => cluster::run(args, common, &mut out),

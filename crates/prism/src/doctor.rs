@@ -8,6 +8,7 @@ mod finding;
 mod kernel;
 mod needs;
 mod network;
+mod path;
 mod system;
 
 use std::path::{Path, PathBuf};
@@ -65,21 +66,30 @@ pub(crate) fn run(args: Args) -> Result<()> {
 fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part> {
     let config = Config::load(path)?;
     let node = check::find(&config, name)?;
-    let faults = check::node_faults(&config, name)?;
+    let faults = check::faults_of_host(&config, name)?;
     let subject = Subject("configuration");
     let missing = |fault| subject.missing(fault, "see docs/install.md");
     findings.extend(faults.into_iter().map(missing));
     let is_switch = node.is_none();
     findings.extend(needs::examine(&config, node, path));
     findings.extend(families::examine(&config, node));
+    findings.extend(path::examine(&config, node));
     if let Some(node) = node {
-        findings.extend(certificates::examine(&config, node));
+        for part in config.parts_at(&node.name) {
+            for found in certificates::examine(&part, node) {
+                if !findings.contains(&found) {
+                    findings.push(found);
+                }
+            }
+        }
     }
     let interfaces = match &config.switch {
         Some(switch) if is_switch => switch.interfaces.clone(),
         _ => Vec::new(),
     };
-    let connections = config.limits.connections.into();
+    // Each service has connections of its own.
+    let parts = config.parts_at(name).into_iter();
+    let connections = parts.map(|part| u64::from(part.limits.connections)).sum();
     Ok(Part {
         is_switch,
         is_node: !is_switch,

@@ -17,7 +17,7 @@ mod render;
 
 use std::net::IpAddr;
 
-use prism_config::{Config, Node, Switch};
+use prism_config::{Config, Node, ServiceAddrs, Switch};
 
 pub(crate) use self::change::{Change, changes};
 pub(crate) use self::check::{Outcome, check};
@@ -67,7 +67,7 @@ pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
 fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
     let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
     let service = match node.is_frontend() {
-        true => config.service.address.hosts(),
+        true => hosts_of_services(config),
         false => Vec::new(),
     };
     needs.extend(service.iter().copied().map(Need::Service));
@@ -107,13 +107,17 @@ fn way_out(node: &Node, switch: &Switch, own: IpAddr, service: &[IpAddr]) -> Opt
 }
 
 fn of_switch(config: &Config, switch: &Switch) -> Vec<Need> {
-    let service = config.service.address.hosts();
+    let service = hosts_of_services(config);
     let of_switch = switch.control.hosts.iter();
     let has = |is_v4: bool| {
         let mut all = service.iter().copied().chain(switch.control.hosts.iter());
         all.any(|host| host.is_ipv4() == is_v4)
     };
-    let mut needs: Vec<Need> = of_switch.map(Need::OwnAddress).collect();
+    let mut needs: Vec<Need> = match switch.hosts.is_empty() {
+        true => of_switch.map(Need::OwnAddress).collect(),
+        // It moves between the two hosts.
+        false => Vec::new(),
+    };
     if has(true) {
         needs.extend(router_of_ipv4(switch));
     }
@@ -150,7 +154,7 @@ fn router_of_ipv4(switch: &Switch) -> Vec<Need> {
 
 /// The way to each address of the service, by a frontend of its family.
 fn ways_in(config: &Config, switch: &Switch) -> Vec<Need> {
-    let ways = config.service.address.hosts().into_iter();
+    let ways = hosts_of_services(config).into_iter();
     let ways = ways.filter_map(|service| {
         let frontends = config.frontends();
         let frontends: Vec<IpAddr> = frontends
@@ -163,10 +167,23 @@ fn ways_in(config: &Config, switch: &Switch) -> Vec<Need> {
     ways.collect()
 }
 
+/// The addresses of all services, each once.
+fn hosts_of_services(config: &Config) -> Vec<IpAddr> {
+    let addresses = config
+        .service
+        .iter()
+        .flat_map(|service| service.address.iter());
+    addresses.collect::<ServiceAddrs>().hosts()
+}
+
 fn notrack(config: &Config) -> Need {
-    let https = config.service.tls.as_ref().map(|tls| tls.port);
-    let plain = config.service.address.iter().map(|address| address.port());
-    let mut service: Vec<u16> = plain.chain(https).collect();
+    let services = config.service.iter();
+    let ports = services.flat_map(|service| {
+        let https = service.tls.as_ref().map(|tls| tls.port);
+        let plain = service.address.iter().map(|address| address.port());
+        plain.chain(https)
+    });
+    let mut service: Vec<u16> = ports.collect();
     service.sort_unstable();
     service.dedup();
     Need::Notrack { service }

@@ -12,9 +12,13 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 /// The levels of the log of this process.
 static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
+/// Begins the log. A process that serves several services names the thread of each line, because
+/// threads have the names of their services.
+pub(crate) fn init(log: &Log, names_threads: bool) -> anyhow::Result<()> {
     let (levels, handle) = reload::Layer::new(levels(&log.level)?);
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_thread_names(names_threads);
     let layer = match log.format {
         LogFormat::Json => layer.json().boxed(),
         LogFormat::Text => layer.with_ansi(false).boxed(),

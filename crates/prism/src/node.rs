@@ -4,6 +4,9 @@
 //! (`SO_REUSEPORT`), channels to other nodes and socket to the switch. So a connection never
 //! changes threads.
 //!
+//! A frontend of several services serves each with threads and parts of its own, so that no
+//! service's users, limits or connections meet another's.
+//!
 //! Not here: what the parts do.
 
 mod admin;
@@ -22,10 +25,12 @@ mod stops;
 mod successor;
 mod worker;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use prism_config::Config;
 use prism_membership::Cluster;
 use prism_replicas::saved_state;
@@ -38,10 +43,11 @@ pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
 use crate::check;
+use crate::notify::Notifier;
 use crate::observe::bind;
 
 /// Serve clients, objects, or both: one node of a cluster.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
@@ -65,41 +71,105 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// Runs until SIGTERM or SIGINT, or until a successor has taken over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
-    crate::log::init(&config.log)?;
+    let services = config.parts_at(&args.node);
+    crate::log::init(&config.log, services.len() > 1)?;
     check::node(&config, &args.node)?;
     if let Some(fault) = spans_fault(&config.trace) {
         bail!(fault);
     }
-    let mut inheritance = Inheritance::default();
-    if args.take_over {
-        inheritance = Inheritance::ask(&config.admin_socket(&args.node))?;
-        let faults = check::node_faults(&config, &args.node)?;
-        if !faults.is_empty() {
-            bail!(faults.join("\n  "));
-        }
-        // Without the switch's word no flow can pass to another process.
-        let node = check::node(&config, &args.node)?;
-        if let Some(switch) = switch_address(&config, node)?
-            && let Some(own) = node.address.of(switch.control.ip())
-        {
-            switch.check(own, SWITCH_ANSWERS_IN)?;
-        }
-        inheritance.prepared()?;
+    let notifiers = Notifier::from_environment().of_services(services.len());
+    let mut begun = Vec::new();
+    for (config, notifier) in services.into_iter().zip(notifiers) {
+        let inheritance = match args.take_over {
+            true => take_over(&config, &args.node)?,
+            false => Inheritance::default(),
+        };
+        begun.push(Begun {
+            config,
+            notifier,
+            inheritance,
+        });
     }
-    let mut config = config;
-    loop {
-        match serve_once(config, args, inheritance)? {
-            Ended::Closing(estate, stops) => match estate.settle(stops)? {
-                Some(again) => (config, inheritance) = again,
-                None => return Ok(()),
-            },
-            Ended::Stopped => return Ok(()),
+    match begun.len() {
+        1 => begun.into_iter().try_for_each(|begun| begun.run(args)),
+        _ => run_each(begun, args),
+    }
+}
+
+/// A service that is about to be served.
+struct Begun {
+    /// Its part of the configuration.
+    config: Config,
+    notifier: Notifier,
+    inheritance: Inheritance,
+}
+
+impl Begun {
+    fn run(self, args: &Args) -> anyhow::Result<()> {
+        let Self {
+            mut config,
+            notifier,
+            mut inheritance,
+        } = self;
+        loop {
+            match serve_once(config, args, notifier.clone(), inheritance)? {
+                Ended::Closing(estate, stops) => match estate.settle(stops)? {
+                    Some(again) => (config, inheritance) = again,
+                    None => return Ok(()),
+                },
+                Ended::Stopped => return Ok(()),
+            }
         }
     }
 }
 
+/// Serves several services, each in threads of its own. The failure of one ends the process.
+fn run_each(services: Vec<Begun>, args: &Args) -> anyhow::Result<()> {
+    let (ended, ends) = mpsc::channel();
+    for service in services {
+        let (args, ended) = (args.clone(), ended.clone());
+        let name = service.config.service.name.clone();
+        let work = {
+            let name = name.clone();
+            move || {
+                let run = AssertUnwindSafe(|| service.run(&args));
+                let outcome = catch_unwind(run).unwrap_or_else(|_| bail!("a panic; see the log"));
+                // The receiver lives as long as the process.
+                let _ = ended.send(outcome.with_context(|| format!("the service {name}")));
+            }
+        };
+        let started = std::thread::Builder::new().name(name).spawn(work);
+        started.context("starting the thread of a service")?;
+    }
+    drop(ended);
+    ends.into_iter().collect()
+}
+
+/// Asks the running process for its sockets of a service, and has it stop as far as it has to.
+fn take_over(config: &Config, name: &str) -> anyhow::Result<Inheritance> {
+    let inheritance = Inheritance::ask(&config.admin_socket(name))?;
+    let faults = check::node_faults(config, name)?;
+    if !faults.is_empty() {
+        bail!(faults.join("\n  "));
+    }
+    // Without the switch's word no flow can pass to another process.
+    let node = check::node(config, name)?;
+    if let Some(switch) = switch_address(config, node)?
+        && let Some(own) = node.address.of(switch.control.ip())
+    {
+        switch.check(own, SWITCH_ANSWERS_IN)?;
+    }
+    inheritance.prepared()?;
+    Ok(inheritance)
+}
+
 /// Opens the parts of the node, and serves.
-fn serve_once(config: Config, args: &Args, mut inherited: Inheritance) -> anyhow::Result<Ended> {
+fn serve_once(
+    config: Config,
+    args: &Args,
+    notifier: Notifier,
+    mut inherited: Inheritance,
+) -> anyhow::Result<Ended> {
     let name = &args.node;
     // The store is opened first, because it has saved the cluster's last state.
     let store = match inherited.is_empty() {
@@ -108,12 +178,13 @@ fn serve_once(config: Config, args: &Args, mut inherited: Inheritance) -> anyhow
     };
     let testimony = store.as_ref().map(saved_state::read).transpose()?;
     let cluster = Cluster::open(&config, name, testimony)?;
-    let listener = config.admin.listen.map(|address| {
+    let listener = config.admin_listen(name).map(|address| {
         let inherited = inherited.take_listener(address);
         inherited.map_or_else(|| bind(address, "admin.listen"), Ok)
     });
     let listener = listener.transpose()?;
-    let server = Server::open(config, name, cluster, store, Some(args.config.clone()))?;
+    let mut server = Server::open(config, name, cluster, store, Some(args.config.clone()))?;
+    server.notifier = notifier;
     serve(server, listener, inherited, || {})
 }
 

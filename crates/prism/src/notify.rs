@@ -12,6 +12,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -25,6 +26,18 @@ pub(crate) struct Notifier {
     target: Option<Arc<Target>>,
     /// The longest time between two messages [`Notifier::alive`]; `None` if none are wanted.
     limit: Option<Duration>,
+    /// The bit of the service that it speaks for, among those of its process.
+    service: u64,
+    services: Arc<Services>,
+}
+
+/// The state of the services of one process, a bit for each.
+#[derive(Default)]
+struct Services {
+    all: u64,
+    ready: AtomicU64,
+    /// The ones that have said so since the last message.
+    alive: AtomicU64,
 }
 
 struct Target {
@@ -57,17 +70,46 @@ impl Notifier {
                 .map(Duration::from_micros)
                 .filter(|_| target.is_some()),
             target,
+            service: 1,
+            services: Arc::new(Services {
+                all: 1,
+                ..Services::default()
+            }),
         }
+    }
+
+    /// Senders for the services of this process. It is ready, and alive, when all of them are.
+    pub(crate) fn of_services(&self, count: usize) -> Vec<Self> {
+        let bits = (0..u64::BITS).map(|bit| 1_u64 << bit).take(count);
+        let services = Arc::new(Services {
+            all: bits.clone().sum(),
+            ..Services::default()
+        });
+        let senders = bits.map(|service| Self {
+            service,
+            services: services.clone(),
+            ..self.clone()
+        });
+        senders.collect()
+    }
+
+    /// Sets this service's bit. Whether all have theirs.
+    fn completes(&self, bits: &AtomicU64) -> bool {
+        bits.fetch_or(self.service, Ordering::Relaxed) | self.service == self.services.all
     }
 
     /// The service takes requests. Also the end of [`Notifier::reloading`].
     pub(crate) fn ready(&self) {
-        self.send("READY=1");
+        if self.completes(&self.services.ready) {
+            self.send("READY=1");
+        }
     }
 
     /// The service takes requests, and this process is the service from now on.
     pub(crate) fn ready_as_successor(&self) {
-        self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
+        if self.completes(&self.services.ready) {
+            self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
+        }
     }
 
     /// The service reads its files again.
@@ -84,7 +126,10 @@ impl Notifier {
 
     /// The service goes on. The service manager restarts a service that does not say so in time.
     fn alive(&self) {
-        self.send("WATCHDOG=1");
+        if self.completes(&self.services.alive) {
+            self.services.alive.store(0, Ordering::Relaxed);
+            self.send("WATCHDOG=1");
+        }
     }
 
     fn send(&self, message: &str) {

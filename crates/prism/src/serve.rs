@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     dir::prepare(&args.dir)?;
     let mut config = configuration(args);
-    crate::log::init(&config.log)?;
+    crate::log::init(&config.log, false)?;
     let (user, file) = credentials::of(&args.dir)?;
     // The store is locked before the port is tried, so a second start on the same
     // directory fails with that reason.

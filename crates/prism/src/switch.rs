@@ -3,20 +3,19 @@
 
 mod pages;
 mod reload;
+mod role;
+mod tables;
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use prism_config::{Config, HookMode, Running};
+use anyhow::bail;
+use prism_config::{Config, Running};
 use prism_handoff::supervise::supervise;
-use prism_proto::control::ControlKey;
-use prism_switch::{
-    Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
-};
+use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 
 use prism_membership::{Directory, observe as observe_cluster};
@@ -24,10 +23,11 @@ use prism_membership::{Directory, observe as observe_cluster};
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
-/// The tenant of the one cluster of this switch.
-const TENANT: u32 = 1;
-/// The tenant of hosts that are no nodes: the switch itself, and etcd.
-const NO_TENANT: u32 = 0;
+use self::role::Role;
+use self::tables::{addresses, leases_of, limit_keys, nodes, switch_config, update_tables};
+
+/// The directory of state without one from systemd.
+const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
 /// Pause after a failure to age flows or to update the tables.
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause after a failure to listen on the control address.
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// This host's name in switch.hosts [default: the host that has this host's address]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
     /// Remove the switch from this host's interfaces, forget its flows, and exit.
     #[arg(long)]
     unload: bool,
@@ -51,46 +54,45 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
-    crate::log::init(&config.log)?;
+    crate::log::init(&config.log, false)?;
     let Some(settings) = &config.switch else {
         bail!("{} has no section [switch]; add it", args.config.display());
     };
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
-    let directory = Directory::of(&config);
-    let tables = switch_config(&config, settings, &directory)?;
-    let switch = Switch::load(&tables)?;
+    let role = Arc::new(Role::of(settings, args.host.as_deref())?);
+    let directories = nodes(&config, &[]);
+    let tables = switch_config(&config, settings, &directories)?;
+    let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
-    let leases = Arc::new(Leases::new(
-        addresses(&directory),
-        settings.key_id,
-        ControlKey::new(*settings.load_key().context("the control key")?.bytes()),
-    ));
-    let observed = config
-        .cluster
-        .etcd
-        .as_ref()
-        .map(|_| observe_cluster(&config));
-    let observed = observed.transpose()?;
-    let news = observed.as_ref().map(|observed| observed.directory.clone());
+    if let Some(host) = role.host() {
+        tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
+    }
+    let leases = Arc::new(leases_of(&tables, &config, &directories));
+    let parts = config.parts().into_iter();
+    let observed = parts.filter(|part| part.cluster.etcd.is_some());
+    let observed = observed.map(|part| observe_cluster(&part));
+    let observed = observed.collect::<anyhow::Result<Vec<_>>>()?;
+    let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
     let listener = config.admin.switch_listen;
     let listener = listener
         .map(|address| bind(address, "admin.switch_listen"))
         .transpose()?;
-    let mut agent = Agent::new(&switch, leases.clone(), &tables.services)?;
+    let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
     let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
+        role: role.clone(),
         census: agent.census(),
         directory: Box::new(move || {
-            let known = known.as_ref().map(|known| known.borrow().clone());
-            Arc::new(nodes(&shown.now(), known.as_deref()))
+            let all = nodes(&shown.now(), &known).into_iter();
+            Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
         }),
     });
     let mut watchdog = Watchdog::new(Notifier::from_environment());
@@ -99,7 +101,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Beside {
             control,
             leases: leases.clone(),
-            news,
+            role: role.clone(),
+            news: news.clone(),
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
             reload: reload::Reload {
@@ -115,12 +118,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         &pauses,
         &watchdog,
         &Followed {
-            observed: observed.as_ref().map(|seen| seen.directory.clone()),
+            observed: news,
             running,
             leases,
+            role,
         },
         Given {
-            nodes: directory,
+            nodes: directories,
             config: at_start,
         },
     );
@@ -129,17 +133,51 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Loads the switch, and leaves its interfaces to [`start_agent`].
+fn load(tables: &SwitchConfig) -> anyhow::Result<Switch> {
+    let interfaces = Vec::new();
+    let tables = tables.clone();
+    Ok(Switch::load(&SwitchConfig {
+        interfaces,
+        ..tables
+    })?)
+}
+
+/// Begins a term before the first packet comes: a table that is empty must not decide.
+fn start_agent<'a>(
+    switch: &'a Switch,
+    leases: Arc<Leases>,
+    tables: &SwitchConfig,
+    role: &Role,
+) -> anyhow::Result<Agent<'a>> {
+    let mut agent = Agent::new(switch, leases, &tables.services)?;
+    agent.use_terms(role.place(), term_file(&tables.pin_dir))?;
+    agent.set_active(role.is_active())?;
+    for interface in &tables.interfaces {
+        switch.attach(interface, tables.xdp)?;
+    }
+    Ok(agent)
+}
+
+/// The file of the switch's last term, in the directory that the unit provides.
+fn term_file(pin_dir: &str) -> PathBuf {
+    let provided = std::env::var_os("STATE_DIRECTORY").filter(|path| !path.is_empty());
+    let directory = provided.map_or_else(|| STATE_DIRECTORY.into(), PathBuf::from);
+    directory.join(format!("{pin_dir}.term"))
+}
+
 /// The changes that the agent follows.
 struct Followed {
-    /// The nodes that etcd knows.
-    observed: Option<watch::Receiver<Arc<Directory>>>,
+    /// The nodes of each service that etcd knows; empty without etcd.
+    observed: Vec<watch::Receiver<Arc<Directory>>>,
     running: Arc<Running>,
     leases: Arc<Leases>,
+    role: Arc<Role>,
 }
 
 /// The nodes and the configuration that the switch has been given.
 struct Given {
-    nodes: Directory,
+    nodes: Vec<Directory>,
     config: Arc<Config>,
 }
 
@@ -159,9 +197,11 @@ fn age_flows(
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
-        let known = followed.observed.as_ref().map(|seen| seen.borrow().clone());
+        if let Err(error) = agent.set_active(followed.role.is_active()) {
+            tracing::warn!(%error, "the programs do not know this switch's role; trying again");
+        }
         let config = followed.running.now();
-        let now = nodes(&config, known.as_deref());
+        let now = nodes(&config, &followed.observed);
         if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
             continue;
         }
@@ -172,54 +212,12 @@ fn age_flows(
         }
         given = Given { nodes: now, config };
         tracing::info!(
-            nodes = given.nodes.iter().count(),
+            nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
         followed.leases.set_nodes(addresses(&given.nodes));
+        limit_keys(&followed.leases, &given.config, &given.nodes);
     }
-}
-
-/// The nodes of the file, and those that etcd knows.
-fn nodes(config: &Config, known: Option<&Directory>) -> Directory {
-    let of_file = Directory::of(config);
-    match known {
-        Some(known) => of_file.joined_by(known),
-        None => of_file,
-    }
-}
-
-/// Gives the switch the nodes of `directory`. Returns whether it has them; a failure is logged.
-fn update_tables(agent: &mut Agent<'_>, config: &Config, directory: &Directory) -> bool {
-    let settings = config
-        .switch
-        .as_ref()
-        .context("there is no section [switch]");
-    let updated = settings
-        .and_then(|settings| switch_config(config, settings, directory))
-        .and_then(|tables| Ok(agent.update_tables(&tables)?));
-    if let Err(error) = &updated {
-        tracing::error!(
-            error = format!("{error:#}"),
-            "the switch's tables lack a change of the nodes; trying again"
-        );
-    }
-    updated.is_ok()
-}
-
-/// The addresses of etcd's endpoints. Names that cannot be resolved are left out, with
-/// a warning.
-fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
-    let endpoints = config.cluster.etcd.iter().flat_map(|etcd| &etcd.endpoints);
-    let resolved = endpoints.flat_map(|endpoint| {
-        let found = (endpoint.host(), endpoint.port()).to_socket_addrs();
-        found.unwrap_or_else(|error| {
-            tracing::warn!(%endpoint, %error, "cannot resolve an endpoint of etcd; backends behind this switch do not reach it");
-            Vec::new().into_iter()
-        })
-    });
-    resolved
-        .map(|address| address.ip().to_canonical())
-        .collect()
 }
 
 /// Signals to the agent's loop.
@@ -231,74 +229,12 @@ struct Pauses {
     pause: AtomicBool,
 }
 
-/// The addresses of each node.
-fn addresses(directory: &Directory) -> impl Iterator<Item = Vec<IpAddr>> {
-    directory
-        .iter()
-        .map(|(_, host)| host.address.iter().collect())
-}
-
-fn switch_config(
-    config: &Config,
-    settings: &prism_config::Switch,
-    directory: &Directory,
-) -> anyhow::Result<SwitchConfig> {
-    let node = |addr, tenant, roles| NodeConfig {
-        addr,
-        tenant,
-        roles,
-        link: None,
-    };
-    // A node with an address of each family is two entries.
-    let nodes = directory.iter().flat_map(|(_, host)| {
-        let (frontend, backend) = (host.is_frontend(), host.is_backend());
-        let addresses = host.address.iter();
-        addresses.map(move |address| node(address, TENANT, Roles { frontend, backend }))
-    });
-    // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
-    // backends also need etcd and answer those who read their metrics.
-    let other = |addr| node(addr, NO_TENANT, Roles::default());
-    let own = settings.control.hosts.iter().map(other);
-    let scrapers = config.admin.scrapers.iter().copied();
-    let others = etcd_addresses(config)
-        .into_iter()
-        .chain(scrapers)
-        .map(other);
-    let key = ControlKey::new(*settings.load_key().context("the control key")?.bytes());
-    let https = config.tls_address().unwrap_or_default();
-    let addresses = config.service.address.iter().chain(https.iter());
-    let services = addresses.map(|address| {
-        let frontends = directory.iter().filter(|(_, host)| host.is_frontend());
-        let frontends = frontends.filter_map(|(_, host)| host.address.of(address.ip()));
-        ServiceConfig {
-            addr: address,
-            tenant: TENANT,
-            frontends: frontends.collect(),
-        }
-    });
-    Ok(SwitchConfig {
-        pin_dir: settings.pin_dir.clone(),
-        interfaces: settings.interfaces.clone(),
-        xdp: settings.mode == HookMode::Xdp,
-        control: settings.control.iter().collect(),
-        services: services.collect(),
-        nodes: others.chain(nodes).chain(own).collect(),
-        senders: vec![SenderConfig {
-            key_id: settings.key_id,
-            key,
-            tenant: TENANT,
-        }],
-        max_flows: settings.max_flows,
-        idle: Duration::from_secs(settings.idle_timeout_s.into()),
-        ..SwitchConfig::default()
-    })
-}
-
 /// The work of the thread beside the agent's loop.
 struct Beside {
     control: Vec<SocketAddr>,
     leases: Arc<Leases>,
-    news: Option<watch::Receiver<Arc<Directory>>>,
+    role: Arc<Role>,
+    news: Vec<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
     reload: reload::Reload,
@@ -315,6 +251,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
     let Beside {
         control,
         leases,
+        role,
         news,
         admin,
         beat,
@@ -333,6 +270,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
+                for news in news {
+                    tokio::spawn(pause_for(news, pauses.clone()));
+                }
                 let show_pages = async {
                     match admin {
                         Some((listener, pages)) => observe::serve(listener, pages).await,
@@ -345,8 +285,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
                     () = beat.keep() => {}
-                    () = grant_all(&control, &leases) => {}
-                    () = supervise("nodes", async || pause_for(news.clone(), &pauses).await) => {}
+                    () = role.follow(&pauses.pause) => {}
+                    () = grant_all(&control, &leases, &role) => {}
                 }
             });
             pauses.stop.store(true, Ordering::Relaxed);
@@ -356,32 +296,35 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
 }
 
 /// Makes the agent pause whenever the nodes change. Never returns.
-async fn pause_for(news: Option<watch::Receiver<Arc<Directory>>>, pauses: &Pauses) {
-    if let Some(mut news) = news {
-        // The nodes may have changed before this task started.
-        news.mark_changed();
-        while news.changed().await.is_ok() {
-            news.borrow_and_update();
-            pauses.pause.store(true, Ordering::Relaxed);
-        }
+async fn pause_for(mut news: watch::Receiver<Arc<Directory>>, pauses: Arc<Pauses>) {
+    // The nodes may have changed before this task started.
+    news.mark_changed();
+    while news.changed().await.is_ok() {
+        news.borrow_and_update();
+        pauses.pause.store(true, Ordering::Relaxed);
     }
     std::future::pending().await
 }
 
 /// Grants leases at each of the addresses. Never returns.
-async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>) {
+async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>, role: &Role) {
     let grant_at = async |index: usize| match control.get(index) {
-        Some(address) => supervise("leases", async || grant(*address, leases.clone()).await).await,
+        Some(address) => {
+            supervise("leases", async || {
+                grant(*address, leases.clone(), role).await
+            })
+            .await
+        }
         None => std::future::pending().await,
     };
     // There is one address of each family at most.
     tokio::join!(grant_at(0), grant_at(1));
 }
 
-/// Grants leases as soon as this host has the address. Never returns.
-async fn grant(control: SocketAddr, leases: Arc<Leases>) {
+/// Grants leases as soon as this host can listen on the address. Never returns.
+async fn grant(control: SocketAddr, leases: Arc<Leases>, role: &Role) {
     let listener = loop {
-        match tokio::net::TcpListener::bind(control).await {
+        match role.listen(control) {
             Ok(listener) => break listener,
             Err(error) => {
                 tracing::warn!(%control, %error, "cannot listen on switch.control; dead nodes are not noticed");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use prism_config::RelayUpTo;
-use prism_lab::{CaptureOptions, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Rate};
+use prism_lab::{
+    CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Rate,
+};
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
@@ -16,6 +18,10 @@ pub(crate) enum Command {
     Start(OneHost),
     /// End the process of a host by SIGTERM, or by SIGKILL after 15 s.
     Stop(OneHost),
+    /// Let a host fail: a switch, a node, or another host.
+    Fail(Fail),
+    /// Repair all failures of a host, and wait until it is healthy.
+    Heal(OneHost),
     /// Run a program on a host of the lab, with the lab's credentials and
     /// endpoint in its environment (AWS_...). PRISM_ENDPOINT_V4 and
     /// PRISM_ENDPOINT_V6 are the endpoints of each family.
@@ -42,6 +48,10 @@ pub(crate) struct Up {
     /// Families of the hosts' addresses: 4, 6 or dual.
     #[arg(long, default_value_t = Families::V4, value_name = "FAMILY")]
     family: Families,
+    /// Number of switches: 1, or 2 of which one is active (package keepalived), switch0 and
+    /// switch1.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    switches: usize,
     /// Number of backends: be0, be1, ...
     #[arg(long, default_value_t = 3, value_name = "N")]
     backends: usize,
@@ -83,6 +93,16 @@ pub(crate) struct OneHost {
     name: Name,
     /// Name of the host: switch, fe0, be0, ...
     host: String,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Fail {
+    #[command(flatten)]
+    host: OneHost,
+    /// The failure. kill: a node's process ends by SIGKILL; a switch loses power, and with it its
+    /// tables. links: all links of the host are cut. stop: its process stands still (SIGSTOP).
+    #[arg(long, default_value_t, value_name = "HOW")]
+    how: Failure,
 }
 
 #[derive(clap::Args, Debug)]
@@ -139,6 +159,11 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Up(up) => run_up(up),
         Command::Start(start) => Ok(Lab::attach(&start.name.name)?.restart(&start.host)?),
         Command::Stop(stop) => Ok(Lab::attach(&stop.name.name)?.stop(&stop.host)?),
+        Command::Fail(fail) => {
+            let OneHost { name, host } = fail.host;
+            Ok(Lab::attach(&name.name)?.fail(&host, fail.how)?)
+        }
+        Command::Heal(heal) => Ok(Lab::attach(&heal.name.name)?.heal(&heal.host)?),
         Command::Exec(exec) => run_exec(&exec),
         Command::Status(status) => run_status(&status),
         Command::Capture(capture) => run_capture(&capture),
@@ -154,6 +179,7 @@ fn run_up(up: Up) -> Result<()> {
     let prism = prism_lab::prism_program(up.prism.as_deref())?;
     let mut spec = LabSpec::new(up.name.name, prism);
     spec.family = up.family;
+    spec.switches = up.switches;
     spec.backends = up.backends;
     spec.frontends = up.frontends;
     spec.members = up.members;
@@ -266,5 +292,7 @@ fn table(status: &LabStatus) -> String {
             count(host.bytes.map(|bytes| bytes.tx)),
         );
     }
+    let active = status.hosts.iter().filter(|host| host.active == Some(true));
+    text.extend(active.map(|host| format!("active switch: {}\n", host.name)));
     text
 }

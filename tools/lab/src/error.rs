@@ -16,8 +16,14 @@ pub enum LabError {
     #[error(transparent)]
     Name(#[from] InvalidName),
     /// The lab cannot have so many hosts.
-    #[error("a lab has at least 1 frontend and 1 backend, and at most {max} in all", max = crate::MAX_SERVERS)]
-    Size,
+    #[error("a lab has at least 1 frontend and 1 backend, and at most {max} in all")]
+    Size {
+        /// The most frontends and backends of a lab with so many switches.
+        max: usize,
+    },
+    /// A lab has another number of switches.
+    #[error("a lab has 1 switch, or 2 of which one is active")]
+    Switches,
     /// The cluster cannot begin with so many backends.
     #[error(
         "a cluster begins with at least one of its backends, and with fewer than all only where etcd keeps its state"

@@ -7,7 +7,9 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use prism_config::{Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch};
+use prism_config::{
+    Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch, SwitchHost,
+};
 
 use crate::error::LabError;
 use crate::family::Family;
@@ -36,6 +38,15 @@ pub(crate) fn config_path(name: &LabName) -> PathBuf {
 /// The configuration of the nodes of lab `name`, where it differs.
 pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
+}
+
+/// The configuration of a switch. Each host of a pair pins in a directory of its own, because all
+/// share this machine's.
+pub(crate) fn switch_config_path(name: &LabName, switch: &str) -> PathBuf {
+    match switch {
+        "switch" => config_path(name),
+        of_pair => name.state_dir().join(format!("{of_pair}.toml")),
+    }
 }
 
 /// The configuration of nodes that join lab `name` later.
@@ -74,6 +85,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.switch = Some(Switch {
         control: plan.controls(),
         key_file: directory.join("switch.key"),
+        hosts: pair(plan),
         pin_dir: plan.name.directory_name(),
         interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
         ..Switch::default()
@@ -114,15 +126,25 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         false => Ipv6Addr::UNSPECIFIED.into(),
     };
     config.admin.listen = Some((any, METRICS_PORT).into());
-    // The switch's host may read all metrics.
+    // The switches' hosts may read all metrics.
     config.admin.switch_listen = Some((any, SWITCH_METRICS_PORT).into());
-    config.admin.scrapers = plan
-        .servers()
-        .flat_map(|link| link.gateway.iter())
-        .collect();
+    let ends = plan.servers();
+    let ends = ends.flat_map(|link| std::iter::once(&link.gateway).chain(&link.own));
+    config.admin.scrapers = ends.flat_map(|end| end.iter()).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
     config
+}
+
+/// The hosts of a pair of switches.
+fn pair(plan: &Plan) -> Vec<SwitchHost> {
+    let hosts = plan.switches.iter().filter(|_| plan.is_pair());
+    hosts
+        .map(|host| SwitchHost {
+            name: host.name.clone(),
+            address: host.address,
+        })
+        .collect()
 }
 
 /// Writes all files that the processes read.
@@ -140,7 +162,7 @@ pub(crate) fn write(
     for link in plan.servers().filter(|link| link.kind == HostKind::Backend) {
         create_private_dir(&store_dir.join(&link.host))?;
     }
-    write_config(&plan.name, config)?;
+    write_config(plan, config)?;
     write_private(
         &directory.join("switch.key"),
         (random_hex(16)? + "\n").as_bytes(),
@@ -153,7 +175,7 @@ pub(crate) fn write(
     if let Programs::Prism(prism) = programs {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
         // It needs no network, but in a namespace of the lab a sweep finds it.
-        let mut command = in_namespace(&plan.name.namespace_path("switch"), prism);
+        let mut command = in_namespace(&plan.name.namespace_path("client"), prism);
         command
             .args(["pki", "init", "--dir"])
             .arg(directory.join("pki"));
@@ -163,8 +185,18 @@ pub(crate) fn write(
 }
 
 /// Writes the common configuration of all processes.
-pub(crate) fn write_config(name: &LabName, config: &Config) -> Result<(), LabError> {
-    write_private(&config_path(name), checked_toml(config)?.as_bytes())
+pub(crate) fn write_config(plan: &Plan, config: &Config) -> Result<(), LabError> {
+    let name = &plan.name;
+    write_private(&config_path(name), checked_toml(config)?.as_bytes())?;
+    for switch in plan.switches.iter().filter(|_| plan.is_pair()) {
+        let mut config = config.clone();
+        if let Some(settings) = &mut config.switch {
+            settings.pin_dir = name.pin_dir(&switch.name);
+        }
+        let path = switch_config_path(name, &switch.name);
+        write_private(&path, checked_toml(&config)?.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// Writes the configuration that the nodes read instead of the common one.
@@ -197,10 +229,11 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
         None => config.clone(),
     };
     let line = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let switch = (
-        "switch".to_owned(),
-        line(&[&prism, "switch", "--config", &config]),
-    );
+    let switches = plan.switches.iter().map(|switch| {
+        let config = switch_config_path(&plan.name, &switch.name);
+        let words = [&prism, "switch", "--config", &config.to_string_lossy()];
+        (switch.name.clone(), line(&words))
+    });
     let joining_config = joining_config_path(&plan.name);
     let joining_config = joining_config.to_string_lossy().into_owned();
     let nodes = plan.servers().map(|link| {
@@ -221,7 +254,7 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
     let etcd = plan
         .etcd()
         .map(|link| (link.host.clone(), etcd_line(plan, link)));
-    std::iter::once(switch).chain(nodes).chain(etcd).collect()
+    switches.chain(nodes).chain(etcd).collect()
 }
 
 /// The command line of a member of the lab's etcd.

@@ -1,5 +1,6 @@
 //! A bad way to the switch: a relay of UDP datagrams that loses, doubles and reorders some of
-//! them, or loses all of them, in both directions.
+//! them, or loses all of them, in both directions. Leases pass it unharmed, and wait while all
+//! datagrams are lost.
 //!
 //! Nodes are told the relay's address in place of the switch's
 //! ([`crate::LabSpec::configure_nodes`]). The relay passes their datagrams on to the switch,
@@ -8,9 +9,11 @@
 //!
 //! Call [`Impairment::start`] inside the relay's namespace: its threads stay there.
 
+mod leases;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -67,7 +70,7 @@ pub struct TallySnapshot {
 #[derive(Debug)]
 pub struct Impairment {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,8 @@ impl Impairment {
     ) -> io::Result<Self> {
         let listener = UdpSocket::bind(listen)?;
         listener.set_read_timeout(Some(POLL))?;
+        let lease_listener = TcpListener::bind(listener.local_addr()?)?;
+        lease_listener.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
             listener,
             switch,
@@ -103,14 +108,18 @@ impl Impairment {
             tally: Tally::default(),
             seed,
         });
-        let relay = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("impair".into())
-            .spawn(move || relay.run())?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.into()).spawn(work)
+        };
+        let (datagrams, leases) = (shared.clone(), shared.clone());
+        let threads = vec![
+            start("impair", Box::new(move || datagrams.run()))?,
+            start(
+                "impair-leases",
+                Box::new(move || leases::run(&leases, &lease_listener)),
+            )?,
+        ];
+        Ok(Self { shared, threads })
     }
 
     /// Replaces the faults of later datagrams.
@@ -118,7 +127,7 @@ impl Impairment {
         *lock(&self.shared.faults) = faults;
     }
 
-    /// Loses all later datagrams, or no longer does.
+    /// Loses all later datagrams and has leases wait, or no longer does.
     pub fn set_blackhole(&self, on: bool) {
         self.shared.is_blackhole.store(on, Ordering::Relaxed);
     }
@@ -141,8 +150,8 @@ impl Impairment {
 impl Drop for Impairment {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // The thread returns nothing.
+        for thread in self.threads.drain(..) {
+            // The threads return nothing.
             let _ = thread.join();
         }
     }

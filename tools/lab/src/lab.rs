@@ -116,7 +116,7 @@ impl Lab {
         options: &CaptureOptions,
     ) -> Result<Capture, LabError> {
         let namespace = self.namespace(host)?;
-        Capture::start(&namespace, file, filter, &on_host(host, options))
+        Capture::start(&namespace, file, filter, &self.on_host(host, options))
     }
 
     /// The command that records packets of `host` until it is interrupted.
@@ -134,7 +134,7 @@ impl Lab {
             &self.namespace(host)?,
             file,
             filter,
-            &on_host(host, options),
+            &self.on_host(host, options),
         ))
     }
 
@@ -219,7 +219,7 @@ impl Lab {
         let config = Config::load(&path);
         let mut config = config.map_err(|error| LabError::Config(error.to_string()))?;
         change(&mut config);
-        files::write_config(self.name(), &config)?;
+        files::write_config(&self.state.plan, &config)?;
         for link in self.state.plan.servers() {
             let told = self.ask(&link.host, "reload")?;
             let faults = told.get("faults").and_then(|faults| faults.as_array());
@@ -239,7 +239,7 @@ impl Lab {
         &self.state.plan.name
     }
 
-    /// The hosts' names: `switch`, `client`, `fe0`, ..., `be0`, ...
+    /// The hosts' names: `switch` (or `switch0`, `switch1`), `client`, `fe0`, ..., `be0`, ...
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         self.state.plan.hosts()
     }
@@ -312,7 +312,7 @@ impl Lab {
         &self.state.credential
     }
 
-    /// The own addresses of `host`. The switch has its control addresses.
+    /// The own addresses of `host`. A single switch has its control addresses.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
         self.state.plan.addresses(host)
@@ -348,13 +348,13 @@ impl Lab {
     }
 
     /// The process of `host`, which has to run.
-    fn known_process(&self, host: &str) -> Result<ProcessId, LabError> {
+    pub(crate) fn known_process(&self, host: &str) -> Result<ProcessId, LabError> {
         self.process(host)
             .ok_or_else(|| LabError::NoProcess { host: host.into() })
     }
 
     /// Ends a process, which may also end by itself meanwhile.
-    fn end(&mut self, process: ProcessId, signal: Signal) {
+    pub(crate) fn end(&mut self, process: ProcessId, signal: Signal) {
         process.signal(signal);
         if !process.wait_gone(Instant::now() + STOP_TIMEOUT) {
             process.signal(Signal::KILL);
@@ -364,7 +364,7 @@ impl Lab {
     }
 
     /// Reads the written state, as another handle may have started the process again.
-    fn process(&self, host: &str) -> Option<ProcessId> {
+    pub(crate) fn process(&self, host: &str) -> Option<ProcessId> {
         let written = State::load(self.name());
         let processes = written
             .as_ref()
@@ -373,6 +373,14 @@ impl Lab {
             .get(host)
             .copied()
             .filter(|process| process.is_alive())
+    }
+
+    fn on_host(&self, host: &str, options: &CaptureOptions) -> CaptureOptions {
+        let mut options = options.clone();
+        if self.is_switch(host) && options.interface.is_none() {
+            options.interface = Some("any".into());
+        }
+        options
     }
 
     fn unknown_host(&self, host: &str) -> LabError {
@@ -390,7 +398,7 @@ impl Lab {
     }
 
     /// Collects the processes that have ended.
-    fn reap(&mut self) {
+    pub(crate) fn reap(&mut self) {
         self.children
             .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
     }
@@ -404,12 +412,4 @@ impl Drop for Lab {
             tracing::error!(%error, "the lab is not removed in full");
         }
     }
-}
-
-fn on_host(host: &str, options: &CaptureOptions) -> CaptureOptions {
-    let mut options = options.clone();
-    if host == "switch" && options.interface.is_none() {
-        options.interface = Some("any".into());
-    }
-    options
 }

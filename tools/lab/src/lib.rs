@@ -8,6 +8,9 @@
 //!                                         └ be1 ══ eth0 ── be1
 //! ```
 //!
+//! With two switches each host's segment is a bridge between it and both (see `fabric.rs`), and
+//! keepalived moves the switch's addresses. [`Lab::fail`] and [`Lab::heal`] break and repair hosts.
+//!
 //! [`Lab::up`] builds a lab and waits until it serves. [`Lab::command`] runs a program on one
 //! of its hosts. Dropping the [`Lab`] takes all of it down. The machine's own network namespace
 //! has no part of a lab, so labs of different names stand side by side.
@@ -15,7 +18,7 @@
 //! # Ownership and cleaning up
 //! Every namespace is called `prism-<lab>-<host>`. All files of a lab are below
 //! `/run/prism-lab/<lab>`, its stores below `/dev/shm/prism-lab-<lab>`, and its pins below
-//! `/sys/fs/bpf/prism-lab-<lab>`. Taking a lab down ends exactly the processes in those
+//! `/sys/fs/bpf/prism-lab-<lab>`, or beside it with the name of one of two switches. Taking a lab down ends exactly the processes in those
 //! namespaces. It needs no saved state: after a SIGKILL at any moment, the next `up` or `down`
 //! of that name finds all remains.
 //!
@@ -26,11 +29,14 @@ mod capture;
 pub mod delay;
 mod environment;
 mod error;
+mod fabric;
+mod fail;
 mod family;
 mod files;
 mod groups;
 pub mod impair;
 mod interrupt;
+mod keepalived;
 mod lab;
 mod name;
 mod network;
@@ -51,6 +57,7 @@ mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};
 pub use error::LabError;
+pub use fail::{Failure, InvalidFailure};
 pub use family::{Families, Family, InvalidFamily};
 pub use interrupt::cancel_on_signal;
 pub use lab::Lab;

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// The directory in which `ip netns` keeps names of namespaces.
 const NETNS_DIR: &str = "/run/netns";
+/// The host whose bridges are the segments of a lab with two switches.
+pub(crate) const FABRIC: &str = "fabric";
 /// The longest lab name; the path of a Unix socket has room for it.
 const MAX_NAME_BYTES: usize = 24;
 
@@ -88,9 +90,19 @@ impl LabName {
         format!("prism-lab-{self}")
     }
 
-    /// The directory in which the switch pins its programs and maps.
-    pub(crate) fn pin_path(&self) -> PathBuf {
-        Path::new("/sys/fs/bpf").join(self.directory_name())
+    /// The directory below `/sys/fs/bpf` in which a switch pins its programs and maps. A lab's
+    /// name has no `_`.
+    pub(crate) fn pin_dir(&self, switch: &str) -> String {
+        match switch {
+            "switch" => self.directory_name(),
+            of_pair => format!("{}_{of_pair}", self.directory_name()),
+        }
+    }
+
+    /// The directories of the pins of all switches that a lab may have.
+    pub(crate) fn pin_paths(&self) -> impl Iterator<Item = PathBuf> {
+        let switches = ["switch", "switch0", "switch1"].into_iter();
+        switches.map(|switch| Path::new("/sys/fs/bpf").join(self.pin_dir(switch)))
     }
 
     /// The existing namespaces of this lab. Lab `a` does not claim those of lab `a-b`.
@@ -123,8 +135,8 @@ fn is_host(text: &str) -> bool {
         text.strip_prefix(prefix)
             .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
-    matches!(text, "client" | "switch" | "etcd")
-        || ["fe", "be", "etcd"].into_iter().any(is_numbered)
+    matches!(text, "client" | "switch" | "etcd" | FABRIC)
+        || ["fe", "be", "etcd", "switch"].into_iter().any(is_numbered)
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use prism_config::HookMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::fabric::{bridge_commands, cable_commands, far_namespace, host_port};
 use crate::family::Family;
-use crate::name::LabName;
-use crate::plan::{HostKind, Link, Plan};
+use crate::name::{FABRIC, LabName};
+use crate::plan::{HostKind, Link, Plan, alone};
 use crate::rate::Rate;
 use crate::state::Lock;
 use crate::tool::{batch, in_namespace, run};
@@ -84,23 +85,21 @@ pub struct InterfaceBytes {
 /// Builds the network of `plan`. After an error the sweep removes its parts.
 pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabError> {
     let name = &plan.name;
-    let switch = name.namespace("switch");
-    let mut commands: Vec<String> = plan
-        .hosts()
+    let hosts = plan.hosts().chain(fabric_of(plan));
+    let commands: Vec<String> = hosts
         .map(|host| format!("netns add {}", name.namespace(host)))
         .collect();
     batch("ip", None, &commands, lock)?;
     set_kernel(plan, setup)?;
-    commands.clear();
-    commands.extend(plan.links.iter().map(|link| {
-        let host = name.namespace(&link.host);
-        format!(
-            "link add eth0 netns {host} type veth peer name {} netns {switch}",
-            link.host
-        )
-    }));
-    batch("ip", None, &commands, lock)?;
-    batch("ip", Some(&switch), &switch_commands(plan, setup), lock)?;
+    batch("ip", None, &cable_commands(plan), lock)?;
+    for (number, switch) in plan.switches.iter().enumerate() {
+        let commands = switch_commands(plan, setup, number);
+        batch("ip", Some(&name.namespace(&switch.name)), &commands, lock)?;
+    }
+    if let Some(fabric) = fabric_of(plan) {
+        let fabric = name.namespace(fabric);
+        batch("ip", Some(&fabric), &bridge_commands(plan), lock)?;
+    }
     for link in &plan.links {
         batch(
             "ip",
@@ -112,20 +111,25 @@ pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabErr
     shape(plan, lock)
 }
 
+/// The host with the bridges, if there is one.
+fn fabric_of(plan: &Plan) -> Option<&'static str> {
+    plan.is_pair().then_some(FABRIC)
+}
+
 /// It runs before any interface exists, so that each begins with these settings.
 fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
-    for host in plan.hosts() {
+    for host in plan.hosts().chain(fabric_of(plan)) {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
         // -e: a kernel without the bridge filter lacks its setting.
         command.args(["-e", "-q", "-w"]);
-        match plan.family.has(Family::V6) {
+        match plan.family.has(Family::V6) && host != FABRIC {
             true => command.args(V6_SETTINGS),
             false => command.args(NO_V6_SETTINGS),
         };
         let is_set_up = plan.link(host).is_some_and(|link| !link.is_server());
         match setup {
             Setup::Bare if !is_set_up => command.args(BARE_SETTINGS),
-            _ if host == "switch" => command.args(SWITCH_SETTINGS).args(HOST_SETTINGS),
+            _ if plan.switch(host).is_some() => command.args(SWITCH_SETTINGS).args(HOST_SETTINGS),
             _ => command.args(HOST_SETTINGS),
         };
         run(command.args(EVERY_SETTING))?;
@@ -133,37 +137,54 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
     Ok(())
 }
 
-fn switch_commands(plan: &Plan, setup: Setup) -> Vec<String> {
+fn switch_commands(plan: &Plan, setup: Setup, number: usize) -> Vec<String> {
     let mut commands = vec!["link set lo up".to_owned()];
     // The address is on lo, as not every kernel has the dummy driver.
-    commands.extend(
-        plan.control
-            .iter()
-            .map(|control| add(&alone(control), "lo")),
-    );
+    let own = plan.switches.get(number).map(|switch| switch.address);
+    let own = own.iter().flat_map(|own| own.iter());
+    commands.extend(own.map(|own| add(&alone(own), "lo")));
     for link in &plan.links {
-        let gateways = link.gateway.iter();
-        commands.extend(gateways.map(|gateway| add(&on_link(gateway), &link.host)));
+        // keepalived adds the gateway of a pair.
+        let ends = link.own.get(number).unwrap_or(&link.gateway).iter();
+        commands.extend(ends.map(|end| add(&plan.on_link(end), &link.host)));
         commands.push(format!("link set {} up", link.host));
     }
-    if setup == Setup::Bare {
-        return commands;
-    }
-    // Packets that the switch program does not steer go to the first frontend.
-    let mut links = plan.links.iter();
-    if let Some(link) = links.find(|link| link.kind == HostKind::Frontend) {
-        let ways = plan.service.iter().zip(link.address.iter());
-        commands.extend(ways.map(|(service, frontend)| {
-            let service = alone(service);
-            format!("route add {service} via {frontend} dev {}", link.host)
+    // The hosts of a pair reach each other by the segment of the first node.
+    let others = plan.switches.iter().enumerate();
+    for (other, switch) in others.filter(|(other, _)| *other != number) {
+        let first = plan.servers().next();
+        let ways = first.and_then(|link| Some((link.own.get(other)?, &link.host)));
+        commands.extend(ways.into_iter().flat_map(|(end, device)| {
+            let ways = switch.address.iter().zip(end.iter());
+            ways.map(move |(to, via)| format!("route add {} via {via} dev {device}", alone(to)))
         }));
+    }
+    if setup == Setup::Whole {
+        commands.extend(way_in_commands(plan));
     }
     commands
 }
 
+/// Packets that the switch program does not steer go to the first frontend.
+pub(crate) fn way_in_commands(plan: &Plan) -> impl Iterator<Item = String> {
+    let mut links = plan.links.iter();
+    let frontend = links.find(|link| link.kind == HostKind::Frontend);
+    frontend.into_iter().flat_map(|link| {
+        let ways = plan.service.iter().zip(link.address.iter());
+        ways.map(move |(service, frontend)| {
+            let (service, device) = (alone(service), &link.host);
+            format!("route replace {service} via {frontend} dev {device}")
+        })
+    })
+}
+
 fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
     let mut commands = vec!["link set lo up".to_owned()];
-    commands.extend(link.address.iter().map(|own| add(&on_link(own), "eth0")));
+    commands.extend(
+        link.address
+            .iter()
+            .map(|own| add(&plan.on_link(own), "eth0")),
+    );
     if setup == Setup::Bare && link.is_server() {
         commands.push("link set eth0 up".to_owned());
         let servers = plan.servers().filter(|other| other.host != link.host);
@@ -189,37 +210,21 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
     commands
 }
 
-/// An address with the length of a link's prefix.
-fn on_link(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(_) => format!("{address}/30"),
-        IpAddr::V6(_) => format!("{address}/126"),
-    }
-}
-
-/// The prefix of one address.
-fn alone(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(_) => format!("{address}/32"),
-        IpAddr::V6(_) => format!("{address}/128"),
-    }
-}
-
 /// The command that adds an address. One of IPv6 is ready at once.
 fn add(address: &str, device: &str) -> String {
     let when = if address.contains(':') { " nodad" } else { "" };
     format!("address add {address} dev {device}{when}")
 }
 
-/// Limits each link both ways: the host's interface and the switch's port.
+/// Limits each link both ways: the host's interface and the other end of its cable.
 fn shape(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
-    let switch = plan.name.namespace("switch");
+    let far = far_namespace(plan);
     for link in &plan.links {
         let Some(rate) = link.rate else { continue };
         batch(
             "tc",
-            Some(&switch),
-            &[shape_command(&link.host, rate)],
+            Some(&far),
+            &[shape_command(&host_port(plan, link), rate)],
             lock,
         )?;
         let host = plan.name.namespace(&link.host);
@@ -270,13 +275,14 @@ pub(crate) fn interface_bytes(
     }
 }
 
-/// Whether a program sees the packets that `interface` of the switch receives.
+/// Whether a program sees the packets that `interface` of `switch` receives.
 pub(crate) fn has_program(
     name: &LabName,
+    switch: &str,
     interface: &str,
     mode: HookMode,
 ) -> Result<bool, LabError> {
-    let namespace = name.namespace("switch");
+    let namespace = name.namespace(switch);
     let mut command = Command::new(if mode == HookMode::Tc { "tc" } else { "ip" });
     command.args(["-n", &namespace]);
     match mode {

@@ -4,6 +4,9 @@
 //! fd64::/16. Its name chooses them, so that captures of two labs can be told apart. Both have
 //! the same plan: 1 is the service address, and 2 the switch's control address. Each link has
 //! four addresses: the switch has the first usable one, and the host the second.
+//!
+//! With a pair of switches, 3 and 4 are their own addresses, and each link has eight: the gateway
+//! that moves, the host, and an own one of each switch.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -29,7 +32,17 @@ pub(crate) struct Plan {
     pub(crate) service: HostAddrs,
     /// The switch's addresses for commands.
     pub(crate) control: HostAddrs,
+    /// The hosts of the switch: one, or two of which one is active.
+    pub(crate) switches: Vec<SwitchHost>,
     pub(crate) links: Vec<Link>,
+}
+
+/// A host of the switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchHost {
+    pub(crate) name: String,
+    /// The addresses that stay at it. A single switch has its control addresses.
+    pub(crate) address: HostAddrs,
 }
 
 /// The link of one host to the switch.
@@ -37,10 +50,12 @@ pub(crate) struct Plan {
 pub(crate) struct Link {
     pub(crate) host: String,
     pub(crate) kind: HostKind,
-    /// The host's end: a /30, a /126 or both.
+    /// The host's end: a /30, a /126 or both; in a lab with two switches a /29, a /125 or both.
     pub(crate) address: HostAddrs,
-    /// The switch's end.
+    /// The switch's end. In a pair it moves.
     pub(crate) gateway: HostAddrs,
+    /// The own ends of a pair, in the order of the switches.
+    pub(crate) own: Vec<HostAddrs>,
     pub(crate) rate: Option<Rate>,
 }
 
@@ -80,14 +95,28 @@ impl Plan {
             .chain(etcd);
         let base = Base::of(spec.name.as_str());
         let at = |offset| base.at(offset, spec.family);
+        let is_pair = spec.switches == 2;
+        let step = if is_pair { 8 } else { 4 };
+        let switch = |name: &str, address| SwitchHost {
+            name: name.into(),
+            address: at(address),
+        };
+        let switches = match is_pair {
+            true => vec![switch("switch0", 3), switch("switch1", 4)],
+            false => vec![switch("switch", 2)],
+        };
         let links = hosts.zip(1_u32..).map(|((host, kind, rate), number)| {
-            let first = 4 * number;
+            let first = step * number;
             Link {
                 host,
                 kind,
                 rate,
                 gateway: at(first + 1),
                 address: at(first + 2),
+                own: match is_pair {
+                    true => vec![at(first + 3), at(first + 4)],
+                    false => Vec::new(),
+                },
             }
         });
         Self {
@@ -95,6 +124,7 @@ impl Plan {
             family: spec.family,
             service: at(1),
             control: at(2),
+            switches,
             links: links.collect(),
         }
     }
@@ -112,9 +142,41 @@ impl Plan {
         }
     }
 
-    /// All hosts, the switch among them.
+    /// All hosts, the switches first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
-        std::iter::once("switch").chain(self.links.iter().map(|link| link.host.as_str()))
+        let switches = self.switches.iter().map(|switch| switch.name.as_str());
+        switches.chain(self.links.iter().map(|link| link.host.as_str()))
+    }
+
+    /// Whether two hosts take turns as the switch.
+    pub(crate) fn is_pair(&self) -> bool {
+        self.switches.len() == 2
+    }
+
+    /// The place of `host` among the switches, if it is one.
+    pub(crate) fn switch(&self, host: &str) -> Option<usize> {
+        self.switches.iter().position(|switch| switch.name == host)
+    }
+
+    /// The addresses that a pair moves, each with its prefix and the interface that has it.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = (String, &str)> {
+        let control = self.control.iter().map(|control| (alone(control), "lo"));
+        let gateways = self.links.iter().flat_map(|link| {
+            let gateways = link.gateway.iter();
+            gateways.map(|gateway| (self.on_link(gateway), link.host.as_str()))
+        });
+        control.chain(gateways)
+    }
+
+    /// An address with the length of a link's prefix.
+    pub(crate) fn on_link(&self, address: IpAddr) -> String {
+        let length = match (address, self.is_pair()) {
+            (IpAddr::V4(_), false) => 30,
+            (IpAddr::V6(_), false) => 126,
+            (IpAddr::V4(_), true) => 29,
+            (IpAddr::V6(_), true) => 125,
+        };
+        format!("{address}/{length}")
     }
 
     /// Frontends and backends.
@@ -128,16 +190,24 @@ impl Plan {
         links.filter(|link| link.kind == HostKind::Etcd)
     }
 
-    /// The own addresses of `host`. The switch has its control addresses.
+    /// The own addresses of `host`. A single switch has its control addresses.
     pub(crate) fn addresses(&self, host: &str) -> Option<HostAddrs> {
-        if host == "switch" {
-            return Some(self.control);
+        if let Some(switch) = self.switches.iter().find(|switch| switch.name == host) {
+            return Some(switch.address);
         }
         self.link(host).map(|link| link.address)
     }
 
     pub(crate) fn link(&self, host: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.host == host)
+    }
+}
+
+/// The prefix of one address.
+pub(crate) fn alone(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(_) => format!("{address}/32"),
+        IpAddr::V6(_) => format!("{address}/128"),
     }
 }
 
@@ -189,12 +259,12 @@ impl Base {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "test code")]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
     use std::collections::BTreeSet;
     use std::path::PathBuf;
 
     use super::*;
-    use crate::spec::MAX_SERVERS;
+    use crate::spec::{MAX_SERVERS, MAX_SERVERS_OF_PAIR};
 
     fn plan(name: &str, backends: usize) -> Plan {
         let mut spec = LabSpec::new(name.parse().unwrap(), PathBuf::new());
@@ -230,6 +300,26 @@ mod tests {
             assert_eq!(numbers.len(), addresses.len());
             assert_eq!((number(of(plan.service)), number(of(plan.control))), (1, 2));
         }
+    }
+
+    #[test]
+    fn the_links_of_a_pair_have_eight_addresses() {
+        let mut spec = LabSpec::new("pair".parse().unwrap(), PathBuf::new());
+        spec.switches = 2;
+        spec.backends = MAX_SERVERS_OF_PAIR - 1;
+        spec.check().unwrap();
+        let plan = Plan::new(&spec);
+        let hosts: Vec<_> = plan.hosts().take(2).collect();
+        assert_eq!(hosts, ["switch0", "switch1"]);
+        assert_eq!(number(first(&plan.switches[1].address)), 4);
+        for link in &plan.links {
+            let ends = [link.gateway, link.address, link.own[0], link.own[1]];
+            let numbers = ends.map(|end| number(first(&end)));
+            assert!(numbers.iter().all(|number| (9..255).contains(number)));
+            assert_eq!(numbers.map(|number| number & 7), [1, 2, 3, 4]);
+        }
+        spec.backends += 1;
+        assert!(spec.check().is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use crate::error::LabError;
+use crate::keepalived;
 
 /// Programs that every lab needs.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -14,14 +15,20 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("curl", "curl"),
 ];
 /// The program of a lab whose state is in etcd.
-const ETCD: (&str, &str) = ("etcd", "etcd-server");
+pub(crate) const ETCD: (&str, &str) = ("etcd", "etcd-server");
+/// The program of a lab with two switches.
+pub(crate) const KEEPALIVED: (&str, &str) = (keepalived::PROGRAM, "keepalived");
 
-/// Checks that the directories of `path` (as in `PATH`) have the programs that a lab needs.
+/// Checks that the directories of `path` (as in `PATH`) have the programs that a lab needs, and
+/// these `further` ones.
 ///
 /// # Errors
 /// Names the first missing program, and its package.
-pub(crate) fn check(path: &OsStr, with_etcd: bool) -> Result<(), LabError> {
-    let needed = PROGRAMS.iter().chain(with_etcd.then_some(&ETCD));
+pub(crate) fn check(
+    path: &OsStr,
+    further: &[(&'static str, &'static str)],
+) -> Result<(), LabError> {
+    let needed = PROGRAMS.iter().chain(further).copied();
     match needed.into_iter().find(|(name, _)| !has(path, name)) {
         Some((program, package)) => Err(LabError::NoProgram { program, package }),
         None => Ok(()),
@@ -45,10 +52,10 @@ mod tests {
             std::fs::write(directory.path().join(name), "").unwrap();
         }
         let path = directory.path().as_os_str();
-        check(path, true).unwrap();
+        check(path, &[ETCD]).unwrap();
         std::fs::remove_file(directory.path().join("etcd")).unwrap();
-        check(path, false).unwrap();
-        let said = check(path, true).unwrap_err().to_string();
+        check(path, &[]).unwrap();
+        let said = check(path, &[ETCD]).unwrap_err().to_string();
         assert!(
             said.contains("`etcd`") && said.contains("apt-get install etcd-server"),
             "{said}"

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::LabError;
 use crate::files::{
     ETCD_PORT, config_path, joining_config_path, log_path, log_tail, nodes_config_path,
+    switch_config_path,
 };
 use crate::name::LabName;
 use crate::network::has_program;
@@ -133,8 +134,8 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
     if state.health == Health::Running {
         return None;
     }
-    if host == "switch" {
-        return switch_fault(state);
+    if state.plan.switch(host).is_some() {
+        return switch_fault(state, host);
     }
     if let Some(link) = state.plan.etcd().find(|link| link.host == host) {
         return etcd_fault(state, link);
@@ -178,7 +179,8 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
     let workers = u64::try_from(workers).unwrap_or(u64::MAX);
     let lacks = |gauge: &&str| count(gauge) < workers;
     // The agent grants leases. The eBPF programs answer commands without it.
-    let wanted: &[&str] = match is_running(state, "switch") {
+    let mut switches = state.plan.switches.iter();
+    let wanted: &[&str] = match switches.any(|switch| is_running(state, &switch.name)) {
         true => &["workers_steering", "workers_leased"],
         false => &["workers_steering"],
     };
@@ -187,25 +189,26 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
 }
 
 /// The switch's program has to be on every interface before a node uses it.
-fn switch_fault(state: &State) -> Option<Fault> {
+fn switch_fault(state: &State, host: &str) -> Option<Fault> {
     let name = &state.plan.name;
-    let attached = Config::load(&config_path(name))
+    let attached = Config::load(&switch_config_path(name, host))
         .map_err(|error| error.to_string())
-        .and_then(|config| is_attached(name, config.switch.as_ref()));
+        .and_then(|config| is_attached(name, host, config.switch.as_ref()));
     attached.err().map(|what| Fault {
         what,
         is_final: false,
     })
 }
 
-fn is_attached(name: &LabName, switch: Option<&Switch>) -> Result<(), String> {
+fn is_attached(name: &LabName, host: &str, switch: Option<&Switch>) -> Result<(), String> {
     let Some(switch) = switch else { return Ok(()) };
     let pins = Path::new("/sys/fs/bpf").join(&switch.pin_dir);
     if !std::fs::read_dir(&pins).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("it has pinned nothing in {}", pins.display()));
     }
     for interface in &switch.interfaces {
-        let has = has_program(name, interface, switch.mode).map_err(|error| error.to_string())?;
+        let has =
+            has_program(name, host, interface, switch.mode).map_err(|error| error.to_string())?;
         if !has {
             return Err(format!("its program is not attached to {interface}"));
         }

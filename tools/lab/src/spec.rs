@@ -19,6 +19,8 @@ use crate::rate::Rate;
 /// The most frontends and backends: a lab has 64 pieces of four addresses. One holds the service
 /// and control addresses, and one is the client's.
 pub const MAX_SERVERS: usize = 62;
+/// The same with two switches: 32 pieces of eight addresses.
+pub(crate) const MAX_SERVERS_OF_PAIR: usize = 30;
 
 /// The description of a lab. Start from [`LabSpec::new`] and change fields.
 pub struct LabSpec {
@@ -26,6 +28,9 @@ pub struct LabSpec {
     pub name: LabName,
     /// The families of all hosts' addresses. Default: IPv4 alone.
     pub family: Families,
+    /// The number of hosts of the switch. One is called `switch`; two are `switch0` and
+    /// `switch1`, between which keepalived moves the addresses. Default: 1.
+    pub switches: usize,
     /// Backends `be0`, `be1`, ...; default 3.
     pub backends: usize,
     /// Frontends `fe0`, `fe1`, ...; default 1.
@@ -95,6 +100,7 @@ impl LabSpec {
         Self {
             name,
             family: Families::default(),
+            switches: 1,
             backends: 3,
             frontends: 1,
             members: None,
@@ -137,7 +143,7 @@ impl LabSpec {
         number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
     }
 
-    /// The future addresses of `host`. The switch has its control addresses.
+    /// The future addresses of `host`. A single switch has its control addresses.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
         Plan::new(self).addresses(host)
@@ -164,8 +170,13 @@ impl LabSpec {
         if members == 0 || members > self.backends || (members < self.backends && !self.etcd) {
             return Err(LabError::Members);
         }
-        if self.frontends == 0 || self.backends == 0 || servers > MAX_SERVERS {
-            return Err(LabError::Size);
+        let max = match self.switches {
+            1 => MAX_SERVERS,
+            2 => MAX_SERVERS_OF_PAIR,
+            _ => return Err(LabError::Switches),
+        };
+        if self.frontends == 0 || self.backends == 0 || servers > max {
+            return Err(LabError::Size { max });
         }
         Ok(())
     }

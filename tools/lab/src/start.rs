@@ -31,7 +31,10 @@ impl Lab {
         }
         spec.check()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        programs::check(&path, spec.etcd)?;
+        let etcd = spec.etcd.then_some(programs::ETCD);
+        let keepalived = (spec.switches > 1).then_some(programs::KEEPALIVED);
+        let further: Vec<_> = etcd.into_iter().chain(keepalived).collect();
+        programs::check(&path, &further)?;
         let mut lab = Self::build(&spec)?;
         lab.install(&mut spec)?;
         if let Some(prepare) = spec.prepare.take() {
@@ -42,6 +45,9 @@ impl Lab {
             if !spec.is_later(&host) {
                 lab.spawn(&host)?;
             }
+        }
+        if spec.switches > 1 {
+            lab.start_moving(&spec)?;
         }
         ready::wait_all(&lab.state, spec.ready_timeout, &spec.cancel)?;
         lab.state.ready = true;
@@ -131,6 +137,17 @@ impl Lab {
         self.state.save()
     }
 
+    /// Starts keepalived on both switches. Its health check fails before the agents run.
+    fn start_moving(&mut self, spec: &LabSpec) -> Result<(), LabError> {
+        for switch in self.switches().map(str::to_owned).collect::<Vec<_>>() {
+            if self.state.programs.contains_key(&switch) {
+                ready::wait_host(&self.state, &switch, spec.ready_timeout)?;
+            }
+            self.start_keepalived(&switch)?;
+        }
+        Ok(())
+    }
+
     /// Starts the process of `host`. Does not wait for it.
     pub(crate) fn spawn(&mut self, host: &str) -> Result<(), LabError> {
         let namespace = self.namespace(host)?;
@@ -147,6 +164,11 @@ impl Lab {
             .map_err(LabError::io("duplicating a file descriptor"))?;
         let child = in_namespace(&namespace, program)
             .args(arguments)
+            // As systemd names it: the switch keeps its last term there.
+            .env(
+                "STATE_DIRECTORY",
+                self.name().state_dir().join("state").join(host),
+            )
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)

@@ -49,7 +49,10 @@ pub struct HostStatus {
     pub pid: Option<u32>,
     /// Whether its process runs. True for a host without a process.
     pub running: bool,
-    /// The bytes of its interface; none for the switch, which has several.
+    /// Whether it is the active one of two switches. None for all other hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active: Option<bool>,
+    /// The bytes of its interface; none for a switch, which has several.
     pub bytes: Option<InterfaceBytes>,
 }
 
@@ -83,6 +86,8 @@ impl Lab {
             pid,
             // A host without a program, or with one that starts later, lacks nothing.
             running: pid.is_some() || !self.state.processes.contains_key(host),
+            active: (self.state.plan.is_pair() && self.is_switch(host))
+                .then(|| self.is_active(host)),
             bytes: self.interface_bytes(host).ok(),
         }
     }

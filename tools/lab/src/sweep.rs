@@ -39,7 +39,8 @@ pub(crate) fn remove(name: &LabName, _lock: &Lock) -> Result<(), LabError> {
     let stores = stores.filter(|path| path.ends_with(name.directory_name()));
     let directories = stores
         .into_iter()
-        .chain([default_stores, name.pin_path()])
+        .chain([default_stores])
+        .chain(name.pin_paths())
         .chain(groups::of_lab(name))
         // The directory goes last, as it leads to the rest.
         .chain([name.state_dir()]);

@@ -42,7 +42,7 @@ fn its_file_is_relative_to_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, with(GOOD)).unwrap();
-    let acme = Config::load(&path).unwrap().service.acme.unwrap();
+    let acme = Config::load(&path).unwrap().service.acme.clone().unwrap();
     assert_eq!(acme.ca_file.unwrap(), directory.path().join("acme/ca.crt"));
 }
 

@@ -32,14 +32,14 @@ cert_dir = "pki"
 credentials_file = "credentials.toml"
 "#;
 
-fn problems(text: &str) -> Vec<Problem> {
+pub(crate) fn problems(text: &str) -> Vec<Problem> {
     match Config::from_toml(text) {
         Err(ConfigError::Invalid(problems)) => problems,
         other => panic!("expected faults, got {other:?}"),
     }
 }
 
-fn fields(text: &str) -> Vec<String> {
+pub(crate) fn fields(text: &str) -> Vec<String> {
     problems(text)
         .into_iter()
         .map(|problem| problem.field)
@@ -209,7 +209,7 @@ fn an_address_that_is_none_is_reported_with_its_line() {
     }
 }
 
-const DUAL: [(&str, &str); 4] = [
+pub(crate) const DUAL: [(&str, &str); 4] = [
     ("\"10.77.0.1:80\"", "[\"10.77.0.1:80\", \"[fd77::1]:80\"]"),
     (
         "\"10.77.0.2:7300\"",
@@ -219,7 +219,7 @@ const DUAL: [(&str, &str); 4] = [
     ("\"10.77.0.11\"", "[\"10.77.0.11\", \"fd77::11\"]"),
 ];
 
-fn dual() -> String {
+pub(crate) fn dual() -> String {
     let mut text = GOOD.to_owned();
     for (one, both) in DUAL {
         text = text.replace(one, both);

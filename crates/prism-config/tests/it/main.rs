@@ -10,4 +10,6 @@
 mod acme;
 mod config;
 mod etcd;
+mod pair;
+mod services;
 mod tls;

@@ -43,7 +43,7 @@ fn config(tls: &str) -> Result<Config, ConfigError> {
 }
 
 fn tls(text: &str) -> Tls {
-    config(text).unwrap().service.tls.unwrap()
+    config(text).unwrap().service.tls.clone().unwrap()
 }
 
 fn problems(tls: &str) -> Vec<Problem> {
@@ -68,7 +68,7 @@ fn without_the_section_there_is_no_https() {
 fn a_good_section_gives_typed_values_and_defaults() {
     let config = config(TLS).unwrap();
     assert_eq!(config.tls_address().unwrap().to_string(), "10.77.0.1:443");
-    let tls = config.service.tls.unwrap();
+    let tls = config.service.tls.clone().unwrap();
     assert_eq!(tls.min_version, TlsVersion::Tls13);
     assert_eq!(
         tls.suites,
@@ -117,7 +117,7 @@ fn relative_paths_are_relative_to_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, format!("{WITHOUT_TLS}{TLS}")).unwrap();
-    let tls = Config::load(&path).unwrap().service.tls.unwrap();
+    let tls = Config::load(&path).unwrap().service.tls.clone().unwrap();
     let inside = |name: &str| directory.path().join(name);
     assert_eq!(tls.certificates[0].file, inside("s3.crt"));
     assert_eq!(

@@ -1,6 +1,6 @@
 //! State that the workers of one process share.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub struct Process {
     pub listeners: Listeners,
     /// The connections that pass from one process to another.
     pub parking: Parking,
+    /// The number of its workers that command the switch.
+    pub(crate) runs: AtomicU16,
     initial_window: OnceLock<Option<InitialWindow>>,
     freezer: OnceLock<Option<Freezer>>,
     /// The freezer does not work, and is not repaired yet.

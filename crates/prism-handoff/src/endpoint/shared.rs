@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
@@ -16,7 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::config::{EndpointConfig, of_family};
 use super::process::Process;
 use crate::buffers::{Input, Spare};
-use crate::claims::Claims;
+use crate::claims::{Claimed, Claims};
 use crate::closed_sockets::ClosedSockets;
 use crate::connection::{Connection, ConnectionState};
 use crate::control::Control;
@@ -94,15 +95,12 @@ impl Shared {
         let counters = process.counters.clone();
         let (mut control, mut closed_sockets) = (None, None);
         if let Some(switch) = &config.switch {
-            let opened = Control::open(
-                &config.addresses,
-                config.placement,
-                switch,
-                counters.clone(),
-            )?;
+            let opened =
+                Control::open(&config.addresses, config.placement, switch, process.clone())?;
             closed_sockets = Some(ClosedSockets::new(opened.clone())?);
             control = Some(opened);
             process.prepare(config.carry_window);
+            process.runs.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Rc::new(Self {
             config,
@@ -260,7 +258,9 @@ impl Shared {
         let is_settled = state.confirmed || state.settling.is_some();
         if self.config.listen && self.control.is_some() && !is_settled {
             let here = self.owner(state.local);
-            state.claimed = Some(self.claims.add(state.flow, here, state.epoch));
+            let claimed = self.claims.add(state.flow, here, state.epoch);
+            self.hold_in_young_term(&claimed);
+            state.claimed = Some(claimed);
         }
     }
 
@@ -278,14 +278,23 @@ impl Shared {
             let claimed = self
                 .claims
                 .add_again(state.flow, here, state.epoch, since_ns);
+            self.hold_in_young_term(&claimed);
             state.claimed = Some(claimed);
+        }
+    }
+
+    /// The switch confirms no claim before all connections are announced.
+    fn hold_in_young_term(&self, claimed: &Claimed) {
+        if let Some(control) = self.control.as_ref().filter(|c| c.flows.is_young()) {
+            claimed.hold(control);
         }
     }
 
     /// Called when a connection's socket was closed here.
     pub(crate) fn on_closed(&self, state: &ConnectionState) {
         if let (Some(epoch), Some(closed_sockets)) = (state.steered_epoch(), &self.closed_sockets) {
-            closed_sockets.watch(state.local, state.flow, epoch);
+            let term = state.forget();
+            closed_sockets.watch(state.local, state.flow, epoch, term);
         }
     }
 }

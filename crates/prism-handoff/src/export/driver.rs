@@ -2,6 +2,7 @@
 //! verdict. If the switch blocks the flow, the socket is closed after the state has been sent, and
 //! the way back builds it again from the saved state (docs/design/handoff.md).
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
@@ -22,7 +23,7 @@ use zeroize::Zeroize;
 use super::Exported;
 use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
-use crate::connection::Connection;
+use crate::connection::{Connection, Settling};
 use crate::control::Control;
 use crate::endpoint::Shared;
 use crate::health::DOUBT_AFTER;
@@ -51,7 +52,6 @@ impl Driver<'_> {
             return Ok(Exported::Lost);
         };
         let state = &mut self.connection.state;
-        state.settling = None;
         let (flow, here) = (state.flow, self.shared.owner(state.local));
         let method = match self.channel {
             Some(_) => self.shared.method(),
@@ -72,6 +72,7 @@ impl Driver<'_> {
                         return self.finish(socket, Outcome::Lost);
                     }
                     let outcome = self.control.call(command, deadline_ns).await;
+                    (self.connection.state).note(self.control, outcome, here);
                     // The command that takes a frozen connection back blocks nothing.
                     if blocks {
                         self.record.mark(Step::Blocked);
@@ -315,9 +316,16 @@ impl Driver<'_> {
         state.confirmed |= settled;
         if !settled {
             let here = self.shared.owner(state.local);
-            let mut settling = JoinSet::new();
-            settling.spawn_local(settle(self.control.clone(), state.flow, here, epoch));
-            state.settling = Some(settling);
+            self.control.hold(state.flow, here, epoch);
+            let epoch = Rc::new(Cell::new(epoch));
+            let mut task = JoinSet::new();
+            task.spawn_local(settle(
+                self.control.clone(),
+                state.flow,
+                here,
+                epoch.clone(),
+            ));
+            state.settling = Some(Settling { _task: task, epoch });
         }
     }
 
@@ -382,19 +390,22 @@ fn verdict_of(frame: &Frame) -> Verdict {
 
 /// Repeats the last command of a hand-off until the switch answers. A flow that the switch blocked
 /// just before it fell silent then passes packets again.
-async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, mut epoch: u64) {
+async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, epoch: Rc<Cell<u64>>) {
     for _ in 0..MAX_SETTLE_ROUNDS {
+        epoch.set(control.raised(&flow, epoch.get()));
         let command = Command {
             ops: Ops::OWN.and(Ops::UNBLOCK),
-            epoch,
+            epoch: epoch.get(),
             flow,
             owner,
         };
-        match control.call(command, SETTLE_DEADLINE_NS).await {
+        let outcome = control.call(command, SETTLE_DEADLINE_NS).await;
+        control.note(outcome, owner);
+        match outcome {
             CommandOutcome::Unanswered => {}
             // The refusing epoch is this node's own, of an earlier connection on these ports.
             CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
-                epoch = a.epoch.saturating_add(1);
+                epoch.set(a.epoch.saturating_add(1));
             }
             CommandOutcome::Answered(_) => return,
         }

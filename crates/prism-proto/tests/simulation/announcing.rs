@@ -95,13 +95,10 @@ impl World {
                     let is_closing = c.epoch == owned.epoch && matches!(c.role, Role::Closing);
                     c.flow == owned.flow && (c.held == Some(owned.epoch) || is_closing)
                 });
-                for (id, c) in of_flow {
+                for (_, c) in of_flow {
                     c.released_in = c.released_in.map(|known| known.max(term));
-                    let commands = h.waiters.iter();
-                    for (command, _) in commands.filter(|(_, w)| w.connection() == Some(*id)) {
-                        h.steering.restamp(*command, term);
-                    }
                 }
+                h.steering.restamp(&owned.flow, owned.epoch, term);
             }
             Announced::Lost => {
                 if let Some(id) = h.serving(owned) {
@@ -274,7 +271,11 @@ impl World {
             return self.boot(host);
         }
         if notice.is_settled {
-            return h.announcer.settle(notice.term);
+            if h.announcer.is_done() {
+                h.steering.settle(notice.term);
+            }
+            h.announcer.settle(notice.term);
+            return self.run_steering(host);
         }
         self.say_done_again(host);
     }

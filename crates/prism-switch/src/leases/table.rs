@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use prism_proto::control::RunId;
-use prism_proto::lease::{NO_DIGEST, NewClients};
+use prism_proto::control::{RunId, Term};
+use prism_proto::lease::{Done, NO_DIGEST, NewClients, TermNotice};
 
 use super::placements::Placements;
 
@@ -40,6 +40,14 @@ pub(super) struct Table {
     pub(super) placements: Placements,
     /// Number of leases so far.
     pub(super) begun: u64,
+    /// Another switch grants leases.
+    pub(super) is_closed: bool,
+    /// The greatest term that a run has told.
+    pub(super) told: Term,
+    /// Nodes whose flows are not known yet.
+    pub(super) awaited: usize,
+    /// The term, as the runs are to know it.
+    pub(super) notice: Option<TermNotice>,
 }
 
 /// The digest of a placement that a run announced.
@@ -57,6 +65,10 @@ pub(super) struct Lease {
     /// When the run first said that it takes no more clients.
     pub(super) withdrawn: Option<Instant>,
     pub(super) answer: Option<NewClients>,
+    /// The value of its newest connection.
+    pub(super) speaks_of_terms: bool,
+    /// Its last message that it has announced all its flows.
+    pub(super) done: Option<Done>,
 }
 
 #[derive(Debug)]
@@ -78,6 +90,10 @@ impl Table {
             has_news: false,
             placements: Placements::new(started),
             begun: 0,
+            is_closed: false,
+            told: Term::NONE,
+            awaited: 0,
+            notice: None,
         }
     }
 

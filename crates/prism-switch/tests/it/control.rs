@@ -7,7 +7,7 @@ use prism_proto::control::{
     ControlKey, FlowState, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, OFFSETS, Ops, Owner, SIGNED_BYTES,
     Status, VERSION,
 };
-use prism_switch::SenderConfig;
+use prism_switch::{ALL_TENANTS, SenderConfig};
 
 #[test]
 fn a_flow_is_owned_blocked_unblocked_and_released() {
@@ -302,6 +302,25 @@ fn a_query_tells_the_clock_and_only_ones_own_flows() {
                 (denied.status, denied.state),
                 (Status::Denied, FlowState::Absent)
             );
+        },
+    );
+}
+
+#[test]
+fn a_frontend_of_all_tenants_owns_flows_and_a_backend_of_another_does_not() {
+    in_lab(
+        "of-all",
+        |config| config.nodes[0].tenant = ALL_TENANTS,
+        |lab| {
+            for (epoch, owner, status) in [
+                (5, Owner { addr: VIP, via: FRONTEND }, Status::Ok),
+                (6, owned(BACKEND), Status::Ok),
+                (7, owned(FOREIGN), Status::Denied),
+            ] {
+                let mut command = request(Ops::OWN, epoch, flow(CLIENT), lab.clock());
+                command.owner = owner;
+                assert_eq!(lab.command(Hook::Tc, command).status, status, "{owner:?}");
+            }
         },
     );
 }

@@ -1,8 +1,8 @@
 //! New connections go to frontends with a lease. Open connections stay at their frontend while the
 //! list changes.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use super::common::packet::{SYN, Tcp};
 use super::common::*;
 use prism_packets::{Hook, Verdict};
-use prism_proto::control::{MESSAGE_BYTES, Ops, Owner, RunId, Status};
-use prism_proto::lease::{CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, TAKES_NO_MORE};
-use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig};
+use prism_proto::control::{Ops, Owner, Status};
+use prism_proto::lease::{LEAVING, TAKES_NO_MORE};
+use prism_proto::term::Place;
+use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig, TermPhase};
 
 const OTHER: IpAddr = host([10, 0, 0, 2]);
 /// A time longer than the wait of an agent that starts, and than a change of the list.
@@ -21,41 +22,6 @@ const WAIT: Duration = Duration::from_millis(2_100);
 fn two_frontends(config: &mut SwitchConfig) {
     config.nodes.push(node(OTHER, 1, true, false));
     config.services[0].frontends.push(OTHER);
-}
-
-/// Leases of both frontends, granted on a loopback address.
-fn serve_leases() -> (Arc<Leases>, SocketAddr) {
-    let nodes = [vec![FRONTEND], vec![OTHER]];
-    let leases = Arc::new(Leases::new(nodes, KEY_ID, key()));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let serving = leases.clone();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = { runtime }.enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            serving.serve(listener).await;
-        });
-    });
-    (leases, address)
-}
-
-fn lease(address: SocketAddr, node: IpAddr, run: u16) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let mut challenge = [0; CHALLENGE_BYTES];
-    stream.read_exact(&mut challenge).unwrap();
-    let request = LeaseRequest {
-        challenge,
-        node,
-        run: RunId(run),
-        digest: NO_DIGEST,
-    };
-    let request = request.encode(KEY_ID, &key());
-    stream.write_all(&request).unwrap();
-    stream.read_exact(&mut [0; MESSAGE_BYTES]).unwrap();
-    stream
 }
 
 /// The frontends that get a packet of each client: a SYN, or a packet of an open connection.
@@ -102,7 +68,7 @@ fn step_until(lab: &Lab, agent: &mut Agent<'_>, wanted: usize) {
 #[test]
 fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are() {
     in_lab("liveness", two_frontends, |lab| {
-        let (leases, address) = serve_leases();
+        let (leases, address) = serve_leases(&[FRONTEND, OTHER]);
         let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
         let _one = lease(address, FRONTEND, 1);
         let first = lease(address, OTHER, 2);
@@ -115,7 +81,7 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         drop(first);
         std::thread::sleep(LEASE_GRACE);
         step_until(lab, &mut agent, 1);
-        let (leases, address) = serve_leases();
+        let (leases, address) = serve_leases(&[FRONTEND, OTHER]);
         let _one = lease(address, FRONTEND, 1);
         let switch = prism_switch::Switch::load(&lab.config).unwrap();
         let mut agent = Agent::new(&switch, leases, &lab.config.services).unwrap();
@@ -167,5 +133,29 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
         assert_eq!(at(false), [via], "but may have accepted it");
         assert_eq!(at(true), [listed], "the next one goes by the list");
         assert_eq!(at(false), [listed]);
+    });
+}
+
+#[test]
+fn connections_of_a_young_term_stay_where_they_are_after_it_while_the_list_changes() {
+    in_lab("young-lists", two_frontends, |lab| {
+        let file = TermFile::new("young-lists");
+        let leases = Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()));
+        let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
+        agent.use_terms(Place::First, file.path()).unwrap();
+        agent.set_active(true).unwrap();
+        let begun = Instant::now();
+        let before = opened(lab, 1..65);
+        assert!(before.contains(&FRONTEND) && before.contains(&OTHER));
+        let mut config = lab.config.clone();
+        config.services[0].frontends = vec![FRONTEND];
+        agent.update_tables(&config).unwrap();
+        assert_eq!(opened(lab, 1..65), before, "a repeated SYN");
+        assert_eq!(opened(lab, 101..165), [FRONTEND; 64]);
+        agent.step(begun + Duration::from_secs(11)).unwrap();
+        assert_eq!(lab.view.term().unwrap().1, TermPhase::Settled);
+        assert_eq!(open(lab, 1..65), before);
+        std::thread::sleep(WAIT);
+        assert_eq!(open(lab, 1..65), [FRONTEND; 64]);
     });
 }

@@ -51,6 +51,7 @@ macro_rules! for_both_families {
 }
 
 for_both_families! {
+    agent_terms: "agent_terms.rs",
     aging: "aging.rs",
     checksums: "checksums.rs",
     closing: "closing.rs",
@@ -62,6 +63,8 @@ for_both_families! {
     steering: "steering.rs",
     syn: "syn.rs",
     tables: "tables.rs",
+    terms: "terms.rs",
+    young: "young.rs",
 }
 
 #[path = "."]

@@ -120,6 +120,12 @@ pub(super) struct Backend {
 #[serde(default)]
 pub(super) struct Switch {
     pub(super) error: Option<String>,
+    /// The name of this host of a pair.
+    pub(super) host: Option<String>,
+    pub(super) active: bool,
+    pub(super) term: u32,
+    /// Nodes whose flows the switch does not know yet.
+    pub(super) nodes_awaited: usize,
     pub(super) flows: Option<u64>,
     pub(super) max_flows: u64,
     pub(super) nodes: Vec<Leased>,
@@ -163,18 +169,18 @@ fn all_ways(config: &Config) -> Vec<Way> {
         .iter()
         .map(|node| config.admin_socket(&node.name));
     let here = sockets.filter(|socket| socket.exists()).map(Way::Socket);
-    let listen = config.admin.listen.iter();
-    let nodes = listen.flat_map(|listen| {
+    let mut nodes: Vec<SocketAddr> = Vec::new();
+    for node in &config.nodes {
+        let Some(listen) = config.admin_listen(&node.name) else {
+            continue;
+        };
         let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
         match listen.ip().is_unspecified() {
-            true => config
-                .nodes
-                .iter()
-                .flat_map(|node| node.address.iter().map(at))
-                .collect(),
-            false => vec![*listen],
+            true => nodes.extend(node.address.iter().map(at)),
+            false if nodes.contains(&listen) => {}
+            false => nodes.push(listen),
         }
-    });
+    }
     let switch = config.admin.switch_listen.zip(config.switch.as_ref());
     let switch = switch.into_iter().flat_map(|(listen, switch)| {
         let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
@@ -183,6 +189,7 @@ fn all_ways(config: &Config) -> Vec<Way> {
             false => vec![listen],
         }
     });
+    let nodes = nodes.into_iter();
     here.chain(nodes.chain(switch).map(Way::Http)).collect()
 }
 

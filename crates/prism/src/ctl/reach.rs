@@ -30,13 +30,43 @@ pub(super) struct Common {
     /// The cluster's configuration file [default: /etc/prism/prism.toml].
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The service of the cluster that is meant, if it has several.
+    #[arg(long, global = true, value_name = "NAME")]
+    service: Option<String>,
     /// Print JSON in place of text.
     #[arg(long, global = true)]
     pub(super) json: bool,
 }
 
 impl Common {
+    /// The part of the configuration for the service that is meant.
     pub(super) fn load(&self) -> anyhow::Result<Config> {
+        match self.parts()?.as_mut_slice() {
+            [one] => Ok(std::mem::take(one)),
+            several => bail!(
+                "the cluster has the services {}; name one with --service NAME",
+                service_names(several)
+            ),
+        }
+    }
+
+    /// The parts of the configuration for the service that is meant, or else for all.
+    pub(super) fn parts(&self) -> anyhow::Result<Vec<Config>> {
+        let config = self.load_whole()?;
+        let Some(name) = &self.service else {
+            return Ok(config.parts());
+        };
+        let part = config.part(name).with_context(|| {
+            format!(
+                "{} has no service {name:?}; its services are {}",
+                config.shown_file(),
+                service_names(&config.parts())
+            )
+        })?;
+        Ok(vec![part])
+    }
+
+    fn load_whole(&self) -> anyhow::Result<Config> {
         let file = match &self.config {
             Some(named) => named,
             None if Path::new(DEFAULT_FILE).exists() => Path::new(DEFAULT_FILE),
@@ -97,6 +127,11 @@ impl Common {
                 })
         })
     }
+}
+
+fn service_names(parts: &[Config]) -> String {
+    let names = parts.iter().map(|part| part.service.name.as_str());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// The etcd with a cluster's state.

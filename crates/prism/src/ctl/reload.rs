@@ -60,20 +60,19 @@ pub(super) fn run(args: &ReloadArgs, common: &Common, out: &mut impl Write) -> a
 }
 
 fn sockets(args: &ReloadArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
-    let config = common.load()?;
-    let named = args.node.iter();
-    let named = named.map(|name| Ok(config.admin_socket(&check::node(&config, name)?.name)));
-    let mut sockets = named.collect::<anyhow::Result<Vec<_>>>()?;
+    let (parts, mut sockets) = (common.parts()?, Vec::new());
+    for name in &args.node {
+        sockets.extend(check::sockets(&parts, name)?);
+    }
     if sockets.is_empty() {
-        let all = config.nodes.iter();
-        let all = all.map(|node| config.admin_socket(&node.name));
+        let all = parts.iter().flat_map(|part| {
+            let nodes = part.nodes.iter();
+            nodes.map(|node| part.admin_socket(&node.name))
+        });
         sockets.extend(all.filter(|socket| socket.exists()));
     }
     if sockets.is_empty() {
-        bail!(
-            "no node of {} runs on this host; start one",
-            config.shown_file()
-        );
+        bail!("no node of the configuration runs on this host; start one");
     }
     Ok(sockets)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::alerts::{Alert, Level, alerts};
-use super::observed::{Backend, Cluster, Node, Source, State, Store};
+use super::observed::{Backend, Cluster, Node, Source, State, Store, Switch};
 use super::reach::{Common, print_json};
 use super::table::{Cell, Paint, Tone, age, bytes, count, number, table, text, toned};
 
@@ -164,12 +164,22 @@ fn switch(state: &State) -> String {
     match &switch.error {
         Some(error) => format!("switch: no figures: {}\n", super::table::printable(error)),
         None => format!(
-            "switch: {} of {} flows, {up} of {} nodes with a lease\n",
+            "switch{}: {} of {} flows, {up} of {} nodes with a lease\n",
+            role(switch),
             switch.flows.map_or_else(|| "-".to_owned(), count),
             count(switch.max_flows),
             switch.nodes.len(),
         ),
     }
+}
+
+/// The host of a pair that has answered, and its role.
+fn role(switch: &Switch) -> String {
+    let role = if switch.active { "active" } else { "standby" };
+    let host = switch.host.as_ref();
+    host.map_or_else(String::new, |host| {
+        format!(" {} ({role})", super::table::printable(host))
+    })
 }
 
 /// The work of a node, in a word.

@@ -1,10 +1,11 @@
 //! `prism ctl take-over`: has a node of this host start its successor.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -45,10 +46,11 @@ pub(super) fn run(
     common: &Common,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let config = common.load()?;
-    let name = &check::node(&config, &args.name)?.name;
-    let socket = config.admin_socket(name);
-    let (Started { pid }, _) = ask(&socket, "start-successor")?;
+    let name = &args.name;
+    // A frontend has one socket for each service, and any of them starts the successor of all.
+    let sockets = check::sockets(&common.parts()?, name)?;
+    let first = sockets.first().context("the node serves nothing")?;
+    let (Started { pid }, _) = ask(first, "start-successor")?;
     if !common.json {
         writeln!(out, "{name}: process {pid} takes over")?;
         out.flush()?;
@@ -56,9 +58,11 @@ pub(super) fn run(
     let begun = Instant::now();
     while begun.elapsed() < TAKEN_OVER_IN {
         // Nobody answers while one process follows the other.
-        if let Ok((answers, _)) = ask::<Counters>(&socket, "counters")
-            && answers.pid == pid
-        {
+        let serves = |socket: &PathBuf| {
+            let answers = ask::<Counters>(socket, "counters");
+            answers.is_ok_and(|(answers, _)| answers.pid == pid)
+        };
+        if sockets.iter().all(serves) {
             return match common.json {
                 true => print_json(out, &json!({ "node": name, "pid": pid })),
                 false => Ok(writeln!(out, "{name}: process {pid} serves")?),

@@ -17,8 +17,8 @@ pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
     match (node, &config.switch) {
         (Some(node), Some(_)) => of_node(config, node),
         (None, Some(switch)) => {
-            let hosts = config.service.address.hosts();
-            let has_ipv6 = hosts.iter().any(|host| host.is_ipv6());
+            let mut services = config.service.iter();
+            let has_ipv6 = services.any(|service| service.address.iter().any(|at| at.is_ipv6()));
             let interfaces = switch.interfaces.iter().filter(|_| has_ipv6);
             interfaces.filter_map(|name| advertisements(name)).collect()
         }

@@ -28,7 +28,7 @@ pub(super) enum State {
 }
 
 /// The result for one subject.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) subject: &'static str,
     pub(super) state: State,

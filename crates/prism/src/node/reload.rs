@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_config::{Change, Config, Effect, Reader};
+use anyhow::Context;
+use prism_config::{Change, Config, ConfigError, Effect, Reader};
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
@@ -52,20 +53,17 @@ pub(super) fn reload_by_signal(server: &Server) {
 }
 
 fn reload_config(server: &Server) -> Reloaded {
-    let read = match &server.file {
-        Some(file) => Config::load(file).map(|new| sorted(server, &new).map(|done| (done, new))),
-        None => Ok(Ok((
-            Reloaded::default(),
-            (*server.node.config.now()).clone(),
-        ))),
-    };
-    match read.and_then(|sorted| sorted) {
+    match new_config(server).and_then(|new| Ok((sorted(server, &new)?, new))) {
         Ok((mut done, new)) => {
             done.apply(server, &new);
             done
         }
         Err(error) => {
-            let mut faults = vec![error.in_one_line()];
+            let fault = match error.downcast_ref::<ConfigError>() {
+                Some(error) => error.in_one_line(),
+                None => error.to_string(),
+            };
+            let mut faults = vec![fault];
             // Its file may have been renamed.
             faults.extend(server.requests.log.reopen().err().map(access_log_fault));
             Reloaded {
@@ -76,9 +74,21 @@ fn reload_config(server: &Server) -> Reloaded {
     }
 }
 
+/// The part of the present file that is for the service of `server`.
+fn new_config(server: &Server) -> anyhow::Result<Config> {
+    let present = server.node.config.now();
+    let Some(file) = &server.file else {
+        return Ok((*present).clone());
+    };
+    let (new, name) = (Config::load(file)?, &present.service.name);
+    new.part(name).with_context(|| {
+        format!("the file has no service {name:?}; restart the frontends and the switch's agent")
+    })
+}
+
 /// The changes to `new`, by their effect at this node. Fails if those that apply now do not fit
 /// the fields that stay.
-fn sorted(server: &Server, new: &Config) -> Result<Reloaded, prism_config::ConfigError> {
+fn sorted(server: &Server, new: &Config) -> Result<Reloaded, ConfigError> {
     let (present, this) = (server.node.config.now(), Reader::Node(&server.node.name));
     let mut done = Reloaded::default();
     for change in present.changes_to(new) {

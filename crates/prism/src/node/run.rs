@@ -92,11 +92,11 @@ fn run(
     node.orders.pass_to_successor(!inherited.is_empty());
     let (bound, all_bound) = mpsc::channel(workers);
     let (farewell, farewells) = farewells();
-    let mut watchdog = Watchdog::new(Notifier::from_environment());
+    let mut watchdog = Watchdog::new(server.notifier.clone());
     let threads: Vec<_> = (0..workers)
         .map(|n| {
             let (server, endpoint) = (server.clone(), endpoint.clone());
-            let name = format!("worker-{n}");
+            let name = server.thread_name(&format!("worker-{n}"));
             let reports = Reports {
                 bound: bound.clone(),
                 farewell: farewell.clone(),

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use super::spans;
 use crate::check;
+use crate::notify::Notifier;
 
 /// A node with all of its parts.
 pub(crate) struct Server {
@@ -48,6 +49,8 @@ pub(crate) struct Server {
     pub(super) asked: watch::Sender<()>,
     /// The file of its configuration; `None` if the command line is the configuration.
     pub(super) file: Option<PathBuf>,
+    /// Tells the service manager about this service.
+    pub(crate) notifier: Notifier,
     /// Whether every worker accepts connections.
     pub(crate) accepts: AtomicBool,
     /// When it was opened.
@@ -112,6 +115,7 @@ impl Server {
             sampling,
             asked: watch::Sender::new(()),
             file,
+            notifier: Notifier::from_environment(),
             accepts: AtomicBool::new(false),
             started: Instant::now(),
         })
@@ -125,6 +129,15 @@ impl Server {
 
     pub(crate) fn settings(&self) -> anyhow::Result<prism_config::Node> {
         check::node(&self.node.config.now(), &self.node.name).cloned()
+    }
+
+    /// The name of a thread. With several services the service's name is in front.
+    pub(super) fn thread_name(&self, role: &str) -> String {
+        let config = self.node.config.now();
+        match config.whole().service.are_several() {
+            true => format!("{}/{role}", config.service.name),
+            false => role.to_owned(),
+        }
     }
 
     /// The addresses that clients connect to.

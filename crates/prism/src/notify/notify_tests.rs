@@ -143,3 +143,27 @@ fn a_process_is_alive_while_all_of_its_threads_run_their_tasks() {
     release.send(()).unwrap();
     assert_eq!(manager.next(), "WATCHDOG=1");
 }
+
+#[test]
+fn a_process_of_two_services_is_ready_and_alive_when_both_are() {
+    let manager = Manager::abstract_name("two");
+    let [one, other] = manager
+        .notifier(Some(LIMIT), std::process::id())
+        .of_services(2)
+        .try_into()
+        .ok()
+        .unwrap();
+    for _ in 0..2 {
+        one.alive();
+        one.alive();
+        other.alive();
+        assert_eq!(manager.next(), "WATCHDOG=1");
+    }
+    other.ready();
+    assert!(!manager.hears_within(Duration::from_millis(50)));
+    one.ready();
+    assert_eq!(manager.next(), "READY=1");
+    // After a reload each says so again.
+    other.ready();
+    assert_eq!(manager.next(), "READY=1");
+}

@@ -12,6 +12,7 @@ use prism_membership::Directory;
 use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
+use super::role::Role;
 use crate::observe::{self, Latest, Metric, Page, Pages, asset, build_info, render};
 
 /// The switch that the pages are about.
@@ -19,6 +20,7 @@ pub(super) struct Subject {
     pub(super) pin_dir: String,
     pub(super) max_flows: u32,
     pub(super) leases: Arc<Leases>,
+    pub(super) role: Arc<Role>,
     pub(super) census: Arc<LastCensus>,
     /// The nodes at present.
     pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
@@ -108,7 +110,13 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         let is_up = has_lease(&living, *address);
         json!({ "name": name, "address": address.to_string(), "up": is_up })
     });
+    let (term, phase) = view.term()?;
     Ok(json!({
+        "term": term.0,
+        "term_phase": phase as u8,
+        "nodes_awaited": subject.leases.awaited(),
+        "host": subject.role.host(),
+        "active": subject.role.is_active(),
         "flows": census.as_ref().map(Census::entries),
         "max_flows": subject.max_flows,
         "owners": owners,
@@ -125,6 +133,7 @@ fn has_lease(living: &HashSet<IpAddr>, node: HostAddrs) -> bool {
 
 fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     let view = SwitchView::open(&subject.pin_dir)?;
+    let (term, phase) = view.term()?;
     let gauge = |name, help, value: f64| Metric::new(name, help, observe::Value::Gauge(value));
     let mut metrics = vec![
         build_info("switch"),
@@ -132,6 +141,17 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
             "switch_max_flows",
             "The most flows of the table.",
             subject.max_flows.into(),
+        ),
+        gauge("switch_term", "The number of the term.", term.0.into()),
+        gauge(
+            "switch_term_phase",
+            "1: standby. 2: young, not all flows are known. 3: settled.",
+            f64::from(phase as u8),
+        ),
+        gauge(
+            "switch_active",
+            "1 if this host has the control address. Always 1 at a single switch.",
+            f64::from(u8::from(subject.role.is_active())),
         ),
     ];
     if let Some(census) = subject.census.get() {

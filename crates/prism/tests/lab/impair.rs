@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::bed::{Bed, Way, run};
-use crate::support::{eventually, say, turn};
+use crate::support::{Stop, eventually, say, turn};
 use prism_lab::Families;
 use prism_lab::impair::Faults;
 
@@ -190,6 +190,7 @@ fn a_switch_that_falls_silent_in_a_run_costs_time_and_no_request() {
                 stop.load(Ordering::Relaxed)
             })
         });
+        let stopping = Stop(&stop);
         let mut gaps = Vec::new();
         for length in [1_000, 1_500, 2_000] {
             std::thread::sleep(Duration::from_millis(700));
@@ -207,7 +208,7 @@ fn a_switch_that_falls_silent_in_a_run_costs_time_and_no_request() {
             });
             gaps.push((length, in_gap, back.elapsed()));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         let joined = running.join();
         (
             joined.unwrap_or_else(|p| std::panic::resume_unwind(p)),

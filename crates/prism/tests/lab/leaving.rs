@@ -19,7 +19,7 @@ use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::tls;
-use crate::support::{Cluster, eventually, say, turn};
+use crate::support::{Cluster, Stop, eventually, say, turn};
 
 pub const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 const MIB: u64 = 1 << 20;
@@ -126,7 +126,7 @@ pub struct Load {
     begun: Instant,
     /// The host that is being restarted.
     pub restarting: Mutex<String>,
-    stop: AtomicBool,
+    pub stop: AtomicBool,
     done: AtomicU64,
     failed: Mutex<Vec<String>>,
     longest: Mutex<Duration>,
@@ -205,15 +205,6 @@ impl Load {
     }
 }
 
-/// Ends a load when dropped.
-pub struct Stop<'l>(pub &'l Load);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
-    }
-}
-
 fn end(client: Client, tls: bool) {
     if tls {
         client.close_tls();
@@ -258,7 +249,7 @@ fn a_backend_that_ends_cuts_nobody_and_keeps_nobody_waiting() {
     slow_put.send(&Request::put_unsigned(&upload).encode(&cluster));
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        let stop = Stop(&load);
+        let stop = Stop(&load.stop);
         let clients: Vec<_> = (0..20)
             .map(|n| {
                 let (load, caller) = (&load, &caller);
@@ -350,7 +341,7 @@ fn every_process_restarts_under_load_and_no_request_fails() {
     let watch = Watch::events(&cluster, "rolling");
     let (caller, load) = (Caller::of(&cluster), Load::new());
     std::thread::scope(|scope| {
-        let stop = Stop(&load);
+        let stop = Stop(&load.stop);
         let clients: Vec<_> = (0..8)
             .map(|n| {
                 let (load, caller) = (&load, &caller);
@@ -394,7 +385,7 @@ fn a_frontend_leaves_right_after_the_other_is_back_and_refuses_no_new_client() {
     let watch = Watch::events(&cluster, "by-turns");
     let (caller, load) = (Caller::of(&cluster), Load::new());
     std::thread::scope(|scope| {
-        let stop = Stop(&load);
+        let stop = Stop(&load.stop);
         let clients: Vec<_> = (0..4)
             .map(|n| {
                 let (load, caller) = (&load, &caller);

@@ -45,6 +45,7 @@ impl Manager {
         let mut command = Command::new(env!("CARGO_BIN_EXE_prism"));
         command
             .env("NOTIFY_SOCKET", self.path("notify"))
+            .env("STATE_DIRECTORY", self.path("state"))
             .env("WATCHDOG_USEC", LIMIT.as_micros().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());

@@ -256,7 +256,7 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
     let objects = cluster.one_on_each("seen", |_| LEN);
     cluster.put_all(&objects);
     let config = prism_config::Config::load(&cluster.lab.config_path()).unwrap();
-    let tls = config.service.tls.unwrap();
+    let tls = config.service.tls.clone().unwrap();
     {
         let before = answered_gets(&cluster);
         let mut client = cluster.connect();

@@ -52,6 +52,12 @@ fn assert_same(before: &Snapshot, after: &Snapshot) {
     }
 }
 
+/// Sets up a host that has nothing of Prism yet.
+pub fn set_up(lab: &Lab, host: &str) {
+    std::fs::create_dir_all(root(lab, host).join("etc/prism")).unwrap();
+    setup(lab, host, "--apply");
+}
+
 /// The directory of the files of `host`.
 fn root(lab: &Lab, host: &str) -> PathBuf {
     let state = lab.config_path().parent().unwrap().to_owned();
@@ -74,7 +80,7 @@ fn setup(lab: &Lab, host: &str, what: &str) -> String {
 }
 
 /// Whether `prism doctor` finds nothing missing, and what it says.
-fn doctor(lab: &Lab, host: &str) -> (bool, String) {
+pub fn doctor(lab: &Lab, host: &str) -> (bool, String) {
     let config = lab.config_path();
     let line = format!("doctor --config {} --node {host}", config.display());
     let output = prism(lab, host, &line);

@@ -95,6 +95,8 @@ fn the_state_has_what_all_nodes_and_the_switch_count() {
     assert_eq!(*connections, 1, "{state}");
     let switch = &state["switch"];
     assert_eq!(entry(&switch["owners"], "owner", owner)["flows"], 1);
+    assert!(switch["term"].as_u64() > Some(0), "{switch}");
+    assert_eq!(switch["term_phase"], 3, "settled");
     let up = switch["nodes"].as_array().unwrap().iter();
     assert_eq!(up.filter(|node| node["up"] == true).count(), 3, "{switch}");
     assert_eq!(state["cluster"]["backends"].as_array().unwrap().len(), 2);

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use prism_lab::LabSpec;
 
-use crate::leaving::{self, Caller, Load, Stop};
+use crate::leaving::{self, Caller, Load};
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, Watch};
-use crate::support::{Cluster, eventually, output, say, turn};
+use crate::support::{Cluster, Stop, eventually, output, say, turn};
 
 mod fake;
 mod releases;
@@ -67,7 +67,7 @@ fn under_load(cluster: &Cluster, label: &str, work: impl FnOnce(&Load)) {
     let watch = Watch::events(cluster, label);
     let (caller, load) = (Caller::of(cluster), Load::new());
     std::thread::scope(|scope| {
-        let stop = Stop(&load);
+        let stop = Stop(&load.stop);
         for n in 0..8 {
             let (load, caller) = (&load, &caller);
             scope.spawn(move || load.run(caller, n, n % 2 == 0, n % 4 < 2));

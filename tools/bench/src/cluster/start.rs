@@ -106,7 +106,8 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
     let certificate = config
         .service
         .tls
-        .and_then(|tls| tls.certificates.into_iter().next());
+        .as_ref()
+        .and_then(|tls| tls.certificates.first().cloned());
     Ok((lab, certificate.unwrap_or_default()))
 }
 

@@ -14,6 +14,7 @@ mod commands;
 mod demo;
 mod flows;
 mod mistakes;
+mod pair;
 
 use std::process::Command;
 

@@ -11,5 +11,6 @@
 mod cluster;
 mod families;
 mod lab;
+mod pair;
 
 use prism_lab::testing::turn;

@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use prism_netns::NetNs;
 use prism_packets::{Hook, Run};
-use prism_proto::control::{Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId};
+use prism_proto::control::{
+    Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId, Stamped, Term,
+};
 use prism_switch::{
     Agent, Leases, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
     SwitchView,
 };
 
+mod leases;
 pub mod packet;
 mod steered;
 
+pub use leases::*;
 pub use steered::*;
 
 pub use super::family::*;
@@ -187,6 +191,11 @@ impl Lab {
 
     /// Sends a request unchanged. Returns the checked answer, if there is one.
     pub fn raw_command(&self, hook: Hook, datagram: &[u8]) -> Option<Answer> {
+        Some(self.stamped_command(hook, datagram)?.message)
+    }
+
+    /// As `raw_command`, with the answer's term.
+    pub fn stamped_command(&self, hook: Hook, datagram: &[u8]) -> Option<Stamped<Answer>> {
         let source = SocketAddr::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
         if run.verdict != prism_packets::Verdict::Send {
@@ -196,13 +205,20 @@ impl Lab {
         let p = packet::Parsed::new(&run.packet);
         assert_eq!((p.source, p.dest), (CONTROL, source), "answer goes back");
         assert_eq!(&run.packet[..6], &packet::SENDER_MAC);
-        Some(Answer::decode(p.payload, KEY_ID, &key()).unwrap())
+        Some(Stamped::<Answer>::decode(p.payload, KEY_ID, &key()).unwrap())
     }
 
     pub fn clock(&self) -> u64 {
         let query = request(Ops::QUERY, 0, flow(CLIENT), 0);
         self.patient_command(Hook::Tc, &query.encode(&key()))
             .time_ns
+    }
+
+    /// Sends a request of a term with the present time, and returns the answer.
+    pub fn in_term(&self, hook: Hook, term: u32, mut request: Request) -> Option<Stamped<Answer>> {
+        request.time_ns = tai_ns();
+        let datagram = request.in_term(Term(term)).encode(&key());
+        self.stamped_command(hook, &datagram)
     }
 
     /// Sends a request with the present time.
@@ -267,6 +283,27 @@ pub fn request(ops: Ops, epoch: u64, flow: FlowKey, time_ns: u64) -> Request {
         owner: Owner::NONE,
         run: RunId::NONE,
     }
+}
+
+/// The time by the switch's clock.
+pub fn tai_ns() -> u64 {
+    use rustix::time::{DynamicClockId, clock_gettime_dynamic};
+    let time = clock_gettime_dynamic(DynamicClockId::Tai).unwrap();
+    let seconds = u64::try_from(time.tv_sec).unwrap();
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+pub const OWN: Ops = Ops::OWN.and(Ops::UNBLOCK);
+/// An announcement.
+pub const FACT: Ops = OWN.and(Ops::ANNOUNCE);
+
+/// A request that names `owner` if it has `OWN`.
+pub fn stating(ops: Ops, client: SocketAddr, owner: SocketAddr, epoch: u64) -> Request {
+    let mut stating = request(ops, epoch, flow(client), 0);
+    if ops.has(Ops::OWN) {
+        stating.owner = owned(owner);
+    }
+    stating
 }
 
 pub fn pause(ms: u64) {

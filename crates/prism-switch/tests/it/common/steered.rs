@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
+use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::{Ops, Status};
+use prism_switch::TermPhase;
 
 use super::packet::{Parsed, Tcp, verify};
 use super::{BACKEND, CLIENT, Lab, flow};
@@ -50,4 +52,17 @@ pub fn check_sent(run: &Run, before: &Tcp, (mac, source, dest): Out, name: &str)
     assert_eq!(p.dest_mac, mac, "{name}");
     assert_eq!(p.ttl, before.ttl - 1, "{name}");
     assert_eq!(p.payload, before.payload, "{name}");
+}
+
+/// Has the programs go by a term, as an agent does.
+pub fn set_term(lab: &Lab, term: u32, phase: TermPhase, generation: u8) {
+    let settled_ns = match phase {
+        TermPhase::Settled => prism_sys::clock::monotonic_ns(),
+        _ => 0,
+    };
+    let mut value = term.to_ne_bytes().to_vec();
+    value.extend([phase as u8, generation, 0, 0]);
+    value.extend(settled_ns.to_ne_bytes());
+    let map = &lab.switch.skeleton().maps.term_state;
+    map.update(&[0; 4], &value, MapFlags::ANY).unwrap();
 }

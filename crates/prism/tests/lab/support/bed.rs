@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 use prism_config::{Config, RelayUpTo};
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Families, Family, Lab, LabName, LabSpec};
+use prism_switch::TermPhase;
 
 use super::objects::Object;
 use super::packets::{RST, one_of};
 use super::{BUCKET, Cluster, eventually};
 pub use client::NumberedClient;
 
-/// The port of the bad way to the switch, in the client's namespace.
+/// The host with the bad way to the switch. Backends reach other nodes over TCP, but no client.
+const RELAY_HOST: &str = "fe0";
+/// Its port.
 const RELAY_PORT: u16 = 7301;
 /// The longest time until every worker has reached the switch.
 const STEERING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -82,7 +85,7 @@ impl Bed {
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
         spec.family = family;
         spec.relay_up_to = RelayUpTo::Bytes(0);
-        let relay: SocketAddr = (spec.address("client").unwrap(), RELAY_PORT).into();
+        let relay: SocketAddr = (spec.address(RELAY_HOST).unwrap(), RELAY_PORT).into();
         if !matches!(way, Way::Direct) {
             spec = spec.configure_nodes(move |config| {
                 config.switch.as_mut().unwrap().control = relay.into();
@@ -91,7 +94,9 @@ impl Bed {
         let cluster = Cluster::around(Lab::up(spec).unwrap());
         let switch = cluster.control(Family::of(relay.ip()));
         let start = |faults, seed| {
-            let started = cluster.in_client(|| Impairment::start(relay, switch, faults, seed));
+            let started = cluster.on(RELAY_HOST, || {
+                Impairment::start(relay, switch, faults, seed)
+            });
             started.unwrap()
         };
         let impairment = match *way {
@@ -148,8 +153,8 @@ impl Bed {
         self.put_all(&objects);
     }
 
-    /// Waits until every worker has reached the switch. The lab does not wait for it
-    /// where the way to the switch is not its own.
+    /// Waits until every worker has reached the switch, and the switch knows their flows. The lab
+    /// does not wait for it where the way to the switch is not its own.
     fn wait_for_steering(&self) {
         let config = Config::load(&self.lab.config_path()).unwrap();
         for host in self.nodes() {
@@ -162,6 +167,9 @@ impl Bed {
                 self.count(&host, "workers_steering") == all
             });
         }
+        eventually("the term is settled", STEERING_TIMEOUT, || {
+            matches!(self.view().term(), Ok((_, TermPhase::Settled)))
+        });
     }
 
     /// The backend that holds object `n`.

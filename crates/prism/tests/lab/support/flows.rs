@@ -23,7 +23,8 @@ pub struct Known {
 impl Cluster {
     /// The switch's tables and counters.
     pub fn view(&self) -> SwitchView {
-        SwitchView::open(&self.pin_dir).unwrap()
+        let active = self.lab.active_pin_dir();
+        SwitchView::open(&active.unwrap()).unwrap()
     }
 
     /// All flows, without tombstones.

@@ -18,7 +18,7 @@ pub use prism_lab::testing::{eventually, say, turn};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
@@ -82,7 +82,6 @@ pub struct Cluster {
     pub signer: Signer,
     netns: NetNs,
     placement: Placement,
-    pin_dir: String,
     /// Ports of the flows of the cluster's first requests. A frontend that refuses a body
     /// closes first, and the flow stays as long as its TIME_WAIT.
     left: Vec<u16>,
@@ -156,14 +155,14 @@ impl Cluster {
     fn around(lab: Lab) -> Self {
         let namespace = lab.namespace("client").unwrap();
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
-        let config = Config::load(&lab.config_path()).unwrap();
+        // The first of several services, which has the lab's addresses.
+        let config = Config::load(&lab.config_path()).unwrap().parts().remove(0);
         let names = config.backends().map(|node| NodeName::new(&node.name));
         Self {
             service: lab.service(),
             signer: signer_of(&lab),
             netns: NetNs::named(&namespace).unwrap(),
             placement: Placement::new(&names.map(Result::unwrap).collect()),
-            pin_dir: config.switch.as_ref().unwrap().pin_dir.clone(),
             left: Vec::new(),
             connections: AtomicUsize::new(0),
             lab,
@@ -375,6 +374,15 @@ fn signer_of(lab: &Lab) -> Signer {
         secret.as_str(),
         config.cluster.region.as_str(),
     )
+}
+
+/// Sets the flag when dropped, also by a panic: threads that work until then end.
+pub struct Stop<'f>(pub &'f AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Cluster {

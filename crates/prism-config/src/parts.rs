@@ -1,0 +1,138 @@
+//! The part of a file that concerns one of its services. It is a configuration with one service,
+//! and all code that serves requests has such a part.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::model::{Config, Node};
+use crate::service::{Service, ServiceLimits};
+
+impl Config {
+    /// The parts of all services, in the order of the file. Settings of a service replace those of
+    /// the whole file, and other services' backends are left out.
+    pub fn parts(&self) -> Vec<Self> {
+        let services = self.service.iter();
+        services.map(|service| self.part_of(service)).collect()
+    }
+
+    /// The parts that node `name` serves: a backend's one, or those of all services.
+    pub fn parts_at(&self, name: &str) -> Vec<Self> {
+        let mut parts = self.parts();
+        parts.retain(|part| part.node(name).is_some());
+        parts
+    }
+
+    /// The part of the service called `name`. A service without a name is that with the name of
+    /// the cluster.
+    pub fn part(&self, name: &str) -> Option<Self> {
+        let mut services = self.service.iter();
+        let is_it = |own: &str| own == name || self.is_main_name(own) && self.is_main_name(name);
+        let service = services.find(|service| is_it(&service.name))?;
+        Some(self.part_of(service))
+    }
+
+    /// The whole file of which this is a part.
+    pub fn whole(&self) -> &Self {
+        self.whole.as_deref().unwrap_or(self)
+    }
+
+    fn part_of(&self, service: &Service) -> Self {
+        let mut part = self.clone();
+        part.whole = self.service.are_several().then(|| Arc::new(self.clone()));
+        let mut service = service.clone();
+        part.nodes.retain(|node| service.has_node(node));
+        if let Some(port) = service.peer_port.take() {
+            part.peers.port = port;
+        }
+        let (id, file) = (
+            service.control_key_id.take(),
+            service.control_key_file.take(),
+        );
+        if let Some(switch) = &mut part.switch {
+            switch.key_id = id.unwrap_or(switch.key_id);
+            switch.key_file = file.unwrap_or_else(|| std::mem::take(&mut switch.key_file));
+        }
+        if let Some(replicas) = service.replicas.take() {
+            part.cluster.replicas = replicas;
+        }
+        if let Some(min) = service.min_replicas.take() {
+            part.cluster.min_replicas = Some(min);
+        }
+        if let Some(s3) = service.s3.take() {
+            part.s3 = s3;
+        }
+        if let Some(ServiceLimits {
+            connections,
+            unauthenticated_per_address,
+            idle_timeout_s,
+            max_object_bytes,
+        }) = service.limits.take()
+        {
+            let limits = &mut part.limits;
+            replace(&mut limits.connections, connections);
+            let newcomers = &mut limits.unauthenticated_per_address;
+            replace(newcomers, unauthenticated_per_address);
+            replace(&mut limits.idle_timeout_s, idle_timeout_s);
+            replace(&mut limits.max_object_bytes, max_object_bytes);
+        }
+        part.service = service.into();
+        part
+    }
+
+    /// Whether the service of this part has the keys and sockets of a cluster with one service.
+    fn is_main(&self) -> bool {
+        self.is_main_name(&self.service.name)
+    }
+
+    fn is_main_name(&self, name: &str) -> bool {
+        name.is_empty() || name == self.cluster.name
+    }
+
+    /// The beginning of all keys of this part in etcd. No name of a cluster has a dot.
+    pub fn etcd_prefix(&self) -> Option<String> {
+        let (prefix, cluster) = (&self.cluster.etcd.as_ref()?.prefix, &self.cluster.name);
+        Some(match self.is_main() {
+            true => format!("{prefix}/{cluster}/"),
+            false => format!("{prefix}/{cluster}.{}/", self.service.name),
+        })
+    }
+
+    /// The Unix socket on which node `name` answers for the service of this part.
+    pub fn admin_socket(&self, name: &str) -> PathBuf {
+        let file = match self.shares_node(name) {
+            true => format!("{name}.{}.sock", self.service.name),
+            false => format!("{name}.sock"),
+        };
+        self.admin.socket_dir.join(file)
+    }
+
+    /// The address at which node `name` answers HTTP with metrics and health of this part.
+    pub fn admin_listen(&self, name: &str) -> Option<SocketAddr> {
+        let is_backend = self.node(name).is_some_and(Node::is_backend);
+        let own = self.service.admin_listen.filter(|_| !is_backend);
+        match self.shares_node(name) {
+            true => own,
+            false => own.or(self.admin.listen),
+        }
+    }
+
+    /// Whether the node also serves a service that has the node's own sockets.
+    fn shares_node(&self, name: &str) -> bool {
+        !self.is_main() && self.node(name).is_some_and(|node| !node.is_backend())
+    }
+}
+
+impl Service {
+    /// Whether the node serves this service.
+    pub(crate) fn has_node(&self, node: &Node) -> bool {
+        let is_of_all = !node.is_backend() || self.backends.is_empty();
+        is_of_all || self.backends.contains(&node.name)
+    }
+}
+
+fn replace<T>(value: &mut T, own: Option<T>) {
+    if let Some(own) = own {
+        *value = own;
+    }
+}

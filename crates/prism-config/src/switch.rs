@@ -1,0 +1,78 @@
+//! The section `[switch]`.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::addresses::{ControlAddrs, HostAddrs};
+
+/// `[switch]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Switch {
+    /// Required. The address and port on which the switch takes commands (UDP) and grants
+    /// leases (TCP): at most one address of each family.
+    pub control: ControlAddrs,
+    /// Default: none, for a single switch. The hosts of a pair: one of them is active, namely the
+    /// one that has the address of `control` at the moment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<SwitchHost>,
+    /// Default 1. The number of the key that signs the commands.
+    pub key_id: u32,
+    /// Required. The file with the key: 32 hexadecimal digits, readable by its owner only.
+    /// The same on the switch and on every node.
+    pub key_file: PathBuf,
+    /// Default `prism`. The directory below `/sys/fs/bpf` where the switch pins its programs
+    /// and maps, so that it can restart without losing a packet.
+    pub pin_dir: String,
+    /// Required. The switch's interfaces towards clients, frontends and backends, and those on
+    /// which commands arrive.
+    pub interfaces: Vec<String>,
+    /// Default `tc`. The place of the program. `xdp` is for network cards whose driver has it;
+    /// on veth it loses checksum offload.
+    pub mode: HookMode,
+    /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
+    /// refuses new flows, and their requests are relayed.
+    pub max_flows: u32,
+    /// Default 3,600 s. The switch forgets a flow without packets after this time. It has to
+    /// exceed `limits.idle_timeout_s` and `limits.stall_timeout_s`.
+    pub idle_timeout_s: u32,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            control: ControlAddrs::default(),
+            hosts: Vec::new(),
+            key_id: 1,
+            key_file: PathBuf::new(),
+            pin_dir: "prism".into(),
+            interfaces: Vec::new(),
+            mode: HookMode::default(),
+            max_flows: 1 << 20,
+            idle_timeout_s: 3_600,
+        }
+    }
+}
+
+/// A host of a pair of switches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SwitchHost {
+    /// Required, unique. Its name, of the form of a node's.
+    pub name: String,
+    /// Required, unique. The address that it keeps: at most one of each family. By it the agent
+    /// knows which of the two hosts it is on.
+    pub address: HostAddrs,
+}
+
+/// The place in the kernel where the switch program runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HookMode {
+    /// Traffic control, ingress. It works on every interface.
+    #[default]
+    Tc,
+    /// The driver, before the packet is allocated. It needs a network card with XDP.
+    Xdp,
+}

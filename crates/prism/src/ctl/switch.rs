@@ -1,0 +1,150 @@
+//! `prism ctl switch`: the switches of a cluster, each as its own agent sees it.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, bail};
+use prism_config::Config;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::observed::{State, Switch};
+use super::reach::{Common, print_json};
+use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
+use crate::observe::fetch;
+
+/// Show the switch, or both of a pair.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct SwitchArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Command {
+    /// Show each switch: its role, its term, flows, and the nodes with a lease.
+    ///
+    /// The agents are asked at `admin.switch_listen`; one on loopback answers on its own host
+    /// only. Exits with status 1 unless one switch is active and knows all flows.
+    Status,
+}
+
+/// A switch, and the addresses at which its agent may answer.
+struct Host {
+    name: String,
+    at: Vec<SocketAddr>,
+}
+
+/// The answer of an agent, or the reason why there is none.
+type Answer = anyhow::Result<(Switch, Value)>;
+
+pub(super) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let Command::Status = args.command;
+    let hosts = hosts(&common.load()?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let asked = hosts.into_iter().map(|host| {
+        let answer = runtime.block_on(ask(&host.at));
+        (host.name, answer)
+    });
+    let answers: Vec<(String, Answer)> = asked.collect();
+    match common.json {
+        true => print_json(out, &document(&answers))?,
+        false => out.write_all(shown(&answers, Paint::of_stdout()).as_bytes())?,
+    }
+    let known = answers
+        .iter()
+        .filter_map(|(_, answer)| answer.as_ref().ok());
+    let active: Vec<&Switch> = known
+        .map(|(switch, _)| switch)
+        .filter(|s| s.active)
+        .collect();
+    match active.as_slice() {
+        [switch] if switch.nodes_awaited == 0 => Ok(()),
+        [switch] => bail!(
+            "the flows of {} nodes are not known yet",
+            switch.nodes_awaited
+        ),
+        [] => bail!("no active switch answers"),
+        _ => bail!("two switches are active: look at their links and at keepalived"),
+    }
+}
+
+/// The switches that may answer here.
+fn hosts(config: &Config) -> anyhow::Result<Vec<Host>> {
+    let file = config.shown_file();
+    let switch = config.switch.as_ref();
+    let switch = switch.with_context(|| format!("{file} has no section [switch]; add it"))?;
+    let listen = config.admin.switch_listen;
+    let listen = listen.with_context(|| format!("admin.switch_listen is off in {file}; set it"))?;
+    let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
+    let pair = switch.hosts.iter().map(|host| Host {
+        name: host.name.clone(),
+        at: host.address.iter().map(at).collect(),
+    });
+    Ok(match (listen.ip().is_unspecified(), switch.hosts.len()) {
+        (false, _) => vec![Host {
+            name: "this host".into(),
+            at: vec![listen],
+        }],
+        (true, 0) => vec![Host {
+            name: "switch".into(),
+            at: switch.control.hosts.iter().map(at).collect(),
+        }],
+        (true, _) => pair.collect(),
+    })
+}
+
+async fn ask(addresses: &[SocketAddr]) -> Answer {
+    let mut fault = None;
+    for address in addresses {
+        match fetch(*address, "/state").await {
+            Ok(document) => {
+                let switch = State::deserialize(&document)?.switch;
+                let switch = switch.with_context(|| format!("{address} is no switch"))?;
+                return Ok((switch, document.get("switch").cloned().unwrap_or_default()));
+            }
+            Err(error) => fault = Some(error),
+        }
+    }
+    Err(fault.context("it has no address")?.into())
+}
+
+fn document(answers: &[(String, Answer)]) -> Value {
+    let all = answers.iter().map(|(name, answer)| match answer {
+        Ok((_, figures)) => json!({ "name": name, "switch": figures, "error": null }),
+        Err(error) => json!({ "name": name, "switch": null, "error": format!("{error:#}") }),
+    });
+    all.collect()
+}
+
+fn shown(answers: &[(String, Answer)], paint: Paint) -> String {
+    let header = ["SWITCH", "ROLE", "TERM", "FLOWS", "LEASES", "AWAITED"];
+    let rows = answers.iter().map(|(name, answer)| match answer {
+        Ok((switch, _)) => row(switch.host.as_ref().unwrap_or(name), switch),
+        Err(error) => {
+            let none = || number("-");
+            let fault = toned(format!("no answer: {error:#}"), Tone::Critical);
+            [text(name), fault, none(), none(), none(), none()]
+        }
+    });
+    table(paint, header, &rows.collect::<Vec<_>>())
+}
+
+fn row(name: &str, switch: &Switch) -> [Cell; 6] {
+    let role = match (switch.active, switch.nodes_awaited) {
+        (true, 0) => toned("active", Tone::Good),
+        (true, _) => toned("active, learns its flows", Tone::Warning),
+        (false, _) => text("standby"),
+    };
+    let up = switch.nodes.iter().filter(|node| node.up).count();
+    [
+        text(name),
+        role,
+        number(switch.term.to_string()),
+        number(switch.flows.map_or_else(|| "-".to_owned(), count)),
+        number(format!("{up} of {}", switch.nodes.len())),
+        number(switch.nodes_awaited.to_string()),
+    ]
+}

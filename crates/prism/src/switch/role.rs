@@ -1,0 +1,196 @@
+//! The role of this host in a pair of switches: it is active while it has the control address.
+//! Any program may move the address. The kernel is asked, so nothing has to tell the agent.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::bail;
+use prism_config::{HostAddrs, Switch, SwitchHost};
+use prism_proto::term::Place;
+use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
+use tokio::net::{TcpListener, TcpSocket};
+
+/// How often the kernel is asked: a few microseconds each time.
+const POLL: Duration = Duration::from_millis(50);
+/// Nodes that wait for a lease at once, at most.
+const BACKLOG: u32 = 1_024;
+/// A port for asking. No packet is sent to it.
+const ANY_PORT: u16 = 9;
+
+/// The role of this host.
+#[derive(Debug)]
+pub(super) struct Role {
+    control: HostAddrs,
+    /// `None` for a single switch.
+    host: Option<(String, Place)>,
+    is_active: AtomicBool,
+}
+
+impl Role {
+    /// The role of the host called `name`, or else of the host that has one of the addresses of
+    /// `switch.hosts`.
+    ///
+    /// # Errors
+    /// When the configuration has no such host, or none of them is here.
+    pub(super) fn of(switch: &Switch, name: Option<&str>) -> anyhow::Result<Self> {
+        let is_this = |host: &SwitchHost| match name {
+            Some(name) => host.name == name,
+            None => host.address.iter().any(is_here),
+        };
+        let mut hosts = switch.hosts.iter().zip([Place::First, Place::Second]);
+        let host = hosts.find(|(host, _)| is_this(host));
+        match (host, name) {
+            (None, Some(name)) => bail!("switch.hosts has no host {name:?}"),
+            (None, None) if !switch.hosts.is_empty() => bail!(
+                "this host has no address of switch.hosts; add the address, or name the host \
+                 with --host"
+            ),
+            _ => {}
+        }
+        let control = switch.control.hosts;
+        Ok(Self {
+            control,
+            host: host.map(|(host, place)| (host.name.clone(), place)),
+            is_active: AtomicBool::new(host.is_none() || has_all(control)),
+        })
+    }
+
+    /// Whether this host has the control address. A single switch is always active.
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// This host's name in `switch.hosts`; `None` for a single switch.
+    pub(super) fn host(&self) -> Option<&str> {
+        self.host.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    /// The terms that this host makes.
+    pub(super) fn place(&self) -> Place {
+        self.host.as_ref().map_or(Place::First, |(_, place)| *place)
+    }
+
+    /// Sets `news` whenever the role has changed. Never returns.
+    pub(super) async fn follow(&self, news: &AtomicBool) {
+        if self.host.is_none() {
+            std::future::pending().await
+        }
+        let mut turns = tokio::time::interval(POLL);
+        loop {
+            turns.tick().await;
+            if self.look() {
+                news.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Asks the kernel. Returns whether the role has changed.
+    fn look(&self) -> bool {
+        let Some((host, _)) = &self.host else {
+            return false;
+        };
+        let is_active = has_all(self.control);
+        let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
+        if has_changed {
+            let role = if is_active { "active" } else { "standby" };
+            tracing::info!(host, role, "the role of this switch has changed");
+        }
+        has_changed
+    }
+
+    /// Listens on `control`, for leases. A host of a pair does so before it has the address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn listen(&self, control: SocketAddr) -> io::Result<TcpListener> {
+        let socket = match control {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        if self.host.is_some() {
+            match control {
+                SocketAddr::V4(_) => set_ip_freebind(&socket, true)?,
+                SocketAddr::V6(_) => set_ipv6_freebind(&socket, true)?,
+            }
+        }
+        socket.bind(control)?;
+        socket.listen(BACKLOG)
+    }
+}
+
+/// Whether this host has all of these addresses.
+fn has_all(addresses: HostAddrs) -> bool {
+    addresses.iter().all(is_here)
+}
+
+/// Whether this host has `address`. The kernel reaches an own address from the same address.
+/// Binding to it would prove nothing where `ip_nonlocal_bind` is set.
+fn is_here(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, ANY_PORT))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use super::*;
+
+    /// A switch with this control address, and hosts with these addresses.
+    fn switch(control: &str, hosts: &[&str]) -> Switch {
+        let hosts = hosts.iter().zip(["sw0", "sw1"]);
+        let host = |(address, name): (&&str, &str)| SwitchHost {
+            name: name.into(),
+            address: address.parse::<IpAddr>().unwrap().into(),
+        };
+        Switch {
+            control: control.parse::<SocketAddr>().unwrap().into(),
+            hosts: hosts.map(host).collect(),
+            ..Switch::default()
+        }
+    }
+
+    #[test]
+    fn a_single_switch_is_always_active_and_makes_odd_terms() {
+        let role = Role::of(&switch("203.0.113.77:7300", &[]), None).unwrap();
+        assert!(role.is_active() && role.host().is_none());
+        assert_eq!(role.place(), Place::First);
+    }
+
+    #[test]
+    fn a_host_knows_itself_by_its_address_or_its_name() {
+        for (here, control) in [("127.0.0.1", "127.0.0.1:7300"), ("::1", "[::1]:7300")] {
+            let pair = switch(control, &["203.0.113.5", here]);
+            let role = Role::of(&pair, None).unwrap();
+            assert_eq!((role.host(), role.place()), (Some("sw1"), Place::Second));
+            assert!(role.is_active());
+            let role = Role::of(&pair, Some("sw0")).unwrap();
+            assert_eq!((role.host(), role.place()), (Some("sw0"), Place::First));
+            let fault = Role::of(&pair, Some("sw2")).unwrap_err().to_string();
+            assert!(fault.contains("sw2"), "{fault}");
+        }
+        let elsewhere = switch("127.0.0.1:7300", &["203.0.113.5", "2001:db8::77"]);
+        let fault = Role::of(&elsewhere, None).unwrap_err().to_string();
+        assert!(fault.contains("--host"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn a_standby_listens_before_it_has_the_address() {
+        for control in ["203.0.113.77:0", "[2001:db8::77]:0"] {
+            let role = Role::of(&switch(control, &["127.0.0.1"]), None).unwrap();
+            assert!(!role.is_active());
+            role.listen(control.parse().unwrap()).unwrap();
+            let single = Role::of(&switch(control, &[]), None).unwrap();
+            assert!(single.listen(control.parse().unwrap()).is_err());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The cables of a lab. With two switches, the segment of each host is a bridge on a host of its
+//! own, the fabric:
+//!
+//! ```text
+//!   be0: eth0 ── be0-h ┐  fabric  ┌ be0-0 ── be0 :switch0
+//!                      └─── be0 ──┴ be0-1 ── be0 :switch1
+//! ```
+
+use crate::error::LabError;
+use crate::name::FABRIC;
+use crate::network::way_in_commands;
+use crate::plan::{Link, Plan};
+use crate::state::Lock;
+use crate::tool::batch;
+
+/// The commands that lay all cables.
+pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
+    let namespace = |host: &str| plan.name.namespace(host);
+    let far = namespace(far_host(plan));
+    let mut commands = Vec::new();
+    for link in &plan.links {
+        let host = namespace(&link.host);
+        let port = host_port(plan, link);
+        commands.push(format!(
+            "link add eth0 netns {host} type veth peer name {port} netns {far}"
+        ));
+        for (number, switch) in plan.switches.iter().enumerate().filter(|_| plan.is_pair()) {
+            let (name, switch) = (&link.host, namespace(&switch.name));
+            let port = switch_port(link, number);
+            commands.push(format!(
+                "link add {name} netns {switch} type veth peer name {port} netns {far}"
+            ));
+        }
+    }
+    commands
+}
+
+/// The commands that make the bridges.
+pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
+    let of_link = plan.links.iter().flat_map(|link| {
+        let bridge = &link.host;
+        let begin = [
+            format!("link add {bridge} type bridge mcast_snooping 0"),
+            format!("link set {bridge} up"),
+        ];
+        let switches = (0..plan.switches.len()).map(|number| switch_port(link, number));
+        let ports = std::iter::once(host_port(plan, link)).chain(switches);
+        let joined = ports.map(move |port| format!("link set {port} master {bridge} up"));
+        begin.into_iter().chain(joined)
+    });
+    of_link.collect()
+}
+
+/// The host at the other end of each host's cable.
+fn far_host(plan: &Plan) -> &str {
+    match plan.is_pair() {
+        true => FABRIC,
+        false => "switch",
+    }
+}
+
+/// The interface at the other end of the cable of a link's host.
+pub(crate) fn host_port(plan: &Plan, link: &Link) -> String {
+    match plan.is_pair() {
+        true => format!("{}-h", link.host),
+        false => link.host.clone(),
+    }
+}
+
+fn switch_port(link: &Link, number: usize) -> String {
+    format!("{}-{number}", link.host)
+}
+
+/// The namespace where a host's links are shaped and cut, at the other ends of the cables.
+pub(crate) fn far_namespace(plan: &Plan) -> String {
+    plan.name.namespace(far_host(plan))
+}
+
+/// Cuts all links of `host`, or repairs them.
+pub(crate) fn set_links(plan: &Plan, host: &str, is_up: bool) -> Result<(), LabError> {
+    let ports: Vec<String> = match (plan.switch(host), plan.is_pair()) {
+        (Some(number), true) => {
+            let links = plan.links.iter();
+            links.map(|link| switch_port(link, number)).collect()
+        }
+        (Some(_), false) => plan.links.iter().map(|link| link.host.clone()).collect(),
+        (None, _) => plan
+            .link(host)
+            .map(|link| host_port(plan, link))
+            .into_iter()
+            .collect(),
+    };
+    let state = if is_up { "up" } else { "down" };
+    let set = ports.iter().map(|port| format!("link set {port} {state}"));
+    let mut commands: Vec<String> = set.collect();
+    if is_up && !plan.is_pair() {
+        // The kernel has removed the routes of the switch's own interfaces.
+        commands.extend(way_in_commands(plan));
+    }
+    batch("ip", Some(&far_namespace(plan)), &commands, &Lock::take()?)
+}
