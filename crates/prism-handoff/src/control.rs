@@ -35,9 +35,9 @@ const FIRST_CLOCK: Duration = Duration::from_millis(20);
 /// The interval of clock queries to a silent switch. Another one may take over, and waits for what
 /// this worker announces.
 const SILENT_CLOCK: Duration = Duration::from_millis(100);
-/// The interval of clock queries. A crystal drifts by some 100 ppm, which is 1 ms in this time; the
-/// switch accepts 2 s.
-const CLOCK_REFRESH: Duration = Duration::from_secs(10);
+/// The interval of clock queries. A worker that commands nothing has to notice that the switch is
+/// away before another one has taken over.
+const CLOCK_REFRESH: Duration = Duration::from_millis(500);
 /// Deadline of a clock query.
 const CLOCK_DEADLINE_NS: u64 = 250_000_000;
 

@@ -1,26 +1,48 @@
 //! Switches that fail under clients whose connections are at the backends: one that comes back
 //! with an empty table, and a pair.
+//!
+//! `PRISM_SWITCH_CONNECTIONS=1000 PRISM_SWITCH_DEATHS=50` is the long form.
 
+mod pauses;
+
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_lab::Failure;
 
-use crate::support::client::{Client, Request};
+use self::pauses::Outage;
+use crate::support::client::{Client, Request, Wait};
 use crate::support::objects::Object;
-use crate::support::{Cluster, say, tls, turn};
+use crate::support::packets::{RST, one_of};
+use crate::support::{Cluster, eventually, say, tls, turn};
 
 const BACKENDS: usize = 3;
 /// Connections: half of them HTTPS, and half of each with IPv6.
 const CLIENTS: usize = 40;
-const LEN: u64 = 200_000;
+const LEN: u64 = 50_000;
+/// Of the clients' link, both ways.
+const LINK: &str = "400mbit";
+/// Deaths of active switches of a pair.
+const DEATHS: usize = 3;
 /// Between two requests of a connection.
 const REST: Duration = Duration::from_millis(20);
-/// TCP sends again within this time of the end of an outage of `OUTAGE`. A socket that was restored
+/// TCP sends again within this time of the end of an outage. A socket that was restored
 /// just before may have measured a round trip of seconds, and then waits for three times as long.
 const GOES_ON_IN: Duration = Duration::from_secs(60);
-const OUTAGE: Duration = Duration::from_secs(2);
+const OUTAGES: &[Duration] = &[Duration::from_secs(2); 2];
+const LONG_OUTAGES: &[Duration] = &[Duration::from_secs(2), Duration::from_secs(30)];
+/// keepalived's part.
+const TAKES_OVER_IN: Duration = Duration::from_secs(10);
+/// Late connections that are described.
+const MOST_DESCRIBED: usize = 10;
+
+/// The number in this environment variable.
+fn number(variable: &str, default: usize) -> usize {
+    let asked = std::env::var(variable).ok();
+    asked.map_or(default, |number| number.parse().unwrap())
+}
 
 /// The answers that the connections have had.
 #[derive(Default)]
@@ -35,7 +57,7 @@ impl Progress {
     fn new(clients: &[Client]) -> Self {
         let answers = std::iter::repeat_with(AtomicU64::default);
         Self {
-            answers: answers.take(CLIENTS).collect(),
+            answers: answers.take(clients.len()).collect(),
             ports: clients.iter().map(|c| c.local().port()).collect(),
             ..Self::default()
         }
@@ -54,7 +76,7 @@ impl Progress {
             }
         }
         for host in cluster.nodes().iter().map(String::as_str).chain(["client"]) {
-            for port in ports {
+            for port in ports.iter().take(MOST_DESCRIBED) {
                 let mut ss = cluster.lab.command(host, "ss").unwrap();
                 ss.args([
                     "-tnaoiH",
@@ -73,7 +95,7 @@ impl Progress {
         loop {
             let now = self.counts();
             let lag = |n: &usize| now[*n] < before[*n] + 2;
-            let late: Vec<usize> = (0..CLIENTS).filter(lag).collect();
+            let late: Vec<usize> = (0..now.len()).filter(lag).collect();
             if late.is_empty() {
                 return;
             }
@@ -87,42 +109,47 @@ impl Progress {
     }
 }
 
-/// Asks for the objects in turn until it is told to stop. Returns the longest time of a request.
-fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Progress) -> Duration {
-    let mut longest = Duration::ZERO;
+/// Asks for the objects in turn until it is told to stop. Returns the long waits for bytes.
+fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Progress) -> Vec<Wait> {
     for (request, object) in requests.iter().cycle().skip(n) {
         if all.stop.load(Ordering::Relaxed) {
             break;
         }
-        let begun = Instant::now();
         let answer = client.try_call(request);
         let answer = answer.unwrap_or_else(|error| panic!("connection {n}: {error}"));
         assert_eq!(answer.status(), 200, "connection {n}: {}", answer.text());
         assert_eq!(answer.body.len() as u64, object.len);
         object.check(0, &answer.body);
-        longest = longest.max(begun.elapsed());
         all.answers[n].fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(REST);
     }
-    longest
+    client.waits
 }
 
-/// Connections ask for objects of all backends while `fail` lets switches fail.
-fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress)) {
-    let objects = cluster.one_on_each("switches", |_| LEN);
-    cluster.put_all(&objects);
+/// Connects the clients, half of them over TLS.
+fn connect(cluster: &Cluster) -> Vec<Client> {
     let config = Arc::new(tls::config(cluster, rustls::ALL_VERSIONS));
-    let clients = (0..CLIENTS).map(|n| match n % 2 {
+    let clients = (0..number("PRISM_SWITCH_CONNECTIONS", CLIENTS)).map(|n| match n % 2 {
         0 => cluster.connect(),
         _ => tls::connect(cluster, &config),
     });
     let clients = clients.map(|client| client.with_timeout(GOES_ON_IN));
-    let clients: Vec<Client> = clients.collect();
+    clients.collect()
+}
+
+/// Connections ask for objects of all backends while `fail` lets switches fail.
+fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress) -> Vec<Outage>) {
+    let objects = cluster.one_on_each("switches", |_| LEN);
+    cluster.put_all(&objects);
+    let captured = Path::new(env!("CARGO_TARGET_TMPDIR")).join("switches-resets.pcap");
+    let filter = format!("{} and {RST}", one_of("src host", &cluster.vips()));
+    let resets = cluster.lab.capture("client", &captured, &filter).unwrap();
+    let clients = connect(cluster);
     let requests = objects.iter();
     let requests = requests.map(|object| (Request::get(object).encode(cluster), object));
     let requests: Vec<_> = requests.collect();
     let progress = Progress::new(&clients);
-    let longest = std::thread::scope(|scope| {
+    let (waits, outages) = std::thread::scope(|scope| {
         let asking = clients.into_iter().enumerate().map(|(n, client)| {
             let (requests, progress) = (&requests, &progress);
             scope.spawn(move || ask(client, requests, n, progress))
@@ -130,39 +157,57 @@ fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress)) {
         let asking: Vec<_> = asking.collect();
         let failing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             progress.wait(cluster, "connections are at the backends");
-            fail(cluster, &progress);
+            fail(cluster, &progress)
         }));
         progress.stop.store(true, Ordering::Relaxed);
-        let mut longest: Vec<Duration> = asking.into_iter().map(|t| t.join().unwrap()).collect();
-        if let Err(panic) = failing {
-            std::panic::resume_unwind(panic);
-        }
-        longest.sort_unstable();
-        longest
+        let waits: Vec<Vec<Wait>> = asking.into_iter().map(|t| t.join().unwrap()).collect();
+        (
+            waits,
+            failing.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        )
     });
-    let (median, most) = (longest[CLIENTS / 2], longest[CLIENTS - 1]);
+    for outage in &outages {
+        say(&outage.describe(&waits));
+    }
     let answers: u64 = progress.counts().iter().sum();
-    say(&format!(
-        "{answers} answers over {CLIENTS} connections; the longest wait of each: {median:.2?} in \
-         the middle, {most:.2?} at most"
-    ));
+    let connections = waits.len();
+    say(&format!("{answers} answers over {connections} connections"));
     let sum = |name| cluster.sum("handoff", name);
     assert!(sum("flows_announced") > 0, "nothing was announced");
     assert_eq!(sum("exports_lost") + sum("exports_unknown"), 0);
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
     cluster.assert_no_flows();
+}
+
+/// Backends and a frontend behind `switches` switches, and clients with a slow link.
+fn up(switches: usize) -> Cluster {
+    tls::up(BACKENDS, |spec| {
+        spec.switches = switches;
+        spec.uplink = Some(LINK.parse().unwrap());
+    })
 }
 
 #[test]
 fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
     let Some(_turn) = turn() else { return };
-    let mut cluster = tls::up(BACKENDS, |_| {});
-    survives(&mut cluster, |cluster, progress| {
-        for round in 0..2 {
+    let is_long = std::env::var_os("PRISM_SWITCH_DEATHS").is_some();
+    let outages = if is_long { LONG_OUTAGES } else { OUTAGES };
+    survives(&mut up(1), |cluster, progress| {
+        let outages = outages.iter().enumerate().map(|(round, away)| {
+            let begun = Instant::now();
             cluster.lab.fail("switch", Failure::Kill).unwrap();
-            std::thread::sleep(OUTAGE);
+            std::thread::sleep(*away);
             cluster.lab.heal("switch").unwrap();
+            let replaced = Instant::now();
             progress.wait(cluster, &format!("all go on after loss {round}"));
-        }
+            Outage {
+                what: format!("away for {away:?}"),
+                begun,
+                replaced,
+                over: Instant::now(),
+            }
+        });
+        outages.collect()
     });
 }
 
@@ -178,17 +223,40 @@ fn status(cluster: &Cluster) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
+/// Lets the active switch of a pair fail, and repairs it.
+fn fail_active(cluster: &mut Cluster, progress: &Progress, how: Failure) -> Outage {
+    let active = cluster.lab.active_switch().unwrap().to_owned();
+    let begun = Instant::now();
+    cluster.lab.fail(&active, how).unwrap();
+    let mut switches = cluster.lab.switches();
+    let other = switches.find(|switch| *switch != active).unwrap();
+    let other = other.to_owned();
+    drop(switches);
+    eventually("the other one takes over", TAKES_OVER_IN, || {
+        cluster.lab.is_active(&other)
+    });
+    let replaced = Instant::now();
+    let what = format!("{how} of {active}");
+    progress.wait(cluster, &format!("all go on after {what}"));
+    let over = Instant::now();
+    cluster.lab.heal(&active).unwrap();
+    progress.wait(cluster, "all go on after the repair");
+    Outage {
+        what,
+        begun,
+        replaced,
+        over,
+    }
+}
+
 #[test]
 fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
     let Some(_turn) = turn() else { return };
-    let mut cluster = tls::up(BACKENDS, |spec| spec.switches = 2);
-    survives(&mut cluster, |cluster, progress| {
-        for how in [Failure::Kill, Failure::Links, Failure::Kill] {
-            let active = cluster.lab.active_switch().unwrap().to_owned();
-            cluster.lab.fail(&active, how).unwrap();
-            progress.wait(cluster, &format!("all go on after {how} of {active}"));
-            cluster.lab.heal(&active).unwrap();
-            progress.wait(cluster, "all go on after the repair");
+    survives(&mut up(2), |cluster, progress| {
+        let ways = [Failure::Kill, Failure::Links].iter().cycle();
+        let deaths = ways.take(number("PRISM_SWITCH_DEATHS", DEATHS));
+        let outages = deaths.map(|how| {
+            let outage = fail_active(cluster, progress, *how);
             let (code, said) = status(cluster);
             assert_eq!(code, Some(0), "{said}");
             let lines = said.lines().filter(|line| line.starts_with("switch"));
@@ -198,6 +266,8 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
                 lines.len() == 2 && has("active") && has("standby"),
                 "{said}"
             );
-        }
+            outage
+        });
+        outages.collect()
     });
 }

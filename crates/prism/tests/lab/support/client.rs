@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
 use prism_signer::{Body, Signer};
@@ -13,6 +13,8 @@ use super::{BUCKET, Cluster};
 
 /// The longest wait for one read or write, unless [`Client::with_timeout`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer waits for bytes are recorded.
+const LONG_WAIT: Duration = Duration::from_millis(100);
 /// Bytes read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -176,6 +178,13 @@ impl Answer {
     }
 }
 
+/// A wait of a connection for its next bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub until: Instant,
+    pub took: Duration,
+}
+
 /// One connection of the client's host.
 pub struct Client {
     pub stream: TcpStream,
@@ -184,6 +193,8 @@ pub struct Client {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// Those that took longer than [`LONG_WAIT`].
+    pub waits: Vec<Wait>,
 }
 
 impl Client {
@@ -195,6 +206,7 @@ impl Client {
             buffer: vec![0; BUFFER_BYTES],
             start: 0,
             end: 0,
+            waits: Vec::new(),
         };
         client.with_timeout(TIMEOUT)
     }
@@ -302,10 +314,16 @@ impl Client {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let free = &mut self.buffer[self.end..];
+        let begun = Instant::now();
         let n = match &mut self.tls {
             Some(tls) => rustls::Stream::new(&mut **tls, &mut self.stream).read(free)?,
             None => self.stream.read(free)?,
         };
+        let took = begun.elapsed();
+        if took > LONG_WAIT {
+            let until = Instant::now();
+            self.waits.push(Wait { until, took });
+        }
         self.end += n;
         Ok(n > 0)
     }
