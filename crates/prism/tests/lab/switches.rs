@@ -26,8 +26,11 @@ const LEN: u64 = 50_000;
 const LINK: &str = "400mbit";
 /// Deaths of active switches of a pair.
 const DEATHS: usize = 3;
-/// Between two requests of a connection.
-const REST: Duration = Duration::from_millis(20);
+/// Between two requests of a connection, times their number: they fill half of the link. What is
+/// lost on a full link is not the switch's, and a socket that was just restored waits for seconds.
+const REST: Duration = Duration::from_millis(2);
+/// Between two looks at all connections.
+const LOOK: Duration = Duration::from_millis(20);
 /// TCP sends again within this time of the end of an outage. A socket that was restored
 /// just before may have measured a round trip of seconds, and then waits for three times as long.
 const GOES_ON_IN: Duration = Duration::from_secs(60);
@@ -86,6 +89,10 @@ impl Progress {
                 say(&format!("{host}: {found}"));
             }
         }
+        let counters = cluster.view().counters().unwrap().into_iter();
+        for counter in counters.filter(|counter| counter.value > 0) {
+            say(&format!("{} {}", counter.name, counter.value));
+        }
     }
 
     /// Waits until each connection has had two more answers.
@@ -104,13 +111,14 @@ impl Progress {
                 self.describe(cluster, &ports);
                 panic!("{what}: connections {late:?} do not");
             }
-            std::thread::sleep(REST);
+            std::thread::sleep(LOOK);
         }
     }
 }
 
 /// Asks for the objects in turn until it is told to stop. Returns the long waits for bytes.
 fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Progress) -> Vec<Wait> {
+    let rest = REST * u32::try_from(all.answers.len()).unwrap();
     for (request, object) in requests.iter().cycle().skip(n) {
         if all.stop.load(Ordering::Relaxed) {
             break;
@@ -121,7 +129,7 @@ fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Prog
         assert_eq!(answer.body.len() as u64, object.len);
         object.check(0, &answer.body);
         all.answers[n].fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(REST);
+        std::thread::sleep(rest);
     }
     client.waits
 }
