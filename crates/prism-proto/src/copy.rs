@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{FlowKey, Ops, Owner, Status, Term};
+use crate::control::{FlowKey, FlowState, Ops, Owner, Status, Term};
 use crate::registry::{OwnedFlow, Position, Registry};
 use crate::steering::{Command, CommandOutcome};
 
@@ -145,8 +145,11 @@ impl Copier {
             self.host = Host::Arbiter;
             return;
         }
+        let is_absent = answer.state == FlowState::Absent && sent.command.ops.has(Ops::OWN);
         match answer.status {
-            Status::Ok | Status::Stale => {}
+            Status::Ok => {}
+            // It has a later state, or the tombstone of a flow that was not copied for long.
+            Status::Stale if !is_absent => {}
             // It decides, in another term than this worker has heard of.
             Status::OldTerm => return self.lose(now_ns),
             _ => self.refused += 1,

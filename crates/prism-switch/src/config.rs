@@ -36,6 +36,9 @@ pub struct SwitchConfig {
     /// The addresses of this host that commands are sent to: at most one of each family, with
     /// the same port.
     pub control: Vec<SocketAddr>,
+    /// The own addresses of a host of a pair, at which it takes copies of flows at the same port: at
+    /// most one of each family. Default none.
+    pub copies: Vec<IpAddr>,
     /// Addresses that clients connect to.
     pub services: Vec<ServiceConfig>,
     /// All hosts behind the switch. An address of this host that backends must reach by TCP is
@@ -134,6 +137,7 @@ impl Default for SwitchConfig {
             interfaces: Vec::new(),
             xdp: false,
             control: Vec::new(),
+            copies: Vec::new(),
             services: Vec::new(),
             nodes: Vec::new(),
             senders: Vec::new(),
@@ -160,6 +164,9 @@ impl SwitchConfig {
         let least = Duration::from_nanos(TOMBSTONE_NS);
         if self.tombstone < least {
             return Some(format!("tombstone must be {least:?} or longer"));
+        }
+        if self.copies.len() > 2 {
+            return Some("more than two addresses for copies".into());
         }
         control_problem(&self.control)
             .or_else(|| self.services.iter().find_map(service_problem))
