@@ -100,7 +100,11 @@ impl Role {
         let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
         if has_changed {
             let role = if is_active { "active" } else { "standby" };
-            tracing::info!(host = host.name, role, "the role of this switch has changed");
+            tracing::info!(
+                host = host.name,
+                role,
+                "the role of this switch has changed"
+            );
         }
         has_changed
     }

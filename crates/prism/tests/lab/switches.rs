@@ -21,6 +21,8 @@ const REST: Duration = Duration::from_millis(20);
 /// just before may have measured a round trip of seconds, and then waits for three times as long.
 const GOES_ON_IN: Duration = Duration::from_secs(60);
 const OUTAGE: Duration = Duration::from_secs(2);
+/// Nodes try a silent standby again each second.
+const COPIED_IN: Duration = Duration::from_secs(10);
 
 /// The answers that the connections have had.
 #[derive(Default)]
@@ -166,6 +168,35 @@ fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
     });
 }
 
+/// Waits until the standby has the flows of all connections, and the nodes know that.
+fn standby_knows_all(cluster: &Cluster, progress: &Progress) {
+    let until = Instant::now() + COPIED_IN;
+    loop {
+        let known = cluster.flows_of_standby();
+        let has = |port: &u16| known.iter().any(|k| k.flow.client.port() == *port);
+        let missing = progress.ports.iter().filter(|port| !has(port)).count();
+        let lag = cluster.sum("handoff", "flows_uncopied");
+        if (missing, lag) == (0, 0) {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "the standby lacks {missing} flows, and the nodes say {lag}"
+        );
+        std::thread::sleep(REST / 4);
+    }
+}
+
+/// Waits until the standby has no flow.
+fn standby_forgets_all(cluster: &Cluster) {
+    let until = Instant::now() + COPIED_IN;
+    while !cluster.flows_of_standby().is_empty() {
+        let left = cluster.flows_of_standby();
+        assert!(Instant::now() < until, "left at the standby: {left:?}");
+        std::thread::sleep(REST);
+    }
+}
+
 /// The exit status and the output of `prism ctl switch status` on a node's host.
 fn status(cluster: &Cluster) -> (Option<i32>, String) {
     let mut prism = cluster
@@ -184,6 +215,7 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
     let mut cluster = tls::up(BACKENDS, |spec| spec.switches = 2);
     survives(&mut cluster, |cluster, progress| {
         for how in [Failure::Kill, Failure::Links, Failure::Kill] {
+            standby_knows_all(cluster, progress);
             let active = cluster.lab.active_switch().unwrap().to_owned();
             cluster.lab.fail(&active, how).unwrap();
             progress.wait(cluster, &format!("all go on after {how} of {active}"));
@@ -199,5 +231,10 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
                 "{said}"
             );
         }
+        standby_knows_all(cluster, progress);
+        let (_, said) = status(cluster);
+        say(&said);
+        assert!(said.contains("LAG"), "{said}");
     });
+    standby_forgets_all(&cluster);
 }
