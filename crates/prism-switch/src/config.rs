@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{ControlKey, TOMBSTONE_NS};
+use prism_proto::copy::KEPT_NS;
 use prism_proto::export::BLOCKED_NS;
 
 /// Most frontends of one service (`MAX_FRONTENDS` of `bpf/maps.h`).
@@ -63,6 +64,9 @@ pub struct SwitchConfig {
     /// The time without packets after which the flow of an owner that ended in order is
     /// forgotten. It must exceed TIME_WAIT (60 s). Default 65 s.
     pub left: Duration,
+    /// The time after which a standby forgets a flow that no node has copied again. Default
+    /// [`KEPT_NS`], 3 minutes.
+    pub copied: Duration,
     /// The time for which a forgotten flow has an epoch of its own. Then it has that of all
     /// unknown flows. At least [`TOMBSTONE_NS`], 5 s, which is the default.
     pub tombstone: Duration,
@@ -146,6 +150,7 @@ impl Default for SwitchConfig {
             blocked: Duration::from_nanos(BLOCKED_NS),
             died: Duration::from_secs(1),
             left: Duration::from_secs(65),
+            copied: Duration::from_nanos(KEPT_NS),
             tombstone: Duration::from_nanos(TOMBSTONE_NS),
             confirm: Duration::from_secs(4),
         }

@@ -8,7 +8,6 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
-use prism_proto::copy::KEPT_NS;
 use prism_proto::term::MAX_EPOCH;
 
 use crate::attach;
@@ -169,7 +168,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.tombstone_ns = nanos(config.tombstone);
     rodata.died_ns = nanos(config.died);
     rodata.left_ns = nanos(config.left);
-    rodata.copied_ns = KEPT_NS;
+    rodata.copied_ns = nanos(config.copied);
     rodata.nexthop_confirm_ns = nanos(config.confirm);
     let sized = skel.maps.flows.set_max_entries(config.max_flows);
     sized.map_err(kernel("size the tables"))?;
