@@ -96,6 +96,8 @@ pub(crate) async fn copy_all(shared: &Shared, index: usize) {
     ) else {
         return std::future::pending().await;
     };
+    // Copies under way ended with the former task.
+    host.copier.replace(Copier::default());
     loop {
         match Way::open(control, *address) {
             Ok(mut way) => way.copy(shared, host).await,
