@@ -233,8 +233,10 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
         }
         standby_knows_all(cluster, progress);
         let (_, said) = status(cluster);
-        say(&said);
         assert!(said.contains("LAG"), "{said}");
+        let (copied, moved) = ("flows_copied", "exports_moved");
+        let [copied, moved] = [copied, moved].map(|name| cluster.sum("handoff", name));
+        say(&format!("{copied} copies for {moved} hand-offs"));
     });
     standby_forgets_all(&cluster);
 }
