@@ -241,14 +241,12 @@ fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
             cluster.lab.fail(&active, how).unwrap();
             let begun = Instant::now();
             progress.wait(cluster, &format!("all go on after {how} of {active}"));
-            let dropped = cluster.switch_count("drop_young");
-            say(&format!(
-                "{how}: {:.2?}, {dropped} packets dropped",
-                begun.elapsed()
-            ));
+            say(&format!("{how}: all go on after {:.2?}", begun.elapsed()));
             cluster.lab.heal(&active).unwrap();
             progress.wait(cluster, "all go on after the repair");
             wait_for_both(cluster);
+            let dropped = cluster.switch_count("drop_young");
+            assert_eq!(dropped, 0, "packets of copied flows wait for nothing");
         }
         standby_knows_all(cluster, progress);
         let sums = || ["flows_copied", "exports_moved"].map(|name| cluster.sum("handoff", name));
