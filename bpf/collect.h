@@ -65,7 +65,7 @@ static __always_inline __u32 owner_end(const struct flow *f)
  * The order that a flow is due for, read without its lock; ORDER_NONE: none. A blocked flow
  * moves between two hosts. It has a limit of its own, even if its owner's run has ended, and the
  * hosts cannot end it before the term has settled. A young term ends no flow, and a settled one
- * all that nobody has announced.
+ * all that nobody has announced. A standby ends what nobody copies any more.
  */
 static __always_inline __u8 due(const struct flow *f, const struct term_state *t,
 				__u64 now_ns)
@@ -77,7 +77,7 @@ static __always_inline __u8 due(const struct flow *f, const struct term_state *t
 
 	if (is_doomed(f))
 		return ORDER_DOOM;
-	if (f->state != FLOW_ABSENT && is_undecided(&t->now))
+	if (f->state != FLOW_ABSENT && t->now.phase == TERM_YOUNG)
 		return ORDER_NONE;
 	if (is_forgotten(f, &t->now))
 		return ORDER_EXPIRE;
@@ -86,6 +86,10 @@ static __always_inline __u8 due(const struct flow *f, const struct term_state *t
 	if (f->state == FLOW_ABSENT) {
 		kind = ORDER_DOOM;
 		limit_ns = tombstone_ns;
+	} else if (t->now.phase == TERM_STANDBY) {
+		limit_ns = copied_ns;
+		if (since_ns < t->settled_ns)
+			since_ns = t->settled_ns;
 	} else if (f->state == FLOW_BLOCKED) {
 		kind = ORDER_RESET;
 		limit_ns = blocked_ns;
@@ -136,7 +140,7 @@ static __always_inline bool expire(struct flow *f, struct order *o)
 	o->has_next_seq = f->packets[TO_CLIENT] != 0;
 	if (!is_doomed(f) && f->state != FLOW_ABSENT && f->epoch == o->epoch &&
 	    (f->last_seen_ns == o->last_seen_ns || is_forgotten(f, &t)) &&
-	    !is_undecided(&t)) {
+	    t.phase != TERM_YOUNG) {
 		make_tombstone(f, f->epoch, now_ns);
 		done = true;
 	}

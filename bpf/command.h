@@ -264,6 +264,9 @@ static __always_inline __u8 modify(struct flow *f,
 		change(f, m, epoch, now_ns, way);
 		view_of(view, f);
 		status = STATUS_OK;
+	} else if (status == STATUS_OK && way->admission == ADMIT_MERGE) {
+		/* A standby keeps what is copied again. */
+		f->last_seen_ns = now_ns;
 	}
 	bpf_spin_unlock(&f->lock);
 	return status;

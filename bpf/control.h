@@ -290,7 +290,7 @@ static __always_inline bool is_control(const struct packet *p)
 	if (p->dest_port != control_port)
 		return false;
 #pragma unroll
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < CONTROL_ADDRS; i++) {
 		const volatile addr_half *addr =
 			(const volatile addr_half *)&control_addrs[i];
 

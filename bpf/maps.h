@@ -111,7 +111,7 @@ struct term {
 /* The agent's term (prism_proto::term). */
 struct term_state {
 	struct term now;
-	__u64 settled_ns;	/* CLOCK_MONOTONIC when the term settled */
+	__u64 settled_ns;	/* CLOCK_MONOTONIC when the term settled, or was over */
 };
 _Static_assert(sizeof(struct term) == 8, "term");
 
@@ -384,8 +384,12 @@ struct {
 	__array(values, struct grace_inner);
 } grace SEC(".maps") = { .values = { &grace_inner } };
 
-/* The addresses that commands are sent to: IPv4, IPv6; zero: none. Set by the loader. */
-const volatile struct ip_addr control_addrs[2] ALIGNED = {};
+/*
+ * The addresses that commands are sent to, one of each family: those that decide, and the own ones
+ * of a host of a pair, for copies. Zero: none. Set by the loader.
+ */
+#define CONTROL_ADDRS 4
+const volatile struct ip_addr control_addrs[CONTROL_ADDRS] ALIGNED = {};
 const volatile __be16 control_port = 0;
 
 /* Limits of the control protocol. Set by the loader, from prism_proto. */
@@ -413,6 +417,8 @@ const volatile __u64 blocked_ns = 0;
 const volatile __u64 tombstone_ns = 0;
 const volatile __u64 died_ns = 0;
 const volatile __u64 left_ns = 0;
+/* The time after which a standby forgets a flow that was not copied again. */
+const volatile __u64 copied_ns = 0;
 
 /*
  * CLOCK_MONOTONIC at the last tick. A call of the kernel takes more than a tenth of a

@@ -62,7 +62,8 @@ pub struct SwitchHost {
     /// Required, unique. Its name, of the form of a node's.
     pub name: String,
     /// Required, unique. The address that it keeps: at most one of each family. By it the agent
-    /// knows which of the two hosts it is on.
+    /// knows which of the two hosts it is on. Nodes copy their flows to it, by the family in
+    /// which they reach `control`.
     pub address: HostAddrs,
 }
 

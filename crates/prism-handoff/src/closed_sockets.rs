@@ -273,7 +273,7 @@ impl ClosedSockets {
             }),
             // `Stale`: the flow belongs to a new connection.
             CommandOutcome::Answered(a) if matches!(a.status, Status::Ok | Status::Stale) => {
-                self.control.counters.flows_released.add_one();
+                self.on_released(&release);
             }
             CommandOutcome::Answered(a) if self.is_left(&release, &a) => {
                 self.wait_for_release(Release {
@@ -287,10 +287,15 @@ impl ClosedSockets {
             CommandOutcome::Answered(a)
                 if a.status == Status::OldTerm && a.state == FlowState::Absent =>
             {
-                self.control.counters.flows_released.add_one();
+                self.on_released(&release);
             }
             CommandOutcome::Answered(_) => self.give_up(&release.flow),
         }
+    }
+
+    fn on_released(&self, release: &Release) {
+        self.control.counters.flows_released.add_one();
+        self.control.copies.release(release.flow, release.epoch);
     }
 
     /// Whether the flow is still to be released: this worker has announced it since, or its epoch is

@@ -17,6 +17,7 @@ use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::endpoint::{Process, of_family};
 use crate::flows::Flows;
@@ -50,6 +51,8 @@ pub struct SwitchAddress {
     pub key_id: u32,
     /// The key.
     pub key: ControlKey,
+    /// The addresses at which the hosts of a pair take copies of flows; none of a single switch.
+    pub hosts: Vec<SocketAddr>,
 }
 
 impl SwitchAddress {
@@ -59,6 +62,7 @@ impl SwitchAddress {
             control,
             key_id,
             key: ControlKey::new(key),
+            hosts: Vec::new(),
         }
     }
 }
@@ -82,6 +86,8 @@ pub(crate) struct Control {
     pub(crate) taking: Taking,
     /// The flows of this worker.
     pub(crate) flows: Flows,
+    /// The copies of these flows, for each host of a pair.
+    pub(crate) copies: Copies,
     /// 0 while the switch answers.
     down_until_ns: Cell<u64>,
     fell_silent: Notify,
@@ -151,6 +157,7 @@ impl Control {
             rearm: Notify::new(),
             taking: Taking::default(),
             flows: Flows::default(),
+            copies: Copies::new(switch.hosts.len()),
             down_until_ns: Cell::new(0),
             fell_silent: Notify::new(),
             answers_again: Notify::new(),

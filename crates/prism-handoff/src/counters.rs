@@ -80,6 +80,8 @@ counters! {
     flows_not_held: counter "flows_not_held", "Flows that this node cannot announce, because it owns too many.";
     flows_announced: counter "flows_announced", "Flows announced to a switch that had begun a term.";
     flows_elsewhere: counter "flows_elsewhere", "Announced flows that another host had: they were moving, or are lost here.";
+    flows_copied: counter "flows_copied", "States of flows that were sent to the standby of a pair of switches.";
+    flows_uncopied: gauge "flows_uncopied", "Flows of this node that the standby is not known to have.";
     flows_released: counter "flows_released", "Flows released at the switch after their sockets were destroyed.";
     releases_failed: counter "releases_failed", "Releases that the switch did not confirm (it ages the entry out).";
     releases_waiting: gauge "releases_waiting", "Releases that wait for the switch, or for other releases.";
@@ -137,6 +139,11 @@ impl Count {
     /// Subtracts one, from a gauge.
     pub fn sub_one(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Subtracts `n`, from a gauge.
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
     }
 
     /// Sets a gauge, and returns its old value.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use crate::copies;
 use crate::flows;
 use crate::lease;
 use crate::peers::{PeerError, Peers};
@@ -169,6 +170,12 @@ impl Shared {
             keep("claims", async move || claims.run(&claimer).await);
             keep("announcements", async move || {
                 flows::announce_all(&announcer, &unclaimed).await;
+            });
+        }
+        for index in 0..self.config.switch.as_ref().map_or(0, |s| s.hosts.len()) {
+            let shared = self.clone();
+            keep("copies of flows", async move || {
+                copies::copy_all(&shared, index).await;
             });
         }
         if let Some(closed_sockets) = self.closed_sockets.clone() {

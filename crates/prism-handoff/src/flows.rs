@@ -30,7 +30,7 @@ const UNTOLD: Duration = Duration::from_millis(500);
 /// The flows of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
-    registry: RefCell<Registry>,
+    pub(crate) registry: RefCell<Registry>,
     announcer: RefCell<Announcer>,
     /// The last terms that the agent has called young and settled.
     young: Cell<Term>,
@@ -112,8 +112,12 @@ impl Control {
         let before = registry.len();
         let noted = registry.note(&answer, self.term(), here);
         self.count_flows(before, registry.len());
+        drop(registry);
         match noted {
-            Ok(is_here) => is_here.then_some(answer.epoch),
+            Ok(is_here) => is_here.then(|| {
+                self.copies.touch(answer.flow);
+                answer.epoch
+            }),
             Err(full) => self.warn_full(full),
         }
     }
@@ -238,6 +242,7 @@ impl Control {
         match announced {
             Announced::Known => {
                 self.counters.flows_announced.add_one();
+                self.copies.touch(owned.flow);
                 self.restamp(&owned.flow, owned.epoch, term);
             }
             // It is moving, or its packets go elsewhere. The socket then ends when it has heard

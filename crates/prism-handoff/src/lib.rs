@@ -83,6 +83,7 @@ mod client_tls;
 mod closed_sockets;
 mod connection;
 mod control;
+mod copies;
 pub mod cost;
 mod counters;
 mod deferred;

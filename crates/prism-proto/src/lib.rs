@@ -65,6 +65,7 @@
 pub mod announce;
 pub mod claim;
 pub mod control;
+pub mod copy;
 pub mod export;
 pub mod import;
 pub mod lease;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use prism_proto::control::{ControlKey, TOMBSTONE_NS};
+use prism_proto::copy::KEPT_NS;
 use prism_proto::export::BLOCKED_NS;
 
 /// Most frontends of one service (`MAX_FRONTENDS` of `bpf/maps.h`).
@@ -36,6 +37,9 @@ pub struct SwitchConfig {
     /// The addresses of this host that commands are sent to: at most one of each family, with
     /// the same port.
     pub control: Vec<SocketAddr>,
+    /// The own addresses of a host of a pair, at which it takes copies of flows at the same port: at
+    /// most one of each family. Default none.
+    pub copies: Vec<IpAddr>,
     /// Addresses that clients connect to.
     pub services: Vec<ServiceConfig>,
     /// All hosts behind the switch. An address of this host that backends must reach by TCP is
@@ -60,6 +64,9 @@ pub struct SwitchConfig {
     /// The time without packets after which the flow of an owner that ended in order is
     /// forgotten. It must exceed TIME_WAIT (60 s). Default 65 s.
     pub left: Duration,
+    /// The time after which a standby forgets a flow that no node has copied again. Default
+    /// [`KEPT_NS`], 3 minutes.
+    pub copied: Duration,
     /// The time for which a forgotten flow has an epoch of its own. Then it has that of all
     /// unknown flows. At least [`TOMBSTONE_NS`], 5 s, which is the default.
     pub tombstone: Duration,
@@ -134,6 +141,7 @@ impl Default for SwitchConfig {
             interfaces: Vec::new(),
             xdp: false,
             control: Vec::new(),
+            copies: Vec::new(),
             services: Vec::new(),
             nodes: Vec::new(),
             senders: Vec::new(),
@@ -142,6 +150,7 @@ impl Default for SwitchConfig {
             blocked: Duration::from_nanos(BLOCKED_NS),
             died: Duration::from_secs(1),
             left: Duration::from_secs(65),
+            copied: Duration::from_nanos(KEPT_NS),
             tombstone: Duration::from_nanos(TOMBSTONE_NS),
             confirm: Duration::from_secs(4),
         }
@@ -160,6 +169,9 @@ impl SwitchConfig {
         let least = Duration::from_nanos(TOMBSTONE_NS);
         if self.tombstone < least {
             return Some(format!("tombstone must be {least:?} or longer"));
+        }
+        if self.copies.len() > 2 {
+            return Some("more than two addresses for copies".into());
         }
         control_problem(&self.control)
             .or_else(|| self.services.iter().find_map(service_problem))

@@ -150,10 +150,12 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     let mut skel = open()?;
     let rodata = skel.maps.rodata_data.as_deref_mut();
     let rodata = rodata.ok_or_else(|| LoadError::Config("the object has no constants".into()))?;
-    for control in &config.control {
-        let [v4, v6] = &mut rodata.control_addrs;
-        let addr = if control.is_ipv4() { v4 } else { v6 };
-        *addr = ip_addr(control.ip());
+    let control = config.control.iter().map(|control| control.ip());
+    let addresses = control.chain(config.copies.iter().copied());
+    for (slot, address) in rodata.control_addrs.iter_mut().zip(addresses) {
+        *slot = ip_addr(address);
+    }
+    if let Some(control) = config.control.first() {
         rodata.control_port = control.port().to_be();
     }
     rodata.freshness_ns = FRESHNESS_NS;
@@ -166,6 +168,7 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.tombstone_ns = nanos(config.tombstone);
     rodata.died_ns = nanos(config.died);
     rodata.left_ns = nanos(config.left);
+    rodata.copied_ns = nanos(config.copied);
     rodata.nexthop_confirm_ns = nanos(config.confirm);
     let sized = skel.maps.flows.set_max_entries(config.max_flows);
     sized.map_err(kernel("size the tables"))?;

@@ -171,6 +171,7 @@ impl Terms {
             (true, true) if is_behind => self.begin(leases, now),
             (false, true) => {
                 self.rules.step_down();
+                self.state.settled_ns = monotonic_ns();
                 leases.close();
             }
             _ => {}

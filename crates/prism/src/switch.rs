@@ -63,7 +63,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directories = nodes(&config, &[]);
-    let tables = switch_config(&config, settings, &directories)?;
+    let tables = SwitchConfig {
+        copies: role.own().collect(),
+        ..switch_config(&config, settings, &directories)?
+    };
     let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {

@@ -139,7 +139,13 @@ impl Lab {
             true => self.active_switch(),
             false => self.switches().next(),
         };
-        switch.map(|switch| self.name().pin_dir(switch))
+        switch.map(|switch| self.pin_dir(switch))
+    }
+
+    /// The same of any switch.
+    #[must_use]
+    pub fn pin_dir(&self, switch: &str) -> String {
+        self.name().pin_dir(switch)
     }
 
     pub(crate) fn is_switch(&self, host: &str) -> bool {

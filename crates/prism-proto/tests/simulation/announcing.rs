@@ -125,8 +125,9 @@ impl World {
         };
         let h = &mut self.hosts[host];
         let term = h.steering.term();
-        if answer.status == Status::Ok && answer.ops == Ops::RELEASE {
-            return self.copy(host, answer.ops, answer.epoch, &answer);
+        if matches!(answer.status, Status::Ok | Status::Stale) && answer.ops == Ops::RELEASE {
+            let epoch = id.and_then(|id| Some(h.connections.get(&id)?.epoch + 1));
+            return self.copy(host, answer.ops, epoch.unwrap_or(answer.epoch), &answer);
         }
         let Some(c) = id.and_then(|id| h.connections.get_mut(&id)) else {
             return;
@@ -142,7 +143,8 @@ impl World {
         }
     }
 
-    /// Sends a confirmed state to the standby, once.
+    /// Sends a confirmed state to the standby, once. It may be outdated when it arrives, and the
+    /// standby may have become the arbiter or have been it.
     fn copy(&mut self, host: usize, ops: Ops, epoch: u64, answer: &Answer) {
         if !self.scenario.has_standby || self.chance(0.3) {
             return;
@@ -159,7 +161,11 @@ impl World {
             run: RunId::NONE,
         };
         let copy = request.in_term(self.hosts[host].steering.term());
-        self.after(HOP_NS, Event::Term(TermEvent::Copy(copy)));
+        let late_ns = match self.chance(0.3) {
+            true => self.rng.u64(0..DEADLINE_NS),
+            false => 0,
+        };
+        self.after(HOP_NS + late_ns, Event::Term(TermEvent::Copy(copy)));
     }
 
     /// Registers the connections that a frontend has not claimed yet. No other host has them.

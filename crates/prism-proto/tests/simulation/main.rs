@@ -207,6 +207,7 @@ fn the_checks_find_a_broken_rule_of_terms() {
         (Mutation::SettlesAtOnce, Scenario::REBOOTS),
         (Mutation::YoungDecides, Scenario::STRIKES),
         (Mutation::StandbyDecides, Scenario::TAKEOVERS),
+        (Mutation::CopiesCount, Scenario::TAKEOVERS),
         (Mutation::OldAnswersCount, Scenario::YOUNG_LISTS),
         (Mutation::NoDropWhileYoung, Scenario::REBOOTS),
         (Mutation::AnyPacketOpens, Scenario::YOUNG_LISTS),

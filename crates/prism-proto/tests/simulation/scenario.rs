@@ -36,6 +36,8 @@ pub(crate) enum Mutation {
     SettlesAtOnce,
     /// A young switch decides.
     YoungDecides,
+    /// What was copied counts as announced.
+    CopiesCount,
     /// A standby decides.
     StandbyDecides,
     /// A node takes answers of former terms.

@@ -158,6 +158,9 @@ impl World {
         let s = &mut self.switch;
         let term = s.term.begin(nodes, now);
         s.announced.clear();
+        if self.scenario.mutation == Mutation::CopiesCount {
+            s.announced.extend(s.table.flows().map(|(flow, _)| *flow));
+        }
         s.opened.clear();
         s.lists.begin_again();
         s.epochs.clear();

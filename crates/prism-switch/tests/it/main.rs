@@ -56,6 +56,7 @@ for_both_families! {
     checksums: "checksums.rs",
     closing: "closing.rs",
     control: "control.rs",
+    copies: "copies.rs",
     differential: "differential.rs",
     frontends: "frontends.rs",
     icmp: "icmp.rs",

@@ -56,6 +56,8 @@ pub(super) struct Node {
     pub(super) not_ready: Option<String>,
     pub(super) connections: u64,
     pub(super) accepted: u64,
+    /// Flows that the standby of a pair of switches is not known to have.
+    pub(super) flows_uncopied: u64,
     pub(super) requests: Vec<Requests>,
     pub(super) handed_off: Vec<Peer>,
     pub(super) store: Option<Store>,
@@ -194,6 +196,11 @@ fn all_ways(config: &Config) -> Vec<Way> {
 }
 
 impl Ways {
+    /// The ways to the processes of this configuration.
+    pub(super) fn of(config: &Config) -> Self {
+        Self(all_ways(config))
+    }
+
     /// The state, and the whole document, of the first process that answers.
     pub(super) async fn state(&self) -> anyhow::Result<(State, Value)> {
         let mut fault = None;

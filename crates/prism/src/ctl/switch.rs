@@ -8,7 +8,7 @@ use prism_config::Config;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::observed::{State, Switch};
+use super::observed::{State, Switch, Ways};
 use super::reach::{Common, print_json};
 use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
 use crate::observe::fetch;
@@ -24,6 +24,9 @@ pub(super) struct SwitchArgs {
 enum Command {
     /// Show each switch: its role, its term, flows, and the nodes with a lease.
     ///
+    /// LAG is the number of flows that the standby of a pair is not known to have, by the nodes
+    /// that answer at their admin socket or at `admin.listen`.
+    ///
     /// The agents are asked at `admin.switch_listen`; one on loopback answers on its own host
     /// only. Exits with status 1 unless one switch is active and knows all flows.
     Status,
@@ -38,9 +41,16 @@ struct Host {
 /// The answer of an agent, or the reason why there is none.
 type Answer = anyhow::Result<(Switch, Value)>;
 
+/// The switches, and the flows that the standby is not known to have.
+struct Report {
+    answers: Vec<(String, Answer)>,
+    lag: Option<u64>,
+}
+
 pub(super) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let Command::Status = args.command;
-    let hosts = hosts(&common.load()?)?;
+    let config = common.load()?;
+    let hosts = hosts(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -48,14 +58,19 @@ pub(super) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> a
         let answer = runtime.block_on(ask(&host.at));
         (host.name, answer)
     });
-    let answers: Vec<(String, Answer)> = asked.collect();
+    let answers = asked.collect();
+    let is_pair = config.switch.as_ref().is_some_and(|s| !s.hosts.is_empty());
+    let lag = match is_pair {
+        true => runtime.block_on(lag(&config)),
+        false => None,
+    };
+    let report = Report { answers, lag };
     match common.json {
-        true => print_json(out, &document(&answers))?,
-        false => out.write_all(shown(&answers, Paint::of_stdout()).as_bytes())?,
+        true => print_json(out, &document(&report))?,
+        false => out.write_all(shown(&report, Paint::of_stdout()).as_bytes())?,
     }
-    let known = answers
-        .iter()
-        .filter_map(|(_, answer)| answer.as_ref().ok());
+    let known = report.answers.iter();
+    let known = known.filter_map(|(_, answer)| answer.as_ref().ok());
     let active: Vec<&Switch> = known
         .map(|(switch, _)| switch)
         .filter(|s| s.active)
@@ -111,28 +126,51 @@ async fn ask(addresses: &[SocketAddr]) -> Answer {
     Err(fault.context("it has no address")?.into())
 }
 
-fn document(answers: &[(String, Answer)]) -> Value {
-    let all = answers.iter().map(|(name, answer)| match answer {
-        Ok((_, figures)) => json!({ "name": name, "switch": figures, "error": null }),
+/// The flows that the standby is not known to have; `None` if no node answers.
+async fn lag(config: &Config) -> Option<u64> {
+    let (state, _) = Ways::of(config).state().await.ok()?;
+    let known = state.nodes.iter().filter(|node| node.error.is_none());
+    known.map(|node| node.flows_uncopied).reduce(|a, b| a + b)
+}
+
+impl Report {
+    /// The lag of this switch, if it is a standby.
+    fn lag_of(&self, switch: &Switch) -> Option<u64> {
+        self.lag.filter(|_| !switch.active)
+    }
+}
+
+fn document(report: &Report) -> Value {
+    let all = report.answers.iter().map(|(name, answer)| match answer {
+        Ok((switch, figures)) => {
+            let lag = report.lag_of(switch);
+            json!({ "name": name, "switch": figures, "lag": lag, "error": null })
+        }
         Err(error) => json!({ "name": name, "switch": null, "error": format!("{error:#}") }),
     });
     all.collect()
 }
 
-fn shown(answers: &[(String, Answer)], paint: Paint) -> String {
-    let header = ["SWITCH", "ROLE", "TERM", "FLOWS", "LEASES", "AWAITED"];
-    let rows = answers.iter().map(|(name, answer)| match answer {
-        Ok((switch, _)) => row(switch.host.as_ref().unwrap_or(name), switch),
+fn shown(report: &Report, paint: Paint) -> String {
+    let header = [
+        "SWITCH", "ROLE", "TERM", "FLOWS", "LAG", "LEASES", "AWAITED",
+    ];
+    let rows = report.answers.iter().map(|(name, answer)| match answer {
+        Ok((switch, _)) => {
+            let name = switch.host.as_ref().unwrap_or(name);
+            row(name, switch, report.lag_of(switch))
+        }
         Err(error) => {
             let none = || number("-");
             let fault = toned(format!("no answer: {error:#}"), Tone::Critical);
-            [text(name), fault, none(), none(), none(), none()]
+            [text(name), fault, none(), none(), none(), none(), none()]
         }
     });
     table(paint, header, &rows.collect::<Vec<_>>())
 }
 
-fn row(name: &str, switch: &Switch) -> [Cell; 6] {
+fn row(name: &str, switch: &Switch, lag: Option<u64>) -> [Cell; 7] {
+    let shown = |figure: Option<u64>| number(figure.map_or_else(|| "-".to_owned(), count));
     let role = match (switch.active, switch.nodes_awaited) {
         (true, 0) => toned("active", Tone::Good),
         (true, _) => toned("active, learns its flows", Tone::Warning),
@@ -143,7 +181,8 @@ fn row(name: &str, switch: &Switch) -> [Cell; 6] {
         text(name),
         role,
         number(switch.term.to_string()),
-        number(switch.flows.map_or_else(|| "-".to_owned(), count)),
+        shown(switch.flows),
+        shown(lag),
         number(format!("{up} of {}", switch.nodes.len())),
         number(switch.nodes_awaited.to_string()),
     ]

@@ -198,6 +198,12 @@ pub(super) fn switch_address(
             control,
             key_id: switch.key_id,
             key: ControlKey::new(*switch.load_key()?.bytes()),
+            hosts: switch
+                .hosts
+                .iter()
+                .filter_map(|host| host.address.of(control.ip()))
+                .map(|own| (own, control.port()).into())
+                .collect(),
         })
     });
     address.transpose()

@@ -140,6 +140,7 @@ pub(super) fn figures(server: &Arc<Server>) -> Value {
         "not_ready": not_ready(server),
         "connections": counters.connections_open.read(),
         "accepted": counters.accepted.read(),
+        "flows_uncopied": counters.flows_uncopied.read(),
         "requests": requests.collect::<Vec<_>>(),
         "request_durations": durations.collect::<Vec<_>>(),
         "relayed": relayed.collect::<Vec<_>>(),

@@ -24,7 +24,7 @@ const ANY_PORT: u16 = 9;
 pub(super) struct Role {
     control: HostAddrs,
     /// `None` for a single switch.
-    host: Option<(String, Place)>,
+    host: Option<(SwitchHost, Place)>,
     is_active: AtomicBool,
 }
 
@@ -52,7 +52,7 @@ impl Role {
         let control = switch.control.hosts;
         Ok(Self {
             control,
-            host: host.map(|(host, place)| (host.name.clone(), place)),
+            host: host.map(|(host, place)| (host.clone(), place)),
             is_active: AtomicBool::new(host.is_none() || has_all(control)),
         })
     }
@@ -64,7 +64,12 @@ impl Role {
 
     /// This host's name in `switch.hosts`; `None` for a single switch.
     pub(super) fn host(&self) -> Option<&str> {
-        self.host.as_ref().map(|(name, _)| name.as_str())
+        self.host.as_ref().map(|(host, _)| host.name.as_str())
+    }
+
+    /// The addresses that stay at this host of a pair; none of a single switch.
+    pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> {
+        self.host.iter().flat_map(|(host, _)| host.address.iter())
     }
 
     /// The terms that this host makes.
@@ -95,7 +100,11 @@ impl Role {
         let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
         if has_changed {
             let role = if is_active { "active" } else { "standby" };
-            tracing::info!(host, role, "the role of this switch has changed");
+            tracing::info!(
+                host = host.name,
+                role,
+                "the role of this switch has changed"
+            );
         }
         has_changed
     }

@@ -38,6 +38,12 @@ const OUTAGES: &[Duration] = &[Duration::from_secs(2); 2];
 const LONG_OUTAGES: &[Duration] = &[Duration::from_secs(2), Duration::from_secs(30)];
 /// keepalived's part.
 const TAKES_OVER_IN: Duration = Duration::from_secs(10);
+/// Nodes try a silent standby again each second.
+const COPIED_IN: Duration = Duration::from_secs(10);
+/// A term is young for 10 s at most, and an agent has to start.
+const SETTLED_IN: Duration = Duration::from_secs(20);
+/// The time in which copies are counted.
+const AT_REST: Duration = Duration::from_secs(2);
 /// Late connections that are described.
 const MOST_DESCRIBED: usize = 10;
 
@@ -219,6 +225,35 @@ fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
     });
 }
 
+/// Waits until the standby has the flows of all connections, and the nodes know that.
+fn standby_knows_all(cluster: &Cluster, progress: &Progress) {
+    let until = Instant::now() + COPIED_IN;
+    loop {
+        let known = cluster.flows_of_standby();
+        let has = |port: &u16| known.iter().any(|k| k.flow.client.port() == *port);
+        let missing = progress.ports.iter().filter(|port| !has(port)).count();
+        let lag = cluster.sum("handoff", "flows_uncopied");
+        if (missing, lag) == (0, 0) {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "the standby lacks {missing} flows, and the nodes say {lag}"
+        );
+        std::thread::sleep(LOOK / 4);
+    }
+}
+
+/// Waits until the standby has no flow.
+fn standby_forgets_all(cluster: &Cluster) {
+    let until = Instant::now() + COPIED_IN;
+    while !cluster.flows_of_standby().is_empty() {
+        let left = cluster.flows_of_standby();
+        assert!(Instant::now() < until, "left at the standby: {left:?}");
+        std::thread::sleep(LOOK);
+    }
+}
+
 /// The exit status and the output of `prism ctl switch status` on a node's host.
 fn status(cluster: &Cluster) -> (Option<i32>, String) {
     let mut prism = cluster
@@ -229,6 +264,23 @@ fn status(cluster: &Cluster) -> (Option<i32>, String) {
     let output = prism.arg(cluster.lab.config_path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// Waits until one switch is active and knows all flows, and the other one stands by. With copies,
+/// connections go on before that.
+fn wait_for_both(cluster: &Cluster) {
+    let until = Instant::now() + SETTLED_IN;
+    loop {
+        let (code, said) = status(cluster);
+        let lines = said.lines().filter(|line| line.starts_with("switch"));
+        let lines: Vec<_> = lines.collect();
+        let has = |role| lines.iter().filter(|line| line.contains(role)).count() == 1;
+        if code == Some(0) && lines.len() == 2 && has("active") && has("standby") {
+            return;
+        }
+        assert!(Instant::now() < until, "{said}");
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Lets the active switch of a pair fail, and repairs it.
@@ -257,25 +309,35 @@ fn fail_active(cluster: &mut Cluster, progress: &Progress, how: Failure) -> Outa
     }
 }
 
+/// No more than two copies are made for a hand-off.
+fn copies_are_few(cluster: &Cluster) {
+    let sums = || ["flows_copied", "exports_moved"].map(|name| cluster.sum("handoff", name));
+    let [copied, moved] = sums();
+    std::thread::sleep(AT_REST);
+    let [copied, moved] = [sums()[0] - copied, sums()[1] - moved];
+    say(&format!("{copied} copies for {moved} hand-offs"));
+    assert!(moved > 0 && copied < 2 * moved);
+}
+
 #[test]
 fn the_death_of_the_active_switch_of_a_pair_costs_no_connection() {
     let Some(_turn) = turn() else { return };
-    survives(&mut up(2), |cluster, progress| {
+    let mut cluster = up(2);
+    survives(&mut cluster, |cluster, progress| {
         let ways = [Failure::Kill, Failure::Links].iter().cycle();
         let deaths = ways.take(number("PRISM_SWITCH_DEATHS", DEATHS));
         let outages = deaths.map(|how| {
+            standby_knows_all(cluster, progress);
             let outage = fail_active(cluster, progress, *how);
-            let (code, said) = status(cluster);
-            assert_eq!(code, Some(0), "{said}");
-            let lines = said.lines().filter(|line| line.starts_with("switch"));
-            let lines: Vec<_> = lines.collect();
-            let has = |role| lines.iter().filter(|line| line.contains(role)).count() == 1;
-            assert!(
-                lines.len() == 2 && has("active") && has("standby"),
-                "{said}"
-            );
+            wait_for_both(cluster);
+            let dropped = cluster.switch_count("drop_young");
+            say(&format!("{dropped} packets waited for the owners' word"));
             outage
         });
-        outages.collect()
+        let outages = outages.collect();
+        standby_knows_all(cluster, progress);
+        copies_are_few(cluster);
+        outages
     });
+    standby_forgets_all(&cluster);
 }

@@ -196,14 +196,24 @@ impl Lab {
 
     /// As `raw_command`, with the answer's term.
     pub fn stamped_command(&self, hook: Hook, datagram: &[u8]) -> Option<Stamped<Answer>> {
+        self.command_at(CONTROL, hook, datagram)
+    }
+
+    /// The same at another address of the switch.
+    pub fn command_at(
+        &self,
+        control: SocketAddr,
+        hook: Hook,
+        datagram: &[u8],
+    ) -> Option<Stamped<Answer>> {
         let source = SocketAddr::new(FRONTEND, 5555);
-        let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
+        let run = self.run(hook, &packet::udp(source, control, datagram));
         if run.verdict != prism_packets::Verdict::Send {
             return None;
         }
         packet::verify(&run.packet);
         let p = packet::Parsed::new(&run.packet);
-        assert_eq!((p.source, p.dest), (CONTROL, source), "answer goes back");
+        assert_eq!((p.source, p.dest), (control, source), "answer goes back");
         assert_eq!(&run.packet[..6], &packet::SENDER_MAC);
         Some(Stamped::<Answer>::decode(p.payload, KEY_ID, &key()).unwrap())
     }

@@ -29,7 +29,18 @@ impl Cluster {
 
     /// All flows, without tombstones.
     pub fn flows(&self) -> Vec<Known> {
-        let view = self.view();
+        self.flows_in(&self.view())
+    }
+
+    /// All flows of the standby of a pair.
+    pub fn flows_of_standby(&self) -> Vec<Known> {
+        let active = self.lab.active_switch();
+        let standby = self.lab.switches().find(|switch| Some(*switch) != active);
+        let view = SwitchView::open(&self.lab.pin_dir(standby.unwrap()));
+        self.flows_in(&view.unwrap())
+    }
+
+    fn flows_in(&self, view: &SwitchView) -> Vec<Known> {
         let records = view.flows().unwrap().map(Result::unwrap);
         let live = records.filter(|record| record.state != FlowState::Absent);
         let mut flows: Vec<Known> = live
