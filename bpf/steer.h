@@ -268,7 +268,8 @@ struct owner_ends {
 static __always_inline struct owner_hint *hint_slot(const struct owner_ends *e)
 {
 	__u32 ports = (__u32)e->owner_port << 16 | e->client_port;
-	__u32 index = mix(e->client ^ ports) & (HINT_SLOTS - 1);
+	__u32 index = mix((e->client + e->owner * 0x9e3779b1) ^ ports) &
+		      (HINT_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&owner_hints, &index);
 }
@@ -281,16 +282,54 @@ static __always_inline bool is_hint_for(const struct owner_hint *hint,
 	       hint->client_port == e->client_port;
 }
 
-static __always_inline void hint_write(struct owner_hint *hint,
-				       const struct owner_ends *e,
+/*
+ * The hint for a packet; NULL: none. Most owners have the flows of one service, and one hint for
+ * all clients. The table of hints is short beside that of flows, so hints for single clients
+ * are for owners of several services only.
+ */
+static __always_inline struct owner_hint *hint_for(const struct owner_ends *e)
+{
+	const struct owner_ends any = {
+		.owner = e->owner,
+		.owner_port = e->owner_port,
+	};
+	struct owner_hint *of_owner = hint_slot(&any), *of_client;
+
+	if (of_owner && !is_hint_for(of_owner, &any))
+		of_owner = NULL;
+	if (of_owner && !of_owner->is_mixed)
+		return of_owner;
+	of_client = hint_slot(e);
+	return of_client && is_hint_for(of_client, e) ? of_client : of_owner;
+}
+
+static __always_inline void hint_write(const struct owner_ends *e,
 				       const struct flow_key *key)
 {
+	struct owner_hint *hint = hint_slot(e);
+	bool is_changed;
+
+	if (!hint)
+		return;
+	is_changed = hint->vip_port != key->vip_port ||
+		     !same_addr(&hint->vip, &key->vip);
+	hint->is_mixed = is_hint_for(hint, e) && (hint->is_mixed || is_changed);
 	copy_addr(&hint->vip, &key->vip);
 	hint->vip_port = key->vip_port;
 	hint->owner = e->owner;
 	hint->client = e->client;
 	hint->owner_port = e->owner_port;
 	hint->client_port = e->client_port;
+}
+
+/* Notes the service that an owner's packet was found to be of, at once for all clients. */
+static __always_inline void hint_note(const struct owner_ends *e,
+				      const struct flow_key *key)
+{
+	struct owner_ends any = { .owner = e->owner, .owner_port = e->owner_port };
+
+	hint_write(e, key);
+	hint_write(&any, key);
 }
 
 /* The services of a node; NULL: it is none, and was none. */
@@ -349,20 +388,19 @@ find_owned(const struct packet *p, struct flow_key *key, struct route *r)
 		.owner_port = p->source_port,
 		.client_port = p->dest_port,
 	};
-	struct owner_hint *hint = hint_slot(&ends);
+	struct owner_hint *hint = hint_for(&ends);
 	struct flow *f;
 
-	if (hint && is_hint_for(hint, &ends)) {
+	__builtin_memset(key, 0, sizeof(*key));
+	if (hint) {
 		key_to_client(key, p, &hint->vip, hint->vip_port);
 		f = owned_flow(p, key, r);
 		if (f)
 			return f;
 	}
-	__builtin_memset(key, 0, sizeof(*key));
 	if (!search_services(p, key))
 		return NULL;
-	if (hint)
-		hint_write(hint, &ends, key);
+	hint_note(&ends, key);
 	return owned_flow(p, key, r);
 }
 
