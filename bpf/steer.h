@@ -265,6 +265,15 @@ struct owner_ends {
 	__be16 client_port;
 };
 
+/* The ends of an owner's packets to any client. */
+static __always_inline struct owner_ends any_client(const struct owner_ends *e)
+{
+	return (struct owner_ends){
+		.owner = e->owner,
+		.owner_port = e->owner_port,
+	};
+}
+
 static __always_inline struct owner_hint *hint_slot(const struct owner_ends *e)
 {
 	__u32 ports = (__u32)e->owner_port << 16 | e->client_port;
@@ -283,16 +292,12 @@ static __always_inline bool is_hint_for(const struct owner_hint *hint,
 }
 
 /*
- * The hint for a packet; NULL: none. Most owners have the flows of one service, and one hint for
- * all clients. The table of hints is short beside that of flows, so hints for single clients
- * are for owners of several services only.
+ * The hint for a packet; NULL: none. An owner of one service needs one hint for all its clients.
+ * Hints for single clients are for owners of several: there are far more flows than slots.
  */
 static __always_inline struct owner_hint *hint_for(const struct owner_ends *e)
 {
-	const struct owner_ends any = {
-		.owner = e->owner,
-		.owner_port = e->owner_port,
-	};
+	const struct owner_ends any = any_client(e);
 	struct owner_hint *of_owner = hint_slot(&any), *of_client;
 
 	if (of_owner && !is_hint_for(of_owner, &any))
@@ -322,11 +327,11 @@ static __always_inline void hint_write(const struct owner_ends *e,
 	hint->client_port = e->client_port;
 }
 
-/* Notes the service that an owner's packet was found to be of, at once for all clients. */
+/* Notes the service of an owner's packet: for its client, and for all. */
 static __always_inline void hint_note(const struct owner_ends *e,
 				      const struct flow_key *key)
 {
-	struct owner_ends any = { .owner = e->owner, .owner_port = e->owner_port };
+	const struct owner_ends any = any_client(e);
 
 	hint_write(e, key);
 	hint_write(&any, key);
