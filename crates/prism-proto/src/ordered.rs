@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// The most entries of a page; one more splits it.
-const MAX_PAGE: usize = 128;
+const MAX_PAGE: usize = 64;
 /// Two neighbours of so many entries in all become one page, so that pages have half as many on
 /// average at least.
-const JOINED: usize = 96;
+const JOINED: usize = 48;
 /// A page grows by so many places, and has fewer than twice as many unused ones.
-const STEP: usize = 8;
-/// The memory of a page beside its places, with the allocator's: its key, its vector's head, and a
-/// place in a node of the tree that is half full.
-const PAGE_BYTES: usize = 128;
+const STEP: usize = 4;
+/// The memory of a page beside its places: key and vector in a node of the tree with 5 of 11 places
+/// in use, a part of a node above, and the allocator's 16 bytes.
+const PAGE_BYTES: usize = 140;
 
 /// The most memory of an entry of so many bytes, if there are many.
 pub(crate) const fn most_bytes(entry: usize) -> usize {

@@ -20,7 +20,7 @@ use crate::wire::ip_bytes;
 /// The most flows of one worker. At [`FLOW_BYTES`] they are below 64 MiB.
 pub const MAX_FLOWS: usize = 1 << 20;
 /// The most memory of one flow among many: key, value, and a part of the places without a flow.
-pub const FLOW_BYTES: usize = 56;
+pub const FLOW_BYTES: usize = 60;
 /// The most services, and the most owner records, of one worker.
 const MAX_PLACES: usize = 1 << 16;
 
