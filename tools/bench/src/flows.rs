@@ -35,6 +35,8 @@ use bed::{Bed, MAX_FLOWS, Samples, Table};
 const FLOWS: &str = "flows";
 /// The name of the case for the family, unless it is IPv4 alone.
 const FAMILY: &str = "family";
+/// The name of the case for the room of the table, unless it is one.
+const ROOM: &str = "room";
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "flows",
@@ -58,6 +60,13 @@ pub(crate) const SUMMARY: Summary = Summary {
             title: "Over 1,000 flows; net is without the time of an ignored frame",
             dimension: FLOWS,
             base: "1000",
+            over: Over::Base,
+            values: TIMES,
+        },
+        Comparison {
+            title: "Over the default's room",
+            dimension: ROOM,
+            base: "1048576",
             over: Over::Base,
             values: TIMES,
         },
@@ -99,9 +108,15 @@ pub(crate) struct Args {
         conflicts_with = "quick"
     )]
     flows: Vec<u32>,
-    /// Room of each table, in flows; more if it has more. The default is that of a switch.
-    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
-    room: u32,
+    /// Room of the tables, in flows; more if they have more. The default is that of a switch. With
+    /// several, each number of flows has a switch for each.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1048576",
+        value_name = "N"
+    )]
+    room: Vec<u32>,
     /// Measure lookups too. That takes a million flows ten seconds a turn.
     #[arg(long)]
     lookups: bool,
@@ -149,14 +164,15 @@ impl Args {
     }
 
     fn tables(&self) -> Vec<Table> {
-        let families = self.family.list();
-        let table = |flows: u32, family: Family| Table {
+        let families = self.family.list().iter();
+        let kinds = families.flat_map(|family| self.room.iter().map(|room| (*family, *room)));
+        let table = |flows: u32, (family, room): (Family, u32)| Table {
             family,
             flows,
-            room: flows.max(self.room),
+            room: flows.max(room),
         };
-        let tables = { self.flows.iter() }
-            .flat_map(|flows| families.iter().map(|family| table(*flows, *family)));
+        let tables =
+            { self.flows.iter() }.flat_map(|flows| kinds.clone().map(|kind| table(*flows, kind)));
         tables.collect()
     }
 
@@ -164,6 +180,10 @@ impl Args {
         let tables = self.tables();
         let jobs = tables.iter().enumerate().map(|(n, table)| {
             let case = Case::default().with(FLOWS, table.flows);
+            let case = match self.room.as_slice() {
+                [_] => case,
+                _ => case.with(ROOM, table.room),
+            };
             Job {
                 case: match self.family {
                     Families::V4 => case,
