@@ -10,7 +10,7 @@
  * while its flow changes may be counted before or after the change.
  *
  * An owner's packet does not name its service. The program looks for it among the services of
- * the owner's tenant, by their flows with this client and owner (steer.h), so that no second
+ * the owner's tenant, by their flows with this client and owner (owner.h), so that no second
  * table has to agree with this one.
  */
 #ifndef PRISM_FLOW_H

@@ -26,7 +26,7 @@
 #define MAX_CLOSINGS 16384
 /* Next hops cached per CPU; a power of two. */
 #define NEXTHOP_SLOTS 1024
-/* Owners' services cached per CPU; a power of two. */
+/* Hints of services cached per CPU; a power of two. */
 #define HINT_SLOTS 4096
 
 /* 36 bytes without padding; four more would need another round of the hash function. */
@@ -153,7 +153,10 @@ struct ended_run {
 	__u32 zero;
 };
 
-/* The service of an earlier packet of an owner; all zeros: none. */
+/*
+ * The service of an earlier packet of an owner to this client, or to any if the client is zero;
+ * all zeros: none.
+ */
 struct owner_hint {
 	struct ip_addr vip;
 	__u32 owner;		/* words of addresses; see addr_word */
@@ -161,7 +164,7 @@ struct owner_hint {
 	__be16 owner_port;
 	__be16 client_port;
 	__be16 vip_port;
-	__u16 zero;
+	__u16 is_mixed;		/* the owner has flows of several services */
 };
 
 struct service_key {

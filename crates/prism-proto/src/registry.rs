@@ -8,25 +8,26 @@
 //!
 //! Not here: sockets, and flows that no command was ever sent for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::control::{Answer, FlowKey, FlowState, Ops, Owner, Status, Term};
+use crate::ordered::{self, OrderedMap};
 use crate::steering::Command;
 use crate::wire::ip_bytes;
 
 /// The most flows of one worker. At [`FLOW_BYTES`] they are below 64 MiB.
 pub const MAX_FLOWS: usize = 1 << 20;
-/// The memory of one flow: key and value, twice for the tree's unused places at worst.
-pub const FLOW_BYTES: usize = 72;
+/// The most memory of one flow among many: key, value, and a part of the places without a flow.
+pub const FLOW_BYTES: usize = 60;
 /// The most services, and the most owner records, of one worker.
 const MAX_PLACES: usize = 1 << 16;
 
-const _: () = assert!(2 * (size_of::<Position>() + size_of::<Held>()) <= FLOW_BYTES);
+const _: () = assert!(ordered::most_bytes(size_of::<(Position, Held)>()) <= FLOW_BYTES);
 
 /// A flow's place in the order of the registry: the key in 20 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     client: [u8; 16],
     port: u16,
@@ -85,7 +86,7 @@ pub struct Full;
 /// The flows of one worker.
 #[derive(Debug, Default)]
 pub struct Registry {
-    flows: BTreeMap<Position, Held>,
+    flows: OrderedMap<Position, Held>,
     services: Places<SocketAddr>,
     owners: Places<Owner>,
 }
@@ -163,9 +164,7 @@ impl Registry {
     /// The first flow behind `after`. Flows that enter before that are not seen.
     #[must_use]
     pub fn next(&self, after: Option<Position>) -> Option<(Position, OwnedFlow)> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let start = after.map_or(Unbounded, Excluded);
-        let (position, held) = self.flows.range((start, Unbounded)).next()?;
+        let (position, held) = self.flows.next(after)?;
         Some((*position, self.owned(position, held)?))
     }
 
@@ -178,7 +177,7 @@ impl Registry {
     /// There are no flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.flows.is_empty()
+        self.len() == 0
     }
 
     fn owned(&self, position: &Position, held: &Held) -> Option<OwnedFlow> {

@@ -10,8 +10,11 @@
 //!   That includes reading the clock. A frame that the program ignores shows how much.
 //! - The *round trip* is that of such a command as a datagram, from a host that a veth pair
 //!   joins to the switch.
+//! - A *lookup* is a client's packet that the program drops as soon as it has found the flow: all
+//!   are blocked meanwhile. It waits for the same memory as a packet that is sent.
 //! - *Memory* is the size of both tables by the kernel's account, and the growth of
-//!   `/proc/meminfo`, which other programs change too.
+//!   `/proc/meminfo`, which other programs change too; and the growth of this process while it
+//!   registered the flows as a worker does that owns them.
 
 mod bed;
 
@@ -26,12 +29,14 @@ use crate::rows::{Case, Values};
 use crate::stats::named;
 use crate::summary::{Comparison, Over, Summary, column};
 use crate::turns::{Job, Options, Turns, within};
-use bed::{Bed, MAX_FLOWS, Samples};
+use bed::{Bed, MAX_FLOWS, Samples, Table};
 
 /// The name of the case for the number of flows.
 const FLOWS: &str = "flows";
 /// The name of the case for the family, unless it is IPv4 alone.
 const FAMILY: &str = "family";
+/// The name of the case for the room of the table, unless it is one.
+const ROOM: &str = "room";
 
 pub(crate) const SUMMARY: Summary = Summary {
     result: "flows",
@@ -40,29 +45,51 @@ pub(crate) const SUMMARY: Summary = Summary {
         column("to owner ns", "to_owner_ns", 1.0, 0),
         column("to client ns", "to_client_ns", 1.0, 0),
         column("(ignored ns)", "glance_ns", 1.0, 0),
+        column("lookup ns", "lookup_ns", 1.0, 0),
         column("rule ns", "rule_ns", 1.0, 0),
         column("p99", "rule_p99_ns", 1.0, 0),
         column("round trip µs", "round_trip_us", 1.0, 1),
         column("p99", "round_trip_p99_us", 1.0, 1),
         column("B/flow accounted", "accounted_flow_bytes", 1.0, 0),
         column("B/flow taken", "taken_flow_bytes", 1.0, 0),
+        column("B/flow registered", "registered_flow_bytes", 1.0, 0),
         column("and at first, MB", "taken_empty_bytes", 1e6, 1),
     ],
-    comparisons: &[Comparison {
-        title: "Over 1,000 flows; net is without the time of an ignored frame",
-        dimension: FLOWS,
-        base: "1000",
-        over: Over::Base,
-        values: &[
-            ("packet", "packet_ns"),
-            ("net", "packet_net_ns"),
-            ("to owner", "to_owner_ns"),
-            ("to client", "to_client_ns"),
-            ("rule", "rule_ns"),
-            ("round trip", "round_trip_us"),
-        ],
-    }],
+    comparisons: &[
+        Comparison {
+            title: "Over 1,000 flows; net is without the time of an ignored frame",
+            dimension: FLOWS,
+            base: "1000",
+            over: Over::Base,
+            values: TIMES,
+        },
+        Comparison {
+            title: "Over the default's room",
+            dimension: ROOM,
+            base: "1048576",
+            over: Over::Base,
+            values: TIMES,
+        },
+        Comparison {
+            title: "IPv6 over IPv4",
+            dimension: FAMILY,
+            base: "IPv4",
+            over: Over::Base,
+            values: TIMES,
+        },
+    ],
 };
+
+/// The values that are compared.
+const TIMES: &[(&str, &str)] = &[
+    ("packet", "packet_ns"),
+    ("net", "packet_net_ns"),
+    ("to owner", "to_owner_ns"),
+    ("to client", "to_client_ns"),
+    ("lookup", "lookup_ns"),
+    ("rule", "rule_ns"),
+    ("round trip", "round_trip_us"),
+];
 
 /// Measure the switch by the number of flows in its table: packets, commands, memory.
 ///
@@ -81,6 +108,18 @@ pub(crate) struct Args {
         conflicts_with = "quick"
     )]
     flows: Vec<u32>,
+    /// Room of the tables, in flows; more if they have more. The default is that of a switch. With
+    /// several, each number of flows has a switch for each.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1048576",
+        value_name = "N"
+    )]
+    room: Vec<u32>,
+    /// Measure lookups too. That takes a million flows ten seconds a turn.
+    #[arg(long)]
+    lookups: bool,
     /// Family of the addresses. With both, each number of flows has a switch for each.
     #[arg(long, value_enum, default_value = "4")]
     family: Families,
@@ -124,22 +163,31 @@ impl Args {
         }
     }
 
-    /// The family and the number of flows of each switch.
-    fn switches(&self) -> Vec<(Family, u32)> {
-        let families = self.family.list();
-        let switches =
-            { self.flows.iter() }.flat_map(|flows| families.iter().map(|family| (*family, *flows)));
-        switches.collect()
+    fn tables(&self) -> Vec<Table> {
+        let families = self.family.list().iter();
+        let kinds = families.flat_map(|family| self.room.iter().map(|room| (*family, *room)));
+        let table = |flows: u32, (family, room): (Family, u32)| Table {
+            family,
+            flows,
+            room: flows.max(room),
+        };
+        let tables =
+            { self.flows.iter() }.flat_map(|flows| kinds.clone().map(|kind| table(*flows, kind)));
+        tables.collect()
     }
 
     fn jobs(&self) -> Vec<Job<usize>> {
-        let switches = self.switches();
-        let jobs = switches.iter().enumerate().map(|(n, (family, flows))| {
-            let case = Case::default().with(FLOWS, *flows);
+        let tables = self.tables();
+        let jobs = tables.iter().enumerate().map(|(n, table)| {
+            let case = Case::default().with(FLOWS, table.flows);
+            let case = match self.room.as_slice() {
+                [_] => case,
+                _ => case.with(ROOM, table.room),
+            };
             Job {
                 case: match self.family {
                     Families::V4 => case,
-                    _ => case.with(FAMILY, family.name()),
+                    _ => case.with(FAMILY, table.family.name()),
                 },
                 system: "switch",
                 what: n,
@@ -160,37 +208,35 @@ pub(crate) fn run(args: Args) -> Result<()> {
             false => Samples::MANY,
         };
         let network = NetNs::anonymous()?;
-        network.run(|| measure(&args.switches(), samples, &mut turns, &jobs))??;
+        network.run(|| measure(&args, samples, &mut turns, &jobs))??;
     }
     SUMMARY.tell(turns.rows(), args.json)
 }
 
 /// Measures in the network namespace of the switches.
-fn measure(
-    switches: &[(Family, u32)],
-    samples: Samples,
-    turns: &mut Turns,
-    jobs: &[Job<usize>],
-) -> Result<()> {
+fn measure(args: &Args, samples: Samples, turns: &mut Turns, jobs: &[Job<usize>]) -> Result<()> {
     bed::remove_abandoned();
-    let mut beds = fill(switches, &turns.cancel())?;
+    let mut beds = fill(&args.tables(), &turns.cancel())?;
     turns.run(jobs, |n, warm_up| {
         let bed = beds.get_mut(*n).context("no such switch")?;
-        let samples = if warm_up.is_some() {
-            Samples::FEW
-        } else {
-            samples
-        };
-        measured(bed, samples)
+        if warm_up.is_some() {
+            return measured(bed, Samples::FEW);
+        }
+        let mut values = measured(bed, samples)?;
+        if args.lookups {
+            let lookup = bed.lookups(samples.packets)?;
+            values.insert("lookup_ns".into(), lookup.p50_ns);
+        }
+        Ok(values)
     })
 }
 
-fn fill(switches: &[(Family, u32)], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
+fn fill(tables: &[Table], cancel: &Arc<AtomicBool>) -> Result<Vec<Bed>> {
     let network = NetNs::current()?;
     let mut beds = Vec::new();
-    for (n, (family, flows)) in switches.iter().enumerate() {
-        eprintln!("filling a table with {flows} flows");
-        beds.push(Bed::filled(&network, *family, n, *flows, cancel)?);
+    for (n, table) in tables.iter().enumerate() {
+        eprintln!("filling a table with {} flows", table.flows);
+        beds.push(Bed::filled(&network, *table, n, cancel)?);
     }
     Ok(beds)
 }
@@ -206,6 +252,7 @@ fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
     let round_trip = bed.round_trips(samples.round_trips)?;
     let packet_ns = f64::midpoint(to_owner.p50_ns, to_client.p50_ns);
     let memory = bed.memory();
+    let registered = bed.registered().max(1) as f64;
     Ok(named([
         ("glance_ns", glance.p50_ns),
         ("to_owner_ns", to_owner.p50_ns),
@@ -223,5 +270,6 @@ fn measured(bed: &mut Bed, samples: Samples) -> Result<Values> {
         ("taken_empty_bytes", memory.taken_empty as f64),
         ("taken_full_bytes", memory.taken_full as f64),
         ("taken_flow_bytes", memory.taken_full as f64 / flows),
+        ("registered_flow_bytes", memory.registry as f64 / registered),
     ]))
 }

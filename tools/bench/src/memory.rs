@@ -1,4 +1,4 @@
-//! The memory that the kernel uses.
+//! The memory that the kernel uses, and that this process uses.
 
 use std::fs;
 use std::time::Duration;
@@ -27,18 +27,25 @@ pub(crate) fn kernel_bytes() -> Result<u64> {
     Ok(before)
 }
 
-fn read() -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
-    Ok(sum(&text))
+/// Bytes of this process that are in memory and in no file.
+pub(crate) fn own_bytes() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+    Ok(sum(&text, &["RssAnon"]))
 }
 
-fn sum(meminfo: &str) -> u64 {
+fn read() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
+    Ok(sum(&text, &KINDS))
+}
+
+/// The bytes of the lines of these kinds.
+fn sum(text: &str, kinds: &[&str]) -> u64 {
     let of_kind = |line: &str| -> Option<u64> {
         let (kind, rest) = line.split_once(':')?;
         let kilobytes = rest.split_whitespace().next()?.parse().ok()?;
-        KINDS.contains(&kind).then_some(kilobytes)
+        kinds.contains(&kind).then_some(kilobytes)
     };
-    meminfo.lines().filter_map(of_kind).sum::<u64>() * 1024
+    text.lines().filter_map(of_kind).sum::<u64>() * 1024
 }
 
 #[cfg(test)]
@@ -49,6 +56,6 @@ mod tests {
     fn memory_that_maps_are_in_is_added_up() {
         let text = "MemTotal: 100 kB\nSlab: 70 kB\nSUnreclaim:      7 kB\nVmallocTotal: 9 kB\n\
                     VmallocUsed:  20 kB\nPercpu:   300 kB\n";
-        assert_eq!(sum(text), 327 << 10);
+        assert_eq!(sum(text, &KINDS), 327 << 10);
     }
 }

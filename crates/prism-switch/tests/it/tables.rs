@@ -49,29 +49,32 @@ fn many_vips(i: u8) -> SocketAddr {
     SocketAddr::new(host([198, 51, 101, i]), 443)
 }
 
+/// Gives tenant 1 so many services instead of its first.
+fn set_vips(config: &mut prism_switch::SwitchConfig, n: u8) {
+    config.services.remove(0);
+    config.services.extend((1..=n).map(|i| ServiceConfig {
+        addr: many_vips(i),
+        tenant: 1,
+        frontends: vec![FRONTEND],
+    }));
+}
+
+/// Gives the flow of `client` with `vip` to `owner`.
+fn give(lab: &Lab, client: SocketAddr, vip: SocketAddr, owner: SocketAddr, epoch: u64) {
+    let mut request = request(Ops::OWN, epoch, FlowKey { client, vip }, 0);
+    request.owner = owned(owner);
+    assert_eq!(lab.command(Hook::Tc, request).status, Status::Ok);
+}
+
 #[test]
 fn an_owner_is_found_in_whichever_service_of_its_tenant() {
-    let services = |config: &mut prism_switch::SwitchConfig, n: u8| {
-        config.services.remove(0);
-        config.services.extend((1..=n).map(|i| ServiceConfig {
-            addr: many_vips(i),
-            tenant: 1,
-            frontends: vec![FRONTEND],
-        }));
-    };
     in_lab(
         "services",
-        |config| services(config, 32),
+        |config| set_vips(config, 32),
         |lab| {
             let owner = |i: u8| SocketAddr::new(BACKEND.ip(), 9000 + u16::from(i));
             for i in 1..=32 {
-                let flow = FlowKey {
-                    client: CLIENT,
-                    vip: many_vips(i),
-                };
-                let mut request = request(Ops::OWN, 5, flow, 0);
-                request.owner = owned(owner(i));
-                assert_eq!(lab.command(Hook::Tc, request).status, Status::Ok);
+                give(lab, CLIENT, many_vips(i), owner(i), 5);
             }
             // A hint may be from another CPU or this one, so the packet is sent twice.
             for hook in [BOTH, BOTH].concat() {
@@ -84,13 +87,51 @@ fn an_owner_is_found_in_whichever_service_of_its_tenant() {
             let stranger = Tcp::new(owner(33), CLIENT).build();
             assert_eq!(lab.run(Hook::Tc, &stranger).verdict, Verdict::Drop);
             let mut config = config("services");
-            services(&mut config, 33);
+            set_vips(&mut config, 33);
             let refused = lab.switch.update_tables(&config).unwrap_err();
             let text = refused.to_string();
             assert!(
                 text.contains("tenant 1 has more than 32 services"),
                 "{text}"
             );
+        },
+    );
+}
+
+#[test]
+fn an_owner_of_several_services_answers_each_client_as_its_service() {
+    in_lab(
+        "mixed",
+        |config| set_vips(config, 4),
+        |lab| {
+            let client = |i: u8| SocketAddr::new(CLIENT.ip(), 40_000 + u16::from(i));
+            let check = |i: u8, vip: SocketAddr| {
+                for hook in BOTH {
+                    let packet = Tcp::new(BACKEND, client(i));
+                    let out = (CLIENT_MAC, vip, client(i));
+                    check_sent(&lab.run(hook, &packet.build()), &packet, out, "owner");
+                }
+            };
+            let vip = |i: u8| many_vips(i / 10 + 1);
+            for i in 0..40 {
+                give(lab, client(i), vip(i), BACKEND, 5);
+            }
+            // Service by service, and then in turn, so that hints are wrong.
+            for i in (0..40).chain((0..40).map(|i| i % 4 * 10 + i / 4)).chain(0..40) {
+                check(i, vip(i));
+            }
+            // The clients' next connections are of another service.
+            for i in 0..40 {
+                let gone = FlowKey {
+                    client: client(i),
+                    vip: vip(i),
+                };
+                let answer = lab.command(Hook::Tc, request(Ops::RELEASE, 6, gone, 0));
+                assert_eq!(answer.status, Status::Ok);
+                let next = vip((i + 10) % 40);
+                give(lab, client(i), next, BACKEND, 6);
+                check(i, next);
+            }
         },
     );
 }

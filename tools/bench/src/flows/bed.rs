@@ -7,19 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use prism_netns::NetNs;
 use prism_packets::Verdict;
-use prism_proto::control::{Answer, Ops, Owner, Request};
+use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Term};
+use prism_proto::registry::{OwnedFlow, Registry};
 use prism_switch::{Roles, Switch, SwitchConfig};
 
 use crate::family::{Family, on_link};
 use crate::frames::{foreign_frame, frame};
-use crate::memory::kernel_bytes;
+use crate::memory::{kernel_bytes, own_bytes};
 use crate::stats::{ascending, rank};
 use crate::test_switch::{KEY_ID, TestSwitch, host, is_ok, key, node, own, senders, service, sh};
 
 /// Most flows of a table here: 67 hosts of clients.
 pub(super) const MAX_FLOWS: usize = 4_000_000;
-/// The size of the switch's tables by default, which those here have too.
-const TABLE: u32 = 1 << 20;
+/// Most flows of one worker's registry.
+const MOST_REGISTERED: u32 = 1 << 20;
 /// Clients' ports on one host.
 const PORTS: u32 = 60_000;
 /// Numbers of the addresses; see [`Family::host`].
@@ -73,6 +74,17 @@ pub(super) struct Memory {
     pub(super) taken_empty: u64,
     /// Its growth until the table was full.
     pub(super) taken_full: u64,
+    /// Growth of this process when it registered the flows as one worker does.
+    pub(super) registry: u64,
+}
+
+/// The table of one switch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    pub(super) family: Family,
+    pub(super) flows: u32,
+    /// The most flows that it has room for.
+    pub(super) room: u32,
 }
 
 /// One switch, removed when dropped.
@@ -85,6 +97,8 @@ pub(super) struct Bed {
     clock: (u64, Instant),
     epoch: u64,
     memory: Memory,
+    /// Kept, so that each registry is in memory of its own.
+    registry: Registry,
     random: fastrand::Rng,
 }
 
@@ -92,14 +106,14 @@ impl Bed {
     /// Loads and fills the `n`th switch in `network`, the namespace of the calling thread.
     pub(super) fn filled(
         network: &NetNs,
-        family: Family,
+        table: Table,
         n: usize,
-        flows: u32,
         cancel: &AtomicBool,
     ) -> Result<Self> {
+        let Table { family, flows, .. } = table;
         let number = u8::try_from(n).context("too many switches")?;
         let control = family.host([10, 8, number, 1]);
-        let config = config(family, n, flows, control);
+        let config = config(table, n, control);
         let host = host(network, &format!("f{n}"), family.host([10, 8, number, 2]))?;
         let address = on_link(control);
         sh(
@@ -118,7 +132,9 @@ impl Bed {
                 accounted: 0,
                 taken_empty: 0,
                 taken_full: 0,
+                registry: 0,
             },
+            registry: Registry::default(),
             random: fastrand::Rng::with_seed(u64::from(flows)),
         };
         bed.host.connect((control, CONTROL_PORT))?;
@@ -127,7 +143,34 @@ impl Bed {
         bed.fill(cancel)?;
         bed.memory.taken_full = kernel_bytes()?.saturating_sub(before);
         bed.memory.accounted = prism_packets::table_bytes(&bed.bed.switch)?;
+        bed.register()?;
         Ok(bed)
+    }
+
+    /// Registers the flows, in no order.
+    fn register(&mut self) -> Result<()> {
+        let mut flows: Vec<u32> = (0..self.flows.min(MOST_REGISTERED)).collect();
+        self.random.shuffle(&mut flows);
+        let (vip, owner) = (self.end(VIP), self.end(OWNER));
+        let before = own_bytes()?;
+        for flow in flows {
+            self.registry.hold(OwnedFlow {
+                flow: FlowKey {
+                    client: self.client(flow),
+                    vip,
+                },
+                owner: Owner {
+                    addr: owner,
+                    via: owner.ip(),
+                },
+                epoch: 1,
+                is_blocked: false,
+                is_confirmed: true,
+                term: Term(1),
+            })?;
+        }
+        self.memory.registry = own_bytes()?.saturating_sub(before);
+        Ok(())
     }
 
     fn fill(&mut self, cancel: &AtomicBool) -> Result<()> {
@@ -162,6 +205,11 @@ impl Bed {
         self.memory
     }
 
+    /// The number of flows in the registry.
+    pub(super) fn registered(&self) -> usize {
+        self.registry.len()
+    }
+
     /// Times of frames that are not for the switch.
     pub(super) fn glances(&self, count: usize) -> Result<Times> {
         let frame = foreign_frame(FRAME_BYTES);
@@ -184,6 +232,31 @@ impl Bed {
             let frame = frame(self.end(OWNER), self.client(flow), FRAME_BYTES);
             self.bed.time(&frame, 1, Verdict::Send)
         })
+    }
+
+    /// Times of clients' packets while all flows are blocked. The program drops such a packet when
+    /// it has found its flow.
+    pub(super) fn lookups(&mut self, count: usize) -> Result<Times> {
+        self.command_all(Ops::BLOCK)?;
+        let dropped = times(count, || {
+            let flow = self.random.u32(0..self.flows);
+            let frame = frame(self.client(flow), self.end(VIP), FRAME_BYTES);
+            self.bed.time(&frame, 1, Verdict::Drop)
+        })?;
+        self.command_all(Ops::UNBLOCK)?;
+        Ok(dropped)
+    }
+
+    fn command_all(&mut self, ops: Ops) -> Result<()> {
+        for flow in 0..self.flows {
+            let request = Request {
+                ops,
+                owner: Owner::NONE,
+                ..self.owning(flow, self.end(OWNER))
+            };
+            is_ok(&self.bed.command(&request)?.0)?;
+        }
+        Ok(())
     }
 
     /// Times of commands in the program. Half of them give flows to another owner, the others
@@ -277,7 +350,8 @@ pub(super) fn remove_abandoned() {
     }
 }
 
-fn config(family: Family, n: usize, flows: u32, control: IpAddr) -> SwitchConfig {
+fn config(table: Table, n: usize, control: IpAddr) -> SwitchConfig {
+    let Table { family, flows, .. } = table;
     let roles = |backend: bool| Roles {
         frontend: false,
         backend,
@@ -293,7 +367,7 @@ fn config(family: Family, n: usize, flows: u32, control: IpAddr) -> SwitchConfig
         services: vec![service(family.at(VIP.0, VIP.1))],
         nodes: owners.into_iter().chain(clients).collect(),
         senders: senders(),
-        max_flows: flows.max(TABLE),
+        max_flows: table.room,
         ..SwitchConfig::default()
     }
 }
