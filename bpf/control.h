@@ -8,7 +8,6 @@
 
 #include "command.h"
 #include "forward.h"
-#include "siphash.h"
 
 #define CONTROL_BYTES sizeof(struct control_message)
 #define CONTROL_UDP_BYTES (sizeof(struct udphdr) + CONTROL_BYTES)
@@ -16,9 +15,9 @@
 
 /* Decides on an authentic request, in the order of section 1.4. */
 static __always_inline __u8 decide(struct control_scratch *s,
-				   const struct packet *p, __u32 tenant,
-				   __u64 clock_ns, const struct way *way,
-				   struct flow_view *view)
+				   const struct packet *p,
+				   struct claimant *c, __u64 clock_ns,
+				   const struct way *way, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
 	struct flow_key key ALIGNED = {
@@ -27,7 +26,7 @@ static __always_inline __u8 decide(struct control_scratch *s,
 		.client_port = m->client_port,
 		.vip_port = m->vip_port,
 	};
-	__u8 allowed = authorize(m, &key, tenant);
+	__u8 allowed = authorize(m, &key, c->sender->tenant);
 	__u8 refused = 0;
 
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
@@ -43,7 +42,7 @@ static __always_inline __u8 decide(struct control_scratch *s,
 	else if (way->admission == ADMIT_OLD_TERM)
 		refused = STATUS_OLD_TERM;
 	if (!refused)
-		return apply(s, &key, p->now_ns, clock_ns, way, view);
+		return apply(s, &key, p->now_ns, clock_ns, way, view, c);
 	/* The answer tells the sender about its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
 		struct flow *f = flow_find(&key);
@@ -58,11 +57,13 @@ static __always_inline __u8 decide(struct control_scratch *s,
 
 /* Decides on an authentic request. Only its validity depends on whether it announces. */
 static __always_inline __u8 decide_in_term(struct control_scratch *s,
-					   const struct packet *p, __u32 tenant,
+					   const struct packet *p,
+					   const struct sender *sender,
 					   __u64 clock_ns, struct way *way,
 					   struct flow_view *view)
 {
 	__u8 ops = s->request.ops, status;
+	struct claimant c = {};
 
 	way->admission = admit(&way->term, term_number(&s->request), ops);
 	if (way->admission == ADMIT_SILENCE)
@@ -70,7 +71,14 @@ static __always_inline __u8 decide_in_term(struct control_scratch *s,
 	way->announces = way->term.phase != TERM_NONE && ops & OP_ANNOUNCE;
 	if (way->announces)
 		s->request.ops = ops & ~OP_ANNOUNCE;
-	status = decide(s, p, tenant, clock_ns, way, view);
+	/* Without its pass the request is as any other one. */
+	c.has_pass = ops & OP_PASS && take_pass(s);
+	if (c.has_pass)
+		s->request.ops &= ~OP_PASS;
+	claimant_of(&c, sender, &s->request);
+	status = decide(s, p, &c, clock_ns, way, view);
+	if (c.has_pass)
+		put_pass_back(s);
 	s->request.ops = ops;
 	return status;
 }
@@ -246,7 +254,7 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	struct way way = { .term = term_now() };
 	struct flow_view view = {};
 	struct sender *sender;
-	__u32 key_id;
+	__u32 key_id, counter;
 	__u8 status;
 
 	if (!load_request(ctx, p, s, xdp))
@@ -255,15 +263,20 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	sender = bpf_map_lookup_elem(&senders, &key_id);
 	if (!sender || control_mac(&s->request, sender) != s->request.mac)
 		return drop(COUNTER_control_forged, xdp);
-	status = decide_in_term(s, p, sender->tenant, clock_ns, &way, &view);
+	status = decide_in_term(s, p, sender, clock_ns, &way, &view);
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
 	if (status == STATUS_SILENCE)
 		return drop(COUNTER_control_silent, xdp);
+	counter = status_counter(status);
+	if (status == STATUS_FOREIGN) {
+		counter = COUNTER_control_foreign;
+		status = STATUS_DENIED;
+	}
 	fill_answer(s, status, clock_ns, way.term.number, &view, sender);
 	if (store_answer(ctx, p, s, xdp) || turn_headers(ctx, p, xdp))
 		return drop(COUNTER_drop_store, xdp);
-	count(status_counter(status));
+	count(counter);
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
 }
 

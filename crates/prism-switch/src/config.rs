@@ -125,6 +125,19 @@ pub struct SenderConfig {
     pub key: ControlKey,
     /// The tenant whose flows it may change.
     pub tenant: u32,
+    /// The addresses of the only node that has the key, at most one of each family. It may change
+    /// its own flows, and get a lease for itself. Empty: all nodes of the tenant share the key.
+    pub node: Vec<IpAddr>,
+}
+
+impl SenderConfig {
+    /// The node with the key, or its tenant, for messages.
+    fn holder(&self) -> String {
+        match self.node.first() {
+            Some(node) => format!("the node at {node}"),
+            None => format!("all nodes of tenant {}", self.tenant),
+        }
+    }
 }
 
 impl Default for SwitchConfig {
@@ -165,6 +178,7 @@ impl SwitchConfig {
             .or_else(|| self.services.iter().find_map(service_problem))
             .or_else(|| tenant_problem(&self.services))
             .or_else(|| self.nodes.iter().find_map(node_problem))
+            .or_else(|| sender_problem(&self.senders))
     }
 }
 
@@ -225,6 +239,21 @@ fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
 
 fn node_problem(node: &NodeConfig) -> Option<String> {
     mapped_problem(node.addr)
+}
+
+fn sender_problem(senders: &[SenderConfig]) -> Option<String> {
+    let mut known: BTreeMap<u32, &SenderConfig> = BTreeMap::new();
+    for sender in senders {
+        if let Some(other) = known.insert(sender.key_id, sender) {
+            return Some(format!(
+                "the keys of {} and {} have the same number, {:08x}; change the name of one",
+                other.holder(),
+                sender.holder(),
+                sender.key_id
+            ));
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub use config::{
     NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
-pub use leases::{LEASE_GRACE, Leases, RunEnd};
+pub use leases::{LEASE_GRACE, LeaseKey, Leases, RunEnd};
 pub use load::Switch;
 pub use skel::SwitchSkel;
 pub use terms::TermPhase;

@@ -105,6 +105,7 @@ pub fn config(name: &str) -> SwitchConfig {
             key_id: KEY_ID,
             key: key(),
             tenant: 1,
+            node: Vec::new(),
         }],
         max_flows: 4096,
         // Each packet gets its verdict at the first hook.
