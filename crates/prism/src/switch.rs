@@ -24,7 +24,7 @@ use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
 use self::role::Role;
-use self::tables::{addresses, leases_of, limit_keys, nodes, switch_config, update_tables};
+use self::tables::{addresses, lease_keys, leases_of, nodes, switch_config, update_tables};
 
 /// The directory of state without one from systemd.
 const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(host) = role.host() {
         tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
     }
-    let leases = Arc::new(leases_of(&tables, &config, &directories));
+    let leases = Arc::new(leases_of(&tables, &directories));
     let parts = config.parts().into_iter();
     let observed = parts.filter(|part| part.cluster.etcd.is_some());
     let observed = observed.map(|part| observe_cluster(&part));
@@ -205,18 +205,18 @@ fn age_flows(
         if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
             continue;
         }
-        if !update_tables(agent, &config, &now) {
+        let Some(tables) = update_tables(agent, &config, &now) else {
             std::thread::sleep(RETRY);
             pauses.pause.store(true, Ordering::Relaxed);
             continue;
-        }
+        };
         given = Given { nodes: now, config };
         tracing::info!(
             nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
         followed.leases.set_nodes(addresses(&given.nodes));
-        limit_keys(&followed.leases, &given.config, &given.nodes);
+        (followed.leases).set_keys(lease_keys(&tables, &given.nodes));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::setup::doctor;
 use crate::successor::take_over;
 use crate::support::objects::Object;
 use crate::support::wire::{Wire, dialler};
-use crate::support::{BUCKET, eventually, output, tls, turn};
+use crate::support::{BUCKET, eventually, node_key, output, tls, turn};
 use two::{At, LEN, OBJECTS, PATIENCE, PHOTOS, PHOTOS_PORT, Two, signer, users, write_secret};
 
 fn run(command: &mut Command) -> (bool, String) {
@@ -170,11 +170,7 @@ fn nodes_of_one_service_cannot_command_flows_or_dial_nodes_of_the_other() {
     let key_of = |service: &str| {
         let config = Config::load(&cluster.lab.config_path()).unwrap();
         let part = config.part(service).unwrap();
-        let switch = part.switch.unwrap();
-        (
-            switch.key_id,
-            ControlKey::new(*switch.load_key().unwrap().bytes()),
-        )
+        node_key(part.switch.as_ref().unwrap(), "be2")
     };
     let objects = cluster.one_on_each("owned", |_| LEN);
     cluster.put_all(&objects);

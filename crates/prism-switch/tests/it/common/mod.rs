@@ -197,6 +197,17 @@ impl Lab {
 
     /// As `raw_command`, with the answer's term.
     pub fn stamped_command(&self, hook: Hook, datagram: &[u8]) -> Option<Stamped<Answer>> {
+        self.command_under(hook, datagram, KEY_ID, &key())
+    }
+
+    /// As `stamped_command`, under another key.
+    pub fn command_under(
+        &self,
+        hook: Hook,
+        datagram: &[u8],
+        key_id: u32,
+        key: &ControlKey,
+    ) -> Option<Stamped<Answer>> {
         let source = SocketAddr::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, CONTROL, datagram));
         if run.verdict != prism_packets::Verdict::Send {
@@ -206,7 +217,7 @@ impl Lab {
         let p = packet::Parsed::new(&run.packet);
         assert_eq!((p.source, p.dest), (CONTROL, source), "answer goes back");
         assert_eq!(&run.packet[..6], &packet::SENDER_MAC);
-        Some(Stamped::<Answer>::decode(p.payload, KEY_ID, &key()).unwrap())
+        Some(Stamped::<Answer>::decode(p.payload, key_id, key).unwrap())
     }
 
     pub fn clock(&self) -> u64 {

@@ -10,7 +10,7 @@ use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Reque
 
 use super::{SEED, bed_with_connection};
 use crate::support::bed::Bed;
-use crate::support::{Known, eventually, say, turn};
+use crate::support::{Known, eventually, node_key, say, turn};
 
 /// The statuses of answered control datagrams.
 const ANSWERED: [&str; 8] = [
@@ -78,11 +78,7 @@ fn payloads(file: &Path) -> Vec<Vec<u8>> {
 
 fn key_of(bed: &Bed) -> (u32, ControlKey) {
     let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
-    let switch = config.switch.unwrap();
-    (
-        switch.key_id,
-        ControlKey::new(*switch.load_key().unwrap().bytes()),
-    )
+    node_key(&config.switch.unwrap(), "be2")
 }
 
 /// A command that would take the flow to another backend.

@@ -109,6 +109,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let stale = Frame::Refused {
         id: sent.id,
         reason: Refusal::Stale,
+        pass: None,
     };
     let mut other = dial(&bed, "be1");
     for round in 0..20 {
