@@ -212,7 +212,7 @@ pub fn with_name(path: &Path, name: &str) -> PathBuf {
 /// # Errors
 /// The kernel's.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let new = with_name(path, "new");
+    let new = with_name(path, "~new");
     let mut file = std::fs::File::options()
         .write(true)
         .create(true)

@@ -4,6 +4,7 @@
 mod pages;
 mod reload;
 mod role;
+mod secrets;
 mod tables;
 
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use prism_config::{Config, Running};
 use prism_handoff::supervise::supervise;
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
@@ -24,6 +25,7 @@ use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
 use self::role::Role;
+use self::secrets::Secrets;
 use self::tables::{addresses, lease_keys, leases_of, nodes, switch_config, update_tables};
 
 /// The directory of state without one from systemd.
@@ -63,7 +65,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directories = nodes(&config, &[]);
-    let tables = switch_config(&config, settings, &directories)?;
+    let secrets = secrets::read(&config).context("switch.key_file")?;
+    let tables = switch_config(&config, settings, &directories, &secrets)?;
     let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {
@@ -84,12 +87,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
     let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
+    let in_use = Arc::new(watch::Sender::new(secrets));
+    let keys = KeysShown {
+        running: running.clone(),
+        known: news.clone(),
+        leases: leases.clone(),
+        secrets: in_use.subscribe(),
+    };
     let pages = pages::pages(pages::Subject {
         pin_dir: settings.pin_dir.clone(),
         max_flows: settings.max_flows,
         leases: leases.clone(),
         role: role.clone(),
         census: agent.census(),
+        keys: Box::new(move || keys.shown()),
         directory: Box::new(move || {
             let all = nodes(&shown.now(), &known).into_iter();
             Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
@@ -122,6 +133,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             running,
             leases,
             role,
+            secrets: in_use,
         },
         Given {
             nodes: directories,
@@ -173,6 +185,24 @@ struct Followed {
     running: Arc<Running>,
     leases: Arc<Leases>,
     role: Arc<Role>,
+    /// Those that the switch has been given.
+    secrets: Arc<watch::Sender<Secrets>>,
+}
+
+/// What the page tells of keys.
+struct KeysShown {
+    running: Arc<Running>,
+    known: Vec<watch::Receiver<Arc<Directory>>>,
+    leases: Arc<Leases>,
+    secrets: watch::Receiver<Secrets>,
+}
+
+impl KeysShown {
+    fn shown(&self) -> serde_json::Value {
+        let config = self.running.now();
+        let directories = nodes(&config, &self.known);
+        secrets::shown(&config, &self.secrets.borrow(), &directories, &self.leases)
+    }
 }
 
 /// The nodes and the configuration that the switch has been given.
@@ -202,21 +232,32 @@ fn age_flows(
         }
         let config = followed.running.now();
         let now = nodes(&config, &followed.observed);
-        if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
+        let secrets = secrets::read(&config).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the keys of nodes stay those before");
+            followed.secrets.borrow().clone()
+        });
+        let has_other_keys = secrets != *followed.secrets.borrow();
+        let has_other_nodes = now != given.nodes;
+        let has_other_scrapers = config.admin.scrapers != given.config.admin.scrapers;
+        if !has_other_nodes && !has_other_scrapers && !has_other_keys {
             continue;
         }
-        let Some(tables) = update_tables(agent, &config, &now) else {
+        let Some(tables) = update_tables(agent, &config, &now, &secrets) else {
             std::thread::sleep(RETRY);
             pauses.pause.store(true, Ordering::Relaxed);
             continue;
         };
         given = Given { nodes: now, config };
+        if has_other_keys {
+            tracing::info!("the switch has other keys of nodes");
+        }
         tracing::info!(
             nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
         followed.leases.set_nodes(addresses(&given.nodes));
         (followed.leases).set_keys(lease_keys(&tables, &given.nodes));
+        followed.secrets.send_replace(secrets);
     }
 }
 
@@ -284,6 +325,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
+                    () = secrets::follow(&reload.running, &pauses) => {}
                     () = beat.keep() => {}
                     () = role.follow(&pauses.pause) => {}
                     () = grant_all(&control, &leases, &role) => {}

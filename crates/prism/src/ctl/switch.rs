@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::observed::{State, Switch};
 use super::reach::{Common, print_json};
+use super::switch_keys::{self, NodeKeyArgs, RotateArgs};
 use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
 use crate::observe::fetch;
 
@@ -27,6 +28,14 @@ enum Command {
     /// The agents are asked at `admin.switch_listen`; one on loopback answers on its own host
     /// only. Exits with status 1 unless one switch is active and knows all flows.
     Status,
+    /// Replace the secret of the nodes' keys, without a failed hand-off.
+    ///
+    /// Run it on the host of the switch. The first call adds a secret, which the agent takes at
+    /// once, and writes the nodes' new keys to --out. Install each beside `switch.key_file` of its
+    /// node; nodes read it within a second. The second call, with --finish, removes the old secret.
+    RotateKey(RotateArgs),
+    /// Write the key files of nodes, as a first installation and new nodes need them.
+    NodeKey(NodeKeyArgs),
 }
 
 /// A switch, and the addresses at which its agent may answer.
@@ -36,19 +45,30 @@ struct Host {
 }
 
 /// The answer of an agent, or the reason why there is none.
-type Answer = anyhow::Result<(Switch, Value)>;
+pub(super) type Answer = anyhow::Result<(Switch, Value)>;
 
 pub(super) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    let Command::Status = args.command;
-    let hosts = hosts(&common.load()?)?;
+    match &args.command {
+        Command::Status => status(common, out),
+        Command::RotateKey(args) => switch_keys::rotate(args, common, out),
+        Command::NodeKey(args) => switch_keys::issue(args, common, out),
+    }
+}
+
+/// The answers of all switches that may answer here.
+pub(super) fn ask_all(config: &Config) -> anyhow::Result<Vec<(String, Answer)>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let asked = hosts.into_iter().map(|host| {
+    let asked = hosts(config)?.into_iter().map(|host| {
         let answer = runtime.block_on(ask(&host.at));
         (host.name, answer)
     });
-    let answers: Vec<(String, Answer)> = asked.collect();
+    Ok(asked.collect())
+}
+
+fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let answers = ask_all(&common.load()?)?;
     match common.json {
         true => print_json(out, &document(&answers))?,
         false => out.write_all(shown(&answers, Paint::of_stdout()).as_bytes())?,
@@ -129,7 +149,8 @@ fn shown(answers: &[(String, Answer)], paint: Paint) -> String {
             [text(name), fault, none(), none(), none(), none()]
         }
     });
-    table(paint, header, &rows.collect::<Vec<_>>())
+    let rows: Vec<_> = rows.collect();
+    table(paint, header, &rows) + &switch_keys::during_rotation(answers)
 }
 
 fn row(name: &str, switch: &Switch) -> [Cell; 6] {

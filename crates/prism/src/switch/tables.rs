@@ -15,6 +15,8 @@ use prism_switch::{
 };
 use tokio::sync::watch;
 
+use super::secrets::Secrets;
+
 /// The tenant of the first service; the others follow.
 const FIRST_TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
@@ -31,6 +33,7 @@ pub(super) fn switch_config(
     config: &Config,
     settings: &prism_config::Switch,
     directories: &[Directory],
+    secrets: &Secrets,
 ) -> anyhow::Result<SwitchConfig> {
     let node = |addr, tenant, roles| NodeConfig {
         addr,
@@ -39,7 +42,8 @@ pub(super) fn switch_config(
         link: None,
     };
     let (mut nodes, mut services, mut senders) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for ((tenant, part), directory) in (FIRST_TENANT..).zip(config.parts()).zip(directories) {
+    let parts = (FIRST_TENANT..).zip(config.parts()).zip(directories);
+    for (((tenant, part), directory), secrets) in parts.zip(secrets) {
         for (_, host) in directory.iter() {
             let (frontend, backend) = (host.is_frontend(), host.is_backend());
             let tenant = match frontend && config.service.are_several() {
@@ -53,8 +57,7 @@ pub(super) fn switch_config(
         }
         services.extend(services_of(&part, tenant, directory));
         let switch = part.switch.as_ref().unwrap_or(settings);
-        let secrets = switch.load_secrets().context("the control key")?;
-        senders.extend(senders_of(&secrets, switch.key_id, tenant, directory));
+        senders.extend(senders_of(secrets, switch.key_id, tenant, directory));
     }
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
@@ -169,13 +172,14 @@ pub(super) fn update_tables(
     agent: &mut Agent<'_>,
     config: &Config,
     directories: &[Directory],
+    secrets: &Secrets,
 ) -> Option<SwitchConfig> {
     let settings = config
         .switch
         .as_ref()
         .context("there is no section [switch]");
     let updated = settings
-        .and_then(|settings| switch_config(config, settings, directories))
+        .and_then(|settings| switch_config(config, settings, directories, secrets))
         .and_then(|tables| {
             agent.update_tables(&tables)?;
             Ok(tables)
