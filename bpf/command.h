@@ -248,12 +248,13 @@ static __always_inline void forget(struct flow *f, const struct term *t,
 }
 
 /* Judges a command and changes an existing entry in one step. `view` is the result. */
-static __always_inline __u8 modify(struct flow *f,
-				   const struct control_message *m, __u64 epoch,
+static __always_inline __u8 modify(struct flow *f, __u64 epoch,
 				   __u64 now_ns, __u64 clock_ns,
 				   const struct way *way, struct flow_view *view,
-				   const struct claimant *c)
+				   const struct control_scratch *s,
+				   const struct sender *sender)
 {
+	const struct control_message *m = &s->request;
 	__u8 status = STATUS_BUSY;
 
 	bpf_spin_lock(&f->lock);
@@ -264,7 +265,7 @@ static __always_inline __u8 modify(struct flow *f,
 					is_known(f, &way->term)) :
 				  STATUS_OK;
 	if (status == STATUS_APPLY &&
-	    !may_change(c, m, view, way->admission == ADMIT_MERGE,
+	    !may_change(s, sender, view, way->admission == ADMIT_MERGE,
 			is_known(f, &way->term)))
 		status = STATUS_FOREIGN;
 	if (status == STATUS_APPLY) {
@@ -298,7 +299,8 @@ static __always_inline __u64 unknown_epoch(void)
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
 				  __u64 clock_ns, const struct way *way,
-				  struct flow_view *view, struct claimant *c)
+				  struct flow_view *view,
+				  const struct sender *sender)
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
@@ -314,8 +316,8 @@ static __always_inline __u8 apply(struct control_scratch *s,
 			return STATUS_OK;
 		status = judge(m, epoch, clock_ns, view, way, false);
 		if (status == STATUS_APPLY &&
-		    !may_change(c, m, view, way->admission == ADMIT_MERGE,
-				false))
+		    !may_change(s, sender, view,
+				way->admission == ADMIT_MERGE, false))
 			return STATUS_FOREIGN;
 		if (status == STATUS_APPLY)
 			status = insert(s, key, epoch, now_ns, way, view);
@@ -325,11 +327,11 @@ static __always_inline __u8 apply(struct control_scratch *s,
 		if (!f)
 			return STATUS_BUSY;
 	}
-	if (c->is_contained && c->has_pass) {
+	if (s->claim.is_contained && s->claim.has_pass) {
 		view_now(f, &way->term, now_ns, view);
-		check_pass(s, &view->via, c);
+		check_pass(s, &view->via, sender);
 	}
-	return modify(f, m, epoch, now_ns, clock_ns, way, view, c);
+	return modify(f, epoch, now_ns, clock_ns, way, view, s, sender);
 }
 
 #endif

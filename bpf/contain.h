@@ -11,16 +11,6 @@
 #include "flow.h"
 #include "siphash.h"
 
-/* The sender of a command, and what is known of it before the flow's entry is locked. */
-struct claimant {
-	const struct sender *sender;
-	bool is_contained;
-	bool is_frontend;	/* the node that is to own the flow */
-	bool has_pass;
-	struct ip_addr passed_by;	/* via of the flow when the pass was checked */
-	bool is_passed;		/* the pass is that node's */
-} ALIGNED;
-
 static __always_inline bool is_at(const struct sender *s,
 				  const struct ip_addr *addr)
 {
@@ -32,17 +22,18 @@ static __always_inline bool is_contained(const struct sender *s)
 	return !is_zero_addr(&s->addrs[0]) || !is_zero_addr(&s->addrs[1]);
 }
 
-static __always_inline void claimant_of(struct claimant *c,
-					const struct sender *sender,
-					const struct control_message *m)
+/* Begins the claim of the sender to what it commands. */
+static __always_inline void claim_of(struct control_scratch *s,
+				     const struct sender *sender)
 {
-	struct node *node;
+	const struct control_message *m = &s->request;
+	struct claim *c = &s->claim;
+	struct node *node = NULL;
 
-	c->sender = sender;
 	c->is_contained = is_contained(sender);
-	if (!c->is_contained || !(m->ops & OP_OWN))
-		return;
-	node = bpf_map_lookup_elem(&nodes, &m->via_addr);
+	c->is_passed = false;
+	if (c->is_contained && m->ops & OP_OWN)
+		node = bpf_map_lookup_elem(&nodes, &m->via_addr);
 	c->is_frontend = node && node->roles & ROLE_FRONTEND;
 }
 
@@ -97,22 +88,22 @@ static __always_inline bool is_word_of(struct control_scratch *s, __u32 key_id,
 /* Checks the pass of the node that owns the flow at present. */
 static __always_inline void check_pass(struct control_scratch *s,
 				       const struct ip_addr *owner,
-				       struct claimant *c)
+				       const struct sender *sender)
 {
 	const struct control_message *m = &s->request;
-	struct node_id id ALIGNED = { .addr = *owner,
-				      .tenant = c->sender->tenant };
 	__u32 through_id = bpf_ntohl(s->pass.through);
 	const struct sender *through = NULL;
 	struct node_keys *keys;
 
-	c->passed_by = *owner;
-	keys = bpf_map_lookup_elem(&node_keys, &id);
+	s->passed_by.addr = *owner;
+	s->passed_by.tenant = sender->tenant;
+	s->passed_by.zero = 0;
+	keys = bpf_map_lookup_elem(&node_keys, &s->passed_by);
 	if (!keys)
 		return;
 	if (through_id) {
 		through = bpf_map_lookup_elem(&senders, &through_id);
-		if (!through || through->tenant != c->sender->tenant ||
+		if (!through || through->tenant != sender->tenant ||
 		    !is_contained(through))
 			return;
 	}
@@ -122,33 +113,35 @@ static __always_inline void check_pass(struct control_scratch *s,
 	s->passage.client_port = m->client_port;
 	s->passage.vip_port = m->vip_port;
 	s->passage.zero = 0;
-	c->is_passed = is_word_of(s, keys->key_id[0], through) ||
-		       is_word_of(s, keys->key_id[1], through);
+	s->claim.is_passed = is_word_of(s, keys->key_id[0], through) ||
+			     is_word_of(s, keys->key_id[1], through);
 }
 
 /*
  * Whether the sender may change the flow as it asks. An announcement may make a flow that is not
  * known in the present term (`is_known`); nothing else of it counts.
  */
-static __always_inline bool may_change(const struct claimant *c,
-				       const struct control_message *m,
+static __always_inline bool may_change(const struct control_scratch *s,
+				       const struct sender *sender,
 				       const struct flow_view *view,
 				       bool announces, bool is_known)
 {
+	const struct control_message *m = &s->request;
 	bool is_absent = view->state == FLOW_ABSENT;
 
-	if (!c->is_contained)
+	if (!s->claim.is_contained)
 		return true;
 	if (!(m->ops & OP_OWN))
-		return is_absent ? !announces : is_at(c->sender, &view->via);
-	if (!is_at(c->sender, &m->via_addr))
+		return is_absent ? !announces : is_at(sender, &view->via);
+	if (!is_at(sender, &m->via_addr))
 		return false;
 	if (announces && (is_absent || !is_known))
 		return true;
 	if (is_absent)
-		return c->is_frontend;
-	return is_at(c->sender, &view->via) ||
-	       (c->is_passed && same_addr(&c->passed_by, &view->via));
+		return s->claim.is_frontend;
+	return is_at(sender, &view->via) ||
+	       (s->claim.is_passed &&
+		same_addr(&s->passed_by.addr, &view->via));
 }
 
 #endif

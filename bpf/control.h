@@ -16,19 +16,18 @@
 /* Decides on an authentic request, in the order of section 1.4. */
 static __always_inline __u8 decide(struct control_scratch *s,
 				   const struct packet *p,
-				   struct claimant *c, __u64 clock_ns,
+				   const struct sender *sender, __u64 clock_ns,
 				   const struct way *way, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
-	struct flow_key key ALIGNED = {
-		.client = m->client_addr,
-		.vip = m->vip_addr,
-		.client_port = m->client_port,
-		.vip_port = m->vip_port,
-	};
-	__u8 allowed = authorize(m, &key, c->sender->tenant);
-	__u8 refused = 0;
+	struct flow_key *key = &s->key;
+	__u8 allowed, refused = 0;
 
+	key->client = m->client_addr;
+	key->vip = m->vip_addr;
+	key->client_port = m->client_port;
+	key->vip_port = m->vip_port;
+	allowed = authorize(m, key, sender->tenant);
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
 		refused = STATUS_LATE;
 	else if (!is_request_valid(m, way))
@@ -42,10 +41,11 @@ static __always_inline __u8 decide(struct control_scratch *s,
 	else if (way->admission == ADMIT_OLD_TERM)
 		refused = STATUS_OLD_TERM;
 	if (!refused)
-		return apply(s, &key, p->now_ns, clock_ns, way, view, c);
+		return apply(s, key, p->now_ns, clock_ns, way, view,
+			     sender);
 	/* The answer tells the sender about its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
-		struct flow *f = flow_find(&key);
+		struct flow *f = flow_find(key);
 
 		if (f)
 			view_now(f, &way->term, p->now_ns, view);
@@ -63,7 +63,6 @@ static __always_inline __u8 decide_in_term(struct control_scratch *s,
 					   struct flow_view *view)
 {
 	__u8 ops = s->request.ops, status;
-	struct claimant c = {};
 
 	way->admission = admit(&way->term, term_number(&s->request), ops);
 	if (way->admission == ADMIT_SILENCE)
@@ -72,12 +71,12 @@ static __always_inline __u8 decide_in_term(struct control_scratch *s,
 	if (way->announces)
 		s->request.ops = ops & ~OP_ANNOUNCE;
 	/* Without its pass the request is as any other one. */
-	c.has_pass = ops & OP_PASS && take_pass(s);
-	if (c.has_pass)
+	s->claim.has_pass = ops & OP_PASS && take_pass(s);
+	if (s->claim.has_pass)
 		s->request.ops &= ~OP_PASS;
-	claimant_of(&c, sender, &s->request);
-	status = decide(s, p, &c, clock_ns, way, view);
-	if (c.has_pass)
+	claim_of(s, sender);
+	status = decide(s, p, sender, clock_ns, way, view);
+	if (s->claim.has_pass)
 		put_pass_back(s);
 	s->request.ops = ops;
 	return status;
@@ -252,7 +251,7 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
 	struct way way = { .term = term_now() };
-	struct flow_view view = {};
+	struct flow_view *view = (struct flow_view *)s->view;
 	struct sender *sender;
 	__u32 key_id, counter;
 	__u8 status;
@@ -263,7 +262,9 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	sender = bpf_map_lookup_elem(&senders, &key_id);
 	if (!sender || control_mac(&s->request, sender) != s->request.mac)
 		return drop(COUNTER_control_forged, xdp);
-	status = decide_in_term(s, p, sender, clock_ns, &way, &view);
+	_Static_assert(sizeof(*view) == sizeof(s->view), "view");
+	__builtin_memset(view, 0, sizeof(*view));
+	status = decide_in_term(s, p, sender, clock_ns, &way, view);
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
 	if (status == STATUS_SILENCE)
@@ -273,7 +274,7 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 		counter = COUNTER_control_foreign;
 		status = STATUS_DENIED;
 	}
-	fill_answer(s, status, clock_ns, way.term.number, &view, sender);
+	fill_answer(s, status, clock_ns, way.term.number, view, sender);
 	if (store_answer(ctx, p, s, xdp) || turn_headers(ctx, p, xdp))
 		return drop(COUNTER_drop_store, xdp);
 	count(counter);

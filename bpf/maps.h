@@ -378,12 +378,26 @@ struct passage {
 	__be64 before;		/* the pass that was passed on; 0: none */
 };
 
+/* What is known of the sender of a command before the flow's entry is locked; see contain.h. */
+struct claim {
+	__u8 is_contained;
+	__u8 is_frontend;	/* the node that is to own the flow */
+	__u8 has_pass;
+	__u8 is_passed;		/* the pass is that of the flow's owner */
+	__u32 zero;
+};
+
 /* Memory for a command, which is too large for the stack. */
 struct control_scratch {
 	struct control_message request;
 	struct control_message answer;
+	struct flow_key key;
+	__u32 padding;
+	struct claim claim;
 	struct pass pass;	/* of the request, if it has one */
 	struct passage passage;
+	struct node_id passed_by;	/* the owner when the pass was checked */
+	__u64 view[6];		/* a struct flow_view: the resulting flow */
 	/* A struct flow that is not yet shared. As bytes, because the kernel
 	 * allows no lock in a per-CPU map. */
 	__u64 fresh[sizeof(struct flow) / 8];

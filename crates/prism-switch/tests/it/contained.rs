@@ -33,8 +33,8 @@ impl Member {
     }
 
     fn key_id(self) -> u32 {
-        let [.., a, b] = numbers_of(self.via());
-        u32::from_be_bytes([self.secret, a, b, 1])
+        let [_, a, b, c] = numbers(self.via());
+        u32::from_be_bytes([self.secret, a, b, c])
     }
 
     fn key(self) -> ControlKey {
@@ -59,17 +59,6 @@ impl Member {
     /// Its word that `to` may take the flow of `CLIENT` at `epoch`.
     fn pass(self, to: Self, epoch: u64) -> Pass {
         Pass::new(&self.key(), &passage(to, epoch))
-    }
-}
-
-fn numbers_of(ip: IpAddr) -> [u8; 4] {
-    match ip {
-        IpAddr::V4(ip) => ip.octets(),
-        IpAddr::V6(ip) => {
-            let [.., a, b] = ip.segments();
-            let ([a, b], [c, d]) = (a.to_be_bytes(), b.to_be_bytes());
-            [a, b, c, d]
-        }
     }
 }
 
