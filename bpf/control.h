@@ -281,6 +281,18 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
 }
 
+/* Whether the packet came in by an interface that leads to nodes. The entry of interface 0, which
+ * does not exist, says that the others are known. */
+static __always_inline bool is_from_nodes(void *ctx, const bool xdp)
+{
+	__u32 ifindex = 0;
+
+	if (!bpf_map_lookup_elem(&control_interfaces, &ifindex))
+		return true;
+	ifindex = packet_ifindex(ctx, xdp);
+	return bpf_map_lookup_elem(&control_interfaces, &ifindex);
+}
+
 static __always_inline int answer_control(void *ctx, const struct packet *p,
 					  const bool xdp)
 {
@@ -289,6 +301,8 @@ static __always_inline int answer_control(void *ctx, const struct packet *p,
 		bpf_map_lookup_elem(&control_scratches, &zero);
 	int verdict;
 
+	if (!is_from_nodes(ctx, xdp))
+		return drop(COUNTER_control_interface, xdp);
 	if (!s || *(volatile __u32 *)&s->busy)
 		return drop(COUNTER_control_busy, xdp);
 	*(volatile __u32 *)&s->busy = 1;

@@ -13,8 +13,6 @@
 #define DEFAULT_MAX_FLOWS 1048576
 #define MAX_SERVICES 1024
 #define MAX_NODES 4096
-/* Two for each node and service that it serves. */
-#define MAX_SENDERS 16384
 #define MAX_TENANTS 1024
 /* The tenant of a frontend of several services. Its own sockets have the services' addresses. */
 #define ALL_TENANTS 0xffffffff
@@ -212,25 +210,6 @@ struct node {
 	__u16 own_mac[3];
 };
 
-struct sender {
-	__u64 key[2];		/* SipHash key, as two little-endian words */
-	__u32 tenant;
-	__u32 zero;
-	struct ip_addr addrs[2];	/* the only node with it: IPv4, IPv6; zeros: any */
-};
-
-/* A node among those with keys of their own. */
-struct node_id {
-	struct ip_addr addr;
-	__u32 tenant;		/* of the service that the keys are for */
-	__u32 zero;
-};
-
-/* The keys of a node, as numbers of senders; while the secret changes there are two. */
-struct node_keys {
-	__u32 key_id[2];	/* 0: none */
-};
-
 struct nexthop {
 	__u64 expires_ns;
 	__u64 confirm_ns;	/* time to confirm the neighbour; 0: not known */
@@ -300,20 +279,6 @@ struct {
 	__type(value, struct tenant);
 } tenants SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_SENDERS);
-	__type(key, __u32);
-	__type(value, struct sender);
-} senders SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_SENDERS);
-	__type(key, struct node_id);
-	__type(value, struct node_keys);
-} node_keys SEC(".maps");
-
 /* Runs that the agent knows to have ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -365,54 +330,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tick);
 } ticks SEC(".maps");
-
-/* The command that a pass is for, as it is signed. */
-struct passage {
-	struct ip_addr client;
-	struct ip_addr vip;
-	struct ip_addr via;	/* of the node that is to own the flow */
-	__be64 epoch;		/* of its command */
-	__be16 client_port;
-	__be16 vip_port;
-	__u32 zero;
-	__be64 before;		/* the pass that was passed on; 0: none */
-};
-
-/* What is known of the sender of a command before the flow's entry is locked; see contain.h. */
-struct claim {
-	__u8 is_contained;
-	__u8 is_frontend;	/* the node that is to own the flow */
-	__u8 has_pass;
-	__u8 is_passed;		/* the pass is that of the flow's owner */
-	__u32 zero;
-};
-
-/* Memory for a command, which is too large for the stack. */
-struct control_scratch {
-	struct control_message request;
-	struct control_message answer;
-	struct flow_key key;
-	__u32 padding;
-	struct claim claim;
-	struct pass pass;	/* of the request, if it has one */
-	struct passage passage;
-	struct node_id passed_by;	/* the owner when the pass was checked */
-	__u64 view[6];		/* a struct flow_view: the resulting flow */
-	/* A struct flow that is not yet shared. As bytes, because the kernel
-	 * allows no lock in a per-CPU map. */
-	__u64 fresh[sizeof(struct flow) / 8];
-	/* Not 0 while a command is applied. Each CPU handles one packet at a time,
-	 * but one test run can preempt another. */
-	__u32 busy;
-	__u32 zero;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct control_scratch);
-} control_scratches SEC(".maps");
 
 /*
  * An update of a map of maps from user space waits until every running program has ended

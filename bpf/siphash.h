@@ -6,7 +6,7 @@
 #ifndef PRISM_SIPHASH_H
 #define PRISM_SIPHASH_H
 
-#include "maps.h"
+#include "senders.h"
 
 #define SIGNED_BYTES offsetof(struct control_message, mac)
 #define SIGNED_WORDS (SIGNED_BYTES / 8)

@@ -1,6 +1,6 @@
 //! The switch's configuration: a plain struct, which the program `prism` reads from TOML.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -43,6 +43,9 @@ pub struct SwitchConfig {
     pub nodes: Vec<NodeConfig>,
     /// The keys of the nodes that may send commands.
     pub senders: Vec<SenderConfig>,
+    /// The numbers of the interfaces that lead to nodes. Commands and requests for leases that come
+    /// in by others are dropped. Default: empty, which is all.
+    pub control_interfaces: BTreeSet<u32>,
     /// Most flows, recent tombstones included. Default 1,048,576. Each takes [`FLOW_BYTES`]
     /// when it is used. The value cannot change while pins exist.
     pub max_flows: u32,
@@ -150,6 +153,7 @@ impl Default for SwitchConfig {
             services: Vec::new(),
             nodes: Vec::new(),
             senders: Vec::new(),
+            control_interfaces: BTreeSet::new(),
             max_flows: 1 << 20,
             idle: Duration::from_mins(15),
             blocked: Duration::from_nanos(BLOCKED_NS),

@@ -87,6 +87,7 @@ mod skel {
 }
 
 pub use agent::{Aged, Agent};
+pub use attach::interface_index;
 pub use census::{Census, LastCensus};
 pub use config::{
     ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS,

@@ -41,6 +41,7 @@ pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::R
     replace(&maps.tenants, tenant_entries(config))?;
     replace(&maps.services, services)?;
     maps.service_ports.update(&ZERO, &ports, MapFlags::ANY)?;
+    replace(&maps.control_interfaces, interfaces(config))?;
     replace(&maps.node_keys, node_keys(&config.senders))?;
     replace(&maps.senders, config.senders.iter().map(sender_entry))
 }
@@ -268,4 +269,13 @@ fn node_keys(senders: &[SenderConfig]) -> impl Iterator<Item = Entry> {
         });
         (id.bytes().into(), value.bytes().into())
     })
+}
+
+/// The interfaces that lead to nodes. If there are any, an entry 0 behind them says that they are
+/// known.
+fn interfaces(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
+    let known = config.control_interfaces.iter().copied();
+    let mark = known.clone().next().map(|_| 0);
+    let all = known.chain(mark);
+    all.map(|index| (index.to_ne_bytes().into(), vec![0; 4]))
 }

@@ -1,6 +1,7 @@
 //! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass through
 //! this process, and go on while it is away.
 
+mod interfaces;
 mod pages;
 mod reload;
 mod role;
@@ -24,9 +25,12 @@ use prism_membership::{Directory, observe as observe_cluster};
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
+use self::interfaces::{Interfaces, Ways};
 use self::role::Role;
 use self::secrets::Secrets;
-use self::tables::{addresses, lease_keys, leases_of, nodes, switch_config, update_tables};
+use self::tables::{
+    addresses, lease_keys, leases_of, nodes, switch_config, update_tables, with_interfaces,
+};
 
 /// The directory of state without one from systemd.
 const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
@@ -67,6 +71,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let directories = nodes(&config, &[]);
     let secrets = secrets::read(&config).context("switch.key_file")?;
     let tables = switch_config(&config, settings, &directories, &secrets)?;
+    let mut ways = Ways::default();
+    let interfaces = Arc::new(watch::Sender::new(ways.look(&directories)));
+    let tables = with_interfaces(tables, &interfaces.borrow());
     let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {
@@ -88,6 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let running = Arc::new(Running::new(config.clone()));
     let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let in_use = Arc::new(watch::Sender::new(secrets));
+    let at_start_interfaces = interfaces.borrow().clone();
     let keys = KeysShown {
         running: running.clone(),
         known: news.clone(),
@@ -116,6 +124,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             news: news.clone(),
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
+            ways,
+            interfaces: interfaces.clone(),
             reload: reload::Reload {
                 file: args.config.clone(),
                 running: running.clone(),
@@ -134,8 +144,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             leases,
             role,
             secrets: in_use,
+            interfaces,
         },
         Given {
+            interfaces: at_start_interfaces,
             nodes: directories,
             config: at_start,
         },
@@ -187,6 +199,8 @@ struct Followed {
     role: Arc<Role>,
     /// Those that the switch has been given.
     secrets: Arc<watch::Sender<Secrets>>,
+    /// Those that lead to nodes.
+    interfaces: Arc<watch::Sender<Interfaces>>,
 }
 
 /// What the page tells of keys.
@@ -207,6 +221,7 @@ impl KeysShown {
 
 /// The nodes and the configuration that the switch has been given.
 struct Given {
+    interfaces: Interfaces,
     nodes: Vec<Directory>,
     config: Arc<Config>,
 }
@@ -238,16 +253,22 @@ fn age_flows(
         });
         let has_other_keys = secrets != *followed.secrets.borrow();
         let has_other_nodes = now != given.nodes;
+        let interfaces = followed.interfaces.borrow().clone();
+        let has_other_ways = interfaces != given.interfaces;
         let has_other_scrapers = config.admin.scrapers != given.config.admin.scrapers;
-        if !has_other_nodes && !has_other_scrapers && !has_other_keys {
+        if !has_other_nodes && !has_other_scrapers && !has_other_keys && !has_other_ways {
             continue;
         }
-        let Some(tables) = update_tables(agent, &config, &now, &secrets) else {
+        let Some(tables) = update_tables(agent, &config, &now, &secrets, &interfaces) else {
             std::thread::sleep(RETRY);
             pauses.pause.store(true, Ordering::Relaxed);
             continue;
         };
-        given = Given { nodes: now, config };
+        given = Given {
+            interfaces,
+            nodes: now,
+            config,
+        };
         if has_other_keys {
             tracing::info!("the switch has other keys of nodes");
         }
@@ -278,6 +299,8 @@ struct Beside {
     news: Vec<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
+    ways: Ways,
+    interfaces: Arc<watch::Sender<Interfaces>>,
     reload: reload::Reload,
 }
 
@@ -296,6 +319,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
         news,
         admin,
         beat,
+        ways,
+        interfaces,
         reload,
     } = beside;
     std::thread::Builder::new()
@@ -311,6 +336,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
+                let known = news.clone();
+                let present = || nodes(&reload.running.now(), &known);
+                let look = interfaces::follow(ways, present, &interfaces, &pauses);
                 for news in news {
                     tokio::spawn(pause_for(news, pauses.clone()));
                 }
@@ -326,6 +354,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
                     () = secrets::follow(&reload.running, &pauses) => {}
+                    () = look => {}
                     () = beat.keep() => {}
                     () = role.follow(&pauses.pause) => {}
                     () = grant_all(&control, &leases, &role) => {}

@@ -310,3 +310,27 @@ fn two_nodes_with_one_number_are_named() {
         },
     );
 }
+
+#[test]
+fn commands_are_taken_from_interfaces_that_lead_to_nodes() {
+    // Test runs come in by the loopback interface.
+    for (interfaces, is_taken) in [(vec![], true), (vec![1], true), (vec![2, 3], false)] {
+        in_lab(
+            "interfaces",
+            |config| config.control_interfaces = interfaces.iter().copied().collect(),
+            |lab| {
+                for hook in BOTH {
+                    let dropped = lab.counter("control_interface");
+                    let query = request(Ops::QUERY, 0, flow(CLIENT), tai_ns());
+                    let answer = lab.raw_command(hook, &query.encode(&key()));
+                    assert_eq!(answer.is_some(), is_taken);
+                    let dropped = lab.counter("control_interface") - dropped;
+                    assert_eq!(dropped > 0, !is_taken);
+                    let lease = packet::Tcp::new(SocketAddr::new(FRONTEND, 5555), CONTROL);
+                    let verdict = lab.run(hook, &lease.build()).verdict;
+                    assert_eq!(verdict != prism_packets::Verdict::Drop, is_taken);
+                }
+            },
+        );
+    }
+}

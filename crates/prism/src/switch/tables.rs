@@ -15,6 +15,7 @@ use prism_switch::{
 };
 use tokio::sync::watch;
 
+use super::interfaces::Interfaces;
 use super::secrets::Secrets;
 
 /// The tenant of the first service; the others follow.
@@ -167,12 +168,21 @@ pub(super) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Ve
     keys.collect()
 }
 
+/// The tables with the interfaces that lead to nodes.
+pub(super) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> SwitchConfig {
+    SwitchConfig {
+        control_interfaces: interfaces.clone().unwrap_or_default(),
+        ..tables
+    }
+}
+
 /// Gives the switch these nodes and their keys. Returns its tables; a failure is logged.
 pub(super) fn update_tables(
     agent: &mut Agent<'_>,
     config: &Config,
     directories: &[Directory],
     secrets: &Secrets,
+    interfaces: &Interfaces,
 ) -> Option<SwitchConfig> {
     let settings = config
         .switch
@@ -180,6 +190,7 @@ pub(super) fn update_tables(
         .context("there is no section [switch]");
     let updated = settings
         .and_then(|settings| switch_config(config, settings, directories, secrets))
+        .map(|tables| with_interfaces(tables, interfaces))
         .and_then(|tables| {
             agent.update_tables(&tables)?;
             Ok(tables)
