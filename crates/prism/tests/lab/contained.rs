@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use prism_config::{Config, Switch, with_name};
+use prism_config::{Config, Switch, with_name, write_private};
 use prism_proto::control::{
     Answer, ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Pass, Passage, Request as Query,
     RunId, Status, Term,
@@ -218,7 +218,7 @@ fn ctl(cluster: &Cluster, words: &[&str]) -> Command {
 fn install(cluster: &Cluster, dir: &Path, node: &str) {
     let to = with_name(&switch_of(cluster).key_file, node);
     let from = dir.join(to.file_name().unwrap());
-    std::fs::rename(from, to).unwrap();
+    write_private(&to, &std::fs::read_to_string(from).unwrap()).unwrap();
 }
 
 #[test]
