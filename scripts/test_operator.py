@@ -201,10 +201,9 @@ def keys_certificates_and_credentials_are_made(trial):
         trial.certificate(host.name, host.address)
         for kind in ("crt", "key"):
             trial.give(host, f"{host.name}.{kind}", f"/etc/prism/etcd/node.{kind}")
-    switch.follow(
-        "install.md",
-        '(umask 077; echo "secret $(openssl rand -hex 32)" > /etc/prism/switch.key)')
-    switch.follow("install.md", "prism ctl switch node-key --config /etc/prism/prism.toml --out keys")
+    # The previous release has one key for all.
+    switch.follow("install.md", "(umask 077; openssl rand -hex 16 > /etc/prism/switch.key)")
+    switch.copy_to(hosts.nodes.values(), "/etc/prism/switch.key")
     switch.follow("install.md", "prism pki init --dir pki --nodes fe0,be0,be1 --keep-key authority.key",
                   **{"fe0,be0,be1": ",".join(NODES)})
     tickets = switch.follow("install.md", "openssl rand -hex 32")
@@ -212,7 +211,6 @@ def keys_certificates_and_credentials_are_made(trial):
     for host in hosts.nodes.values():
         switch.copy_to([host], "/root/pki/ca.crt", "/etc/prism/ca.crt")
         trial.give_certificate(host)
-        switch.copy_to([host], f"/root/keys/switch.key.{host.name}", f"/etc/prism/switch.key.{host.name}")
         host.write("/etc/prism/credentials.toml", CREDENTIALS.format(secret=trial.secret), 0o600)
     for host in hosts.of_role("fe"):
         host.write("/etc/prism/ticket.secrets", tickets, 0o600)

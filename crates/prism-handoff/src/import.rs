@@ -204,14 +204,7 @@ async fn own_connection(
     record: &mut Record,
 ) -> Result<Connection, Refusal> {
     let control = check_offer(shared, &hand_off)?;
-    let records = match hand_off.tls.take().map(Records::restore).transpose() {
-        Ok(records) => records,
-        Err(error) => {
-            tracing::warn!(%error, client = %hand_off.tcp.remote,
-                "a TLS session that arrived cannot be read; its hand-off is refused");
-            return Err(Refusal::Malformed);
-        }
-    };
+    let records = restore_records(&mut hand_off)?;
     let flow = flow_of(&hand_off);
     let pass = hand_off.permit.map(|permit| permit.pass);
     if let Some(pass) = pass {
@@ -283,6 +276,16 @@ async fn own_connection(
         };
         action = machine.handle(event);
     }
+}
+
+/// Takes the TLS session out of a hand-off.
+fn restore_records(hand_off: &mut HandOff) -> Result<Option<Records>, Refusal> {
+    let records = hand_off.tls.take().map(Records::restore).transpose();
+    records.map_err(|error| {
+        tracing::warn!(%error, client = %hand_off.tcp.remote,
+            "a TLS session that arrived cannot be read; its hand-off is refused");
+        Refusal::Malformed
+    })
 }
 
 /// A flow that is announced while its hand-off is under way. Dropping it forgets the flow.

@@ -20,7 +20,7 @@ use prism_handoff::supervise::supervise;
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 
-use prism_membership::{Directory, observe as observe_cluster};
+use prism_membership::{Directory, Observed, observe as observe_cluster};
 
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
@@ -80,10 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
     }
     let leases = Arc::new(leases_of(&tables, &directories));
-    let parts = config.parts().into_iter();
-    let observed = parts.filter(|part| part.cluster.etcd.is_some());
-    let observed = observed.map(|part| observe_cluster(&part));
-    let observed = observed.collect::<anyhow::Result<Vec<_>>>()?;
+    let observed = observe_all(&config)?;
     let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
@@ -93,27 +90,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .transpose()?;
     let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
-    let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
     let in_use = Arc::new(watch::Sender::new(secrets));
-    let at_start_interfaces = interfaces.borrow().clone();
-    let keys = KeysShown {
+    let given = Given {
+        interfaces: interfaces.borrow().clone(),
+        nodes: directories,
+        config: running.now(),
+    };
+    let shown = Shown {
         running: running.clone(),
         known: news.clone(),
         leases: leases.clone(),
         secrets: in_use.subscribe(),
     };
-    let pages = pages::pages(pages::Subject {
-        pin_dir: settings.pin_dir.clone(),
-        max_flows: settings.max_flows,
-        leases: leases.clone(),
-        role: role.clone(),
-        census: agent.census(),
-        keys: Box::new(move || keys.shown()),
-        directory: Box::new(move || {
-            let all = nodes(&shown.now(), &known).into_iter();
-            Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
-        }),
-    });
+    let pages = shown.pages(settings, &role, &agent);
     let mut watchdog = Watchdog::new(Notifier::from_environment());
     serve(
         pauses.clone(),
@@ -146,15 +135,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             secrets: in_use,
             interfaces,
         },
-        Given {
-            interfaces: at_start_interfaces,
-            nodes: directories,
-            config: at_start,
-        },
+        given,
     );
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// Follows the cluster of each service whose state is in etcd.
+fn observe_all(config: &Config) -> anyhow::Result<Vec<Observed>> {
+    let parts = config.parts().into_iter();
+    let observed = parts.filter(|part| part.cluster.etcd.is_some());
+    observed.map(|part| observe_cluster(&part)).collect()
 }
 
 /// Loads the switch, and leaves its interfaces to [`start_agent`].
@@ -203,16 +195,40 @@ struct Followed {
     interfaces: Arc<watch::Sender<Interfaces>>,
 }
 
-/// What the page tells of keys.
-struct KeysShown {
+/// What the pages tell of nodes and keys.
+struct Shown {
     running: Arc<Running>,
     known: Vec<watch::Receiver<Arc<Directory>>>,
     leases: Arc<Leases>,
     secrets: watch::Receiver<Secrets>,
 }
 
-impl KeysShown {
-    fn shown(&self) -> serde_json::Value {
+impl Shown {
+    fn pages(
+        self,
+        settings: &prism_config::Switch,
+        role: &Arc<Role>,
+        agent: &Agent<'_>,
+    ) -> Arc<Pages> {
+        let of_nodes = Arc::new(self);
+        let keys = of_nodes.clone();
+        pages::pages(pages::Subject {
+            pin_dir: settings.pin_dir.clone(),
+            max_flows: settings.max_flows,
+            leases: of_nodes.leases.clone(),
+            role: role.clone(),
+            census: agent.census(),
+            keys: Box::new(move || keys.keys()),
+            directory: Box::new(move || of_nodes.directory()),
+        })
+    }
+
+    fn directory(&self) -> Arc<Directory> {
+        let all = nodes(&self.running.now(), &self.known).into_iter();
+        Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
+    }
+
+    fn keys(&self) -> serde_json::Value {
         let config = self.running.now();
         let directories = nodes(&config, &self.known);
         secrets::shown(&config, &self.secrets.borrow(), &directories, &self.leases)

@@ -152,7 +152,7 @@ pub(crate) fn write(
     plan: &Plan,
     config: &Config,
     credential: &Credential,
-    programs: &Programs,
+    spec: &LabSpec,
     store_dir: &Path,
 ) -> Result<(), LabError> {
     let directory = plan.name.state_dir();
@@ -163,13 +163,13 @@ pub(crate) fn write(
         create_private_dir(&store_dir.join(&link.host))?;
     }
     write_config(plan, config)?;
-    write_keys(plan, config)?;
+    write_keys(plan, config, spec.shared_key)?;
     let credentials = format!(
         "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\nadmin = true\n",
         credential.access_key, credential.secret_key
     );
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
-    if let Programs::Prism(prism) = programs {
+    if let Programs::Prism(prism) = &spec.programs {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
         // It needs no network, but in a namespace of the lab a sweep finds it.
         let mut command = in_namespace(&plan.name.namespace_path("client"), prism);
@@ -181,13 +181,16 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes the secret of the switch, and the key of each node.
-fn write_keys(plan: &Plan, config: &Config) -> Result<(), LabError> {
+/// Writes the secret of the switch, and the key of each node; or one key that all share.
+fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabError> {
     let Some(switch) = &config.switch else {
         return Ok(());
     };
     let failed = |error: &dyn std::fmt::Display| LabError::Config(error.to_string());
-    let secret = format!("secret {}\n", random_hex(32)?);
+    let secret = match is_shared {
+        true => random_hex(16)? + "\n",
+        false => format!("secret {}\n", random_hex(32)?),
+    };
     write_private(&switch.key_file, secret.as_bytes())?;
     for part in config.parts() {
         let Some(switch) = &part.switch else { continue };
