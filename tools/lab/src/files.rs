@@ -196,7 +196,9 @@ fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabEr
         let Some(switch) = &part.switch else { continue };
         let secrets = switch.load_secrets().map_err(|error| failed(&error))?;
         let newest = secrets.first();
-        for link in plan.servers() {
+        // A node that joins later is not in the file.
+        let is_of_service = |host: &str| config.node(host).is_none() || part.node(host).is_some();
+        for link in plan.servers().filter(|link| is_of_service(&link.host)) {
             let key = newest.map(|secret| secret.key_of(&link.host, switch.key_id));
             if let Some(key) = key.filter(|key| key.is_own) {
                 let path = with_name(&switch.key_file, &link.host);
