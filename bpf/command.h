@@ -9,11 +9,13 @@
 #ifndef PRISM_COMMAND_H
 #define PRISM_COMMAND_H
 
-#include "flow.h"
+#include "contain.h"
 
-/* The command is to be applied, or not answered. Inside the program only, not on the wire. */
+/* The command is to be applied, is about another node's flow, or is not answered. Inside the
+ * program only, not on the wire. */
 #define STATUS_APPLY 0xff
 #define STATUS_SILENCE 0xfe
+#define STATUS_FOREIGN 0xfd
 
 /* Whether `ops` is a combination with a meaning. */
 static __always_inline bool are_ops_valid(__u8 ops)
@@ -246,11 +248,13 @@ static __always_inline void forget(struct flow *f, const struct term *t,
 }
 
 /* Judges a command and changes an existing entry in one step. `view` is the result. */
-static __always_inline __u8 modify(struct flow *f,
-				   const struct control_message *m, __u64 epoch,
+static __always_inline __u8 modify(struct flow *f, __u64 epoch,
 				   __u64 now_ns, __u64 clock_ns,
-				   const struct way *way, struct flow_view *view)
+				   const struct way *way, struct flow_view *view,
+				   const struct control_scratch *s,
+				   const struct sender *sender)
 {
+	const struct control_message *m = &s->request;
 	__u8 status = STATUS_BUSY;
 
 	bpf_spin_lock(&f->lock);
@@ -260,6 +264,9 @@ static __always_inline __u8 modify(struct flow *f,
 		status = m->ops ? judge(m, epoch, clock_ns, view, way,
 					is_known(f, &way->term)) :
 				  STATUS_OK;
+	if (status == STATUS_APPLY &&
+	    !may_change(s, sender, view, way, is_known(f, &way->term)))
+		status = STATUS_FOREIGN;
 	if (status == STATUS_APPLY) {
 		change(f, m, epoch, now_ns, way);
 		view_of(view, f);
@@ -294,7 +301,8 @@ static __always_inline __u64 unknown_epoch(void)
 static __always_inline __u8 apply(struct control_scratch *s,
 				  const struct flow_key *key, __u64 now_ns,
 				  __u64 clock_ns, const struct way *way,
-				  struct flow_view *view)
+				  struct flow_view *view,
+				  const struct sender *sender)
 {
 	const struct control_message *m = &s->request;
 	__u64 epoch = bpf_be64_to_cpu(m->epoch);
@@ -309,6 +317,9 @@ static __always_inline __u8 apply(struct control_scratch *s,
 		if (!m->ops)
 			return STATUS_OK;
 		status = judge(m, epoch, clock_ns, view, way, false);
+		if (status == STATUS_APPLY &&
+		    !may_change(s, sender, view, way, false))
+			return STATUS_FOREIGN;
 		if (status == STATUS_APPLY)
 			status = insert(s, key, epoch, now_ns, way, view);
 		if (status != STATUS_APPLY)
@@ -317,7 +328,11 @@ static __always_inline __u8 apply(struct control_scratch *s,
 		if (!f)
 			return STATUS_BUSY;
 	}
-	return modify(f, m, epoch, now_ns, clock_ns, way, view);
+	if (s->claim.is_contained && s->claim.has_pass) {
+		view_now(f, &way->term, now_ns, view);
+		check_pass(s, &view->via, sender);
+	}
+	return modify(f, epoch, now_ns, clock_ns, way, view, s, sender);
 }
 
 #endif

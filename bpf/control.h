@@ -8,7 +8,6 @@
 
 #include "command.h"
 #include "forward.h"
-#include "siphash.h"
 
 #define CONTROL_BYTES sizeof(struct control_message)
 #define CONTROL_UDP_BYTES (sizeof(struct udphdr) + CONTROL_BYTES)
@@ -16,20 +15,19 @@
 
 /* Decides on an authentic request, in the order of section 1.4. */
 static __always_inline __u8 decide(struct control_scratch *s,
-				   const struct packet *p, __u32 tenant,
-				   __u64 clock_ns, const struct way *way,
-				   struct flow_view *view)
+				   const struct packet *p,
+				   const struct sender *sender, __u64 clock_ns,
+				   const struct way *way, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
-	struct flow_key key ALIGNED = {
-		.client = m->client_addr,
-		.vip = m->vip_addr,
-		.client_port = m->client_port,
-		.vip_port = m->vip_port,
-	};
-	__u8 allowed = authorize(m, &key, tenant);
-	__u8 refused = 0;
+	struct flow_key *key = &s->key;
+	__u8 allowed, refused = 0;
 
+	key->client = m->client_addr;
+	key->vip = m->vip_addr;
+	key->client_port = m->client_port;
+	key->vip_port = m->vip_port;
+	allowed = authorize(m, key, sender->tenant);
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
 		refused = STATUS_LATE;
 	else if (!is_request_valid(m, way))
@@ -43,10 +41,11 @@ static __always_inline __u8 decide(struct control_scratch *s,
 	else if (way->admission == ADMIT_OLD_TERM)
 		refused = STATUS_OLD_TERM;
 	if (!refused)
-		return apply(s, &key, p->now_ns, clock_ns, way, view);
+		return apply(s, key, p->now_ns, clock_ns, way, view,
+			     sender);
 	/* The answer tells the sender about its own tenant's flows only. */
 	if (allowed == STATUS_APPLY) {
-		struct flow *f = flow_find(&key);
+		struct flow *f = flow_find(key);
 
 		if (f)
 			view_now(f, &way->term, p->now_ns, view);
@@ -58,7 +57,8 @@ static __always_inline __u8 decide(struct control_scratch *s,
 
 /* Decides on an authentic request. Only its validity depends on whether it announces. */
 static __always_inline __u8 decide_in_term(struct control_scratch *s,
-					   const struct packet *p, __u32 tenant,
+					   const struct packet *p,
+					   const struct sender *sender,
 					   __u64 clock_ns, struct way *way,
 					   struct flow_view *view)
 {
@@ -70,7 +70,14 @@ static __always_inline __u8 decide_in_term(struct control_scratch *s,
 	way->announces = way->term.phase != TERM_NONE && ops & OP_ANNOUNCE;
 	if (way->announces)
 		s->request.ops = ops & ~OP_ANNOUNCE;
-	status = decide(s, p, tenant, clock_ns, way, view);
+	/* Without its pass the request is as any other one. */
+	s->claim.has_pass = ops & OP_PASS && take_pass(s);
+	if (s->claim.has_pass)
+		s->request.ops &= ~OP_PASS;
+	claim_of(s, sender);
+	status = decide(s, p, sender, clock_ns, way, view);
+	if (s->claim.has_pass)
+		put_pass_back(s);
 	s->request.ops = ops;
 	return status;
 }
@@ -244,9 +251,9 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 {
 	__u64 clock_ns = bpf_ktime_get_tai_ns();
 	struct way way = { .term = term_now() };
-	struct flow_view view = {};
+	struct flow_view *view = (struct flow_view *)s->view;
 	struct sender *sender;
-	__u32 key_id;
+	__u32 key_id, counter;
 	__u8 status;
 
 	if (!load_request(ctx, p, s, xdp))
@@ -255,16 +262,35 @@ static __always_inline int work_on(void *ctx, const struct packet *p,
 	sender = bpf_map_lookup_elem(&senders, &key_id);
 	if (!sender || control_mac(&s->request, sender) != s->request.mac)
 		return drop(COUNTER_control_forged, xdp);
-	status = decide_in_term(s, p, sender->tenant, clock_ns, &way, &view);
+	_Static_assert(sizeof(*view) == sizeof(s->view), "view");
+	__builtin_memset(view, 0, sizeof(*view));
+	status = decide_in_term(s, p, sender, clock_ns, &way, view);
 	if (status == STATUS_BUSY)
 		return drop(COUNTER_control_busy, xdp);
 	if (status == STATUS_SILENCE)
 		return drop(COUNTER_control_silent, xdp);
-	fill_answer(s, status, clock_ns, way.term.number, &view, sender);
+	counter = status_counter(status);
+	if (status == STATUS_FOREIGN) {
+		counter = COUNTER_control_foreign;
+		status = STATUS_DENIED;
+	}
+	fill_answer(s, status, clock_ns, way.term.number, view, sender);
 	if (store_answer(ctx, p, s, xdp) || turn_headers(ctx, p, xdp))
 		return drop(COUNTER_drop_store, xdp);
-	count(status_counter(status));
+	count(counter);
 	return xdp ? XDP_TX : bpf_redirect(packet_ifindex(ctx, xdp), 0);
+}
+
+/* Whether the packet came in by an interface that leads to nodes. The entry of interface 0, which
+ * does not exist, says that the others are known. */
+static __always_inline bool is_from_nodes(void *ctx, const bool xdp)
+{
+	__u32 ifindex = 0;
+
+	if (!bpf_map_lookup_elem(&control_interfaces, &ifindex))
+		return true;
+	ifindex = packet_ifindex(ctx, xdp);
+	return bpf_map_lookup_elem(&control_interfaces, &ifindex);
 }
 
 static __always_inline int answer_control(void *ctx, const struct packet *p,
@@ -275,6 +301,8 @@ static __always_inline int answer_control(void *ctx, const struct packet *p,
 		bpf_map_lookup_elem(&control_scratches, &zero);
 	int verdict;
 
+	if (!is_from_nodes(ctx, xdp))
+		return drop(COUNTER_control_interface, xdp);
 	if (!s || *(volatile __u32 *)&s->busy)
 		return drop(COUNTER_control_busy, xdp);
 	*(volatile __u32 *)&s->busy = 1;

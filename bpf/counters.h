@@ -55,6 +55,8 @@
 	X(control_ahead)                                                       \
 	X(control_young)                                                       \
 	X(control_old_term)                                                    \
+	X(control_foreign)        /* denied: about another node's flow */      \
+	X(control_interface)      /* not answered: leads to no node */         \
 	X(control_malformed)      /* not answered */                           \
 	X(control_forged)         /* not answered */                           \
 	X(control_busy)           /* not answered: entry is being collected */ \

@@ -13,7 +13,6 @@
 #define DEFAULT_MAX_FLOWS 1048576
 #define MAX_SERVICES 1024
 #define MAX_NODES 4096
-#define MAX_SENDERS 4096
 #define MAX_TENANTS 1024
 /* The tenant of a frontend of several services. Its own sockets have the services' addresses. */
 #define ALL_TENANTS 0xffffffff
@@ -214,12 +213,6 @@ struct node {
 	__u16 own_mac[3];
 };
 
-struct sender {
-	__u64 key[2];		/* SipHash key, as two little-endian words */
-	__u32 tenant;
-	__u32 zero;
-};
-
 struct nexthop {
 	__u64 expires_ns;
 	__u64 confirm_ns;	/* time to confirm the neighbour; 0: not known */
@@ -289,13 +282,6 @@ struct {
 	__type(value, struct tenant);
 } tenants SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_SENDERS);
-	__type(key, __u32);
-	__type(value, struct sender);
-} senders SEC(".maps");
-
 /* Runs that the agent knows to have ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -347,26 +333,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tick);
 } ticks SEC(".maps");
-
-/* Memory for a command, which is too large for the stack. */
-struct control_scratch {
-	struct control_message request;
-	struct control_message answer;
-	/* A struct flow that is not yet shared. As bytes, because the kernel
-	 * allows no lock in a per-CPU map. */
-	__u64 fresh[sizeof(struct flow) / 8];
-	/* Not 0 while a command is applied. Each CPU handles one packet at a time,
-	 * but one test run can preempt another. */
-	__u32 busy;
-	__u32 zero;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct control_scratch);
-} control_scratches SEC(".maps");
 
 /*
  * An update of a map of maps from user space waits until every running program has ended

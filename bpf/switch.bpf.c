@@ -23,8 +23,12 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		return pass(xdp);
 	p.now_ns = coarse_ns();
 	/* First, because most packets are TCP. */
-	if (parsed == PARSED_TCP)
+	if (parsed == PARSED_TCP) {
+		/* A request for a lease. */
+		if (is_control(&p) && !is_from_nodes(ctx, xdp))
+			return drop(COUNTER_control_interface, xdp);
 		return steer_tcp(ctx, &p, xdp);
+	}
 	switch (parsed) {
 	case PARSED_UDP:
 		return is_control(&p) ? answer_control(ctx, &p, xdp) : pass(xdp);

@@ -72,7 +72,17 @@ enum control_op {
 	OP_RELEASE = 8,
 	OP_ALL = 15,
 	OP_ANNOUNCE = 16,	/* with the above: states them, see term.h */
+	OP_PASS = 32,		/* with OP_OWN: struct pass is in the place of owner_addr */
 };
+
+/* The word of a flow's owner that the sender may take it; see contain.h. */
+struct pass {
+	__be64 mac;
+	__be32 through;		/* key of the node that passed it on; 0: none */
+	__u8 at_service;	/* the owner's address is vip_addr, otherwise via_addr */
+	__u8 zero[3];
+};
+_Static_assert(sizeof(struct pass) == sizeof(struct ip_addr), "pass");
 
 enum control_status {
 	/* Inside the program only: no answer is sent, and the sender repeats. */

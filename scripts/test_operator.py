@@ -201,6 +201,7 @@ def keys_certificates_and_credentials_are_made(trial):
         trial.certificate(host.name, host.address)
         for kind in ("crt", "key"):
             trial.give(host, f"{host.name}.{kind}", f"/etc/prism/etcd/node.{kind}")
+    # The previous release has one key for all.
     switch.follow("install.md", "(umask 077; openssl rand -hex 16 > /etc/prism/switch.key)")
     switch.copy_to(hosts.nodes.values(), "/etc/prism/switch.key")
     switch.follow("install.md", "prism pki init --dir pki --nodes fe0,be0,be1 --keep-key authority.key",

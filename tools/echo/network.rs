@@ -162,6 +162,7 @@ fn switch_config(pin_dir: &str) -> SwitchConfig {
             key_id: KEY_ID,
             key: ControlKey::new(KEY),
             tenant: TENANT,
+            node: Vec::new(),
         }],
         max_flows: 1024,
         ..SwitchConfig::default()

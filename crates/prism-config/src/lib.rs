@@ -16,6 +16,7 @@ mod check;
 mod check_addresses;
 mod check_services;
 mod cluster;
+mod control_keys;
 mod etcd;
 mod load;
 mod model;
@@ -35,6 +36,7 @@ pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs
 pub use bounds::{Limits, Store};
 pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;
+pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};
 pub use etcd::{Endpoint, Etcd};
 pub use load::ConfigError;
 pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};

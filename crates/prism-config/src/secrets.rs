@@ -17,7 +17,6 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use crate::model::S3;
 use crate::place::{Place, line_at};
 use crate::problem::remedy;
-use crate::switch::Switch;
 use crate::tls::Tls;
 
 /// Longest secret file in bytes: 5,000 users of 200 bytes.
@@ -69,7 +68,18 @@ impl<const N: usize> SecretBytes<N> {
         &self.0
     }
 
-    fn from_hex(text: &str) -> Option<Self> {
+    pub(crate) fn new(bytes: [u8; N]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn to_hex(&self) -> Zeroizing<String> {
+        let digits = |byte: &u8| [byte >> 4, byte & 15].map(u32::from);
+        let digits = self.0.iter().flat_map(digits);
+        let text = digits.filter_map(|digit| char::from_digit(digit, 16));
+        Zeroizing::new(text.collect())
+    }
+
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let mut secret = Self([0; N]);
         let mut digits = text.chars().map(|digit| digit.to_digit(16));
         for byte in &mut secret.0 {
@@ -148,18 +158,6 @@ struct CredentialFile {
     credential: Vec<Spanned<Credential>>,
 }
 
-impl Switch {
-    /// Reads the key that signs commands to the switch.
-    ///
-    /// # Errors
-    /// The file cannot be read, is exposed, or is not 32 hexadecimal digits.
-    pub fn load_key(&self) -> Result<SecretBytes<16>, SecretError> {
-        let text = read_secret(&self.key_file)?;
-        let fault = "not 32 hexadecimal digits; `openssl rand -hex 16` makes a key";
-        SecretBytes::from_hex(text.trim()).ok_or_else(|| form(&self.key_file, None, fault))
-    }
-}
-
 impl Tls {
     /// Reads the ticket secrets, from which all frontends derive the keys of session tickets.
     /// The first one seals, and the others only open. The list is empty without a file.
@@ -235,12 +233,12 @@ fn check_credentials(
     Ok(())
 }
 
-fn form(path: &Path, line: Option<usize>, fault: &'static str) -> SecretError {
+pub(crate) fn form(path: &Path, line: Option<usize>, fault: &'static str) -> SecretError {
     let place = Place::new(path, line);
     SecretError::Form { place, fault }
 }
 
-fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
     let read_error = |source| SecretError::Read {
         path: path.to_owned(),
         source,

@@ -12,7 +12,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
+use prism_proto::control::{FlowKey, Passage};
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Permit, Refusal};
 use prism_tls::{Event, MAX_RECORD_BYTES, SealError, Session};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
@@ -24,6 +25,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::buffers::{read_once, receive};
 use crate::control::now_ns;
 use crate::endpoint::Shared;
+use crate::given_up::Asked;
 use crate::node_tls::Secured;
 use crate::peers::Peers;
 
@@ -44,6 +46,8 @@ pub(crate) struct Arrived {
 /// One live channel.
 pub(crate) struct Channel {
     pub(crate) peer: String,
+    /// The peer speaks of passes.
+    has_passes: bool,
     session: RefCell<Session>,
     outbox: Outbox,
     /// The deferred work has an entry that sends the outbox.
@@ -66,10 +70,12 @@ impl Channel {
             tcp,
             session,
             sealed,
+            has_passes,
         } = secured;
         let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
             peer,
+            has_passes,
             session: RefCell::new(session),
             outbox: Outbox::default(),
             will_send: Cell::default(),
@@ -103,6 +109,35 @@ impl Channel {
     /// Frames can still be sent, but the peer has not read for a while.
     pub(crate) fn is_stuck(&self) -> bool {
         self.outbox.is_stuck()
+    }
+
+    /// The word that the peer may take a flow of this node by the command of `epoch`, and the way
+    /// for it to give the flow back. `None` if the switch does not ask for passes.
+    pub(crate) fn permit(&self, flow: FlowKey, epoch: u64) -> Option<Permit> {
+        let (client, peers) = (flow.client.ip(), self.peers.upgrade()?);
+        let source = self.shared.address_for(client)?;
+        let to = self.passage(&peers, flow, epoch)?;
+        let pass = self.shared.control.as_ref()?.pass(&to)?;
+        Some(Permit { pass, source })
+    }
+
+    /// The same of a hand-off that this node passes on, with the source's address.
+    pub(crate) fn permit_onward(
+        &self,
+        flow: FlowKey,
+        epoch: u64,
+        permit: Permit,
+    ) -> Option<Permit> {
+        let peers = self.peers.upgrade()?;
+        let to = self.passage(&peers, flow, epoch)?;
+        let pass = self.shared.control.as_ref()?.onward(permit.pass, &to)?;
+        Some(Permit { pass, ..permit })
+    }
+
+    fn passage(&self, peers: &Peers, flow: FlowKey, epoch: u64) -> Option<Passage> {
+        let via = peers.address_for(&self.peer, flow.client.ip());
+        let via = via.filter(|_| self.has_passes)?;
+        Some(Passage { flow, epoch, via })
     }
 
     /// Sends and expects nothing more. TCP still repeats the bytes that have left until the peer
@@ -294,7 +329,11 @@ impl Channel {
                     "a node sent a frame that cannot be decoded; compare the nodes' versions");
                 let id = Frame::peek_hand_off_id(bytes).ok_or_else(|| io::Error::other(error))?;
                 let reason = Refusal::Malformed;
-                self.send_verdict(&Frame::Refused { id, reason });
+                self.send_verdict(&Frame::Refused {
+                    id,
+                    reason,
+                    pass: None,
+                });
             }
         }
         Ok(())
@@ -304,11 +343,12 @@ impl Channel {
     /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64) {
         let frame = match self.shared.process.given_up.ask(id) {
-            Some(true) => Frame::Refused {
+            Some(Asked::GivenUp(pass)) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,
+                pass: pass.filter(|_| self.has_passes),
             },
-            Some(false) => Frame::Unknown { id },
+            Some(Asked::Unknown) => Frame::Unknown { id },
             None => return,
         };
         self.send_verdict(&frame);

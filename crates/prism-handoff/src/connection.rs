@@ -1,7 +1,6 @@
 //! A client's connection as the application has it. Reads and writes try the socket before they
 //! wait (docs/design/handoff.md).
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -17,7 +16,6 @@ use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use crate::buffers::Input;
 use crate::claims::Claimed;
@@ -26,6 +24,7 @@ use crate::endpoint::Shared;
 use crate::newcomers::Newcomer;
 use crate::reading::from_socket;
 use crate::records::{Records, not_sealed, seal_file};
+use crate::settling::Settling;
 use crate::stream::Stream;
 use crate::wait_timer::WaitTimer;
 
@@ -89,13 +88,6 @@ pub(crate) struct ConnectionState {
     /// Whether it counts among the connections that are open here.
     pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
-}
-
-/// The task that asks the switch to let a connection's packets pass.
-pub(crate) struct Settling {
-    pub(crate) _task: JoinSet<()>,
-    /// The epoch of its last command.
-    pub(crate) epoch: Rc<Cell<u64>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -405,7 +397,7 @@ impl ConnectionState {
     /// The flow's epoch at the switch, if a command for it was sent.
     pub(crate) fn steered_epoch(&self) -> Option<u64> {
         let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
-        let settling = self.settling.as_ref().map(|settling| settling.epoch.get());
+        let settling = self.settling.as_ref().map(Settling::epoch);
         let epoch = claimed.map_or(self.epoch, |(epoch, _)| Some(epoch));
         let (epoch, control) = (epoch.max(settling)?, self.shared.control.as_ref());
         Some(control.map_or(epoch, |control| control.raised(&self.flow, epoch)))

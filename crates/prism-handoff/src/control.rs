@@ -12,16 +12,19 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_proto::control::{ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, RunId, Term};
+use prism_proto::control::{
+    ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term,
+};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::endpoint::{Process, of_family};
 use crate::flows::Flows;
 use crate::lease::{Holder, Taking};
+use crate::signing::{self, SigningKey};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
 /// relayed without another try.
@@ -47,23 +50,30 @@ const CLOCK_DEADLINE_NS: u64 = 250_000_000;
 pub struct SwitchAddress {
     /// Its control address.
     pub control: SocketAddr,
-    /// Identifier of the key.
-    pub key_id: u32,
-    /// The key.
-    pub key: ControlKey,
+    /// The key, which may change.
+    pub key: watch::Receiver<SigningKey>,
     /// The addresses at which the hosts of a pair take copies of flows; none of a single switch.
     pub hosts: Vec<SocketAddr>,
 }
 
 impl SwitchAddress {
-    /// A switch that answers at `control` under the key `key_id`.
+    /// A switch that answers at `control` under the key `key_id`, which all nodes share.
     pub fn new(control: SocketAddr, key_id: u32, key: [u8; 16]) -> Self {
-        Self {
-            control,
+        let key = SigningKey {
             key_id,
             key: ControlKey::new(key),
+            is_own: false,
+        };
+        let key = watch::Sender::new(key).subscribe();
+        Self {
+            control,
+            key,
             hosts: Vec::new(),
         }
+    }
+
+    pub(crate) fn signing_key(&self) -> SigningKey {
+        self.key.borrow().clone()
     }
 }
 
@@ -140,8 +150,8 @@ impl Control {
         direct.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(direct.try_clone()?)?;
         let run = RunId(fastrand::u16(1..));
-        let steering =
-            Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..)).of_run(run);
+        let SigningKey { key_id, key, .. } = switch.signing_key();
+        let steering = Steering::new(key_id, key, fastrand::u64(..)).of_run(run);
         Ok(Rc::new(Self {
             holder: Holder {
                 switch: switch.clone(),
@@ -238,15 +248,57 @@ impl Control {
     /// Sends a command and waits for its end. If too many are under way, it waits for others to end
     /// first. Dropping the future forgets the command, which the switch may apply nevertheless.
     pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
+        self.call_with(None, command, deadline_ns).await
+    }
+
+    /// [`Self::call`] with the pass of the flow's owner, if there is one.
+    pub(crate) async fn call_with(
+        &self,
+        pass: Option<Pass>,
+        command: Command,
+        deadline_ns: u64,
+    ) -> CommandOutcome {
         let stamp = self.flows.term_of(&command.flow);
         let stamp = stamp.unwrap_or_else(|| self.term());
-        self.call_in(stamp, command, deadline_ns).await
+        self.call_in_with(stamp, pass, command, deadline_ns).await
     }
 
     /// [`Self::call`] for a flow that the switch has confirmed in the term `stamp`.
     pub(crate) async fn call_in(
         &self,
         stamp: Term,
+        command: Command,
+        deadline_ns: u64,
+    ) -> CommandOutcome {
+        self.call_in_with(stamp, None, command, deadline_ns).await
+    }
+
+    /// This node's word that another one may take a flow from it.
+    pub(crate) fn pass(&self, to: &Passage) -> Option<Pass> {
+        self.holder.switch.key.borrow().pass(to)
+    }
+
+    /// This node's word that a pass which it has got is for another node.
+    pub(crate) fn onward(&self, pass: Pass, to: &Passage) -> Option<Pass> {
+        self.holder.switch.key.borrow().onward(pass, to)
+    }
+
+    /// Signs with the node's present key, until dropped.
+    pub(crate) async fn follow_key(&self) {
+        let mut keys = self.holder.switch.key.clone();
+        keys.mark_changed();
+        loop {
+            signing::changed(&mut keys).await;
+            let SigningKey { key_id, key, .. } = keys.borrow_and_update().clone();
+            self.steering.borrow_mut().set_key(key_id, key);
+        }
+    }
+
+    /// [`Self::call_in`] with a pass.
+    pub(crate) async fn call_in_with(
+        &self,
+        stamp: Term,
+        pass: Option<Pass>,
         command: Command,
         deadline_ns: u64,
     ) -> CommandOutcome {
@@ -266,6 +318,9 @@ impl Control {
             }
         };
         let id = (self.steering.borrow_mut()).start_in(stamp, command, now, until_ns);
+        if let Some(pass) = pass {
+            self.steering.borrow_mut().attach(id, pass);
+        }
         let sent = Waiting::Wakes(Waker::noop().clone());
         self.waiting.borrow_mut().insert(id, sent);
         let entry = Entry { control: self, id };

@@ -17,10 +17,11 @@ use prism_proto::copy::{Copier, Copy, DEADLINE_NS};
 use prism_proto::export::Method;
 use prism_proto::steering::{CommandId, Steering};
 use tokio::net::UdpSocket;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::control::{Control, now_ns};
 use crate::endpoint::Shared;
+use crate::signing::SigningKey;
 
 /// The longest wait. A new term, and its end, are noticed by then.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -111,6 +112,7 @@ pub(crate) async fn copy_all(shared: &Shared, index: usize) {
 struct Way<'c> {
     control: &'c Control,
     socket: UdpSocket,
+    keys: watch::Receiver<SigningKey>,
     steering: Steering,
     under_way: HashMap<CommandId, Copy>,
 }
@@ -123,6 +125,7 @@ impl<'c> Way<'c> {
         Ok(Self {
             control,
             socket: UdpSocket::from_std(socket)?,
+            keys: control.holder.switch.key.clone(),
             steering: steering(control),
             under_way: HashMap::new(),
         })
@@ -135,6 +138,10 @@ impl<'c> Way<'c> {
             let may_copy = shared.method() == Method::Freeze
                 && self.control.term() != Term::NONE
                 && !self.control.flows.is_young();
+            if self.keys.has_changed().unwrap_or(false) {
+                let SigningKey { key_id, key, .. } = self.keys.borrow_and_update().clone();
+                self.steering.set_key(key_id, key);
+            }
             if may_copy {
                 self.start(host);
             }
@@ -213,5 +220,6 @@ impl<'c> Way<'c> {
 
 fn steering(control: &Control) -> Steering {
     let (switch, run) = (&control.holder.switch, control.holder.run);
-    Steering::new(switch.key_id, switch.key.clone(), fastrand::u64(..)).of_run(run)
+    let SigningKey { key_id, key, .. } = switch.signing_key();
+    Steering::new(key_id, key, fastrand::u64(..)).of_run(run)
 }

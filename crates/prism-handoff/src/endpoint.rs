@@ -162,6 +162,8 @@ impl Shared {
             let (claims, claimer) = (self.claims.clone(), control.clone());
             let commands = control.clone();
             keep("commands to the switch", async move || commands.run().await);
+            let signer = control.clone();
+            keep("the node's key", async move || signer.follow_key().await);
             keep("the switch's clock", async move || {
                 clock.refresh_clock().await
             });

@@ -19,6 +19,7 @@ use crate::connection::{Connection, ConnectionState, present};
 use crate::control::Control;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
+use crate::settling::Settling;
 use crate::trace::{Part, Record, Step};
 
 use driver::Driver;
@@ -110,6 +111,10 @@ impl Handle {
         if self.is_leaving(peer) || !self.has_family_of(peer, client) {
             return Err(Kept::TargetRefused(Refusal::Unwilling));
         }
+        let settling = connection.state.settling.as_mut();
+        if settling.is_some_and(Settling::is_under_way) {
+            return Err(Kept::SwitchSilent);
+        }
         let state = &connection.state;
         if state.moves >= MAX_MOVES {
             tracing::warn!(client = %state.flow.client, to = peer, moves = state.moves,
@@ -168,6 +173,7 @@ async fn hand_over(
         context,
         tls: None,
         kernel: None,
+        pass: None,
         record,
     };
     driver.run(epoch).await

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::announce::{Announced, Announcer, DEADLINE_NS};
-use prism_proto::control::{FlowKey, Owner, Term};
+use prism_proto::control::{FlowKey, Owner, Pass, Term};
 use prism_proto::lease::TermNotice;
 use prism_proto::registry::{Full, OwnedFlow, Registry};
 use prism_proto::steering::CommandOutcome;
@@ -20,7 +20,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::claims::Claims;
-use crate::control::Control;
+use crate::control::{Control, now_ns};
+use crate::passes::Passes;
 
 /// The longest time that a term is young.
 const YOUNG: Duration = Duration::from_nanos(YOUNG_NS);
@@ -39,6 +40,7 @@ pub(crate) struct Flows {
     begun_at: Cell<Option<Instant>>,
     /// Flows that were announced above a tombstone, with their new epochs.
     raised: RefCell<HashMap<FlowKey, u64>>,
+    passes: RefCell<Passes>,
     /// There may be something to announce.
     wake: Notify,
     /// The term in which all flows were announced.
@@ -120,6 +122,12 @@ impl Control {
             }),
             Err(full) => self.warn_full(full),
         }
+    }
+
+    /// Keeps the pass by which this worker is to own the flow at `epoch`.
+    pub(crate) fn keep_pass(&self, flow: FlowKey, epoch: u64, pass: Pass) {
+        let mut passes = self.flows.passes.borrow_mut();
+        passes.keep(flow, epoch, pass, now_ns());
     }
 
     /// Holds a flow that no other host can have, though the switch has not confirmed it.
@@ -233,7 +241,9 @@ impl Control {
     /// Announces one flow, and handles the answer.
     async fn announce(&self, owned: OwnedFlow) {
         let term = self.flows.announcer.borrow().term();
-        let outcome = self.call_in(term, owned.announcement(), DEADLINE_NS).await;
+        let pass = self.flows.passes.borrow().of(&owned.flow, owned.epoch);
+        let command = owned.announcement();
+        let outcome = self.call_in_with(term, pass, command, DEADLINE_NS).await;
         let announced = {
             let mut registry = self.flows.registry.borrow_mut();
             let mut announcer = self.flows.announcer.borrow_mut();

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prism_proto::control::FlowKey;
+use prism_proto::control::{FlowKey, Pass};
 use prism_proto::import::DEAF_NS;
 use prism_sys::tcp::Restored;
 
@@ -28,9 +28,19 @@ enum State {
         flow: FlowKey,
         /// The epoch at which this host was to own the flow.
         epoch: u64,
+        /// For the source, which may have to take the flow back.
+        pass: Option<Pass>,
         /// `None` if it was closed to make room for the connection that came again.
         deaf: Option<Restored>,
     },
+}
+
+/// What became of a hand-off.
+pub(crate) enum Asked {
+    /// It was given up; with the pass for its source.
+    GivenUp(Option<Pass>),
+    /// It is not known here.
+    Unknown,
 }
 
 /// A hand-off that waits for the switch's answer. It is forgotten when this is dropped, unless it
@@ -48,12 +58,12 @@ impl GivenUp {
         Undecided { all, id }
     }
 
-    /// Whether the hand-off was given up; `None` while the switch has not answered.
-    pub(crate) fn ask(&self, id: u64) -> Option<bool> {
+    /// What became of the hand-off; `None` while the switch has not answered.
+    pub(crate) fn ask(&self, id: u64) -> Option<Asked> {
         match locked(&self.0).get(&id) {
             Some(State::Open) => None,
-            Some(State::GivenUp { .. }) => Some(true),
-            None => Some(false),
+            Some(State::GivenUp { pass, .. }) => Some(Asked::GivenUp(*pass)),
+            None => Some(Asked::Unknown),
         }
     }
 
@@ -66,6 +76,7 @@ impl GivenUp {
                     flow: of,
                     epoch: before,
                     deaf,
+                    ..
                 } if of == flow && *before < epoch => drop(deaf.take()),
                 _ => {}
             }
@@ -76,11 +87,23 @@ impl GivenUp {
 impl Undecided {
     /// Gives the hand-off up, so that its source may go on. The socket stays deaf for as long as
     /// the switch may point the flow here.
-    pub(crate) fn give_up(self, flow: FlowKey, epoch: u64, socket: Option<Restored>) {
+    pub(crate) fn give_up(
+        self,
+        flow: FlowKey,
+        epoch: u64,
+        pass: Option<Pass>,
+        socket: Option<Restored>,
+    ) {
         {
             let mut all = locked(&self.all.0);
             let deaf = socket.filter(|_| all.len() < MAX_DEAF);
-            all.insert(self.id, State::GivenUp { flow, epoch, deaf });
+            let given_up = State::GivenUp {
+                flow,
+                epoch,
+                pass,
+                deaf,
+            };
+            all.insert(self.id, given_up);
         }
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_nanos(DEAF_NS)).await;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use prism_proto::control::FlowKey;
+use prism_proto::control::{FlowKey, Pass, Passage};
 use prism_proto::export::VERDICT_DEADLINE_NS;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
@@ -41,7 +41,11 @@ impl Arrived {
         if let Some(reason) = refusal {
             shared.counters.imports_refused.add_one();
             let id = self.hand_off.id;
-            return self.channel.send_verdict(&Frame::Refused { id, reason });
+            return self.channel.send_verdict(&Frame::Refused {
+                id,
+                reason,
+                pass: None,
+            });
         }
         shared.importing.set(shared.importing.get() + 1);
         let mut work = Box::pin(async move {
@@ -99,6 +103,9 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
 async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let mut hand_off = arrived.hand_off;
     hand_off.moves = hand_off.moves.saturating_add(1);
+    let (flow, epoch) = (flow_of(&hand_off), hand_off.epoch);
+    let permit = hand_off.permit.take();
+    hand_off.permit = permit.and_then(|permit| channel.permit_onward(flow, epoch, permit));
     let (id, port) = (hand_off.id, hand_off.tcp.remote.port());
     let mut record = Record::new(Part::Transit, id, port);
     record.mark_at(Step::TransitReceived, arrived.at_ns);
@@ -132,6 +139,7 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
     record.mark_at(Step::Received, arrived.at_ns);
     let trace = &shared.process.trace;
     let context = trace.context_for_observer(&hand_off.context);
+    let pass = pass_back(shared, &hand_off);
     let (owned, spent) = {
         let owning = pin!(own_connection(shared, *hand_off, &mut record));
         metered(Costs::is_sample(), owning).await
@@ -149,7 +157,7 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
         Err(reason) => {
             shared.counters.imports_refused.add_one();
             tracing::info!(%client, peer = channel.peer, ?reason, "hand-off refused");
-            Frame::Refused { id, reason }
+            Frame::Refused { id, reason, pass }
         }
     };
     channel.send_verdict(&verdict);
@@ -172,6 +180,23 @@ const fn name_of(verdict: &Frame) -> &'static str {
     }
 }
 
+fn flow_of(hand_off: &HandOff) -> FlowKey {
+    FlowKey {
+        client: hand_off.tcp.remote,
+        vip: hand_off.tcp.service,
+    }
+}
+
+/// The word of this node that the source may take the flow back by its next command. The switch
+/// may have it as this node's then.
+fn pass_back(shared: &Shared, hand_off: &HandOff) -> Option<Pass> {
+    shared.control.as_ref()?.pass(&Passage {
+        flow: flow_of(hand_off),
+        epoch: hand_off.epoch.saturating_add(1),
+        via: hand_off.permit?.source,
+    })
+}
+
 /// Restores the connection and makes this node its owner at the switch.
 async fn own_connection(
     shared: &Rc<Shared>,
@@ -179,18 +204,12 @@ async fn own_connection(
     record: &mut Record,
 ) -> Result<Connection, Refusal> {
     let control = check_offer(shared, &hand_off)?;
-    let records = match hand_off.tls.take().map(Records::restore).transpose() {
-        Ok(records) => records,
-        Err(error) => {
-            tracing::warn!(%error, client = %hand_off.tcp.remote,
-                "a TLS session that arrived cannot be read; its hand-off is refused");
-            return Err(Refusal::Malformed);
-        }
-    };
-    let flow = FlowKey {
-        client: hand_off.tcp.remote,
-        vip: hand_off.tcp.service,
-    };
+    let records = restore_records(&mut hand_off)?;
+    let flow = flow_of(&hand_off);
+    let pass = hand_off.permit.map(|permit| permit.pass);
+    if let Some(pass) = pass {
+        control.keep_pass(flow, hand_off.epoch, pass);
+    }
     make_room(shared, &flow, hand_off.epoch);
     let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
     let id = hand_off.id;
@@ -220,7 +239,7 @@ async fn own_connection(
                 command,
                 deadline_ns,
             } => {
-                let mut call = pin!(control.call(command, deadline_ns));
+                let mut call = pin!(control.call_with(pass, command, deadline_ns));
                 let outcome = match poll_once(call.as_mut()).await {
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => {
@@ -250,12 +269,23 @@ async fn own_connection(
             Action::GiveUp(why) => {
                 let socket = socket.take().map(|built| built.restored);
                 let undecided = undecided.take().unwrap_or_else(wait);
-                undecided.give_up(flow, hand_off.epoch, socket);
+                let back = pass_back(shared, &hand_off);
+                undecided.give_up(flow, hand_off.epoch, back, socket);
                 return Err(why);
             }
         };
         action = machine.handle(event);
     }
+}
+
+/// Takes the TLS session out of a hand-off.
+fn restore_records(hand_off: &mut HandOff) -> Result<Option<Records>, Refusal> {
+    let records = hand_off.tls.take().map(Records::restore).transpose();
+    records.map_err(|error| {
+        tracing::warn!(%error, client = %hand_off.tcp.remote,
+            "a TLS session that arrived cannot be read; its hand-off is refused");
+        Refusal::Malformed
+    })
 }
 
 /// A flow that is announced while its hand-off is under way. Dropping it forgets the flow.

@@ -40,6 +40,7 @@ fn hand_off(id: u64, origin: &str) -> Frame {
         input: Vec::new(),
         output: Vec::new(),
         tls: None,
+        permit: None,
         tcp: TcpState {
             remote: "192.0.2.9:50000".parse().unwrap(),
             service: "127.0.0.1:80".parse().unwrap(),
@@ -111,7 +112,14 @@ fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
         }
         let reason = Refusal::Unwilling;
         let told = verdict(&channel, &hand_off(4, "source"), 4).await;
-        assert_eq!(told, Some(Frame::Refused { id: 4, reason }));
+        assert_eq!(
+            told,
+            Some(Frame::Refused {
+                id: 4,
+                reason,
+                pass: None
+            })
+        );
         assert_eq!(target.handle().shared.importing.get(), 0);
     });
 }
@@ -137,7 +145,14 @@ fn a_node_that_leaves_says_so_and_refuses_what_is_offered_all_the_same() {
             assert_eq!(source.is_leaving("target"), leaves);
             // A source may offer a connection before it hears that the target leaves.
             let told = verdict(&channel, &hand_off(id, "target"), id).await;
-            assert_eq!(told, Some(Frame::Refused { id, reason }));
+            assert_eq!(
+                told,
+                Some(Frame::Refused {
+                    id,
+                    reason,
+                    pass: None
+                })
+            );
             // The target has no switch and takes no connection, but looks at each offer.
             assert_eq!(is_asked.load(Ordering::Relaxed), !leaves);
         }

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::control::{Control, SwitchAddress};
 use crate::counters::Counters;
+use crate::signing::{self, SigningKey};
 
 /// Whether a worker still takes new clients. A worker repeats its announcement on each new
 /// lease.
@@ -149,6 +150,8 @@ pub(crate) async fn keep(control: &Control) {
 struct Lease {
     stream: TcpStream,
     has_ended: bool,
+    /// The keys that come after the one of this lease.
+    keys: watch::Receiver<SigningKey>,
     /// The same connection, for the last byte, which is written without waiting.
     direct: std::net::TcpStream,
 }
@@ -167,11 +170,13 @@ impl Lease {
             digest: holder.placement,
             term: Some(control.term()),
         };
-        let request = request.encode(switch.key_id, &switch.key);
+        let mut keys = switch.key.clone();
+        let SigningKey { key_id, key, .. } = keys.borrow_and_update().clone();
+        let request = request.encode(key_id, &key);
         stream.write_all(&request).await?;
         let mut answer = [0; MESSAGE_BYTES];
         stream.read_exact(&mut answer).await.map_err(unheard)?;
-        let answer = Answer::decode(&answer, switch.key_id, &switch.key)
+        let answer = Answer::decode(&answer, key_id, &key)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if answer.status != Status::Ok || answer.request_id != u64::from_be_bytes(challenge) {
             return Err(io::Error::other(format!("refused: {:?}", answer.status)));
@@ -180,6 +185,7 @@ impl Lease {
         Ok(Self {
             stream,
             has_ended: false,
+            keys,
             direct,
         })
     }
@@ -190,6 +196,7 @@ impl Lease {
         let (mut has_said, mut byte, mut hearing) = (false, [0; 1], Hearing::default());
         let mut no_more = control.taking.no_more.subscribe();
         let mut done = control.flows.on_new_lease();
+        let mut keys = self.keys.clone();
         loop {
             let told = hearing.told;
             tokio::select! {
@@ -199,6 +206,8 @@ impl Lease {
                 },
                 // The switch has another table or is another host, and this connection is from before.
                 () = control.flows.hear_of_another(told), if told != Term::NONE => return,
+                // The agent is to hear of it before it forgets the old key.
+                () = signing::changed(&mut keys) => return,
                 Ok(()) = done.changed() => {
                     let term = *done.borrow_and_update();
                     let runs = control.process.runs.load(Ordering::Relaxed).max(1);

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use prism_proto::node::{HAND_OFF_VERSIONS, RELAY_VERSIONS};
+use prism_proto::node::{ALPN_HAND_OFF, HAND_OFF_VERSIONS, RELAY_VERSIONS};
 use prism_tls::{Capture, Handshake, HandshakeError, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
@@ -27,6 +27,8 @@ pub(crate) struct Secured {
     pub(crate) session: Session,
     /// Bytes that were read and not opened.
     pub(crate) sealed: Vec<u8>,
+    /// The peer speaks of passes.
+    pub(crate) has_passes: bool,
 }
 
 /// The purpose of a connection between nodes.
@@ -118,11 +120,13 @@ fn secured(tcp: TcpStream, handshake: Handshake, purpose: Purpose) -> io::Result
     if purpose == Purpose::Channel {
         SockRef::from(&tcp).set_tcp_user_timeout(Some(MAX_SILENCE))?;
     }
+    let has_passes = handshake.state().alpn_protocol() == Some(ALPN_HAND_OFF);
     let (keys, sealed) = handshake.finish().map_err(io::Error::other)?;
     let session = Session::new(keys).map_err(io::Error::other)?;
     Ok(Secured {
         tcp,
         session,
         sealed,
+        has_passes,
     })
 }

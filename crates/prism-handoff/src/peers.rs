@@ -119,8 +119,12 @@ impl Peers {
 
     /// Whether the node `name` has an address of the family of `client`.
     pub(crate) fn has_family_of(&self, name: &str, client: IpAddr) -> bool {
-        let known = self.of_node(name, |node| of_family(&node.addresses, client).is_some());
-        known == Some(true)
+        self.address_for(name, client).is_some()
+    }
+
+    /// The address of the node `name` that is of the family of `client`.
+    pub(crate) fn address_for(&self, name: &str, client: IpAddr) -> Option<IpAddr> {
+        self.of_node(name, |node| of_family(&node.addresses, client))?
     }
 
     pub(crate) fn health(&self) -> &Arc<Health> {

@@ -98,6 +98,7 @@ impl RelayStream {
             tcp,
             session,
             sealed,
+            ..
         } = secured;
         let tcp = Rc::new(tcp);
         let waits = Waits {

@@ -42,6 +42,7 @@ fn stream(tcp: TcpStream, session: Session, spare: &Rc<Spare>) -> RelayStream {
         tcp,
         session,
         sealed: Vec::new(),
+        has_passes: false,
     };
     RelayStream::new(secured, spare.clone(), None)
 }

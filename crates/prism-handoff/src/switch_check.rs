@@ -10,6 +10,7 @@ use prism_proto::control::{MESSAGE_BYTES, VERSION};
 use prism_proto::steering::{CommandOutcome, Steering};
 
 use crate::control::{SwitchAddress, clock_query, now_ns};
+use crate::signing::SigningKey;
 
 /// The shortest wait for a datagram, for which the kernel takes 0 as no bound.
 const SHORTEST_WAIT: Duration = Duration::from_micros(100);
@@ -46,7 +47,8 @@ impl SwitchAddress {
     fn answers(&self, node: IpAddr, limit: Duration) -> io::Result<bool> {
         let socket = UdpSocket::bind((node, 0))?;
         socket.connect(self.control)?;
-        let mut steering = Steering::new(self.key_id, self.key.clone(), fastrand::u64(..));
+        let SigningKey { key_id, key, .. } = self.signing_key();
+        let mut steering = Steering::new(key_id, key, fastrand::u64(..));
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         let begun_ns = now_ns();
         steering.start(clock_query(), begun_ns, begun_ns.saturating_add(limit_ns));

@@ -22,7 +22,7 @@ use prism_config::{Config, Credential};
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
-pub use etcd_state::{AcmeRecord, AcmeRecords, Fault, Known, observe};
+pub use etcd_state::{AcmeRecord, AcmeRecords, Fault, Known, Observed, observe};
 pub use lease::{Lease, LeaseTerm};
 pub use registry::{Buckets, Registry};
 pub use users::Users;

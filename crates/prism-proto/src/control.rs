@@ -6,6 +6,7 @@
 //! (`bpf/command.h`, and `tools/reference` for tests).
 
 mod codec;
+mod pass;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,6 +16,8 @@ use siphasher::sip::SipHasher24;
 use zeroize::ZeroizeOnDrop;
 
 use crate::wire::{DecodeError, ip_bytes};
+
+pub use pass::{Pass, Passage};
 
 /// Size of every control datagram, in either direction.
 pub const MESSAGE_BYTES: usize = 120;
@@ -96,6 +99,9 @@ impl Ops {
     pub const RELEASE: Self = Self(8);
     /// The command states what its sender owns, and asks for no decision ([`crate::term`]).
     pub const ANNOUNCE: Self = Self(16);
+    /// With `OWN`: the address of the owner's socket gives way to a [`Pass`]. Only the bytes of a
+    /// message have it.
+    pub const PASS: Self = Self(32);
 
     /// Both sets together.
     pub const fn and(self, other: Self) -> Self {
@@ -121,6 +127,7 @@ impl fmt::Debug for Ops {
             (4, "unblock"),
             (8, "release"),
             (16, "announce"),
+            (32, "pass"),
         ];
         let set = names.iter().filter(|(bit, _)| self.0 & bit != 0);
         let set: Vec<&str> = set.map(|(_, name)| *name).collect();

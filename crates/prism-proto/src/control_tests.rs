@@ -72,3 +72,45 @@ fn any_changed_bit_or_length_is_refused() {
 fn keys_are_not_printed() {
     assert_eq!(format!("{:?}", key()), "ControlKey(..)");
 }
+
+#[test]
+fn a_pass_takes_the_place_of_the_owners_address() {
+    let to = Passage {
+        flow: request().flow,
+        epoch: 42,
+        via: "10.0.0.3".parse().unwrap(),
+    };
+    let pass = Pass::new(&key(), &to);
+    let others = [
+        Passage { epoch: 43, ..to },
+        Passage {
+            via: "10.0.0.4".parse().unwrap(),
+            ..to
+        },
+    ];
+    for other in others {
+        assert_ne!(pass, Pass::new(&key(), &other));
+    }
+    let onward = pass.onward(9, &key(), &to).unwrap();
+    assert_eq!(onward.onward(9, &key(), &to), None);
+    for pass in [pass, onward] {
+        let bytes = pass.encode();
+        assert_eq!(
+            Pass::restore(&mut crate::wire::Reader::new(&bytes)),
+            Ok(pass)
+        );
+    }
+    let plain = request().in_term(Term::NONE);
+    let [ops, owner] = [6, 72];
+    for (addr, is_at_service) in [("10.0.0.3:80", 0), ("198.51.100.1:80", 1)] {
+        let mut with = plain;
+        with.message.owner.addr = addr.parse().unwrap();
+        let bytes = with.encode_with(Some(onward), &key());
+        assert_eq!(bytes[ops], plain.message.ops.0 | Ops::PASS.0);
+        let place = [&onward.encode()[..], &[is_at_service, 0, 0, 0]].concat();
+        assert_eq!(bytes[owner..owner + 16], place);
+    }
+    let mut query = plain;
+    query.message.ops = Ops::BLOCK;
+    assert_eq!(query.encode_with(Some(pass), &key()), query.encode(&key()));
+}

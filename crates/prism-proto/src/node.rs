@@ -5,19 +5,23 @@
 //! [`crate::import`]).
 
 use std::fmt;
+use std::net::IpAddr;
 
 use zeroize::Zeroizing;
 
+use crate::control::Pass;
 use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
-use crate::wire::{DecodeError, Put, Reader};
+use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
 /// ALPN of connections that carry hand-offs.
-pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/3";
+pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/4";
+/// The same without passes, as the release before this one speaks it.
+const ALPN_WITHOUT_PASSES: &[u8] = b"prism-handoff/3";
 /// ALPN of connections that carry relayed requests.
 pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
 /// The versions of the protocol of hand-offs that this code speaks, the highest first. Two nodes use
 /// the highest common one. A release speaks those of the release before it too.
-pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF];
+pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF, ALPN_WITHOUT_PASSES];
 /// The same for relayed requests.
 pub const RELAY_VERSIONS: &[&[u8]] = &[ALPN_RELAY];
 /// Bytes of the length that precedes each frame.
@@ -30,7 +34,7 @@ pub const STATE_VERSION: u8 = 3;
 /// change of a layout needs a new name.
 const _: () = {
     let (hand_off, relay) = (ALPN_HAND_OFF, ALPN_RELAY);
-    assert!(matches!(hand_off, b"prism-handoff/3") && STATE_VERSION == 3);
+    assert!(matches!(hand_off, b"prism-handoff/4") && STATE_VERSION == 3);
     assert!(matches!(relay, b"prism-relay/1") && crate::relay::VERSION == 4);
     assert!(crate::verified::VERSION == 3);
 };
@@ -57,6 +61,8 @@ const TYPE_UNKNOWN: u8 = 4;
 const TYPE_ASK: u8 = 5;
 const TYPE_LEAVING: u8 = 6;
 const TYPE_HEARD: u8 = 7;
+const TYPE_HAND_OFF_WITH_PASS: u8 = 8;
+const TYPE_REFUSED_WITH_PASS: u8 = 9;
 
 /// A live connection on its way to another node.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,6 +87,17 @@ pub struct HandOff {
     pub tls: Option<TlsState>,
     /// The TCP connection.
     pub tcp: TcpState,
+    /// What the target needs to take the flow, if the switch asks for it.
+    pub permit: Option<Permit>,
+}
+
+/// The source's word that the target may take the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// For the target's `OWN`.
+    pub pass: Pass,
+    /// The source's address. A target that refuses sends a pass for it.
+    pub source: IpAddr,
 }
 
 /// A TLS session that moves with its connection. Opaque here, and wiped when
@@ -146,6 +163,8 @@ pub enum Frame {
         id: u64,
         /// The reason.
         reason: Refusal,
+        /// The switch may have the flow as the sender's; the source may take it back.
+        pass: Option<Pass>,
     },
     /// A question of a source whose verdict has not come: has the receiver given the connection up?
     Ask {
@@ -191,7 +210,12 @@ impl Frame {
         out.put(&id.to_be_bytes());
         match self {
             Self::Accepted { spent_ns, .. } => out.put(&spent_ns.to_be_bytes()),
-            Self::Refused { reason, .. } => out.put(&[*reason as u8]),
+            Self::Refused { reason, pass, .. } => {
+                out.put(&[*reason as u8]);
+                if let Some(pass) = pass {
+                    out.put(&pass.encode());
+                }
+            }
             _ => {}
         }
         with_length(out)
@@ -200,9 +224,10 @@ impl Frame {
     /// The type on the wire, and the identifier.
     fn head(&self) -> (u8, u64) {
         match self {
-            Self::HandOff(hand_off) => (TYPE_HAND_OFF, hand_off.id),
+            Self::HandOff(hand_off) => (hand_off.frame_type(), hand_off.id),
             Self::Accepted { id, .. } => (TYPE_ACCEPTED, *id),
-            Self::Refused { id, .. } => (TYPE_REFUSED, *id),
+            Self::Refused { id, pass: None, .. } => (TYPE_REFUSED, *id),
+            Self::Refused { id, .. } => (TYPE_REFUSED_WITH_PASS, *id),
             Self::Unknown { id } => (TYPE_UNKNOWN, *id),
             Self::Ask { id } => (TYPE_ASK, *id),
             Self::Leaving { id } => (TYPE_LEAVING, *id),
@@ -228,14 +253,27 @@ impl Frame {
         let mut r = Reader::new(bytes);
         let (frame_type, id) = (r.u8("frame type")?, r.u64("id")?);
         let frame = match frame_type {
-            TYPE_HAND_OFF => Self::HandOff(Box::new(HandOff::restore(id, &mut r)?)),
+            TYPE_HAND_OFF | TYPE_HAND_OFF_WITH_PASS => {
+                let permit = match frame_type {
+                    TYPE_HAND_OFF => None,
+                    _ => Some(Permit {
+                        pass: Pass::restore(&mut r)?,
+                        source: r.ip("source")?,
+                    }),
+                };
+                Self::HandOff(Box::new(HandOff::restore(id, permit, &mut r)?))
+            }
             TYPE_ACCEPTED => {
                 let spent_ns = r.u32("time spent")?;
                 Self::Accepted { id, spent_ns }
             }
-            TYPE_REFUSED => {
+            TYPE_REFUSED | TYPE_REFUSED_WITH_PASS => {
                 let reason = r.one_of(Refusal::ALL, |reason| reason as u8, "reason")?;
-                Self::Refused { id, reason }
+                let pass = match frame_type {
+                    TYPE_REFUSED => None,
+                    _ => Some(Pass::restore(&mut r)?),
+                };
+                Self::Refused { id, reason, pass }
             }
             TYPE_UNKNOWN => Self::Unknown { id },
             TYPE_ASK => Self::Ask { id },
@@ -250,7 +288,8 @@ impl Frame {
     /// The identifier of a hand-off frame whose body cannot be decoded, for the refusal.
     pub fn peek_hand_off_id(bytes: &[u8]) -> Option<u64> {
         let mut r = Reader::new(bytes);
-        (r.u8("frame type").ok()? == TYPE_HAND_OFF).then_some(())?;
+        let frame_type = r.u8("frame type").ok()?;
+        matches!(frame_type, TYPE_HAND_OFF | TYPE_HAND_OFF_WITH_PASS).then_some(())?;
         r.u64("id").ok()
     }
 }
@@ -277,14 +316,25 @@ impl HandOff {
             + self.tcp.queued_bytes();
         let mut out = Vec::with_capacity(room);
         out.put(&[0; FRAME_PREFIX_BYTES]);
-        out.put(&[TYPE_HAND_OFF]);
+        out.put(&[self.frame_type()]);
         self.save(&mut out);
         debug_assert!(out.len() <= room);
         with_length(out)
     }
 
+    fn frame_type(&self) -> u8 {
+        match self.permit {
+            None => TYPE_HAND_OFF,
+            Some(_) => TYPE_HAND_OFF_WITH_PASS,
+        }
+    }
+
     fn save(&self, out: &mut Vec<u8>) {
         out.put(&self.id.to_be_bytes());
+        if let Some(permit) = &self.permit {
+            out.put(&permit.pass.encode());
+            out.put(&ip_bytes(permit.source));
+        }
         out.put(&STATE_MAGIC.to_be_bytes());
         out.put(&[STATE_VERSION]);
         out.put(&self.epoch.to_be_bytes());
@@ -304,7 +354,7 @@ impl HandOff {
         self.tcp.save(out);
     }
 
-    fn restore(id: u64, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn restore(id: u64, permit: Option<Permit>, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         r.magic(STATE_MAGIC, "state magic")?;
         r.version(STATE_VERSION, "state version")?;
         Ok(Self {
@@ -324,145 +374,11 @@ impl HandOff {
                 _ => return Err(DecodeError::Invalid("TLS")),
             },
             tcp: TcpState::restore(r)?,
+            permit,
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-    use super::*;
-    use crate::tcp_state::{Behaviour, Keepalive, NegotiatedOptions, Window, WindowScale};
-
-    pub(super) fn hand_off() -> HandOff {
-        HandOff {
-            id: 3,
-            epoch: 1 << 60,
-            moves: 1,
-            origin: "fe0".into(),
-            context: b"ctx".to_vec(),
-            input: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-            output: vec![1; 10],
-            tls: None,
-            tcp: TcpState {
-                remote: "192.0.2.9:50000".parse().unwrap(),
-                service: "198.51.100.1:80".parse().unwrap(),
-                write_seq: u32::MAX,
-                receive_seq: 5,
-                sent: vec![2; 100],
-                unsent: vec![3; 50],
-                received: vec![4; 7],
-                peer_closed: true,
-                options: NegotiatedOptions {
-                    sack: true,
-                    timestamps: true,
-                    window_scale: Some(WindowScale {
-                        send: 7,
-                        receive: 14,
-                    }),
-                },
-                timestamp: 99,
-                window: Window {
-                    send_wl1: 1,
-                    send_window_bytes: 2,
-                    max_window_bytes: 3,
-                    receive_window_bytes: 4,
-                    receive_wup: 5,
-                },
-                cwnd_segments: 10,
-                srtt_us: 20,
-                behaviour: Behaviour {
-                    mss_clamp_bytes: 1460,
-                    congestion: "cubic".into(),
-                    nodelay: true,
-                    keepalive: Some(Keepalive {
-                        idle_s: 1,
-                        interval_s: 2,
-                        probes: 3,
-                    }),
-                    user_timeout_ms: 4,
-                },
-            },
-        }
-    }
-
-    fn frames() -> Vec<Frame> {
-        let refusals = Refusal::ALL.map(|reason| Frame::Refused { id: 9, reason });
-        let tls = TlsState {
-            session: Zeroizing::new(vec![5; 100]),
-            sealed: vec![6; 40],
-        };
-        let secure = HandOff {
-            tls: Some(tls),
-            ..hand_off()
-        };
-        let mut frames = vec![
-            Frame::HandOff(Box::new(hand_off())),
-            Frame::HandOff(Box::new(secure)),
-            Frame::Accepted {
-                id: 4,
-                spent_ns: 20,
-            },
-            Frame::Unknown { id: 5 },
-            Frame::Ask { id: 6 },
-            Frame::Leaving { id: 7 },
-            Frame::Heard { id: 8 },
-        ];
-        frames.extend(refusals);
-        frames
-    }
-
-    #[test]
-    fn frames_round_trip() {
-        for frame in frames() {
-            let bytes = frame.encode();
-            assert_eq!(Frame::announced_len(&bytes), Ok(Some(bytes.len() - 4)));
-            assert_eq!(Frame::decode(&bytes[4..]), Ok(frame));
-        }
-    }
-
-    #[test]
-    fn every_truncation_and_any_addition_is_refused() {
-        for frame in frames() {
-            let bytes = frame.encode();
-            for len in 4..bytes.len() {
-                assert!(Frame::decode(&bytes[4..len]).is_err());
-            }
-            let longer = [&bytes[4..], &[0]].concat();
-            assert_eq!(Frame::decode(&longer), Err(DecodeError::Trailing(1)));
-        }
-    }
-
-    #[test]
-    fn random_changes_never_panic_and_never_allocate_beyond_the_frame() {
-        let mut random = fastrand::Rng::with_seed(1);
-        let good = Frame::HandOff(Box::new(hand_off())).encode();
-        for _ in 0..100_000 {
-            let mut bad = good.clone();
-            for _ in 0..random.usize(1..6) {
-                let at = random.usize(4..bad.len());
-                bad[at] = random.u8(..);
-            }
-            if let Ok(Frame::HandOff(h)) = Frame::decode(&bad[4..]) {
-                assert!(h.tcp.queued_bytes() <= bad.len());
-                // A hand-off has one encoding only.
-                assert_eq!(Frame::HandOff(h).encode()[4..], bad[4..]);
-            }
-        }
-    }
-
-    #[test]
-    fn an_announced_giant_is_refused_before_it_is_read() {
-        assert!(Frame::announced_len(&u32::MAX.to_be_bytes()).is_err());
-        assert_eq!(Frame::announced_len(&[0, 0]), Ok(None));
-    }
-
-    #[test]
-    fn debug_shows_no_client_data() {
-        let shown = format!("{:?}", Frame::HandOff(Box::new(hand_off())));
-        assert!(
-            !shown.contains("GET") && !shown.contains("71, 69, 84"),
-            "{shown}"
-        );
-    }
-}
+#[path = "node/node_tests.rs"]
+mod tests;

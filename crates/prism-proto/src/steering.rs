@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::control::{
-    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Stamped,
-    Status, Term,
+    Answer, ControlError, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Request, RunId,
+    Stamped, Status, Term,
 };
 
 /// The wait before the first repetition.
@@ -56,6 +56,8 @@ pub enum CommandOutcome {
 #[derive(Debug)]
 struct Pending {
     command: Command,
+    /// The present owner's word that the flow may be taken.
+    pass: Option<Pass>,
     /// The term that it is sent with.
     stamp: Term,
     started_ns: u64,
@@ -201,6 +203,7 @@ impl Steering {
         self.next_id = self.next_id.wrapping_add(1);
         let pending = Pending {
             command,
+            pass: None,
             stamp,
             started_ns: now_ns,
             deadline_ns,
@@ -214,6 +217,18 @@ impl Steering {
         self.pending.insert(id, Box::new(pending));
         self.counters.commands += 1;
         CommandId(id)
+    }
+
+    /// Gives a command that has not been sent yet the pass of the flow's owner.
+    pub fn attach(&mut self, id: CommandId, pass: Pass) {
+        if let Some(pending) = self.pending.get_mut(&id.0) {
+            pending.pass = Some(pass);
+        }
+    }
+
+    /// Signs with another key from now on. Commands under way are repeated under it.
+    pub fn set_key(&mut self, key_id: u32, key: ControlKey) {
+        (self.key_id, self.key) = (key_id, key);
     }
 
     /// The switch has confirmed in `term` a connection at `epoch`. Its commands may go on: a hand-off
@@ -258,7 +273,7 @@ impl Steering {
         let due_ns = again_ns.min(pending.deadline_ns);
         pending.due_ns = Some(due_ns);
         self.timers.push(Reverse((due_ns, id)));
-        let stamp = pending.stamp;
+        let (stamp, pass) = (pending.stamp, pending.pass);
         let Command {
             ops,
             epoch,
@@ -278,7 +293,7 @@ impl Steering {
                 false => RunId::NONE,
             },
         };
-        Some(request.in_term(stamp).encode(&self.key))
+        Some(request.in_term(stamp).encode_with(pass, &self.key))
     }
 
     /// The time when [`Self::handle_timeout`] has work; 0 if [`Self::poll_transmit`] has work now.

@@ -22,7 +22,10 @@ const HANDLE: u32 = 1;
 const XDP_PREFIX: &str = "xdp_";
 
 /// The index of an interface of this network namespace.
-pub(crate) fn interface_index(name: &str) -> Result<i32, LoadError> {
+///
+/// # Errors
+/// [`LoadError::NoInterface`].
+pub fn interface_index(name: &str) -> Result<i32, LoadError> {
     let failed = |e: rustix::io::Errno| LoadError::NoInterface {
         name: name.to_owned(),
         source: e.into(),

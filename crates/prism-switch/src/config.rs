@@ -1,6 +1,6 @@
 //! The switch's configuration: a plain struct, which the program `prism` reads from TOML.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ pub struct SwitchConfig {
     pub nodes: Vec<NodeConfig>,
     /// The keys of the nodes that may send commands.
     pub senders: Vec<SenderConfig>,
+    /// The numbers of the interfaces that lead to nodes. Commands and requests for leases that come
+    /// in by others are dropped. Default: empty, which is all.
+    pub control_interfaces: BTreeSet<u32>,
     /// Most flows, recent tombstones included. Default 1,048,576. Each takes [`FLOW_BYTES`]
     /// when it is used. The value cannot change while pins exist.
     pub max_flows: u32,
@@ -132,6 +135,19 @@ pub struct SenderConfig {
     pub key: ControlKey,
     /// The tenant whose flows it may change.
     pub tenant: u32,
+    /// The addresses of the only node that has the key, at most one of each family. It may change
+    /// its own flows, and get a lease for itself. Empty: all nodes of the tenant share the key.
+    pub node: Vec<IpAddr>,
+}
+
+impl SenderConfig {
+    /// The node with the key, or its tenant, for messages.
+    fn holder(&self) -> String {
+        match self.node.first() {
+            Some(node) => format!("the node at {node}"),
+            None => format!("all nodes of tenant {}", self.tenant),
+        }
+    }
 }
 
 impl Default for SwitchConfig {
@@ -145,6 +161,7 @@ impl Default for SwitchConfig {
             services: Vec::new(),
             nodes: Vec::new(),
             senders: Vec::new(),
+            control_interfaces: BTreeSet::new(),
             max_flows: 1 << 20,
             idle: Duration::from_mins(15),
             blocked: Duration::from_nanos(BLOCKED_NS),
@@ -177,6 +194,7 @@ impl SwitchConfig {
             .or_else(|| self.services.iter().find_map(service_problem))
             .or_else(|| tenant_problem(&self.services))
             .or_else(|| self.nodes.iter().find_map(node_problem))
+            .or_else(|| sender_problem(&self.senders))
     }
 }
 
@@ -237,6 +255,21 @@ fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
 
 fn node_problem(node: &NodeConfig) -> Option<String> {
     mapped_problem(node.addr)
+}
+
+fn sender_problem(senders: &[SenderConfig]) -> Option<String> {
+    let mut known: BTreeMap<u32, &SenderConfig> = BTreeMap::new();
+    for sender in senders {
+        if let Some(other) = known.insert(sender.key_id, sender) {
+            return Some(format!(
+                "the keys of {} and {} have the same number, {:08x}; change the name of one",
+                other.holder(),
+                sender.holder(),
+                sender.key_id
+            ));
+        }
+    }
+    None
 }
 
 #[cfg(test)]

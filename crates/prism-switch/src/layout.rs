@@ -29,6 +29,7 @@ const _: () = {
     use types::{control_op, control_status};
     assert!(control_op::OP_RELEASE.0 == Ops::RELEASE.0 as u32);
     assert!(control_op::OP_ANNOUNCE.0 == Ops::ANNOUNCE.0 as u32);
+    assert!(control_op::OP_PASS.0 == Ops::PASS.0 as u32);
     assert!(control_status::STATUS_AHEAD.0 == Status::Ahead as u32);
     assert!(control_status::STATUS_YOUNG.0 == Status::Young as u32);
     assert!(control_status::STATUS_OLD_TERM.0 == Status::OldTerm as u32);

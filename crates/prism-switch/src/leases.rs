@@ -31,6 +31,7 @@ mod keys;
 mod placements;
 mod table;
 
+pub use keys::LeaseKey;
 use placements::Placements;
 pub(crate) use placements::SETTLING;
 pub(crate) use table::Alive;
@@ -103,7 +104,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub struct Leases {
     hosts: Mutex<Hosts>,
-    keys: Keys,
+    keys: Mutex<Keys>,
     table: Mutex<Table>,
     /// Wakes the agent when the table has news.
     news: Condvar,
@@ -120,17 +121,22 @@ pub struct Leases {
 impl Leases {
     /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
     pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
-        Self::of_keys(nodes, [(key_id, key)])
+        let key = LeaseKey {
+            key_id,
+            key,
+            nodes: None,
+        };
+        Self::of_keys(nodes, [key])
     }
 
     /// The same for nodes that know one of several keys.
     pub fn of_keys(
         nodes: impl IntoIterator<Item = Vec<IpAddr>>,
-        keys: impl IntoIterator<Item = (u32, ControlKey)>,
+        keys: impl IntoIterator<Item = LeaseKey>,
     ) -> Self {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
-            keys: Keys::new(keys),
+            keys: Mutex::new(Keys::new(keys)),
             table: Mutex::new(Table::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
@@ -148,10 +154,9 @@ impl Leases {
         *locked(&self.hosts) = hosts;
     }
 
-    /// Has the key `key_id` be for leases of these nodes only.
-    pub fn limit_key(&self, key_id: u32, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
-        let nodes = nodes.into_iter().flatten().collect();
-        self.keys.limit(key_id, nodes);
+    /// Grants leases by these keys from now on. A lease by another one goes on.
+    pub fn set_keys(&self, keys: impl IntoIterator<Item = LeaseKey>) {
+        *locked(&self.keys) = Keys::new(keys);
     }
 
     /// Grants leases. The future never ends; drop it to stop.
@@ -212,7 +217,12 @@ impl Leases {
 
     /// Grants the lease. Returns whether it has: there are none while another switch grants them.
     fn begin(&self, greeting: &Greeting, now: Instant) -> bool {
-        let Greeting { run, digest, .. } = *greeting;
+        let Greeting {
+            run,
+            digest,
+            key_id,
+            ..
+        } = *greeting;
         let mut table = self.table();
         if table.is_closed {
             return false;
@@ -225,6 +235,7 @@ impl Leases {
         lease.connections += 1;
         lease.announced = Announced { number, digest };
         lease.speaks_of_terms = greeting.term.is_some();
+        lease.key_id = key_id;
         lease.withdrawn = lease
             .withdrawn
             .or(before.and_then(|before| before.withdrawn));
@@ -342,6 +353,14 @@ impl Leases {
             (*node, *run, done)
         });
         runs.collect()
+    }
+
+    /// The nodes with a lease, each with the key of every run's newest connection.
+    pub fn keys_in_use(&self) -> HashSet<(IpAddr, u32)> {
+        let table = self.table();
+        let runs = table.leases.iter();
+        runs.map(|((node, _), lease)| (*node, lease.key_id))
+            .collect()
     }
 
     /// The number of nodes whose flows the switch does not know yet.

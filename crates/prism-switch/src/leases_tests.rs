@@ -76,6 +76,7 @@ fn greeting(run: Run, digest: u64) -> Greeting {
     Greeting {
         run,
         digest,
+        key_id: KEY_ID,
         term: None,
     }
 }
@@ -463,9 +464,15 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
 fn a_key_is_for_leases_of_its_nodes() {
     with_leases(async |leases, address| {
         let status = async || ask(address, NODE, RUN, key()).await.unwrap().1;
-        leases.limit_key(KEY_ID, [vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8))]]);
+        let only_for = |node| LeaseKey {
+            key_id: KEY_ID,
+            key: key(),
+            nodes: Some(HashSet::from([node])),
+        };
+        leases.set_keys([only_for(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)))]);
         assert_eq!(status().await, Status::Denied);
-        leases.limit_key(KEY_ID, [vec![NODE]]);
+        leases.set_keys([only_for(NODE)]);
         assert_eq!(status().await, Status::Ok);
+        assert_eq!(leases.keys_in_use(), HashSet::from([(NODE, KEY_ID)]));
     });
 }

@@ -87,13 +87,14 @@ mod skel {
 }
 
 pub use agent::{Aged, Agent};
+pub use attach::interface_index;
 pub use census::{Census, LastCensus};
 pub use config::{
     ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS,
     NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
-pub use leases::{LEASE_GRACE, Leases, RunEnd};
+pub use leases::{LEASE_GRACE, LeaseKey, Leases, RunEnd};
 pub use load::Switch;
 pub use skel::SwitchSkel;
 pub use terms::TermPhase;

@@ -172,8 +172,8 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.nexthop_confirm_ns = nanos(config.confirm);
     let sized = skel.maps.flows.set_max_entries(config.max_flows);
     sized.map_err(kernel("size the tables"))?;
-    // The tenants are not pinned, because their size is not that of release 0.2.0. Each load
-    // fills the map before its programs replace those that run.
+    // Tenants, senders and their nodes are not pinned, because the size of the first two is not
+    // that of release 0.2.0. Each load fills the maps before its programs replace those that run.
     for map in [
         &mut skel.maps.flows,
         &mut skel.maps.collected,
@@ -181,7 +181,6 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
         &mut skel.maps.services,
         &mut skel.maps.service_ports,
         &mut skel.maps.nodes,
-        &mut skel.maps.senders,
         &mut skel.maps.ended_runs,
     ] {
         pin(map, dir)?;

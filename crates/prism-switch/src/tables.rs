@@ -22,6 +22,8 @@ const ADDR_BYTES: usize = size_of::<types::ip_addr>();
 const TENANT_BYTES: usize = size_of::<types::tenant>();
 const NODE_BYTES: usize = size_of::<types::node>();
 const SENDER_BYTES: usize = size_of::<types::sender>();
+const NODE_ID_BYTES: usize = size_of::<types::node_id>();
+const NODE_KEYS_BYTES: usize = size_of::<types::node_keys>();
 
 const PORT_WORDS: usize = size_of::<types::service_ports>() / 8;
 /// The key of the only entry of an array.
@@ -39,6 +41,8 @@ pub(crate) fn sync(maps: &SwitchMaps<'_>, config: &SwitchConfig) -> libbpf_rs::R
     replace(&maps.tenants, tenant_entries(config))?;
     replace(&maps.services, services)?;
     maps.service_ports.update(&ZERO, &ports, MapFlags::ANY)?;
+    replace(&maps.control_interfaces, interfaces(config))?;
+    replace(&maps.node_keys, node_keys(&config.senders))?;
     replace(&maps.senders, config.senders.iter().map(sender_entry))
 }
 
@@ -235,5 +239,43 @@ fn sender_entry(sender: &SenderConfig) -> Entry {
         .put_u64(at, low)
         .put_u64(at + 8, high)
         .put_u32(offset_of!(types::sender, tenant), sender.tenant);
+    let value = sender.node.iter().fold(value, |value, node| {
+        let family = usize::from(node.is_ipv6());
+        value.put_ip(
+            offset_of!(types::sender, addrs) + family * ADDR_BYTES,
+            *node,
+        )
+    });
     (sender.key_id.to_ne_bytes().into(), value.bytes().into())
+}
+
+/// The keys of each node, by its addresses.
+fn node_keys(senders: &[SenderConfig]) -> impl Iterator<Item = Entry> {
+    let mut all = BTreeMap::<(IpAddr, u32), Vec<u32>>::new();
+    for sender in senders {
+        for node in &sender.node {
+            all.entry((*node, sender.tenant))
+                .or_default()
+                .push(sender.key_id);
+        }
+    }
+    all.into_iter().map(|((node, tenant), keys)| {
+        let id = Block::<NODE_ID_BYTES>::new()
+            .put_ip(offset_of!(types::node_id, addr), node)
+            .put_u32(offset_of!(types::node_id, tenant), tenant);
+        let value = Block::<NODE_KEYS_BYTES>::new();
+        let value = (0..).zip(keys).fold(value, |value, (i, key_id)| {
+            value.put_u32(offset_of!(types::node_keys, key_id) + i * 4, key_id)
+        });
+        (id.bytes().into(), value.bytes().into())
+    })
+}
+
+/// The interfaces that lead to nodes. If there are any, an entry 0 behind them says that they are
+/// known.
+fn interfaces(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
+    let known = config.control_interfaces.iter().copied();
+    let mark = known.clone().next().map(|_| 0);
+    let all = known.chain(mark);
+    all.map(|index| (index.to_ne_bytes().into(), vec![0; 4]))
 }

@@ -133,11 +133,11 @@ pub(crate) fn sockets(parts: &[Config], name: &str) -> Result<Vec<PathBuf>> {
 pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let node = find(config, name)?;
-    if let Some(switch) = &config.switch
-        && let Err(error) = switch.load_key()
-    {
-        faults.push(format!("switch.key_file: {error}"));
-    }
+    let key_fault = config.switch.as_ref().and_then(|switch| match node {
+        Some(_) => switch.load_node_key(name).err(),
+        None => switch.load_secrets().err(),
+    });
+    faults.extend(key_fault.map(|error| format!("switch.key_file: {error}")));
     let Some(node) = node else { return Ok(faults) };
     faults.extend(spans_fault(&config.trace));
     let named = !config.s3.credentials_file.as_os_str().is_empty();

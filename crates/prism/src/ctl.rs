@@ -19,6 +19,7 @@ mod reload;
 mod scrub;
 mod status;
 mod switch;
+mod switch_keys;
 mod table;
 mod take_over;
 mod top;

@@ -6,6 +6,7 @@ mod certificates;
 mod families;
 mod finding;
 mod kernel;
+mod keys;
 mod needs;
 mod network;
 mod path;
@@ -72,6 +73,11 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
     findings.extend(faults.into_iter().map(missing));
     let is_switch = node.is_none();
     findings.extend(needs::examine(&config, node, path));
+    for found in keys::examine(&config, node) {
+        if !findings.contains(&found) {
+            findings.push(found);
+        }
+    }
     findings.extend(families::examine(&config, node));
     findings.extend(path::examine(&config, node));
     if let Some(node) = node {

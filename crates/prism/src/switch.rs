@@ -1,9 +1,11 @@
 //! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass through
 //! this process, and go on while it is away.
 
+mod interfaces;
 mod pages;
 mod reload;
 mod role;
+mod secrets;
 mod tables;
 
 use std::net::{SocketAddr, TcpListener};
@@ -12,19 +14,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use prism_config::{Config, Running};
 use prism_handoff::supervise::supervise;
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 
-use prism_membership::{Directory, observe as observe_cluster};
+use prism_membership::{Directory, Observed, observe as observe_cluster};
 
 use crate::notify::{Beat, Notifier, Reporter, Watchdog};
 use crate::observe::{self, Pages, bind};
 
+use self::interfaces::{Interfaces, Ways};
 use self::role::Role;
-use self::tables::{addresses, leases_of, limit_keys, nodes, switch_config, update_tables};
+use self::secrets::Secrets;
+use self::tables::{
+    addresses, lease_keys, leases_of, nodes, switch_config, update_tables, with_interfaces,
+};
 
 /// The directory of state without one from systemd.
 const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
@@ -63,20 +69,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
     let directories = nodes(&config, &[]);
+    let secrets = secrets::read(&config).context("switch.key_file")?;
     let tables = SwitchConfig {
         copies: role.own().collect(),
-        ..switch_config(&config, settings, &directories)?
+        ..switch_config(&config, settings, &directories, &secrets)?
     };
+    let mut ways = Ways::default();
+    let interfaces = Arc::new(watch::Sender::new(ways.look(&directories)));
+    let tables = with_interfaces(tables, &interfaces.borrow());
     let switch = load(&tables)?;
     tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
     if let Some(host) = role.host() {
         tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
     }
-    let leases = Arc::new(leases_of(&tables, &config, &directories));
-    let parts = config.parts().into_iter();
-    let observed = parts.filter(|part| part.cluster.etcd.is_some());
-    let observed = observed.map(|part| observe_cluster(&part));
-    let observed = observed.collect::<anyhow::Result<Vec<_>>>()?;
+    let leases = Arc::new(leases_of(&tables, &directories));
+    let observed = observe_all(&config)?;
     let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
@@ -86,18 +93,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .transpose()?;
     let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
-    let (known, shown, at_start) = (news.clone(), running.clone(), running.now());
-    let pages = pages::pages(pages::Subject {
-        pin_dir: settings.pin_dir.clone(),
-        max_flows: settings.max_flows,
+    let in_use = Arc::new(watch::Sender::new(secrets));
+    let given = Given {
+        interfaces: interfaces.borrow().clone(),
+        nodes: directories,
+        config: running.now(),
+    };
+    let shown = Shown {
+        running: running.clone(),
+        known: news.clone(),
         leases: leases.clone(),
-        role: role.clone(),
-        census: agent.census(),
-        directory: Box::new(move || {
-            let all = nodes(&shown.now(), &known).into_iter();
-            Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
-        }),
-    });
+        secrets: in_use.subscribe(),
+    };
+    let pages = shown.pages(settings, &role, &agent);
     let mut watchdog = Watchdog::new(Notifier::from_environment());
     serve(
         pauses.clone(),
@@ -108,6 +116,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             news: news.clone(),
             admin: listener.map(|listener| (listener, pages)),
             beat: watchdog.add("leases"),
+            ways,
+            interfaces: interfaces.clone(),
             reload: reload::Reload {
                 file: args.config.clone(),
                 running: running.clone(),
@@ -125,15 +135,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             running,
             leases,
             role,
+            secrets: in_use,
+            interfaces,
         },
-        Given {
-            nodes: directories,
-            config: at_start,
-        },
+        given,
     );
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
+}
+
+/// Follows the cluster of each service whose state is in etcd.
+fn observe_all(config: &Config) -> anyhow::Result<Vec<Observed>> {
+    let parts = config.parts().into_iter();
+    let observed = parts.filter(|part| part.cluster.etcd.is_some());
+    observed.map(|part| observe_cluster(&part)).collect()
 }
 
 /// Loads the switch, and leaves its interfaces to [`start_agent`].
@@ -176,10 +192,55 @@ struct Followed {
     running: Arc<Running>,
     leases: Arc<Leases>,
     role: Arc<Role>,
+    /// Those that the switch has been given.
+    secrets: Arc<watch::Sender<Secrets>>,
+    /// Those that lead to nodes.
+    interfaces: Arc<watch::Sender<Interfaces>>,
+}
+
+/// What the pages tell of nodes and keys.
+struct Shown {
+    running: Arc<Running>,
+    known: Vec<watch::Receiver<Arc<Directory>>>,
+    leases: Arc<Leases>,
+    secrets: watch::Receiver<Secrets>,
+}
+
+impl Shown {
+    fn pages(
+        self,
+        settings: &prism_config::Switch,
+        role: &Arc<Role>,
+        agent: &Agent<'_>,
+    ) -> Arc<Pages> {
+        let of_nodes = Arc::new(self);
+        let keys = of_nodes.clone();
+        pages::pages(pages::Subject {
+            pin_dir: settings.pin_dir.clone(),
+            max_flows: settings.max_flows,
+            leases: of_nodes.leases.clone(),
+            role: role.clone(),
+            census: agent.census(),
+            keys: Box::new(move || keys.keys()),
+            directory: Box::new(move || of_nodes.directory()),
+        })
+    }
+
+    fn directory(&self) -> Arc<Directory> {
+        let all = nodes(&self.running.now(), &self.known).into_iter();
+        Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
+    }
+
+    fn keys(&self) -> serde_json::Value {
+        let config = self.running.now();
+        let directories = nodes(&config, &self.known);
+        secrets::shown(&config, &self.secrets.borrow(), &directories, &self.leases)
+    }
 }
 
 /// The nodes and the configuration that the switch has been given.
 struct Given {
+    interfaces: Interfaces,
     nodes: Vec<Directory>,
     config: Arc<Config>,
 }
@@ -205,21 +266,38 @@ fn age_flows(
         }
         let config = followed.running.now();
         let now = nodes(&config, &followed.observed);
-        if now == given.nodes && config.admin.scrapers == given.config.admin.scrapers {
+        let secrets = secrets::read(&config).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the keys of nodes stay those before");
+            followed.secrets.borrow().clone()
+        });
+        let has_other_keys = secrets != *followed.secrets.borrow();
+        let has_other_nodes = now != given.nodes;
+        let interfaces = followed.interfaces.borrow().clone();
+        let has_other_ways = interfaces != given.interfaces;
+        let has_other_scrapers = config.admin.scrapers != given.config.admin.scrapers;
+        if !has_other_nodes && !has_other_scrapers && !has_other_keys && !has_other_ways {
             continue;
         }
-        if !update_tables(agent, &config, &now) {
+        let Some(tables) = update_tables(agent, &config, &now, &secrets, &interfaces) else {
             std::thread::sleep(RETRY);
             pauses.pause.store(true, Ordering::Relaxed);
             continue;
+        };
+        given = Given {
+            interfaces,
+            nodes: now,
+            config,
+        };
+        if has_other_keys {
+            tracing::info!("the switch has other keys of nodes");
         }
-        given = Given { nodes: now, config };
         tracing::info!(
             nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
         followed.leases.set_nodes(addresses(&given.nodes));
-        limit_keys(&followed.leases, &given.config, &given.nodes);
+        (followed.leases).set_keys(lease_keys(&tables, &given.nodes));
+        followed.secrets.send_replace(secrets);
     }
 }
 
@@ -240,6 +318,8 @@ struct Beside {
     news: Vec<watch::Receiver<Arc<Directory>>>,
     admin: Option<(TcpListener, Arc<Pages>)>,
     beat: Beat,
+    ways: Ways,
+    interfaces: Arc<watch::Sender<Interfaces>>,
     reload: reload::Reload,
 }
 
@@ -258,6 +338,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
         news,
         admin,
         beat,
+        ways,
+        interfaces,
         reload,
     } = beside;
     std::thread::Builder::new()
@@ -273,6 +355,9 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
+                let known = news.clone();
+                let present = || nodes(&reload.running.now(), &known);
+                let look = interfaces::follow(ways, present, &interfaces, &pauses);
                 for news in news {
                     tokio::spawn(pause_for(news, pauses.clone()));
                 }
@@ -287,6 +372,8 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &pauses) => {}
+                    () = secrets::follow(&reload.running, &pauses) => {}
+                    () = look => {}
                     () = beat.keep() => {}
                     () = role.follow(&pauses.pause) => {}
                     () = grant_all(&control, &leases, &role) => {}

@@ -99,6 +99,7 @@ pub(crate) fn senders() -> Vec<SenderConfig> {
         key_id: KEY_ID,
         key: key(),
         tenant: 1,
+        node: Vec::new(),
     }]
 }
 

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use prism_config::{
-    Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch, SwitchHost,
+    Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch, SwitchHost, with_name,
 };
 
 use crate::error::LabError;
@@ -152,7 +152,7 @@ pub(crate) fn write(
     plan: &Plan,
     config: &Config,
     credential: &Credential,
-    programs: &Programs,
+    spec: &LabSpec,
     store_dir: &Path,
 ) -> Result<(), LabError> {
     let directory = plan.name.state_dir();
@@ -163,16 +163,13 @@ pub(crate) fn write(
         create_private_dir(&store_dir.join(&link.host))?;
     }
     write_config(plan, config)?;
-    write_private(
-        &directory.join("switch.key"),
-        (random_hex(16)? + "\n").as_bytes(),
-    )?;
+    write_keys(plan, config, spec.shared_key)?;
     let credentials = format!(
         "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\nadmin = true\n",
         credential.access_key, credential.secret_key
     );
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
-    if let Programs::Prism(prism) = programs {
+    if let Programs::Prism(prism) = &spec.programs {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
         // It needs no network, but in a namespace of the lab a sweep finds it.
         let mut command = in_namespace(&plan.name.namespace_path("client"), prism);
@@ -180,6 +177,34 @@ pub(crate) fn write(
             .args(["pki", "init", "--dir"])
             .arg(directory.join("pki"));
         run(command.args(["--nodes", &names.join(",")]))?;
+    }
+    Ok(())
+}
+
+/// Writes the secret of the switch, and the key of each node; or one key that all share.
+fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabError> {
+    let Some(switch) = &config.switch else {
+        return Ok(());
+    };
+    let failed = |error: &dyn std::fmt::Display| LabError::Config(error.to_string());
+    let secret = match is_shared {
+        true => random_hex(16)? + "\n",
+        false => format!("secret {}\n", random_hex(32)?),
+    };
+    write_private(&switch.key_file, secret.as_bytes())?;
+    for part in config.parts() {
+        let Some(switch) = &part.switch else { continue };
+        let secrets = switch.load_secrets().map_err(|error| failed(&error))?;
+        let newest = secrets.first();
+        // A node that joins later is not in the file.
+        let is_of_service = |host: &str| config.node(host).is_none() || part.node(host).is_some();
+        for link in plan.servers().filter(|link| is_of_service(&link.host)) {
+            let key = newest.map(|secret| secret.key_of(&link.host, switch.key_id));
+            if let Some(key) = key.filter(|key| key.is_own) {
+                let path = with_name(&switch.key_file, &link.host);
+                write_private(&path, key.file(&link.host).as_bytes())?;
+            }
+        }
     }
     Ok(())
 }

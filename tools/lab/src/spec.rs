@@ -50,6 +50,9 @@ pub struct LabSpec {
     /// Whether HTTPS is served too, on port 443 of the service's address, with a certificate of
     /// the lab's own authority. Default: false.
     pub tls: bool,
+    /// Whether all nodes share one switch key, as programs of release 0.2.0 need it. Default:
+    /// false.
+    pub shared_key: bool,
     /// The longest answer that nodes relay instead of handing the connection off. Default:
     /// auto.
     pub relay_up_to: RelayUpTo,
@@ -109,6 +112,7 @@ impl LabSpec {
             link: None,
             uplink: None,
             tls: false,
+            shared_key: false,
             relay_up_to: RelayUpTo::default(),
             programs,
             store_dir: "/dev/shm".into(),

@@ -123,13 +123,7 @@ impl Lab {
         let https = config.tls_address().filter(|_| has_files);
         self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
-        files::write(
-            &self.state.plan,
-            &config,
-            credential,
-            &spec.programs,
-            &store_dir,
-        )?;
+        files::write(&self.state.plan, &config, credential, spec, &store_dir)?;
         if let Some(change) = spec.configure_nodes.take() {
             change(&mut config);
             files::write_nodes_config(&self.state.plan.name, &config)?;

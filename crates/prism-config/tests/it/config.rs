@@ -334,19 +334,25 @@ fn secrets_must_be_private_and_well_formed() {
     let config = Config::load(&path).unwrap();
     let switch = config.switch.clone().unwrap();
 
-    assert!(matches!(switch.load_key(), Err(SecretError::Read { .. })));
+    assert!(matches!(
+        switch.load_node_key("be0"),
+        Err(SecretError::Read { .. })
+    ));
     std::fs::write(&switch.key_file, "00112233445566778899aabbccddeeff\n").unwrap();
     std::fs::set_permissions(&switch.key_file, PermissionsExt::from_mode(0o644)).unwrap();
     assert!(matches!(
-        switch.load_key(),
+        switch.load_node_key("be0"),
         Err(SecretError::Exposed { mode: 0o644, .. })
     ));
     write_private(&switch.key_file, "00112233445566778899aabbccddeeff\n");
-    let key = switch.load_key().unwrap();
-    assert_eq!(key.bytes()[..3], [0x00, 0x11, 0x22]);
-    assert_eq!(format!("{key:?}"), "SecretBytes(..)");
+    let key = switch.load_node_key("be0").unwrap();
+    assert_eq!(key.key.bytes()[..3], [0x00, 0x11, 0x22]);
+    assert!(format!("{key:?}").contains("SecretBytes(..)"));
     write_private(&switch.key_file, "+0112233445566778899aabbccddeeff");
-    assert!(matches!(switch.load_key(), Err(SecretError::Form { .. })));
+    assert!(matches!(
+        switch.load_node_key("be0"),
+        Err(SecretError::Form { .. })
+    ));
 
     let users = &config.s3.credentials_file;
     write_private(

@@ -9,26 +9,24 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, Ops, Owner, Status};
+use prism_proto::control::{Ops, Owner, Pass};
 use prism_proto::export::{
-    ASK_INTERVAL_NS, Action, Event, Export, Kept, MAX_SETTLE_ROUNDS, Method, Outcome,
-    SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS, Verdict,
+    ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
-use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::tcp::Paused;
-use tokio::task::JoinSet;
 use zeroize::Zeroize;
 
 use super::Exported;
 use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
-use crate::connection::{Connection, Settling};
+use crate::connection::Connection;
 use crate::control::Control;
 use crate::endpoint::Shared;
 use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
+use crate::settling::{Settling, Unsettled};
 use crate::trace::{Ended, Record, Step};
 
 pub(super) struct Driver<'s> {
@@ -42,6 +40,8 @@ pub(super) struct Driver<'s> {
     pub(super) tls: Option<TlsState>,
     /// The kernel's part of the session in the socket that it was saved from.
     pub(super) kernel: Option<KernelTx>,
+    /// The target's word that this node may take the flow back.
+    pub(super) pass: Option<Pass>,
     pub(super) record: Record,
 }
 
@@ -71,7 +71,9 @@ impl Driver<'_> {
                     if std::mem::replace(&mut steered, true) && blocks && !is_alive(&socket) {
                         return self.finish(socket, Outcome::Lost);
                     }
-                    let outcome = self.control.call(command, deadline_ns).await;
+                    let outcome = (self.control)
+                        .call_with(self.pass, command, deadline_ns)
+                        .await;
                     (self.connection.state).note(self.control, outcome, here);
                     // The command that takes a frozen connection back blocks nothing.
                     if blocks {
@@ -183,6 +185,7 @@ impl Driver<'_> {
             input: state.input.unread().to_vec(),
             output: state.output.clone(),
             tls: self.tls.take(),
+            permit: channel.permit(state.flow, epoch),
             tcp: *tcp,
         };
         let mut bytes = hand_off.frame();
@@ -229,44 +232,46 @@ impl Driver<'_> {
         if let Some(Frame::Accepted { spent_ns, .. }) = &verdict {
             self.shared.process.costs.took_there(*spent_ns);
         }
+        self.pass = verdict.as_ref().and_then(pass_of);
         (saved, verdict.as_ref().map_or(Verdict::Unknown, verdict_of))
     }
 
     /// Asks the flow's owner for the outcome of this hand-off. It uses a channel of its own,
     /// because the usual one may be the reason why the verdict has not come.
-    async fn ask(&self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
+    async fn ask(&mut self, owner: Option<Owner>, deadline_ns: u64) -> Verdict {
+        let told = self.ask_for_answer(owner, deadline_ns).await;
+        self.pass = told.as_ref().and_then(pass_of);
+        told.as_ref().map_or(Verdict::Unknown, verdict_of)
+    }
+
+    async fn ask_for_answer(&self, owner: Option<Owner>, deadline_ns: u64) -> Option<Frame> {
         let channel = self.channel.as_ref();
-        let Some((channel, peers)) = channel.and_then(|c| Some((c, c.peers.upgrade()?))) else {
-            return Verdict::Unknown;
-        };
+        let (channel, peers) = channel.and_then(|c| Some((c, c.peers.upgrade()?)))?;
         let sent_to = || peers.address(&channel.peer);
-        let Some(address) = owner.map(|owner| owner.via).or_else(sent_to) else {
-            return Verdict::Unknown;
-        };
+        let address = owner.map(|owner| owner.via).or_else(sent_to)?;
         let interval = Duration::from_nanos(ASK_INTERVAL_NS);
         let asking = async {
             loop {
                 if let Ok(channel) = peers.fresh_channel(address).await
-                    && let Some(verdict) = self.ask_on(&channel, interval).await
+                    && let Some(answer) = self.ask_on(&channel, interval).await
                 {
-                    return verdict;
+                    return answer;
                 }
                 tokio::time::sleep(interval).await;
             }
         };
         let deadline = Duration::from_nanos(deadline_ns);
-        let told = tokio::time::timeout(deadline, asking).await;
-        told.unwrap_or(Verdict::Unknown)
+        tokio::time::timeout(deadline, asking).await.ok()
     }
 
     /// Asks until the channel breaks.
-    async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Verdict> {
+    async fn ask_on(&self, channel: &Rc<Channel>, interval: Duration) -> Option<Frame> {
         let id = self.record.id;
         loop {
             let answer = channel.await_verdict(id);
             channel.send(&Frame::Ask { id }).ok()?;
             if let Ok(answer) = tokio::time::timeout(interval, answer.wait()).await {
-                return Some(verdict_of(&answer?));
+                return answer;
             }
         }
     }
@@ -317,15 +322,13 @@ impl Driver<'_> {
         if !settled {
             let here = self.shared.owner(state.local);
             self.control.hold(state.flow, here, epoch);
-            let epoch = Rc::new(Cell::new(epoch));
-            let mut task = JoinSet::new();
-            task.spawn_local(settle(
-                self.control.clone(),
-                state.flow,
-                here,
-                epoch.clone(),
-            ));
-            state.settling = Some(Settling { _task: task, epoch });
+            let unsettled = Unsettled {
+                flow: state.flow,
+                owner: here,
+                epoch: Rc::new(Cell::new(epoch)),
+                pass: self.pass,
+            };
+            state.settling = Some(Settling::begin(self.control.clone(), unsettled));
         }
     }
 
@@ -380,34 +383,18 @@ const fn name_of(outcome: &Outcome) -> &'static str {
     }
 }
 
+/// The pass of a refusal.
+fn pass_of(frame: &Frame) -> Option<Pass> {
+    match frame {
+        Frame::Refused { pass, .. } => *pass,
+        _ => None,
+    }
+}
+
 fn verdict_of(frame: &Frame) -> Verdict {
     match frame {
         Frame::Accepted { .. } => Verdict::Accepted,
         Frame::Refused { reason, .. } => Verdict::Refused(*reason),
         _ => Verdict::Unknown,
-    }
-}
-
-/// Repeats the last command of a hand-off until the switch answers. A flow that the switch blocked
-/// just before it fell silent then passes packets again.
-async fn settle(control: Rc<Control>, flow: FlowKey, owner: Owner, epoch: Rc<Cell<u64>>) {
-    for _ in 0..MAX_SETTLE_ROUNDS {
-        epoch.set(control.raised(&flow, epoch.get()));
-        let command = Command {
-            ops: Ops::OWN.and(Ops::UNBLOCK),
-            epoch: epoch.get(),
-            flow,
-            owner,
-        };
-        let outcome = control.call(command, SETTLE_DEADLINE_NS).await;
-        control.note(outcome, owner);
-        match outcome {
-            CommandOutcome::Unanswered => {}
-            // The refusing epoch is this node's own, of an earlier connection on these ports.
-            CommandOutcome::Answered(a) if a.status == Status::Stale && a.owner == owner => {
-                epoch.set(a.epoch.saturating_add(1));
-            }
-            CommandOutcome::Answered(_) => return,
-        }
     }
 }

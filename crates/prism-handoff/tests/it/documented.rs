@@ -124,6 +124,7 @@ fn frames(example: &Example) {
             Frame::Refused {
                 id,
                 reason: Refusal::Stale,
+                pass: None,
             } => format!("refused, id {id}, stale"),
             Frame::Unknown { id } => format!("unknown, id {id}"),
             Frame::Ask { id } => format!("ask, id {id}"),
@@ -153,6 +154,7 @@ fn hand_off(example: &Example) {
         output,
         tls,
         tcp,
+        permit: _,
     } = *hand_off;
     let text = |bytes: &[u8]| match bytes {
         [] => "empty".to_owned(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::{
     Answer, ControlError, ControlKey, FlowKey, FlowState, KIND_ANSWER, KIND_REQUEST, MAGIC,
-    MESSAGE_BYTES, Ops, Owner, Request, RunId, SIGNED_BYTES, Stamped, Status, Term, VERSION,
+    MESSAGE_BYTES, Ops, Owner, Pass, Request, RunId, SIGNED_BYTES, Stamped, Status, Term, VERSION,
 };
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
@@ -14,6 +14,8 @@ struct Extra {
     status: u8,
     state: u8,
     term: Term,
+    /// In the place of the owner's address.
+    pass: Option<[u8; 16]>,
 }
 
 /// The datagram of a request, or of the answer that repeats its fields.
@@ -21,15 +23,24 @@ fn encode(fields: &Request, extra: &Extra, key: &ControlKey) -> [u8; MESSAGE_BYT
     let (flow, owner) = (&fields.flow, &fields.owner);
     let mut out = Vec::with_capacity(MESSAGE_BYTES);
     out.put(&MAGIC.to_be_bytes());
-    out.put(&[VERSION, extra.kind, fields.ops.0, extra.status]);
+    let ops = match extra.pass {
+        Some(_) => fields.ops.and(Ops::PASS),
+        None => fields.ops,
+    };
+    out.put(&[VERSION, extra.kind, ops.0, extra.status]);
     out.put(&fields.key_id.to_be_bytes());
     let [_, high, middle, low] = extra.term.0.min(Term::MAX.0).to_be_bytes();
     out.put(&[extra.state, high, middle, low]);
     for number in [fields.request_id, fields.time_ns, fields.epoch] {
         out.put(&number.to_be_bytes());
     }
-    for ip in [flow.client.ip(), flow.vip.ip(), owner.addr.ip(), owner.via] {
-        out.put(&ip_bytes(ip));
+    let owner_addr = extra.pass.unwrap_or_else(|| ip_bytes(owner.addr.ip()));
+    let addresses = [flow.client.ip(), flow.vip.ip()].map(ip_bytes);
+    for address in addresses
+        .into_iter()
+        .chain([owner_addr, ip_bytes(owner.via)])
+    {
+        out.put(&address);
     }
     let ports = [flow.client, flow.vip, owner.addr].map(|addr| addr.port());
     for port in ports.into_iter().chain([fields.run.0]) {
@@ -91,8 +102,20 @@ fn decode(
         status,
         state,
         term,
+        pass: None,
     };
     Ok((request, extra))
+}
+
+/// The bytes in the place of the owner's address, which is that of the service or of the node.
+fn in_place_of(is_at_service: bool, pass: Pass) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let (head, tail) = bytes.split_at_mut(Pass::BYTES);
+    head.copy_from_slice(&pass.encode());
+    if let Some(place) = tail.first_mut() {
+        *place = is_at_service.into();
+    }
+    bytes
 }
 
 fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
@@ -102,11 +125,19 @@ fn constant_time_eq(a: &[u8; 8], b: &[u8]) -> bool {
 impl Stamped<Request> {
     /// The datagram of this request, under `key`.
     pub fn encode(&self, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        self.encode_with(None, key)
+    }
+
+    /// The same with a pass for its `OWN`.
+    pub fn encode_with(&self, pass: Option<Pass>, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
+        let (owner, flow) = (&self.message.owner, &self.message.flow);
+        let pass = pass.filter(|_| self.message.ops.has(Ops::OWN));
         let extra = Extra {
             kind: KIND_REQUEST,
             status: 0,
             state: 0,
             term: self.term,
+            pass: pass.map(|pass| in_place_of(owner.addr.ip() == flow.vip.ip(), pass)),
         };
         encode(&self.message, &extra, key)
     }
@@ -128,6 +159,12 @@ impl Request {
     /// Reads and authenticates a request whose term does not matter.
     pub fn decode(bytes: &[u8], key_id: u32, key: &ControlKey) -> Result<Self, ControlError> {
         Stamped::<Self>::decode(bytes, key_id, key).map(|stamped| stamped.message)
+    }
+
+    /// The number of the key that a message claims to be signed with.
+    pub fn peek_key_id(bytes: &[u8; MESSAGE_BYTES]) -> u32 {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *bytes;
+        u32::from_be_bytes([a, b, c, d])
     }
 
     /// This request in `term`.
@@ -178,6 +215,7 @@ impl Stamped<Answer> {
             status: answer.status as u8,
             state: answer.state as u8,
             term: self.term,
+            pass: None,
         };
         encode(&fields, &extra, key)
     }

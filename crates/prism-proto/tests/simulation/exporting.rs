@@ -228,6 +228,7 @@ impl World {
             output: std::mem::take(&mut c.output),
             tls: None,
             tcp: socket.save(c.flow),
+            permit: None,
         }));
         self.export_event(host, id, export::Event::Saved);
     }

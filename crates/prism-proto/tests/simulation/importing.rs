@@ -44,7 +44,7 @@ impl World {
             (Ok(Some(len)), Ok(frame)) if len == body.len() => match frame {
                 Frame::HandOff(hand_off) => self.start_import(to, from, generation, hand_off),
                 Frame::Accepted { id, .. } => self.told(to, id, Verdict::Accepted, generation),
-                Frame::Refused { id, reason } => {
+                Frame::Refused { id, reason, .. } => {
                     self.told(to, id, Verdict::Refused(reason), generation);
                 }
                 Frame::Unknown { id } => self.told(to, id, Verdict::Unknown, generation),
@@ -66,7 +66,16 @@ impl World {
         };
         if let Some(reason) = refusal {
             let id = hand_off.id;
-            return self.send_frame_on(host, from, generation, &Frame::Refused { id, reason });
+            return self.send_frame_on(
+                host,
+                from,
+                generation,
+                &Frame::Refused {
+                    id,
+                    reason,
+                    pass: None,
+                },
+            );
         }
         let flow = self.clients[context.incarnation.client].flow;
         let outranks = u64::from(self.scenario.mutation == Mutation::TargetOutranksSource);
@@ -142,6 +151,7 @@ impl World {
         let refused = Frame::Refused {
             id: hand_off,
             reason,
+            pass: None,
         };
         self.send_frame_on(host, from, generation, &refused);
         self.works(host, DEAF_NS, Work::Forget(id));
@@ -161,6 +171,7 @@ impl World {
             Some(true) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,
+                pass: None,
             },
             None => Frame::Unknown { id },
         };
@@ -262,6 +273,7 @@ impl World {
             Some(reason) => Frame::Refused {
                 id: hand_off_id,
                 reason,
+                pass: None,
             },
         };
         c.role = Role::Serving;

@@ -32,6 +32,8 @@ pub(super) struct Greeting {
     pub(super) digest: u64,
     /// The greatest term that its node knows; `None` if the run does not speak of terms.
     pub(super) term: Option<Term>,
+    /// The key that it has signed with.
+    pub(super) key_id: u32,
 }
 
 /// The news that a connection has carried.
@@ -68,7 +70,9 @@ impl Leases {
     /// Reads a run's messages and answers them, until its connection ends. `None`: the agent ends
     /// it.
     async fn listen(&self, stream: &mut TcpStream, greeting: &Greeting) -> Option<Parting> {
-        let Greeting { run, digest, term } = *greeting;
+        let Greeting {
+            run, digest, term, ..
+        } = *greeting;
         let (mut code, mut awaits_answer, mut told) = ([0; 1], false, Told::default());
         loop {
             let message = tokio::select! {
@@ -154,11 +158,11 @@ impl Leases {
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
         stream.read_exact(&mut message).await?;
-        let signed = self.keys.read(&message)?;
+        let signed = locked(&self.keys).read(&message)?;
         let request = signed.request.message;
         let (via, run) = (request.owner.via.to_canonical(), request.run);
         let node = locked(&self.hosts).node_of(via);
-        let node = node.filter(|node| self.keys.are_for(&signed, *node));
+        let node = node.filter(|_| signed.is_for(via));
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE
             && request.request_id == u64::from_be_bytes(challenge);
@@ -168,13 +172,14 @@ impl Leases {
             (true, Some(_)) => Status::Ok,
         };
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
-        stream.write_all(&answer.encode(signed.key)).await?;
+        stream.write_all(&answer.encode(&signed.key.key)).await?;
         let speaks_of_terms = request.owner.addr.port() == SPEAKS_OF_TERMS;
         match (status, node) {
             (Status::Ok, Some(node)) => Ok(Greeting {
                 run: (node, run),
                 digest: request.epoch,
                 term: speaks_of_terms.then_some(signed.request.term),
+                key_id: signed.key.key_id,
             }),
             _ => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,

@@ -1,69 +1,59 @@
-//! The keys of requests for leases. With several services each has a key of its own, which is
-//! for leases of its nodes only.
+//! The keys of requests for leases: of one node each, or shared by the nodes of one service.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
-use std::sync::Mutex;
 
-use prism_proto::control::{ControlKey, MESSAGE_BYTES, Request, Stamped};
+use prism_proto::control::{ControlError, ControlKey, MESSAGE_BYTES, Request, Stamped};
 use prism_proto::lease::CHALLENGE_BYTES;
 
-use super::locked;
-
-/// All keys.
-#[derive(Debug)]
-pub(super) struct Keys {
-    keys: HashMap<u32, ControlKey>,
-    /// The nodes that a key is for, by its number; other keys are for all nodes.
-    limits: Mutex<HashMap<u32, HashSet<IpAddr>>>,
+/// A key, and the nodes that may get a lease by it.
+#[derive(Clone, Debug)]
+pub struct LeaseKey {
+    /// Its number in messages.
+    pub key_id: u32,
+    /// The key.
+    pub key: ControlKey,
+    /// The addresses of its nodes; `None` for all nodes.
+    pub nodes: Option<HashSet<IpAddr>>,
 }
 
+/// All keys, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Keys(HashMap<u32, LeaseKey>);
+
 /// A request, and the key that has signed it.
-pub(super) struct Signed<'k> {
+pub(super) struct Signed {
     pub(super) request: Stamped<Request>,
-    pub(super) key: &'k ControlKey,
-    key_id: u32,
+    pub(super) key: LeaseKey,
 }
 
 impl Keys {
-    pub(super) fn new(keys: impl IntoIterator<Item = (u32, ControlKey)>) -> Self {
-        Self {
-            keys: keys.into_iter().collect(),
-            limits: Mutex::default(),
-        }
-    }
-
-    /// Has the key be for leases of these nodes only.
-    pub(super) fn limit(&self, key_id: u32, nodes: HashSet<IpAddr>) {
-        locked(&self.limits).insert(key_id, nodes);
+    pub(super) fn new(keys: impl IntoIterator<Item = LeaseKey>) -> Self {
+        Self(keys.into_iter().map(|key| (key.key_id, key)).collect())
     }
 
     /// Reads a request. Fails if no key has signed it.
-    pub(super) fn read(&self, message: &[u8; MESSAGE_BYTES]) -> io::Result<Signed<'_>> {
-        let mut error = io::Error::from(io::ErrorKind::InvalidData);
-        for (key_id, key) in &self.keys {
-            let key_id = *key_id;
-            match Stamped::<Request>::decode(message, key_id, key) {
-                Ok(request) => {
-                    return Ok(Signed {
-                        request,
-                        key,
-                        key_id,
-                    });
-                }
-                Err(fault) => error = io::Error::new(io::ErrorKind::InvalidData, fault),
-            }
-        }
-        Err(error)
+    pub(super) fn read(&self, message: &[u8; MESSAGE_BYTES]) -> io::Result<Signed> {
+        let key_id = Request::peek_key_id(message);
+        let known = self.0.get(&key_id);
+        let key = known.ok_or_else(|| invalid(ControlError::UnknownKey(key_id)))?;
+        let request = Stamped::<Request>::decode(message, key_id, &key.key).map_err(invalid)?;
+        let key = key.clone();
+        Ok(Signed { request, key })
     }
+}
 
+impl Signed {
     /// Whether the key of this request is for leases of `node`.
-    pub(super) fn are_for(&self, signed: &Signed<'_>, node: IpAddr) -> bool {
-        let limits = locked(&self.limits);
-        let limit = limits.get(&signed.key_id);
-        limit.is_none_or(|nodes| nodes.contains(&node))
+    pub(super) fn is_for(&self, node: IpAddr) -> bool {
+        let nodes = self.key.nodes.as_ref();
+        nodes.is_none_or(|nodes| nodes.contains(&node))
     }
+}
+
+fn invalid(error: ControlError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 /// Bytes that nobody can predict.

@@ -67,6 +67,8 @@ pub(super) struct Lease {
     pub(super) answer: Option<NewClients>,
     /// The value of its newest connection.
     pub(super) speaks_of_terms: bool,
+    /// The key of its newest connection.
+    pub(super) key_id: u32,
     /// Its last message that it has announced all its flows.
     pub(super) done: Option<Done>,
 }

@@ -262,6 +262,7 @@ fn a_query_tells_the_clock_and_only_ones_own_flows() {
                 key_id: 9,
                 key: ControlKey::new([9; 16]),
                 tenant: 2,
+                node: Vec::new(),
             });
         },
         |lab| {

@@ -55,6 +55,7 @@ for_both_families! {
     aging: "aging.rs",
     checksums: "checksums.rs",
     closing: "closing.rs",
+    contained: "contained.rs",
     control: "control.rs",
     copies: "copies.rs",
     differential: "differential.rs",

@@ -131,6 +131,21 @@ pub(super) struct Switch {
     pub(super) flows: Option<u64>,
     pub(super) max_flows: u64,
     pub(super) nodes: Vec<Leased>,
+    pub(super) keys: Vec<ServiceKeys>,
+}
+
+/// The secrets of the keys of a service's nodes, the newest first.
+#[derive(Debug, Deserialize)]
+pub(super) struct ServiceKeys {
+    pub(super) service: String,
+    pub(super) secrets: Vec<SecretInUse>,
+}
+
+/// A secret, and the nodes that have a lease by a key of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct SecretInUse {
+    pub(super) id: String,
+    pub(super) nodes: Vec<String>,
 }
 
 /// A node, as the agent of the switch sees it.

@@ -1,6 +1,6 @@
 //! `prism ctl switch`: the switches of a cluster, each as its own agent sees it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::observed::{State, Switch, Ways};
 use super::reach::{Common, print_json};
+use super::switch_keys::{self, NodeKeyArgs, RotateArgs};
 use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
 use crate::observe::fetch;
 
@@ -30,6 +31,14 @@ enum Command {
     /// The agents are asked at `admin.switch_listen`; one on loopback answers on its own host
     /// only. Exits with status 1 unless one switch is active and knows all flows.
     Status,
+    /// Replace the secret of the nodes' keys, without a failed hand-off.
+    ///
+    /// Run it on the host of the switch. The first call adds a secret, which the agent takes at
+    /// once, and writes the nodes' new keys to --out. Install each beside `switch.key_file` of its
+    /// node; nodes read it within a second. The second call, with --finish, removes the old secret.
+    RotateKey(RotateArgs),
+    /// Write the key files of nodes, as a first installation and new nodes need them.
+    NodeKey(NodeKeyArgs),
 }
 
 /// A switch, and the addresses at which its agent may answer.
@@ -39,7 +48,7 @@ struct Host {
 }
 
 /// The answer of an agent, or the reason why there is none.
-type Answer = anyhow::Result<(Switch, Value)>;
+pub(super) type Answer = anyhow::Result<(Switch, Value)>;
 
 /// The switches, and the flows that the standby is not known to have.
 struct Report {
@@ -48,20 +57,34 @@ struct Report {
 }
 
 pub(super) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    let Command::Status = args.command;
-    let config = common.load()?;
-    let hosts = hosts(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let asked = hosts.into_iter().map(|host| {
+    match &args.command {
+        Command::Status => status(common, out),
+        Command::RotateKey(args) => switch_keys::rotate(args, common, out),
+        Command::NodeKey(args) => switch_keys::issue(args, common, out),
+    }
+}
+
+/// The answers of all switches that may answer here.
+pub(super) fn ask_all(config: &Config) -> anyhow::Result<Vec<(String, Answer)>> {
+    let runtime = runtime()?;
+    let asked = hosts(config)?.into_iter().map(|host| {
         let answer = runtime.block_on(ask(&host.at));
         (host.name, answer)
     });
-    let answers = asked.collect();
+    Ok(asked.collect())
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build()
+}
+
+fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let config = common.load()?;
+    let answers = ask_all(&config)?;
     let is_pair = config.switch.as_ref().is_some_and(|s| !s.hosts.is_empty());
     let lag = match is_pair {
-        true => runtime.block_on(lag(&config)),
+        true => runtime()?.block_on(lag(&config)),
         false => None,
     };
     let report = Report { answers, lag };
@@ -166,7 +189,8 @@ fn shown(report: &Report, paint: Paint) -> String {
             [text(name), fault, none(), none(), none(), none(), none()]
         }
     });
-    table(paint, header, &rows.collect::<Vec<_>>())
+    let rows: Vec<_> = rows.collect();
+    table(paint, header, &rows) + &switch_keys::during_rotation(&report.answers)
 }
 
 fn row(name: &str, switch: &Switch, lag: Option<u64>) -> [Cell; 7] {

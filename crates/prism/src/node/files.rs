@@ -3,6 +3,7 @@
 //! Not here: what is in them.
 
 use std::io;
+use std::time::Duration;
 
 use prism_handoff::supervise::supervise;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,11 +13,15 @@ use super::reload::reload_by_signal;
 use super::server::Server;
 use crate::notify::Notifier;
 
+/// The interval of looks at the key for the switch.
+const KEY_EVERY: Duration = Duration::from_millis(500);
+
 /// The arrivals of SIGHUP, one for each kind of file.
 pub(super) struct HangUps {
     https: Again,
     users: Again,
     identity: Again,
+    key: Again,
     config: Signal,
     manager: Signal,
 }
@@ -41,6 +46,7 @@ impl HangUps {
             https: again()?,
             users: again()?,
             identity: again()?,
+            key: again()?,
             config: hang_up()?,
             manager: hang_up()?,
         })
@@ -53,6 +59,7 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
         https: for_https,
         users: for_users,
         identity: for_identity,
+        key: for_key,
         config: for_config,
         manager: for_manager,
     } = hang_ups;
@@ -74,14 +81,40 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
         }
         None => std::future::pending().await,
     });
+    let key = supervise("the key for the switch", async || {
+        follow_key(server, for_key).await;
+    });
     let config = reload_config(server, for_config);
     tokio::join!(
         https,
         users,
         identity,
+        key,
         config,
         announce_reloads(notifier, for_manager)
     );
+}
+
+/// Reads the key for the switch when its file changes, and on SIGHUP. Never returns.
+async fn follow_key(server: &Server, again: &mut Again) {
+    let mut said = None;
+    loop {
+        match server.read_signing_key() {
+            Ok(false) => said = None,
+            Ok(true) => tracing::info!("this node signs with another key for the switch"),
+            Err(error) => {
+                let fault = error.to_string();
+                if said.as_ref() != Some(&fault) {
+                    tracing::warn!(fault, "the key for the switch stays the one before");
+                }
+                said = Some(fault);
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(KEY_EVERY) => {}
+            () = arrival(again) => {}
+        }
+    }
 }
 
 /// Returns when SIGHUP arrives.

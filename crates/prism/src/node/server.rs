@@ -12,7 +12,7 @@ use prism_config::{Config, CongestionWindow, HandOffMethod, Peers, Running};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
-    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SwitchAddress, Transit,
+    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey, SwitchAddress, Transit,
 };
 use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
@@ -41,6 +41,8 @@ pub(crate) struct Server {
     pub(crate) identity: Option<Identity>,
     /// The requests that it has answered.
     pub(crate) requests: Arc<Requests>,
+    /// The key for commands to the switch; `None` without a switch.
+    pub(super) signing: Option<watch::Sender<SigningKey>>,
     pub(super) link: Arc<Link>,
     pub(super) clients: Arc<ClientLimits>,
     /// The number of requests of a million that begin a trace; `None` without a collector.
@@ -70,6 +72,10 @@ impl Server {
         let running = Arc::new(Running::new(config.clone()));
         let https = Https::load(&config, settings)?;
         let identity = identity(&config.peers, name)?;
+        let signing = config.switch.as_ref();
+        let signing = signing
+            .map(|switch| signing_key(switch, name))
+            .transpose()?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let users = cluster.users.borrow().clone();
         let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
@@ -107,6 +113,7 @@ impl Server {
             acme,
             identity,
             requests,
+            signing: signing.map(watch::Sender::new),
             link,
             clients: Arc::new(ClientLimits::new(
                 config.limits.connections.into(),
@@ -159,7 +166,7 @@ impl Server {
             peer_port: config.peers.port,
             peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
             identity: self.identity.clone(),
-            switch: switch_address(config, &settings)?,
+            switch: self.switch_address(config, &settings)?,
             placement: node.cluster.placement_digest(config),
             method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
@@ -170,6 +177,35 @@ impl Server {
             clients: self.clients.clone(),
             transit: Some(self.transit()),
         })
+    }
+
+    /// The switch, with the key that this node has at the moment, and those that follow.
+    fn switch_address(
+        &self,
+        config: &Config,
+        node: &prism_config::Node,
+    ) -> anyhow::Result<Option<SwitchAddress>> {
+        let address = switch_address(config, node)?;
+        let signing = self.signing.as_ref();
+        let with_key = |address: SwitchAddress| SwitchAddress {
+            key: signing.map_or_else(|| address.key.clone(), watch::Sender::subscribe),
+            ..address
+        };
+        Ok(address.map(with_key))
+    }
+
+    /// Reads the key for commands again. Returns whether it is another one.
+    pub(super) fn read_signing_key(&self) -> Result<bool, prism_config::SecretError> {
+        let config = self.node.config.now();
+        let (Some(switch), Some(signing)) = (&config.switch, &self.signing) else {
+            return Ok(false);
+        };
+        let read = signing_key(switch, &self.node.name)?;
+        Ok(signing.send_if_modified(|present| {
+            let is_new = *present != read;
+            *present = read;
+            is_new
+        }))
     }
 
     /// Finds the node for a connection by its next request, at a frontend to which backends return
@@ -194,19 +230,29 @@ pub(super) fn switch_address(
                 node.name, node.address, switch.control
             )
         })?;
+        let key = watch::Sender::new(signing_key(switch, &node.name)?).subscribe();
+        let own = switch.hosts.iter();
+        let own = own.filter_map(|host| host.address.of(control.ip()));
         anyhow::Ok(SwitchAddress {
             control,
-            key_id: switch.key_id,
-            key: ControlKey::new(*switch.load_key()?.bytes()),
-            hosts: switch
-                .hosts
-                .iter()
-                .filter_map(|host| host.address.of(control.ip()))
-                .map(|own| (own, control.port()).into())
-                .collect(),
+            key,
+            hosts: own.map(|own| (own, control.port()).into()).collect(),
         })
     });
     address.transpose()
+}
+
+/// The key by which the node `name` signs its commands.
+pub(super) fn signing_key(
+    switch: &prism_config::Switch,
+    name: &str,
+) -> Result<SigningKey, prism_config::SecretError> {
+    let found = switch.load_node_key(name)?;
+    Ok(SigningKey {
+        key_id: found.key_id,
+        key: ControlKey::new(*found.key.bytes()),
+        is_own: found.is_own,
+    })
 }
 
 /// The identity of the node `name`. A configuration without an authority is for a single node.

@@ -22,6 +22,8 @@ pub(super) struct Subject {
     pub(super) leases: Arc<Leases>,
     pub(super) role: Arc<Role>,
     pub(super) census: Arc<LastCensus>,
+    /// The secrets of the nodes' keys, and which nodes use them.
+    pub(super) keys: Box<dyn Fn() -> Value + Send + Sync>,
     /// The nodes at present.
     pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
 }
@@ -119,6 +121,7 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         "active": subject.role.is_active(),
         "flows": census.as_ref().map(Census::entries),
         "max_flows": subject.max_flows,
+        "keys": (subject.keys)(),
         "owners": owners,
         "packets": packets,
         "nodes": nodes.collect::<Vec<_>>(),

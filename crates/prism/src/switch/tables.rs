@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_config::{Config, HookMode};
+use prism_config::{Config, ControlSecret, HookMode};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
 use prism_switch::{
-    ALL_TENANTS, Agent, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
+    ALL_TENANTS, Agent, LeaseKey, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig,
+    SwitchConfig,
 };
 use tokio::sync::watch;
+
+use super::interfaces::Interfaces;
+use super::secrets::Secrets;
 
 /// The tenant of the first service; the others follow.
 const FIRST_TENANT: u32 = 1;
@@ -30,6 +34,7 @@ pub(super) fn switch_config(
     config: &Config,
     settings: &prism_config::Switch,
     directories: &[Directory],
+    secrets: &Secrets,
 ) -> anyhow::Result<SwitchConfig> {
     let node = |addr, tenant, roles| NodeConfig {
         addr,
@@ -38,7 +43,8 @@ pub(super) fn switch_config(
         link: None,
     };
     let (mut nodes, mut services, mut senders) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for ((tenant, part), directory) in (FIRST_TENANT..).zip(config.parts()).zip(directories) {
+    let parts = (FIRST_TENANT..).zip(config.parts()).zip(directories);
+    for (((tenant, part), directory), secrets) in parts.zip(secrets) {
         for (_, host) in directory.iter() {
             let (frontend, backend) = (host.is_frontend(), host.is_backend());
             let tenant = match frontend && config.service.are_several() {
@@ -52,12 +58,7 @@ pub(super) fn switch_config(
         }
         services.extend(services_of(&part, tenant, directory));
         let switch = part.switch.as_ref().unwrap_or(settings);
-        let key = switch.load_key().context("the control key")?;
-        senders.push(SenderConfig {
-            key_id: switch.key_id,
-            key: ControlKey::new(*key.bytes()),
-            tenant,
-        });
+        senders.extend(senders_of(secrets, switch.key_id, tenant, directory));
     }
     // The switch drops a backend's TCP to unknown hosts. Leases need the control address, and
     // backends also need etcd and answer those who read their metrics.
@@ -81,6 +82,39 @@ pub(super) fn switch_config(
         idle: Duration::from_secs(settings.idle_timeout_s.into()),
         ..SwitchConfig::default()
     })
+}
+
+/// The keys of a service's nodes. While a key that all share is valid, no node is held to its own
+/// flows.
+fn senders_of(
+    secrets: &[ControlSecret],
+    shared_id: u32,
+    tenant: u32,
+    directory: &Directory,
+) -> Vec<SenderConfig> {
+    let is_shared = |secret: &ControlSecret| matches!(secret, ControlSecret::Shared(_));
+    let has_shared = secrets.iter().any(is_shared);
+    let mut senders = Vec::new();
+    for secret in secrets {
+        let sender = |name: &str, node| {
+            let key = secret.key_of(name, shared_id);
+            SenderConfig {
+                key_id: key.key_id,
+                key: ControlKey::new(*key.key.bytes()),
+                tenant,
+                node,
+            }
+        };
+        if is_shared(secret) {
+            senders.push(sender("", Vec::new()));
+            continue;
+        }
+        senders.extend(directory.iter().map(|(name, host)| {
+            let node = host.address.iter().filter(|_| !has_shared);
+            sender(name, node.collect())
+        }));
+    }
+    senders
 }
 
 /// The addresses of the service of `part`, each with its frontends.
@@ -110,47 +144,64 @@ pub(super) fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) 
 }
 
 /// Leases for the nodes of all services.
-pub(super) fn leases_of(
-    tables: &SwitchConfig,
-    config: &Config,
-    directories: &[Directory],
-) -> Leases {
-    let keys = tables.senders.iter();
-    let keys = keys.map(|sender| (sender.key_id, sender.key.clone()));
-    let leases = Leases::of_keys(addresses(directories), keys);
-    limit_keys(&leases, config, directories);
-    leases
+pub(super) fn leases_of(tables: &SwitchConfig, directories: &[Directory]) -> Leases {
+    Leases::of_keys(addresses(directories), lease_keys(tables, directories))
 }
 
-/// Each key is for leases of the nodes of its service.
-pub(super) fn limit_keys(leases: &Leases, config: &Config, directories: &[Directory]) {
-    for (part, directory) in config.parts().iter().zip(directories) {
-        if let Some(switch) = &part.switch {
-            leases.limit_key(switch.key_id, addresses(std::slice::from_ref(directory)));
+/// The keys for leases: of one node, or of the nodes of one service.
+pub(super) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Vec<LeaseKey> {
+    let keys = tables.senders.iter().map(|sender| {
+        let directory = (FIRST_TENANT..).zip(directories);
+        let of_tenant = directory.filter(|(tenant, _)| *tenant == sender.tenant);
+        let of_tenant = of_tenant.flat_map(|(_, directory)| directory.iter());
+        let all = of_tenant.flat_map(|(_, host)| host.address.iter());
+        let nodes = match sender.node.is_empty() {
+            true => all.collect(),
+            false => sender.node.iter().copied().collect(),
+        };
+        LeaseKey {
+            key_id: sender.key_id,
+            key: sender.key.clone(),
+            nodes: Some(nodes),
         }
+    });
+    keys.collect()
+}
+
+/// The tables with the interfaces that lead to nodes.
+pub(super) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> SwitchConfig {
+    SwitchConfig {
+        control_interfaces: interfaces.clone().unwrap_or_default(),
+        ..tables
     }
 }
 
-/// Gives the switch these nodes. Returns whether it has them; a failure is logged.
+/// Gives the switch these nodes and their keys. Returns its tables; a failure is logged.
 pub(super) fn update_tables(
     agent: &mut Agent<'_>,
     config: &Config,
     directories: &[Directory],
-) -> bool {
+    secrets: &Secrets,
+    interfaces: &Interfaces,
+) -> Option<SwitchConfig> {
     let settings = config
         .switch
         .as_ref()
         .context("there is no section [switch]");
     let updated = settings
-        .and_then(|settings| switch_config(config, settings, directories))
-        .and_then(|tables| Ok(agent.update_tables(&tables)?));
+        .and_then(|settings| switch_config(config, settings, directories, secrets))
+        .map(|tables| with_interfaces(tables, interfaces))
+        .and_then(|tables| {
+            agent.update_tables(&tables)?;
+            Ok(tables)
+        });
     if let Err(error) = &updated {
         tracing::error!(
             error = format!("{error:#}"),
             "the switch's tables lack a change of the nodes; trying again"
         );
     }
-    updated.is_ok()
+    updated.ok()
 }
 
 /// The addresses of etcd's endpoints. Names that cannot be resolved are left out, with

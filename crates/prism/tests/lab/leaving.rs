@@ -36,6 +36,7 @@ pub fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
     Cluster::up_with(3, |spec: &mut LabSpec| {
         spec.programs = Programs::Prism(program.into());
         (spec.frontends, spec.etcd, spec.tls) = (frontends, true, tls);
+        spec.shared_key = std::env::var_os("PRISM_PREVIOUS").is_some();
         spec.configure = Some(Box::new(|config| {
             config.cluster.replicas = 2;
             config.limits.drain_timeout_s = 8;

@@ -22,6 +22,7 @@ mod chaos;
 mod clients;
 mod cluster;
 mod connections;
+mod contained;
 mod crash;
 mod differing_files;
 mod families;

@@ -18,7 +18,7 @@ use crate::setup::doctor;
 use crate::successor::take_over;
 use crate::support::objects::Object;
 use crate::support::wire::{Wire, dialler};
-use crate::support::{BUCKET, eventually, output, tls, turn};
+use crate::support::{BUCKET, eventually, node_key, output, tls, turn};
 use two::{At, LEN, OBJECTS, PATIENCE, PHOTOS, PHOTOS_PORT, Two, signer, users, write_secret};
 
 fn run(command: &mut Command) -> (bool, String) {
@@ -167,14 +167,10 @@ fn nodes_of_one_service_cannot_command_flows_or_dial_nodes_of_the_other() {
     let Some(_turn) = turn() else { return };
     let two = Two::up(At::Addresses, |_| {});
     let cluster = &two.cluster;
-    let key_of = |service: &str| {
+    let key_of = |service: &str, node: &str| {
         let config = Config::load(&cluster.lab.config_path()).unwrap();
         let part = config.part(service).unwrap();
-        let switch = part.switch.unwrap();
-        (
-            switch.key_id,
-            ControlKey::new(*switch.load_key().unwrap().bytes()),
-        )
+        node_key(part.switch.as_ref().unwrap(), node)
     };
     let objects = cluster.one_on_each("owned", |_| LEN);
     cluster.put_all(&objects);
@@ -182,8 +178,14 @@ fn nodes_of_one_service_cannot_command_flows_or_dial_nodes_of_the_other() {
     client.get(cluster, &objects[0]);
     let flow = cluster.flow_of(client.local()).unwrap().flow;
     // Neither the key of the other service nor an owner of it.
-    assert_eq!(command(&two, "be2", flow, key_of(PHOTOS)), Status::Denied);
-    assert_eq!(command(&two, "be2", flow, key_of("")), Status::Denied);
+    assert_eq!(
+        command(&two, "be2", flow, key_of(PHOTOS, "be2")),
+        Status::Denied
+    );
+    assert_eq!(
+        command(&two, "be2", flow, key_of("", "be0")),
+        Status::Denied
+    );
     assert!(cluster.switch_count("control_denied") >= 2);
     client.get(cluster, &objects[1]);
 

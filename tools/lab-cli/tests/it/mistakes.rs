@@ -289,8 +289,8 @@ fn of_secrets(host: &Host) -> Vec<Mistake> {
             "wrong key of the switch",
             host.prism("check short.toml --node n0"),
             &[
-                "switch.key_file: short.key: not 32 hex",
-                "`openssl rand -hex 16` makes a key",
+                "switch.key_file: short.key: not 1 or 2 lines",
+                "`prism ctl switch rotate-key` makes a secret",
             ],
         ),
         mistake(

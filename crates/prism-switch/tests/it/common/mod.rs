@@ -105,6 +105,7 @@ pub fn config(name: &str) -> SwitchConfig {
             key_id: KEY_ID,
             key: key(),
             tenant: 1,
+            node: Vec::new(),
         }],
         max_flows: 4096,
         // Each packet gets its verdict at the first hook.
@@ -196,7 +197,7 @@ impl Lab {
 
     /// As `raw_command`, with the answer's term.
     pub fn stamped_command(&self, hook: Hook, datagram: &[u8]) -> Option<Stamped<Answer>> {
-        self.command_at(CONTROL, hook, datagram)
+        self.command_under(CONTROL, hook, datagram, KEY_ID, &key())
     }
 
     /// The same at another address of the switch.
@@ -205,6 +206,18 @@ impl Lab {
         control: SocketAddr,
         hook: Hook,
         datagram: &[u8],
+    ) -> Option<Stamped<Answer>> {
+        self.command_under(control, hook, datagram, KEY_ID, &key())
+    }
+
+    /// As `command_at`, under another key.
+    pub fn command_under(
+        &self,
+        control: SocketAddr,
+        hook: Hook,
+        datagram: &[u8],
+        key_id: u32,
+        key: &ControlKey,
     ) -> Option<Stamped<Answer>> {
         let source = SocketAddr::new(FRONTEND, 5555);
         let run = self.run(hook, &packet::udp(source, control, datagram));
@@ -215,7 +228,7 @@ impl Lab {
         let p = packet::Parsed::new(&run.packet);
         assert_eq!((p.source, p.dest), (control, source), "answer goes back");
         assert_eq!(&run.packet[..6], &packet::SENDER_MAC);
-        Some(Stamped::<Answer>::decode(p.payload, KEY_ID, &key()).unwrap())
+        Some(Stamped::<Answer>::decode(p.payload, key_id, key).unwrap())
     }
 
     pub fn clock(&self) -> u64 {

@@ -10,7 +10,7 @@ use prism_proto::control::{ControlKey, MESSAGE_BYTES, OFFSETS, Ops, Owner, Reque
 
 use super::{SEED, bed_with_connection};
 use crate::support::bed::Bed;
-use crate::support::{Known, eventually, say, turn};
+use crate::support::{Known, eventually, node_key, say, turn};
 
 /// The statuses of answered control datagrams.
 const ANSWERED: [&str; 8] = [
@@ -78,11 +78,7 @@ fn payloads(file: &Path) -> Vec<Vec<u8>> {
 
 fn key_of(bed: &Bed) -> (u32, ControlKey) {
     let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
-    let switch = config.switch.unwrap();
-    (
-        switch.key_id,
-        ControlKey::new(*switch.load_key().unwrap().bytes()),
-    )
+    node_key(&config.switch.unwrap(), "be2")
 }
 
 /// A command that would take the flow to another backend.
@@ -145,7 +141,14 @@ fn forged_and_malformed_change_nothing(family: Family) {
         random.fill(&mut with_head[OFFSETS[0] + 1..]);
         forged.push(with_head);
     }
-    for host in ["client", "be1"] {
+    // The client's link leads to no node.
+    let elsewhere = bed.switch_count("control_interface");
+    bed.send_control("client", family, &forged);
+    bed.send_control("client", family, &malformed);
+    std::thread::sleep(Duration::from_millis(50));
+    let dropped = bed.switch_count("control_interface") - elsewhere;
+    assert_eq!(dropped, (forged.len() + malformed.len()) as u64);
+    for host in ["be1", "fe0"] {
         let before = ["control_forged", "control_malformed"].map(|c| bed.switch_count(c));
         bed.send_control(host, family, &forged);
         bed.send_control(host, family, &malformed);
@@ -208,7 +211,7 @@ fn replayed_change_nothing(family: Family) {
     assert!(datagrams.len() >= 6, "{}", datagrams.len());
     // The recorded datagrams are fresh, but their flow is released.
     let before = bed.answered();
-    bed.send_control("client", family, &datagrams);
+    bed.send_control("be1", family, &datagrams);
     bed.send_control("be2", family, &datagrams);
     std::thread::sleep(Duration::from_millis(20));
     let grown = bed.answered() - before;
@@ -231,7 +234,7 @@ fn replayed_change_nothing(family: Family) {
         capture.stop().unwrap();
         live.extend(payloads(&file));
     }
-    for host in ["client", "be2"] {
+    for host in ["be1", "be2"] {
         bed.send_control(host, family, &live);
         assert_eq!(
             bed.flow_of(client.local()).as_ref(),
@@ -243,7 +246,7 @@ fn replayed_change_nothing(family: Family) {
 
     std::thread::sleep(Duration::from_millis(2_200));
     let before = bed.switch_count("control_late");
-    for host in ["client", "be2"] {
+    for host in ["be1", "be2"] {
         bed.send_control(host, family, &datagrams);
         bed.send_control(host, family, &live);
     }

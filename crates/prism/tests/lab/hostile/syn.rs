@@ -4,12 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use prism_lab::Family;
-use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Request, RunId};
+use prism_proto::control::{FlowKey, Ops, Owner, Pass, Passage, Request, RunId, Term};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{SEED, bed_with_connection};
 use crate::support::bed::Bed;
-use crate::support::{eventually, say, turn};
+use crate::support::{eventually, node_key, say, turn};
 
 const FORGED: usize = 40;
 
@@ -108,7 +108,7 @@ fn port_is_used_again_over(family: Family) {
     let (bed, client, known) = bed_with_connection("hos-port", family);
     let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
     let switch = config.switch.unwrap();
-    let key = ControlKey::new(*switch.load_key().unwrap().bytes());
+    let [(fe0_id, fe0), (be2_id, be2)] = ["fe0", "be2"].map(|node| node_key(&switch, node));
     let like = client.local().ip();
     let (address, owner) = (
         bed.address_like("client", like),
@@ -120,7 +120,7 @@ fn port_is_used_again_over(family: Family) {
         Family::V6 => 39_999,
     };
     let own = Request {
-        key_id: switch.key_id,
+        key_id: be2_id,
         request_id: 1,
         time_ns: known.epoch,
         ops: Ops::OWN.and(Ops::UNBLOCK),
@@ -135,7 +135,26 @@ fn port_is_used_again_over(family: Family) {
         },
         run: RunId::NONE,
     };
-    bed.send_control("be1", family, &[own.encode(&key).to_vec()]);
+    // A frontend has made it, and passed it on.
+    let frontend = bed.address_like("fe0", like);
+    let made = Request {
+        key_id: fe0_id,
+        epoch: own.epoch - 1,
+        owner: Owner {
+            addr: own.flow.vip,
+            via: frontend,
+        },
+        ..own
+    };
+    let to = Passage {
+        flow: own.flow,
+        epoch: own.epoch,
+        via: owner,
+    };
+    let pass = Some(Pass::new(&fe0, &to));
+    let taken = own.in_term(Term::NONE).encode_with(pass, &be2);
+    let commands = [made.encode(&fe0), taken].map(Vec::from);
+    bed.send_control("be1", family, &commands);
     eventually("the flow is there", Duration::from_secs(1), || {
         bed.flow_of(own.flow.client).is_some()
     });

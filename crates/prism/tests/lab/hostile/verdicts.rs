@@ -28,7 +28,11 @@ enum Says {
 /// Says it. Returns a channel that is still good.
 fn say_verdict(says: Says, mut wire: Wire, id: u64) -> Option<Wire> {
     let verdict = match says {
-        Says::Refused(reason) => Frame::Refused { id, reason },
+        Says::Refused(reason) => Frame::Refused {
+            id,
+            reason,
+            pass: None,
+        },
         Says::Unknown => Frame::Unknown { id },
         Says::Gone => return None,
         Says::NothingInTime => return Some(wire),

@@ -97,7 +97,8 @@ fn add_photos(config: &mut Config, files: &Path, at: At) {
 impl Two {
     pub fn up(at: At, change: impl FnOnce(&mut LabSpec)) -> Self {
         let files = tempfile::tempdir().unwrap();
-        write_secret(&files.path().join("switch.key"), &"7a".repeat(16));
+        let secret = format!("secret {}", "7a".repeat(32));
+        write_secret(&files.path().join("switch.key"), &secret);
         write_secret(&files.path().join("users.toml"), &users(&["PHOTOS"]));
         let directory = files.path().to_owned();
         let cluster = Cluster::up_with(4, |spec| {

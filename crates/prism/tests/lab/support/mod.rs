@@ -25,6 +25,7 @@ use prism_cluster::{NodeName, Placement};
 use prism_config::{Config, RelayUpTo};
 use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use prism_netns::NetNs;
+use prism_proto::control::ControlKey;
 use prism_signer::Signer;
 
 use client::{Client, Request};
@@ -391,4 +392,10 @@ impl Drop for Cluster {
             self.show_logs();
         }
     }
+}
+
+/// The key by which a node signs, with its number.
+pub fn node_key(switch: &prism_config::Switch, node: &str) -> (u32, ControlKey) {
+    let key = switch.load_node_key(node).unwrap();
+    (key.key_id, ControlKey::new(*key.key.bytes()))
 }

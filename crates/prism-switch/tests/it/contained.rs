@@ -1,0 +1,336 @@
+//! Keys of single nodes: what a node may change, and the passes by which it takes a flow over.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::common::*;
+use prism_packets::Hook;
+use prism_proto::control::{
+    Answer, ControlKey, FlowState, Ops, Owner, Pass, Passage, Request, Status, Term,
+};
+use prism_switch::{SenderConfig, TermPhase};
+
+const TERM: u32 = 5;
+const HOLD: Ops = Ops::OWN.and(Ops::BLOCK);
+
+/// A node with a key of its own. `secret` tells the keys of two secrets apart.
+#[derive(Clone, Copy)]
+struct Member {
+    owner: SocketAddr,
+    secret: u8,
+}
+
+const FE: Member = member(VIP, 1);
+const BE: Member = member(BACKEND, 1);
+const BE2: Member = member(BACKEND2, 1);
+
+const fn member(owner: SocketAddr, secret: u8) -> Member {
+    Member { owner, secret }
+}
+
+impl Member {
+    fn via(self) -> IpAddr {
+        owned(self.owner).via
+    }
+
+    fn key_id(self) -> u32 {
+        let [_, a, b, c] = numbers(self.via());
+        u32::from_be_bytes([self.secret, a, b, c])
+    }
+
+    fn key(self) -> ControlKey {
+        let mut bytes = [self.secret; 16];
+        bytes[..4].copy_from_slice(&self.key_id().to_be_bytes());
+        ControlKey::new(bytes)
+    }
+
+    fn sender(self) -> SenderConfig {
+        SenderConfig {
+            key_id: self.key_id(),
+            key: self.key(),
+            tenant: 1,
+            node: vec![self.via()],
+        }
+    }
+
+    fn with_secret(self, secret: u8) -> Self {
+        Self { secret, ..self }
+    }
+
+    /// Its word that `to` may take the flow of `CLIENT` at `epoch`.
+    fn pass(self, to: Self, epoch: u64) -> Pass {
+        Pass::new(&self.key(), &passage(to, epoch))
+    }
+}
+
+fn passage(to: Member, epoch: u64) -> Passage {
+    Passage {
+        flow: flow(CLIENT),
+        epoch,
+        via: to.via(),
+    }
+}
+
+/// A switch whose nodes all have keys under two secrets, and one key that all share.
+fn in_contained(name: &str, test: impl Fn(&Lab, Hook) + Sync) {
+    in_lab(
+        name,
+        |config| {
+            let members = [FE, BE, BE2];
+            let both = |member: Member| [member.sender(), member.with_secret(2).sender()];
+            config.senders.extend(members.into_iter().flat_map(both));
+        },
+        |lab| {
+            set_term(lab, TERM, TermPhase::Settled, 0);
+            for hook in BOTH {
+                test(lab, hook);
+                // The next hook begins with a tombstone.
+                let now = lab.view.flow_of(&flow(CLIENT)).unwrap();
+                let epoch = now.map_or(0, |now| now.epoch).max(tai_ns()) + 1;
+                let end = stating(Ops::RELEASE, CLIENT, VIP, epoch);
+                let end = lab.in_term(Hook::Tc, TERM, end).unwrap();
+                assert_eq!(end.message.status, Status::Ok);
+            }
+        },
+    );
+}
+
+/// A command of `by` with `owner` for its `OWN`.
+struct Said {
+    by: Member,
+    ops: Ops,
+    owner: SocketAddr,
+    epoch: u64,
+    pass: Option<Pass>,
+}
+
+impl Said {
+    fn new(by: Member, ops: Ops, epoch: u64) -> Self {
+        let owner = by.owner;
+        Self {
+            by,
+            ops,
+            owner,
+            epoch,
+            pass: None,
+        }
+    }
+
+    fn about(self, other: Member) -> Self {
+        let owner = other.owner;
+        Self { owner, ..self }
+    }
+
+    fn with(self, pass: Pass) -> Self {
+        let pass = Some(pass);
+        Self { pass, ..self }
+    }
+
+    fn answer(&self, lab: &Lab, hook: Hook) -> Answer {
+        let request = Request {
+            key_id: self.by.key_id(),
+            time_ns: tai_ns(),
+            ..stating(self.ops, CLIENT, self.owner, self.epoch)
+        };
+        let datagram = request.in_term(Term(TERM));
+        let datagram = datagram.encode_with(self.pass, &self.by.key());
+        let answer = lab.command_under(CONTROL, hook, &datagram, self.by.key_id(), &self.by.key());
+        answer.unwrap().message
+    }
+
+    fn is(self, lab: &Lab, hook: Hook, status: Status) {
+        let answer = self.answer(lab, hook);
+        let Self { ops, epoch, .. } = self;
+        assert_eq!(answer.status, status, "{ops:?} {epoch}");
+        if status == Status::Ok && ops.has(Ops::OWN) {
+            let now = (answer.epoch, answer.owner);
+            assert_eq!(now, (epoch, owned(self.owner)), "{ops:?}");
+        }
+    }
+
+    /// The command is refused as one for another node's flow, and changes nothing.
+    fn is_foreign(self, lab: &Lab, hook: Hook) {
+        let read = || lab.view.flow_of(&flow(CLIENT)).unwrap();
+        let now = || read().map(|f| (f.state, f.epoch, f.owner));
+        let (before, count) = (now(), lab.counter("control_foreign"));
+        let denied = lab.counter("control_denied");
+        self.is(lab, hook, Status::Denied);
+        assert_eq!(now(), before);
+        assert_eq!(lab.counter("control_foreign"), count + 1);
+        assert_eq!(lab.counter("control_denied"), denied);
+    }
+}
+
+#[test]
+fn a_node_changes_its_own_flows_only() {
+    in_contained("own", |lab, hook| {
+        let e = tai_ns();
+        let say = Said::new;
+        // Only a frontend makes a flow, and only for itself.
+        say(BE, OWN, e).is_foreign(lab, hook);
+        say(FE, OWN, e).about(BE).is_foreign(lab, hook);
+        say(FE, HOLD, e).is(lab, hook, Status::Ok);
+        for ops in [OWN, HOLD, Ops::OWN, Ops::UNBLOCK, Ops::BLOCK, Ops::RELEASE] {
+            say(BE, ops, e + 1).is_foreign(lab, hook);
+            if ops.has(Ops::OWN) {
+                say(BE, ops, e + 1).about(FE).is_foreign(lab, hook);
+            }
+        }
+        // The order of epochs is judged first: a late or repeated command has its answer.
+        say(BE, OWN, e).is(lab, hook, Status::Stale);
+        say(FE, Ops::UNBLOCK, e + 1).is(lab, hook, Status::Ok);
+        say(FE, Ops::BLOCK, e + 2).is(lab, hook, Status::Ok);
+        say(FE, OWN, e + 3).is(lab, hook, Status::Ok);
+        say(FE, Ops::RELEASE, e + 4).is(lab, hook, Status::Ok);
+        say(BE, Ops::RELEASE, e + 5).is(lab, hook, Status::Ok);
+        // A key that all share changes everything.
+        let mut shared = stating(OWN, CLIENT, BACKEND, e + 6);
+        let owned_by = |request| lab.in_term(hook, TERM, request).unwrap().message.status;
+        assert_eq!(owned_by(shared), Status::Ok);
+        shared.owner = owned(BACKEND2);
+        shared.epoch += 1;
+        assert_eq!(owned_by(shared), Status::Ok);
+    });
+}
+
+#[test]
+fn a_flow_moves_with_a_pass_of_its_owner() {
+    in_contained("pass", |lab, hook| {
+        let e = tai_ns();
+        let say = Said::new;
+        say(FE, HOLD, e).is(lab, hook, Status::Ok);
+        let good = FE.pass(BE, e + 1);
+        for bad in [
+            FE.pass(BE, e),
+            FE.pass(BE, e + 2),
+            FE.pass(BE2, e + 1),
+            BE.pass(BE, e + 1),
+            BE2.pass(BE, e + 1),
+            FE.with_secret(3).pass(BE, e + 1),
+        ] {
+            say(BE, OWN, e + 1).with(bad).is_foreign(lab, hook);
+        }
+        say(BE2, OWN, e + 1).with(good).is_foreign(lab, hook);
+        say(BE, OWN, e + 2).with(good).is_foreign(lab, hook);
+        for _ in 0..2 {
+            say(BE, OWN, e + 1).with(good).is(lab, hook, Status::Ok);
+        }
+        // Between backends, signed under the other secret, and back to the frontend.
+        let between = BE.with_secret(2).pass(BE2, e + 2);
+        say(BE2, OWN, e + 2).with(between).is(lab, hook, Status::Ok);
+        say(BE, OWN, e + 1).with(good).is(lab, hook, Status::Stale);
+        say(BE, OWN, e + 3).with(good).is_foreign(lab, hook);
+        let back = BE2.pass(FE, e + 3);
+        say(FE, OWN, e + 3).with(back).is(lab, hook, Status::Ok);
+        // Nobody takes what is over.
+        say(FE, Ops::RELEASE, e + 4).is(lab, hook, Status::Ok);
+        let late = FE.pass(BE, e + 5);
+        say(BE, OWN, e + 5).with(late).is_foreign(lab, hook);
+    });
+}
+
+#[test]
+fn a_pass_that_was_passed_on_names_the_node_between() {
+    in_contained("onward", |lab, hook| {
+        let e = tai_ns();
+        let say = Said::new;
+        say(FE, OWN, e).is(lab, hook, Status::Ok);
+        let moved = FE.pass(BE, e + 1);
+        say(BE, OWN, e + 1).with(moved).is(lab, hook, Status::Ok);
+        // BE returns it to FE, which passes it on to BE2.
+        let (to_fe, on) = (BE.pass(FE, e + 2), passage(BE2, e + 2));
+        let onward = |by: Member, pass: Pass| pass.onward(by.key_id(), &by.key(), &on).unwrap();
+        say(BE2, OWN, e + 2).with(to_fe).is_foreign(lab, hook);
+        let forged = onward(FE, FE.pass(FE, e + 2));
+        say(BE2, OWN, e + 2).with(forged).is_foreign(lab, hook);
+        // A pass for another node is none for the one that passes it on.
+        let stolen = onward(BE2, to_fe);
+        say(BE2, OWN, e + 2).with(stolen).is_foreign(lab, hook);
+        let good = onward(FE, to_fe);
+        assert_eq!(good.onward(FE.key_id(), &FE.key(), &on), None);
+        say(BE2, OWN, e + 2).with(good).is(lab, hook, Status::Ok);
+    });
+}
+
+#[test]
+fn a_young_term_takes_what_a_node_states_of_itself() {
+    in_contained("facts", |lab, hook| {
+        let e = tai_ns();
+        let say = Said::new;
+        set_term(lab, TERM, TermPhase::Young, 1);
+        say(BE2, FACT, e).about(BE).is_foreign(lab, hook);
+        say(BE, FACT, e).is(lab, hook, Status::Ok);
+        // What another node has announced needs its pass.
+        say(BE2, FACT, e + 1).is_foreign(lab, hook);
+        let end = Ops::RELEASE.and(Ops::ANNOUNCE);
+        say(BE2, end, e + 1).is_foreign(lab, hook);
+        let good = BE.pass(BE2, e + 1);
+        say(BE2, FACT, e + 1).with(good).is(lab, hook, Status::Ok);
+        say(BE2, end, e + 2).is(lab, hook, Status::Ok);
+        // Nobody announces the end of what is not known.
+        say(BE, end, e + 3).is_foreign(lab, hook);
+        say(BE, FACT, e + 3).is(lab, hook, Status::Ok);
+        set_term(lab, TERM, TermPhase::Settled, 1);
+        let read = lab.view.flow_of(&flow(CLIENT)).unwrap().unwrap();
+        assert_eq!((read.state, read.owner), (FlowState::Forward, owned(BACKEND)));
+        set_term(lab, TERM, TermPhase::Settled, 1);
+    });
+}
+
+#[test]
+fn a_pass_without_an_owner_has_no_meaning() {
+    in_contained("no-owner", |lab, hook| {
+        let bad = Request {
+            key_id: BE.key_id(),
+            time_ns: tai_ns(),
+            owner: Owner::NONE,
+            ..stating(Ops::BLOCK.and(Ops::PASS), CLIENT, BACKEND, 9)
+        };
+        let datagram = bad.in_term(Term(TERM)).encode(&BE.key());
+        let answer = lab.command_under(CONTROL, hook, &datagram, BE.key_id(), &BE.key());
+        assert_eq!(answer.unwrap().message.status, Status::BadRequest);
+    });
+}
+
+#[test]
+fn two_nodes_with_one_number_are_named() {
+    in_lab(
+        "collision",
+        |_| {},
+        |lab| {
+            let mut config = lab.config.clone();
+            let twin = SenderConfig {
+                node: vec![BE2.via()],
+                ..BE.sender()
+            };
+            config.senders.extend([BE.sender(), twin]);
+            let told = lab.switch.update_tables(&config).unwrap_err().to_string();
+            for node in [BE.via(), BE2.via()] {
+                assert!(told.contains(&node.to_string()), "{told}");
+            }
+        },
+    );
+}
+
+#[test]
+fn commands_are_taken_from_interfaces_that_lead_to_nodes() {
+    // Test runs come in by the loopback interface.
+    for (interfaces, is_taken) in [(vec![], true), (vec![1], true), (vec![2, 3], false)] {
+        in_lab(
+            "interfaces",
+            |config| config.control_interfaces = interfaces.iter().copied().collect(),
+            |lab| {
+                for hook in BOTH {
+                    let dropped = lab.counter("control_interface");
+                    let query = request(Ops::QUERY, 0, flow(CLIENT), tai_ns());
+                    let answer = lab.raw_command(hook, &query.encode(&key()));
+                    assert_eq!(answer.is_some(), is_taken);
+                    let dropped = lab.counter("control_interface") - dropped;
+                    assert_eq!(dropped > 0, !is_taken);
+                    let lease = packet::Tcp::new(SocketAddr::new(FRONTEND, 5555), CONTROL);
+                    let verdict = lab.run(hook, &lease.build()).verdict;
+                    assert_eq!(verdict != prism_packets::Verdict::Drop, is_taken);
+                }
+            },
+        );
+    }
+}
