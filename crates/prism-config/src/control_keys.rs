@@ -275,7 +275,7 @@ mod tests {
         assert_eq!((key.key_id, key.is_own), (1, false));
         assert_eq!(key, switch.load_node_key("be1").unwrap());
         let shared = switch.load_secrets().unwrap();
-        let both = [secret(3), shared[0].clone()];
+        let both: Vec<_> = std::iter::once(secret(3)).chain(shared).collect();
         switch.store_secrets(&both).unwrap();
         assert_eq!(switch.load_secrets().unwrap(), both);
     }
