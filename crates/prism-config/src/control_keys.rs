@@ -14,8 +14,8 @@ use crate::switch::Switch;
 /// Most secrets: the present one, and the one before it while it is replaced.
 pub const MAX_SECRETS: usize = 2;
 /// What a node's key and its number are derived for.
-const KEY_LABEL: &[u8] = b"prism switch node key";
-const ID_LABEL: &[u8] = b"prism switch node key id";
+const KEY_LABEL: &[u8] = b"prism-switch-node-key";
+const ID_LABEL: &[u8] = b"prism-switch-node-key-id";
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl ControlSecret {
     /// A number that tells it from others, for messages.
     pub fn fingerprint(&self) -> String {
         let [a, b, c, d] = match self {
-            Self::Secret(secret) => derived(secret, b"prism switch secret", ""),
+            Self::Secret(secret) => derived(secret, b"prism-switch-secret", ""),
             Self::Shared(_) => return "shared".into(),
         };
         format!("{a:02x}{b:02x}{c:02x}{d:02x}")
