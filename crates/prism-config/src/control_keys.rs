@@ -14,8 +14,8 @@ use crate::switch::Switch;
 /// Most secrets: the present one, and the one before it while it is replaced.
 pub const MAX_SECRETS: usize = 2;
 /// What a node's key and its number are derived for.
-const KEY_LABEL: &[u8] = b"prism switch node key";
-const ID_LABEL: &[u8] = b"prism switch node key id";
+const KEY_LABEL: &[u8] = b"prism-switch-node-key";
+const ID_LABEL: &[u8] = b"prism-switch-node-key-id";
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl ControlSecret {
     /// A number that tells it from others, for messages.
     pub fn fingerprint(&self) -> String {
         let [a, b, c, d] = match self {
-            Self::Secret(secret) => derived(secret, b"prism switch secret", ""),
+            Self::Secret(secret) => derived(secret, b"prism-switch-secret", ""),
             Self::Shared(_) => return "shared".into(),
         };
         format!("{a:02x}{b:02x}{c:02x}{d:02x}")
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!((key.key_id, key.is_own), (1, false));
         assert_eq!(key, switch.load_node_key("be1").unwrap());
         let shared = switch.load_secrets().unwrap();
-        let both = [secret(3), shared[0].clone()];
+        let both: Vec<_> = std::iter::once(secret(3)).chain(shared).collect();
         switch.store_secrets(&both).unwrap();
         assert_eq!(switch.load_secrets().unwrap(), both);
     }

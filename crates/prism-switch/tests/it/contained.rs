@@ -137,7 +137,7 @@ impl Said {
         answer.unwrap().message
     }
 
-    fn is(self, lab: &Lab, hook: Hook, status: Status) {
+    fn ends(self, lab: &Lab, hook: Hook, status: Status) {
         let answer = self.answer(lab, hook);
         let Self { ops, epoch, .. } = self;
         assert_eq!(answer.status, status, "{ops:?} {epoch}");
@@ -148,12 +148,12 @@ impl Said {
     }
 
     /// The command is refused as one for another node's flow, and changes nothing.
-    fn is_foreign(self, lab: &Lab, hook: Hook) {
+    fn ends_foreign(self, lab: &Lab, hook: Hook) {
         let read = || lab.view.flow_of(&flow(CLIENT)).unwrap();
         let now = || read().map(|f| (f.state, f.epoch, f.owner));
         let (before, count) = (now(), lab.counter("control_foreign"));
         let denied = lab.counter("control_denied");
-        self.is(lab, hook, Status::Denied);
+        self.ends(lab, hook, Status::Denied);
         assert_eq!(now(), before);
         assert_eq!(lab.counter("control_foreign"), count + 1);
         assert_eq!(lab.counter("control_denied"), denied);
@@ -166,22 +166,22 @@ fn a_node_changes_its_own_flows_only() {
         let e = tai_ns();
         let say = Said::new;
         // Only a frontend makes a flow, and only for itself.
-        say(BE, OWN, e).is_foreign(lab, hook);
-        say(FE, OWN, e).about(BE).is_foreign(lab, hook);
-        say(FE, HOLD, e).is(lab, hook, Status::Ok);
+        say(BE, OWN, e).ends_foreign(lab, hook);
+        say(FE, OWN, e).about(BE).ends_foreign(lab, hook);
+        say(FE, HOLD, e).ends(lab, hook, Status::Ok);
         for ops in [OWN, HOLD, Ops::OWN, Ops::UNBLOCK, Ops::BLOCK, Ops::RELEASE] {
-            say(BE, ops, e + 1).is_foreign(lab, hook);
+            say(BE, ops, e + 1).ends_foreign(lab, hook);
             if ops.has(Ops::OWN) {
-                say(BE, ops, e + 1).about(FE).is_foreign(lab, hook);
+                say(BE, ops, e + 1).about(FE).ends_foreign(lab, hook);
             }
         }
         // The order of epochs is judged first: a late or repeated command has its answer.
-        say(BE, OWN, e).is(lab, hook, Status::Stale);
-        say(FE, Ops::UNBLOCK, e + 1).is(lab, hook, Status::Ok);
-        say(FE, Ops::BLOCK, e + 2).is(lab, hook, Status::Ok);
-        say(FE, OWN, e + 3).is(lab, hook, Status::Ok);
-        say(FE, Ops::RELEASE, e + 4).is(lab, hook, Status::Ok);
-        say(BE, Ops::RELEASE, e + 5).is(lab, hook, Status::Ok);
+        say(BE, OWN, e).ends(lab, hook, Status::Stale);
+        say(FE, Ops::UNBLOCK, e + 1).ends(lab, hook, Status::Ok);
+        say(FE, Ops::BLOCK, e + 2).ends(lab, hook, Status::Ok);
+        say(FE, OWN, e + 3).ends(lab, hook, Status::Ok);
+        say(FE, Ops::RELEASE, e + 4).ends(lab, hook, Status::Ok);
+        say(BE, Ops::RELEASE, e + 5).ends(lab, hook, Status::Ok);
         // A key that all share changes everything.
         let mut shared = stating(OWN, CLIENT, BACKEND, e + 6);
         let owned_by = |request| lab.in_term(hook, TERM, request).unwrap().message.status;
@@ -197,7 +197,7 @@ fn a_flow_moves_with_a_pass_of_its_owner() {
     in_contained("pass", |lab, hook| {
         let e = tai_ns();
         let say = Said::new;
-        say(FE, HOLD, e).is(lab, hook, Status::Ok);
+        say(FE, HOLD, e).ends(lab, hook, Status::Ok);
         let good = FE.pass(BE, e + 1);
         for bad in [
             FE.pass(BE, e),
@@ -207,24 +207,24 @@ fn a_flow_moves_with_a_pass_of_its_owner() {
             BE2.pass(BE, e + 1),
             FE.with_secret(3).pass(BE, e + 1),
         ] {
-            say(BE, OWN, e + 1).with(bad).is_foreign(lab, hook);
+            say(BE, OWN, e + 1).with(bad).ends_foreign(lab, hook);
         }
-        say(BE2, OWN, e + 1).with(good).is_foreign(lab, hook);
-        say(BE, OWN, e + 2).with(good).is_foreign(lab, hook);
+        say(BE2, OWN, e + 1).with(good).ends_foreign(lab, hook);
+        say(BE, OWN, e + 2).with(good).ends_foreign(lab, hook);
         for _ in 0..2 {
-            say(BE, OWN, e + 1).with(good).is(lab, hook, Status::Ok);
+            say(BE, OWN, e + 1).with(good).ends(lab, hook, Status::Ok);
         }
         // Between backends, signed under the other secret, and back to the frontend.
         let between = BE.with_secret(2).pass(BE2, e + 2);
-        say(BE2, OWN, e + 2).with(between).is(lab, hook, Status::Ok);
-        say(BE, OWN, e + 1).with(good).is(lab, hook, Status::Stale);
-        say(BE, OWN, e + 3).with(good).is_foreign(lab, hook);
+        say(BE2, OWN, e + 2).with(between).ends(lab, hook, Status::Ok);
+        say(BE, OWN, e + 1).with(good).ends(lab, hook, Status::Stale);
+        say(BE, OWN, e + 3).with(good).ends_foreign(lab, hook);
         let back = BE2.pass(FE, e + 3);
-        say(FE, OWN, e + 3).with(back).is(lab, hook, Status::Ok);
+        say(FE, OWN, e + 3).with(back).ends(lab, hook, Status::Ok);
         // Nobody takes what is over.
-        say(FE, Ops::RELEASE, e + 4).is(lab, hook, Status::Ok);
+        say(FE, Ops::RELEASE, e + 4).ends(lab, hook, Status::Ok);
         let late = FE.pass(BE, e + 5);
-        say(BE, OWN, e + 5).with(late).is_foreign(lab, hook);
+        say(BE, OWN, e + 5).with(late).ends_foreign(lab, hook);
     });
 }
 
@@ -233,21 +233,21 @@ fn a_pass_that_was_passed_on_names_the_node_between() {
     in_contained("onward", |lab, hook| {
         let e = tai_ns();
         let say = Said::new;
-        say(FE, OWN, e).is(lab, hook, Status::Ok);
+        say(FE, OWN, e).ends(lab, hook, Status::Ok);
         let moved = FE.pass(BE, e + 1);
-        say(BE, OWN, e + 1).with(moved).is(lab, hook, Status::Ok);
+        say(BE, OWN, e + 1).with(moved).ends(lab, hook, Status::Ok);
         // BE returns it to FE, which passes it on to BE2.
         let (to_fe, on) = (BE.pass(FE, e + 2), passage(BE2, e + 2));
         let onward = |by: Member, pass: Pass| pass.onward(by.key_id(), &by.key(), &on).unwrap();
-        say(BE2, OWN, e + 2).with(to_fe).is_foreign(lab, hook);
+        say(BE2, OWN, e + 2).with(to_fe).ends_foreign(lab, hook);
         let forged = onward(FE, FE.pass(FE, e + 2));
-        say(BE2, OWN, e + 2).with(forged).is_foreign(lab, hook);
+        say(BE2, OWN, e + 2).with(forged).ends_foreign(lab, hook);
         // A pass for another node is none for the one that passes it on.
         let stolen = onward(BE2, to_fe);
-        say(BE2, OWN, e + 2).with(stolen).is_foreign(lab, hook);
+        say(BE2, OWN, e + 2).with(stolen).ends_foreign(lab, hook);
         let good = onward(FE, to_fe);
         assert_eq!(good.onward(FE.key_id(), &FE.key(), &on), None);
-        say(BE2, OWN, e + 2).with(good).is(lab, hook, Status::Ok);
+        say(BE2, OWN, e + 2).with(good).ends(lab, hook, Status::Ok);
     });
 }
 
@@ -257,18 +257,18 @@ fn a_young_term_takes_what_a_node_states_of_itself() {
         let e = tai_ns();
         let say = Said::new;
         set_term(lab, TERM, TermPhase::Young, 1);
-        say(BE2, FACT, e).about(BE).is_foreign(lab, hook);
-        say(BE, FACT, e).is(lab, hook, Status::Ok);
+        say(BE2, FACT, e).about(BE).ends_foreign(lab, hook);
+        say(BE, FACT, e).ends(lab, hook, Status::Ok);
         // What another node has announced needs its pass.
-        say(BE2, FACT, e + 1).is_foreign(lab, hook);
+        say(BE2, FACT, e + 1).ends_foreign(lab, hook);
         let end = Ops::RELEASE.and(Ops::ANNOUNCE);
-        say(BE2, end, e + 1).is_foreign(lab, hook);
+        say(BE2, end, e + 1).ends_foreign(lab, hook);
         let good = BE.pass(BE2, e + 1);
-        say(BE2, FACT, e + 1).with(good).is(lab, hook, Status::Ok);
-        say(BE2, end, e + 2).is(lab, hook, Status::Ok);
+        say(BE2, FACT, e + 1).with(good).ends(lab, hook, Status::Ok);
+        say(BE2, end, e + 2).ends(lab, hook, Status::Ok);
         // Nobody announces the end of what is not known.
-        say(BE, end, e + 3).is_foreign(lab, hook);
-        say(BE, FACT, e + 3).is(lab, hook, Status::Ok);
+        say(BE, end, e + 3).ends_foreign(lab, hook);
+        say(BE, FACT, e + 3).ends(lab, hook, Status::Ok);
         set_term(lab, TERM, TermPhase::Settled, 1);
         let read = lab.view.flow_of(&flow(CLIENT)).unwrap().unwrap();
         assert_eq!((read.state, read.owner), (FlowState::Forward, owned(BACKEND)));

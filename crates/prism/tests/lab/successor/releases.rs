@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use prism_config::Config;
+use prism_config::{Config, write_private};
 
 use super::{pid, prism, replace, start, under_load, up};
 use crate::leaving;
@@ -98,7 +98,9 @@ fn a_successor_that_the_switch_does_not_answer_ends_before_anything_is_closed() 
     let object = Object::new(cluster.key_on("be0", "waits"), 20_000);
     cluster.put_all(std::slice::from_ref(&object));
     let other_key = changed(&cluster, "other-key.toml", |config| {
-        config.switch.as_mut().unwrap().key_id += 1;
+        let switch = config.switch.as_mut().unwrap();
+        switch.key_file.set_file_name("other.key");
+        write_private(&switch.key_file, &"5e".repeat(16)).unwrap();
     });
     let mut client = cluster.connect();
     client.get(&cluster, &object);
