@@ -5,7 +5,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, TlsState};
+use prism_proto::control::{ControlKey, FlowKey, Pass, Passage};
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Permit, TlsState};
 use prism_proto::{Behaviour, Keepalive, NegotiatedOptions, TcpState, Window, WindowScale};
 use prism_tls::{DirectionKeys, Secret, Session, SessionKeys, Suite};
 
@@ -31,6 +32,21 @@ fn tls() -> TlsState {
     }
 }
 
+fn permit() -> Permit {
+    let passage = Passage {
+        flow: FlowKey {
+            client: "192.0.2.9:50000".parse().unwrap(),
+            vip: "198.51.100.1:80".parse().unwrap(),
+        },
+        via: "192.0.2.2".parse().unwrap(),
+        epoch: 1 << 60,
+    };
+    Permit {
+        pass: Pass::new(&ControlKey::new([1; 16]), &passage),
+        source: "192.0.2.1".parse().unwrap(),
+    }
+}
+
 fn hand_off(tls: Option<TlsState>) -> HandOff {
     HandOff {
         id: 3,
@@ -40,6 +56,7 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
         context: b"ctx".to_vec(),
         input: b"GET".to_vec(),
         output: vec![1; 4],
+        permit: tls.is_some().then_some(permit()),
         tls,
         tcp: TcpState {
             remote: "192.0.2.9:50000".parse().unwrap(),

@@ -1,5 +1,5 @@
 //! The file `switch.key_file`. On the switch it has secrets, from which each node's key follows. On
-//! a node it has that node's key. Of an older form is one key that the switch and all nodes share.
+//! a node it has that node's key. The older form has one key that the switch and all nodes share.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -13,7 +13,7 @@ use crate::switch::Switch;
 
 /// Most secrets: the present one, and the one before it while it is replaced.
 pub const MAX_SECRETS: usize = 2;
-/// What a node's key and its number are derived for.
+/// The purposes of a node's key and of its number.
 const KEY_LABEL: &[u8] = b"prism-switch-node-key";
 const ID_LABEL: &[u8] = b"prism-switch-node-key-id";
 

@@ -6,25 +6,23 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_proto::control::{
-    ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term,
-};
+use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::endpoint::{Process, of_family};
 use crate::flows::Flows;
 use crate::lease::{Holder, Taking};
-use crate::signing::{self, SigningKey};
+use crate::signing::{self, SigningKey, SwitchAddress};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
 /// relayed without another try.
@@ -44,38 +42,6 @@ const SILENT_CLOCK: Duration = Duration::from_millis(100);
 const CLOCK_REFRESH: Duration = Duration::from_millis(500);
 /// Deadline of a clock query.
 const CLOCK_DEADLINE_NS: u64 = 250_000_000;
-
-/// The address of the switch, and the key for its commands.
-#[derive(Clone, Debug)]
-pub struct SwitchAddress {
-    /// Its control address.
-    pub control: SocketAddr,
-    /// The key, which may change.
-    pub key: watch::Receiver<SigningKey>,
-    /// The addresses at which the hosts of a pair take copies of flows; none of a single switch.
-    pub hosts: Vec<SocketAddr>,
-}
-
-impl SwitchAddress {
-    /// A switch that answers at `control` under the key `key_id`, which all nodes share.
-    pub fn new(control: SocketAddr, key_id: u32, key: [u8; 16]) -> Self {
-        let key = SigningKey {
-            key_id,
-            key: ControlKey::new(key),
-            is_own: false,
-        };
-        let key = watch::Sender::new(key).subscribe();
-        Self {
-            control,
-            key,
-            hosts: Vec::new(),
-        }
-    }
-
-    pub(crate) fn signing_key(&self) -> SigningKey {
-        self.key.borrow().clone()
-    }
-}
 
 /// One worker's client of the switch.
 pub(crate) struct Control {

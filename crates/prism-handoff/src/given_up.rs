@@ -35,7 +35,7 @@ enum State {
     },
 }
 
-/// What became of a hand-off.
+/// The end of a hand-off.
 pub(crate) enum Asked {
     /// It was given up; with the pass for its source.
     GivenUp(Option<Pass>),
@@ -58,7 +58,7 @@ impl GivenUp {
         Undecided { all, id }
     }
 
-    /// What became of the hand-off; `None` while the switch has not answered.
+    /// The end of the hand-off; `None` while the switch has not answered.
     pub(crate) fn ask(&self, id: u64) -> Option<Asked> {
         match locked(&self.0).get(&id) {
             Some(State::Open) => None,

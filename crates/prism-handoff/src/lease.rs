@@ -17,8 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 
-use crate::control::{Control, SwitchAddress};
+use crate::control::Control;
 use crate::counters::Counters;
+use crate::signing::SwitchAddress;
 use crate::signing::{self, SigningKey};
 
 /// Whether a worker still takes new clients. A worker repeats its announcement on each new

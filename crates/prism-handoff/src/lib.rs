@@ -122,7 +122,6 @@ mod wait_timer;
 
 pub use client_limits::ClientLimits;
 pub use connection::Connection;
-pub use control::SwitchAddress;
 pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
     Endpoint, EndpointConfig, Handle, Incoming, LOCAL_PORTS, Listeners, Peer, Process, TlsService,
@@ -137,4 +136,5 @@ pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use relay_stream::RelayStream;
 pub use signing::SigningKey;
+pub use signing::SwitchAddress;
 pub use switch_check::SwitchCheckError;

@@ -17,7 +17,7 @@ pub(crate) struct Unsettled {
     pub(crate) owner: Owner,
     /// The epoch of the last command.
     pub(crate) epoch: Rc<Cell<u64>>,
-    /// Of a target that gave the flow back.
+    /// The pass of a target that gave the flow back.
     pub(crate) pass: Option<Pass>,
 }
 

@@ -1,9 +1,42 @@
-//! The key of a node for its commands, which may change while it runs.
+//! The switch's address, and the key of a node for its commands, which may change while it runs.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use prism_proto::control::{ControlKey, Pass, Passage};
 use tokio::sync::watch;
+
+/// The address of the switch, and the key for its commands.
+#[derive(Clone, Debug)]
+pub struct SwitchAddress {
+    /// Its control address.
+    pub control: SocketAddr,
+    /// The key, which may change.
+    pub key: watch::Receiver<SigningKey>,
+    /// The addresses at which the hosts of a pair take copies of flows; none of a single switch.
+    pub hosts: Vec<SocketAddr>,
+}
+
+impl SwitchAddress {
+    /// A switch that answers at `control` under the key `key_id`, which all nodes share.
+    pub fn new(control: SocketAddr, key_id: u32, key: [u8; 16]) -> Self {
+        let key = SigningKey {
+            key_id,
+            key: ControlKey::new(key),
+            is_own: false,
+        };
+        let key = watch::Sender::new(key).subscribe();
+        Self {
+            control,
+            key,
+            hosts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn signing_key(&self) -> SigningKey {
+        self.key.borrow().clone()
+    }
+}
 
 /// The key that signs a node's commands and its request for a lease.
 #[derive(Clone, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use std::time::Duration;
 use prism_proto::control::{MESSAGE_BYTES, VERSION};
 use prism_proto::steering::{CommandOutcome, Steering};
 
-use crate::control::{SwitchAddress, clock_query, now_ns};
+use crate::control::{clock_query, now_ns};
 use crate::signing::SigningKey;
+use crate::signing::SwitchAddress;
 
 /// The shortest wait for a datagram, for which the kernel takes 0 as no bound.
 const SHORTEST_WAIT: Duration = Duration::from_micros(100);

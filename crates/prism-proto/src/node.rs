@@ -87,7 +87,7 @@ pub struct HandOff {
     pub tls: Option<TlsState>,
     /// The TCP connection.
     pub tcp: TcpState,
-    /// What the target needs to take the flow, if the switch asks for it.
+    /// The target needs it to take the flow, if the switch asks for it.
     pub permit: Option<Permit>,
 }
 

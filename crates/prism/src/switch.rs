@@ -78,19 +78,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interfaces = Arc::new(watch::Sender::new(ways.look(&directories)));
     let tables = with_interfaces(tables, &interfaces.borrow());
     let switch = load(&tables)?;
-    tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
-    if let Some(host) = role.host() {
-        tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
-    }
+    tell_of(settings, &role);
     let leases = Arc::new(leases_of(&tables, &directories));
     let observed = observe_all(&config)?;
     let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
     let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
-    let listener = config.admin.switch_listen;
-    let listener = listener
-        .map(|address| bind(address, "admin.switch_listen"))
-        .transpose()?;
+    let listener = listen(&config)?;
     let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
     let running = Arc::new(Running::new(config.clone()));
     let in_use = Arc::new(watch::Sender::new(secrets));
@@ -145,6 +139,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Logs what this switch is.
+fn tell_of(settings: &prism_config::Switch, role: &Role) {
+    tracing::info!(interfaces = ?settings.interfaces, control = %settings.control, "switch loaded");
+    if let Some(host) = role.host() {
+        tracing::info!(host, place = ?role.place(), active = role.is_active(), "one of a pair");
+    }
+}
+
+/// Listens for readers of the pages, if the configuration has an address for that.
+fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
+    let address = config.admin.switch_listen;
+    let listener = address.map(|address| bind(address, "admin.switch_listen"));
+    listener.transpose()
+}
+
 /// Follows the cluster of each service whose state is in etcd.
 fn observe_all(config: &Config) -> anyhow::Result<Vec<Observed>> {
     let parts = config.parts().into_iter();
@@ -192,13 +201,13 @@ struct Followed {
     running: Arc<Running>,
     leases: Arc<Leases>,
     role: Arc<Role>,
-    /// Those that the switch has been given.
+    /// The secrets that the switch has.
     secrets: Arc<watch::Sender<Secrets>>,
-    /// Those that lead to nodes.
+    /// The interfaces that lead to nodes.
     interfaces: Arc<watch::Sender<Interfaces>>,
 }
 
-/// What the pages tell of nodes and keys.
+/// The nodes and keys that the pages show.
 struct Shown {
     running: Arc<Running>,
     known: Vec<watch::Receiver<Arc<Directory>>>,

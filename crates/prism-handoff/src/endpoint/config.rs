@@ -8,8 +8,8 @@ use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::ServerConfig;
 
 use crate::client_limits::ClientLimits;
-use crate::control::SwitchAddress;
 use crate::pki::Identity;
+use crate::signing::SwitchAddress;
 
 /// The configuration of an endpoint.
 #[derive(Clone)]

@@ -36,7 +36,7 @@ pub(crate) enum Mutation {
     SettlesAtOnce,
     /// A young switch decides.
     YoungDecides,
-    /// What was copied counts as announced.
+    /// A copy counts as announced.
     CopiesCount,
     /// A standby decides.
     StandbyDecides,

@@ -259,7 +259,7 @@ fn a_young_term_takes_what_a_node_states_of_itself() {
         set_term(lab, TERM, TermPhase::Young, 1);
         say(BE2, FACT, e).about(BE).ends_foreign(lab, hook);
         say(BE, FACT, e).ends(lab, hook, Status::Ok);
-        // What another node has announced needs its pass.
+        // A flow that another node has announced needs its pass.
         say(BE2, FACT, e + 1).ends_foreign(lab, hook);
         let end = Ops::RELEASE.and(Ops::ANNOUNCE);
         say(BE2, end, e + 1).ends_foreign(lab, hook);

@@ -22,12 +22,12 @@ const BACKENDS: usize = 3;
 /// Connections: half of them HTTPS, and half of each with IPv6.
 const CLIENTS: usize = 40;
 const LEN: u64 = 50_000;
-/// Of the clients' link, both ways.
+/// The clients' link, both ways.
 const LINK: &str = "400mbit";
 /// Deaths of active switches of a pair.
 const DEATHS: usize = 3;
-/// Between two requests of a connection, times their number: they fill half of the link. What is
-/// lost on a full link is not the switch's, and a socket that was just restored waits for seconds.
+/// Between two requests of a connection, times their number: they fill half of the link. A full
+/// link loses packets, for which a socket that was just restored waits for seconds.
 const REST: Duration = Duration::from_millis(2);
 /// Between two looks at all connections.
 const LOOK: Duration = Duration::from_millis(20);

@@ -193,7 +193,7 @@ pub struct Client {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Those that took longer than [`LONG_WAIT`].
+    /// Waits of more than [`LONG_WAIT`].
     pub waits: Vec<Wait>,
 }
 
