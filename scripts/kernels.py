@@ -43,6 +43,8 @@ TESTS = [
     ("prism-switch", "lib", [], 60),
     ("prism-switch", "steering", [], 60),
     ("prism-switch", "tables", [], 60),
+    ("prism-switch", "contained", [], 60),
+    ("prism-switch", "terms", [], 60),
     ("prism-switch", "checksums", ["rewritten"], 60),
     ("prism-switch", "closing", [], 60),
     ("prism-switch", "icmp", [], 60),
