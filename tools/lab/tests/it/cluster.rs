@@ -20,7 +20,8 @@ if words[:2] == ["pki", "init"]:
 config = tomllib.load(open(words[words.index("--config") + 1], "rb"))
 if words[0] == "switch":
     os.system("mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
-    assert len(bytes.fromhex(open(config["switch"]["key_file"]).read())) == 16
+    form, secret = open(config["switch"]["key_file"]).read().split()
+    assert form == "secret" and len(bytes.fromhex(secret)) == 32
     os.makedirs("/sys/fs/bpf/" + config["switch"]["pin_dir"] + "/maps")
     for port in config["switch"]["interfaces"]:
         os.system(f"tc qdisc add dev {port} clsact")
@@ -28,6 +29,7 @@ if words[0] == "switch":
     time.sleep(600)
 node = next(n for n in config["node"] if n["name"] == words[words.index("--node") + 1])
 print("node", node["name"], "starts", flush=True)
+assert os.path.isfile(config["switch"]["key_file"] + "." + node["name"])
 if config["log"]["level"] == "silent=off": time.sleep(600)
 if "frontend" in node["roles"]:
     address = (config["service"]["address"].split(":")[0], 80)
