@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
-use prism_lab::{LabSpec, Programs};
+use prism_lab::{Families, LabSpec, Programs};
 use prism_netns::NetNs;
 use prism_signer::Signer;
 use rustls::pki_types::ServerName;
@@ -36,7 +36,11 @@ pub fn up_by(program: &Path, frontends: usize, tls: bool) -> Cluster {
     Cluster::up_with(3, |spec: &mut LabSpec| {
         spec.programs = Programs::Prism(program.into());
         (spec.frontends, spec.etcd, spec.tls) = (frontends, true, tls);
+        // A previous release knows neither IPv6 nor keys of nodes.
         spec.shared_key = std::env::var_os("PRISM_PREVIOUS").is_some();
+        if spec.shared_key {
+            spec.family = Families::V4;
+        }
         spec.configure = Some(Box::new(|config| {
             config.cluster.replicas = 2;
             config.limits.drain_timeout_s = 8;

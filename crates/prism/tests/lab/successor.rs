@@ -78,9 +78,12 @@ fn under_load(cluster: &Cluster, label: &str, work: impl FnOnce(&Load)) {
         drop(stop);
     });
     load.assert_well();
-    eventually("no flow is left", AGED_IN, || {
-        cluster.flow_ports().is_empty()
-    });
+    // The tables of a switch of another release cannot be read.
+    if cluster.try_view().is_ok() {
+        eventually("no flow is left", AGED_IN, || {
+            cluster.flow_ports().is_empty()
+        });
+    }
     watch.finish(ClientResets::None);
 }
 

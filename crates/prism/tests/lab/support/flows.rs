@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{FlowKey, FlowState, Owner};
-use prism_switch::SwitchView;
+use prism_switch::{SwitchView, ViewError};
 
 use super::Cluster;
 
@@ -23,8 +23,13 @@ pub struct Known {
 impl Cluster {
     /// The switch's tables and counters.
     pub fn view(&self) -> SwitchView {
+        self.try_view().unwrap()
+    }
+
+    /// The same. The tables of a switch of another release cannot be read.
+    pub fn try_view(&self) -> Result<SwitchView, ViewError> {
         let active = self.lab.active_pin_dir();
-        SwitchView::open(&active.unwrap()).unwrap()
+        SwitchView::open(&active.unwrap())
     }
 
     /// All flows, without tombstones.
