@@ -188,7 +188,12 @@ fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress) ->
     say(&format!("{answers} answers over {connections} connections"));
     let sum = |name| cluster.sum("handoff", name);
     assert!(sum("flows_announced") > 0, "nothing was announced");
-    assert_eq!(sum("exports_lost") + sum("exports_unknown"), 0);
+    assert_eq!(sum("exports_lost"), 0);
+    // Nodes are out of each other's reach as well, and a source does not ask for ever.
+    let is_long = |outage: &Outage| outage.replaced - outage.begun > Duration::from_secs(10);
+    if !outages.iter().any(is_long) {
+        assert_eq!(sum("exports_unknown"), 0);
+    }
     assert_eq!(resets.stop().unwrap().captured, 0, "resets");
     cluster.assert_no_flows();
 }
