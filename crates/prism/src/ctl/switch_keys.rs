@@ -106,6 +106,9 @@ impl OfService {
         };
         let mut count = 0;
         for name in nodes.iter().filter(is_of_service) {
+            if name.contains('/') {
+                bail!("{name:?} is no name of a node");
+            }
             let file = with_name(&dir.join(base), name);
             let text = newest.key_of(name, self.switch.key_id).file(name);
             let written = write_private(&file, &text);
