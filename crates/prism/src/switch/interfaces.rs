@@ -101,7 +101,16 @@ pub(super) async fn follow(
 ) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let now = ways.look(&nodes());
+        let directories = nodes();
+        let look = move || {
+            let now = ways.look(&directories);
+            (ways, now)
+        };
+        // It waits for another program, and leases do not wait for that.
+        let Ok((looked, now)) = tokio::task::spawn_blocking(look).await else {
+            return std::future::pending().await;
+        };
+        ways = looked;
         let is_new = found.send_if_modified(|before| {
             let is_new = *before != now;
             *before = now;
