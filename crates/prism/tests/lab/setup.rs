@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use prism_lab::Lab;
 use prism_netns::NetNs;
 
-use crate::support::{Cluster, say, turn};
+use crate::support::{Cluster, eventually, say, turn};
 
 mod hosts;
 
@@ -171,12 +172,20 @@ impl Host {
         for line in [
             "ip link set lo up",
             "ip link add eth0 type veth peer name eth1",
+            // Link-local addresses and their routes come a while after the link is up.
+            "ip link set eth0 addrgenmode none",
+            "ip link set eth1 addrgenmode none",
             &format!("ip address add 10.0.1.{number}/24 dev eth0"),
             "ip link set eth0 up",
             "ip link set eth1 up",
         ] {
             self.shell(line);
         }
+        eventually("the links are up", Duration::from_secs(10), || {
+            let routes = self.shell("ip route show table all");
+            let multicast = ["eth0", "eth1"].map(|link| format!("multicast ff00::/8 dev {link} "));
+            !routes.contains("linkdown") && multicast.iter().all(|route| routes.contains(route))
+        });
     }
 
     /// The same host after a boot: its files, and a kernel that knows nothing.
