@@ -90,6 +90,7 @@ mod deferred;
 mod dial;
 mod endpoint;
 mod export;
+mod first_flight;
 mod flows;
 pub mod followed;
 mod frozen;
