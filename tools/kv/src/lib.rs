@@ -13,6 +13,7 @@
 //! nobody takes over for the primary.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod config;
 pub mod node;
 mod primary;

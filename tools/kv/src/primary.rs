@@ -75,18 +75,18 @@ impl Queue {
 }
 
 impl Primary {
-    /// The number of replicas that follow.
-    pub(crate) fn followers(&self) -> usize {
-        self.state.borrow().followers.len()
+    /// The number of replicas with a lease.
+    pub(crate) fn leases(&self) -> usize {
+        let state = self.state.borrow();
+        state.followers.iter().filter(|f| f.is_leased()).count()
     }
 
     /// The name of a replica with a lease; each gets its turn.
     pub(crate) fn replica(&self, turn: usize) -> Option<String> {
+        let number = turn.checked_rem(self.leases())?;
         let state = self.state.borrow();
-        let leased = |f: &&Follower| f.has_lease && f.is_waited_for();
-        let count = state.followers.iter().filter(leased).count();
-        let mut leased = state.followers.iter().filter(leased);
-        let chosen = leased.nth(turn.checked_rem(count)?)?;
+        let mut leased = state.followers.iter().filter(|f| f.is_leased());
+        let chosen = leased.nth(number)?;
         Some(chosen.name.clone())
     }
 
@@ -231,6 +231,10 @@ impl State {
 }
 
 impl Follower {
+    fn is_leased(&self) -> bool {
+        self.has_lease && self.is_waited_for()
+    }
+
     fn is_waited_for(&self) -> bool {
         self.waited_for_until
             .is_some_and(|until| until > Instant::now())

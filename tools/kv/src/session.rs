@@ -283,7 +283,7 @@ async fn delete(node: &Node, keys: &[Vec<u8>], text: &mut Vec<u8>) {
 fn info(node: &Node) -> String {
     let counters = &node.process.counters;
     let role = match &node.role {
-        Role::Primary(primary) => format!("role:primary\r\nfollowers:{}", primary.followers()),
+        Role::Primary(primary) => format!("role:primary\r\nleases:{}", primary.leases()),
         Role::Replica(replica) => format!("role:replica\r\nlease:{}", replica.has_lease()),
     };
     format!(

@@ -186,6 +186,32 @@ impl Network {
     }
 }
 
+impl Network {
+    /// Limits the links of all nodes to `mbit` Mbit/s each way, and the client's to that of all
+    /// nodes but the first one.
+    ///
+    /// # Errors
+    /// If the kernel refuses a queue.
+    pub fn limit_links(&self, mbit: u64) -> anyhow::Result<()> {
+        // 5 ms of the rate, and a queue of 50 ms.
+        let limit = |namespace: &NetNs, link: &str, mbit: u64| {
+            let burst_bytes = (mbit * 625).max(20_000);
+            let command = format!(
+                "tc qdisc add dev {link} root tbf rate {mbit}mbit burst {burst_bytes} latency 50ms"
+            );
+            sh(namespace, &command)
+        };
+        let all_mbit = mbit * (self.nodes.len() as u64 - 1);
+        limit(&self.switch, "client", all_mbit)?;
+        limit(&self.client, "eth0", all_mbit)?;
+        for (name, namespace) in &self.nodes {
+            limit(&self.switch, name, mbit)?;
+            limit(namespace, "eth0", mbit)?;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Network {
     fn drop(&mut self) {
         let unloaded = self.switch.run(|| Switch::unload(&self.pin_dir));

@@ -57,7 +57,7 @@ fn go_redis_reads_its_writes() {
     let said = cluster.run(go.args([&PLAN.service().to_string(), "32", "200"]));
     assert_eq!(said, "32 clients have read what they wrote\n");
     let mut client = cluster.client();
-    let moved: u64 = client.info("moved").parse().unwrap();
+    let moved: u64 = client.info("moved").unwrap().parse().unwrap();
     // Every connection that reads large values has moved.
     assert!(moved >= 32, "{moved}");
 }

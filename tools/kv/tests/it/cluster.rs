@@ -1,11 +1,11 @@
 //! A primary and two replicas, each a process in a namespace of its own, and a client of RESP.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use prism_kv::client::Client;
 use prism_kv::config::{Config, Node, Switch};
 use prism_nodes::{CONTROL, KEY, KEY_ID, Network, Plan};
 use tempfile::TempDir;
@@ -38,12 +38,8 @@ impl Cluster {
             cluster.nodes.push(node);
         }
         let mut client = cluster.client();
-        client.eventually("both replicas follow", |c| c.info("followers") == "2");
-        client.call(&[b"SET", b"is", &[b'x'; LARGE_BYTES]]);
-        client.eventually("a replica has a lease", |c| {
-            c.call(&[b"GET", b"is"]);
-            c.info("node") != "primary"
-        });
+        let is_so = |client: &mut Client| client.info("leases").unwrap() == "2";
+        eventually(&mut client, "both replicas have a lease", is_so);
         cluster
     }
 
@@ -88,26 +84,21 @@ impl Cluster {
     }
 
     pub fn client(&self) -> Client {
-        let stream = self
+        let connected = self
             .network
             .client
-            .run(|| TcpStream::connect(PLAN.service()));
-        let stream = stream.unwrap().unwrap();
-        let limit = Some(Duration::from_secs(20));
-        stream.set_read_timeout(limit).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client {
-            answers: BufReader::new(stream.try_clone().unwrap()),
-            stream,
-        }
+            .run(|| Client::connect(PLAN.service().into()));
+        connected.unwrap().unwrap()
     }
 
     /// A client whose connection is at a replica.
     pub fn client_at_replica(&self) -> Client {
         let mut client = self.client();
-        client.call(&[b"SET", b"large", &[b'x'; LARGE_BYTES]]);
-        client.call(&[b"GET", b"large"]);
-        assert_ne!(client.info("node"), "primary");
+        client
+            .call(&[b"SET", b"large", &[b'x'; LARGE_BYTES]])
+            .unwrap();
+        client.call(&[b"GET", b"large"]).unwrap();
+        assert_ne!(client.info("node").unwrap(), "primary");
         client
     }
 
@@ -143,61 +134,10 @@ impl Drop for Cluster {
     }
 }
 
-pub struct Client {
-    stream: TcpStream,
-    answers: BufReader<TcpStream>,
-}
-
-impl Client {
-    pub fn send(&mut self, arguments: &[&[u8]]) {
-        let mut command = format!("*{}\r\n", arguments.len()).into_bytes();
-        for argument in arguments {
-            write!(command, "${}\r\n", argument.len()).unwrap();
-            command.extend_from_slice(argument);
-            command.extend_from_slice(b"\r\n");
-        }
-        self.stream.write_all(&command).unwrap();
-    }
-
-    /// The next answer, without its type; of no value, `nil`.
-    pub fn answer(&mut self) -> Vec<u8> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        let line = line.strip_suffix("\r\n").expect("an answer");
-        match line.split_at(1) {
-            ("$", "-1") => b"nil".to_vec(),
-            ("$", bytes) => {
-                let mut value = vec![0; bytes.parse::<usize>().unwrap() + 2];
-                self.answers.read_exact(&mut value).unwrap();
-                assert!(value.ends_with(b"\r\n"));
-                value.truncate(value.len() - 2);
-                value
-            }
-            (_, text) => text.as_bytes().to_vec(),
-        }
-    }
-
-    pub fn call(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
-        self.send(arguments);
-        self.answer()
-    }
-
-    /// A field of the information about the node that has the connection.
-    pub fn info(&mut self, field: &str) -> String {
-        let info = String::from_utf8(self.call(&[b"INFO"])).unwrap();
-        let fields = info.lines().filter_map(|line| line.split_once(':'));
-        let mut found = fields.filter(|(name, _)| *name == field);
-        found
-            .next()
-            .map(|(_, value)| value.to_owned())
-            .unwrap_or_default()
-    }
-
-    pub fn eventually(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !is_so(self) {
-            assert!(Instant::now() < deadline, "not within 10 s: {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+pub fn eventually(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so(client) {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
