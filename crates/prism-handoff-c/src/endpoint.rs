@@ -26,7 +26,7 @@ const MAX_CONTEXT_BYTES: usize = 4 << 10;
 /// A connection of an endpoint. 0 is none, and no number is used twice.
 pub type ConnectionId = u64;
 
-/// What an endpoint calls, with the pointer that the program has given to
+/// The callbacks of an endpoint. They get the pointer that the program has given to
 /// prism_endpoint_open(). Each may be null. A callback may make any call but
 /// prism_endpoint_poll() and prism_endpoint_free(), and returns normally (no longjmp, no
 /// exceptions). Text is valid until the callback returns.
@@ -249,7 +249,7 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Where the unread bytes are, and how many. They stay there until the next event or
+    /// The place and the number of the unread bytes. They stay there until the next event or
     /// [`Self::consume`].
     pub(crate) fn unread(&self, id: ConnectionId) -> Result<(*const u8, usize), Error> {
         self.with(id, |entry| Ok((entry.input.as_ptr(), entry.input.len())))

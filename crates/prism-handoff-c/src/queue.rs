@@ -1,4 +1,4 @@
-//! What passes between the program's thread and the worker's.
+//! The queues between the program's thread and the worker's.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::endpoint::ConnectionId;
 use crate::status::Outcome;
 
-/// What the program wants of a connection. Commands are carried out in order.
+/// An act on a connection that the program wants. Commands are carried out in order.
 pub(crate) enum Command {
     Consume(usize),
     Write(Vec<u8>),
@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Close,
 }
 
-/// What the program wants of the worker.
+/// An act of the worker that the program wants.
 pub(crate) enum Order {
     Relay { peer: String, commands: Commands },
 }
@@ -79,7 +79,7 @@ pub(crate) struct Arrival {
     pub(crate) is_relay: bool,
 }
 
-/// What the program is told.
+/// A message to the program.
 pub(crate) enum Event {
     Ready,
     Arrived(Box<Arrival>),

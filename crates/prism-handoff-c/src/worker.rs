@@ -20,7 +20,7 @@ use crate::status::{Outcome, c_text};
 /// Reading stops while more is unread. An endpoint reads up to this size.
 pub(crate) const MAX_UNREAD_BYTES: usize = 256 << 10;
 
-/// What the worker and the program share.
+/// The state that the worker and the program share.
 pub(crate) struct Shared {
     pub(crate) events: Events,
     next_id: AtomicU64,

@@ -7,7 +7,9 @@ mod load;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use prism_lab::Rate;
 
+use crate::objects::Sizes;
 use crate::rows::{Case, Values};
 use crate::summary::{Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::{Job, Options, Turns, within};
@@ -52,23 +54,19 @@ pub(crate) struct Args {
     options: Options,
     /// Replicas; the client's link has as many times the speed of one server's.
     #[arg(long, default_value_t = 2, value_name = "N")]
-    replicas: usize,
-    /// Speed of each server's link, each way, in Mbit/s.
-    #[arg(long, default_value_t = 100, value_name = "MBIT")]
-    link_mbit: u64,
+    backends: usize,
+    /// Speed of each server's link, each way.
+    #[arg(long, default_value = "100mbit", value_name = "RATE")]
+    link: Rate,
     /// Links as fast as the machine goes: CPU time decides then, not links.
-    #[arg(long, conflicts_with = "link_mbit")]
+    #[arg(long, conflicts_with = "link")]
     unshaped: bool,
     /// Connections of the clients.
     #[arg(long, default_value_t = 40, value_name = "N")]
     connections: usize,
-    /// Sizes of values that are read, in bytes.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1024,16384,65536,262144,1048576"
-    )]
-    sizes: Vec<usize>,
+    /// Sizes of values that are read.
+    #[arg(long, default_value = "1K,16K,64K,256K,1M", value_name = "SIZE,...")]
+    sizes: Sizes,
     /// The program `prism-kv` [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     kv: Option<PathBuf>,
@@ -80,10 +78,10 @@ pub(crate) struct Args {
 /// When a program is missing, a system gives a wrong answer, or a row cannot be written.
 pub(crate) fn run(mut args: Args) -> Result<()> {
     args.options.settle(1, 1)?;
-    within("--replicas", args.replicas, MAX_REPLICAS)?;
+    within("--backends", args.backends, MAX_REPLICAS)?;
     within("--connections", args.connections, 1000)?;
     if args.options.quick {
-        args.sizes = vec![1 << 10, 64 << 10];
+        args.sizes = Sizes(vec![1 << 10, 64 << 10]);
     }
     let cases = args.sizes.iter().map(|bytes| (Operation::Get, *bytes));
     let cases: Vec<_> = cases.chain([(Operation::Set, 1 << 10)]).collect();
@@ -98,8 +96,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     });
     let jobs: Vec<_> = jobs.collect();
     if jobs.iter().any(|jobs| turns.wants(jobs)) {
-        let link_mbit = (!args.unshaped).then_some(args.link_mbit);
-        let cluster = Cluster::up(args.replicas, link_mbit, args.program()?)?;
+        let cluster = Cluster::up(args.backends, args.link(), args.program()?)?;
         for (jobs, (_, bytes)) in jobs.iter().zip(&cases) {
             cluster.store(*bytes)?;
             turns.run(jobs, |(system, load), warm_up_s| {
@@ -112,14 +109,13 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
 }
 
 impl Args {
-    fn job(&self, system: System, operation: Operation, bytes: usize) -> Job<(System, Load)> {
-        let link_bit_s = (!self.unshaped).then_some(self.link_mbit * 1_000_000);
+    fn job(&self, system: System, operation: Operation, bytes: u64) -> Job<(System, Load)> {
         let case = Case::default()
             .with("bytes", bytes)
             .with("connections", self.connections)
-            .with("link_bit_s", link_bit_s)
+            .with("link_bit_s", self.link().map(Rate::bits_per_s))
             .with("operation", operation.name())
-            .with("replicas", self.replicas);
+            .with("backends", self.backends);
         let load = Load {
             operation,
             bytes,
@@ -130,6 +126,10 @@ impl Args {
             system: system.name(),
             what: (system, load),
         }
+    }
+
+    fn link(&self) -> Option<Rate> {
+        (!self.unshaped).then_some(self.link)
     }
 
     fn program(&self) -> Result<PathBuf> {
@@ -156,7 +156,14 @@ fn turn(cluster: &Cluster, system: System, load: &Load, seconds: u64) -> Result<
     let before = cluster.cpu(system)?;
     let measured = load.run(cluster, system, requests)?;
     let after = cluster.cpu(system)?;
-    let [frontend_s, replicas_s] = [0, 1].map(|n| after[n].saturating_sub(before[n]).as_secs_f64());
+    let spent = before
+        .iter()
+        .zip(after)
+        .map(|(before, after)| after.saturating_sub(*before));
+    let spent: Vec<f64> = spent.map(|time| time.as_secs_f64()).collect();
+    let [frontend_s, replicas_s] = spent[..] else {
+        anyhow::bail!("two roles have CPU time");
+    };
     let per_request = |seconds: f64| seconds * 1e6 / measured.requests;
     let values = [
         ("requests", measured.requests),

@@ -14,7 +14,7 @@ use crate::replica::Replica;
 use crate::session;
 use crate::store::Store;
 
-/// What the tasks of a node share.
+/// The state that the tasks of a node share.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) handle: Handle,

@@ -27,7 +27,7 @@ pub(crate) enum Rest {
     Missing,
 }
 
-/// What is no command. The connection cannot go on.
+/// Bytes that are no command. The connection cannot go on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 

@@ -201,7 +201,7 @@ fn route(node: &Node, asked: &Asked) -> Route {
     }
 }
 
-/// Where a command is answered whose connection could not move.
+/// The node that answers a command whose connection could not move.
 fn without_moving(node: &Node) -> Route {
     match &node.role {
         Role::Primary(_) => Route::Here,

@@ -10,7 +10,7 @@ use crate::resp::{self, Command, MAX_VALUE_BYTES, Rest};
 /// An incomplete value of this size is not waited for in the buffer of a stream.
 pub(crate) const TAKEN_IN_PARTS_BYTES: usize = 128 << 10;
 
-/// What both kinds of streams can do.
+/// The operations that both kinds of streams have.
 pub(crate) trait Stream {
     fn buffered(&self) -> &[u8];
     fn consume(&mut self, bytes: usize);

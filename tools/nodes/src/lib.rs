@@ -187,26 +187,26 @@ impl Network {
 }
 
 impl Network {
-    /// Limits the links of all nodes to `mbit` Mbit/s each way, and the client's to that of all
-    /// nodes but the first one.
+    /// Limits the links of all nodes to `bit_s` bits a second each way, and the client's to
+    /// those of all nodes but the first one.
     ///
     /// # Errors
     /// If the kernel refuses a queue.
-    pub fn limit_links(&self, mbit: u64) -> anyhow::Result<()> {
-        // 5 ms of the rate, and a queue of 50 ms.
-        let limit = |namespace: &NetNs, link: &str, mbit: u64| {
-            let burst_bytes = (mbit * 625).max(20_000);
+    pub fn limit_links(&self, bit_s: u64) -> anyhow::Result<()> {
+        let limit = |namespace: &NetNs, link: &str, bit_s: u64| {
+            // 5 ms at this rate, and a queue of 50 ms.
+            let burst_bytes = (bit_s / 1600).max(20_000);
             let command = format!(
-                "tc qdisc add dev {link} root tbf rate {mbit}mbit burst {burst_bytes} latency 50ms"
+                "tc qdisc add dev {link} root tbf rate {bit_s}bit burst {burst_bytes} latency 50ms"
             );
             sh(namespace, &command)
         };
-        let all_mbit = mbit * (self.nodes.len() as u64 - 1);
-        limit(&self.switch, "client", all_mbit)?;
-        limit(&self.client, "eth0", all_mbit)?;
+        let all_bit_s = bit_s.saturating_mul(self.nodes.len() as u64 - 1);
+        limit(&self.switch, "client", all_bit_s)?;
+        limit(&self.client, "eth0", all_bit_s)?;
         for (name, namespace) in &self.nodes {
-            limit(&self.switch, name, mbit)?;
-            limit(namespace, "eth0", mbit)?;
+            limit(&self.switch, name, bit_s)?;
+            limit(namespace, "eth0", bit_s)?;
         }
         Ok(())
     }

@@ -107,7 +107,7 @@ fn ask(client: &TcpStream, answers: &mut impl BufRead, line: &str) -> Result<Str
     Ok(answer.trim_end().to_owned())
 }
 
-/// What an unmodified client gets for `lines`, which it sends at once.
+/// The answers that an unmodified client gets for `lines`, which it sends at once.
 fn netcat(network: &Network, lines: &str) -> Result<String> {
     let script = format!(
         "import socket

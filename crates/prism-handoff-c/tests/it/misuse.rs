@@ -100,7 +100,7 @@ fn a_connection_that_is_gone_is_an_error_and_so_is_another_thread() {
     assert_eq!(unsafe { prism_endpoint_free(endpoint) }, Status::Ok);
 }
 
-/// What a callback has found.
+/// The findings of a callback.
 struct Found {
     endpoint: *mut Endpoint,
     statuses: Vec<Status>,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use prism_kv::client::Client;
 use prism_kv::config::{Config, Node, Switch};
+use prism_lab::Rate;
 use prism_nodes::{CONTROL, KEY, KEY_ID, Network, Plan};
 use tempfile::TempDir;
 
@@ -75,17 +76,17 @@ pub(super) struct Cluster {
     _files: TempDir,
 }
 
-/// What nodes are started with.
+/// The parts that both networks are built from.
 struct Setup<'s> {
     plan: Plan,
-    link_mbit: Option<u64>,
+    link: Option<Rate>,
     program: PathBuf,
     files: &'s Path,
 }
 
 impl Cluster {
     /// Builds both networks, and waits until all systems answer.
-    pub(super) fn up(replicas: usize, link_mbit: Option<u64>, program: PathBuf) -> Result<Self> {
+    pub(super) fn up(replicas: usize, link: Option<Rate>, program: PathBuf) -> Result<Self> {
         let plan = Plan {
             nodes: NAMES.get(..=replicas).context("too many replicas")?,
             port: PORT,
@@ -93,7 +94,7 @@ impl Cluster {
         let files = tempfile::tempdir()?;
         let setup = Setup {
             plan,
-            link_mbit,
+            link,
             program,
             files: files.path(),
         };
@@ -187,8 +188,8 @@ impl Cluster {
 
     /// Stores values of this size under all keys in both networks, and compares what all
     /// systems answer.
-    pub(super) fn store(&self, bytes: usize) -> Result<()> {
-        let value = vec![b'v'; bytes];
+    pub(super) fn store(&self, bytes: u64) -> Result<()> {
+        let value = vec![b'v'; usize::try_from(bytes)?];
         let keys = (0..KEYS).map(|n| format!("key:{n:012}").into_bytes());
         let keys: Vec<_> = keys.collect();
         for system in [System::Prism, System::Direct] {
@@ -206,7 +207,7 @@ impl Cluster {
                     let answer = client.call(&[b"GET", key])?;
                     ensure!(answer == value, "{} has another value", system.name());
                 }
-                let moves = system == System::Prism && bytes >= MOVE_FROM_BYTES;
+                let moves = system == System::Prism && value.len() >= MOVE_FROM_BYTES;
                 let is_at_primary = moves && client.info("node")? == "primary";
                 ensure!(!is_at_primary, "a connection has not moved");
             }
@@ -255,8 +256,8 @@ impl Setup<'_> {
     fn side(&self, moves: bool) -> Result<Side> {
         let pin_dir = format!("prism-bench-kv-{}-{moves}", std::process::id());
         let network = Network::new(&self.plan, &pin_dir)?;
-        if let Some(mbit) = self.link_mbit {
-            network.limit_links(mbit)?;
+        if let Some(link) = self.link {
+            network.limit_links(link.bits_per_s())?;
         }
         let mut nodes = Vec::new();
         for (name, address) in self.plan.addresses() {

@@ -25,7 +25,7 @@ impl Operation {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     pub(super) operation: Operation,
-    pub(super) bytes: usize,
+    pub(super) bytes: u64,
     pub(super) connections: usize,
 }
 
@@ -58,7 +58,7 @@ impl Load {
                 .args(["-r", &KEYS.to_string(), "--csv"])
                 .args([self.operation.name(), "key:__rand_int__"]);
             if self.operation == Operation::Set {
-                command.arg("v".repeat(self.bytes));
+                command.arg("v".repeat(usize::try_from(self.bytes)?));
             }
             command.stdin(Stdio::null()).stdout(Stdio::piped());
             command.stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! What a client may rely on: it reads what it wrote, and nobody misses an answered write.
+//! The promises to clients: they read what they wrote, and nobody misses an answered write.
 
 use prism_nodes::is_root;
 use rustix::process::{Signal, kill_process};
