@@ -120,7 +120,8 @@ pub struct Network {
     nodes: Vec<(&'static str, NetNs)>,
     switch: NetNs,
     pki: TempDir,
-    pin_dir: String,
+    /// The place of the switch's programs, if it is loaded.
+    pin_dir: Option<String>,
 }
 
 impl Network {
@@ -129,6 +130,22 @@ impl Network {
     /// # Errors
     /// Without root, or if the kernel refuses a namespace, a link or a program of the switch.
     pub fn new(plan: &Plan, pin_dir: &str) -> anyhow::Result<Self> {
+        let mut network = Self::without_switch(plan)?;
+        let service = format!("ip address add {SERVICE}/32 dev lo");
+        sh(network.node(plan.accepting()?)?, &service)?;
+        // A killed predecessor leaves its pins.
+        network.switch.run(|| Switch::unload(pin_dir))??;
+        let config = plan.switch(pin_dir)?;
+        network.pin_dir = Some(pin_dir.to_owned());
+        drop(network.switch.run(|| Switch::load(&config))??);
+        Ok(network)
+    }
+
+    /// The same with a router in the place of the switch: clients connect to nodes only.
+    ///
+    /// # Errors
+    /// As for [`Self::new`].
+    pub fn without_switch(plan: &Plan) -> anyhow::Result<Self> {
         let pki = tempfile::tempdir()?;
         let names: Vec<_> = plan.nodes.iter().map(|name| (*name).to_owned()).collect();
         pki::init(pki.path(), &names)?;
@@ -145,20 +162,13 @@ impl Network {
         let hosts = plan.addresses();
         let nodes = hosts.map(|(name, address)| Ok((name, host(&switch, name, address)?)));
         let nodes: Vec<_> = nodes.collect::<anyhow::Result<_>>()?;
-        let network = Self {
+        Ok(Self {
             client,
             nodes,
             switch,
             pki,
-            pin_dir: pin_dir.to_owned(),
-        };
-        let service = format!("ip address add {SERVICE}/32 dev lo");
-        sh(network.node(plan.accepting()?)?, &service)?;
-        // A killed predecessor leaves its pins.
-        network.switch.run(|| Switch::unload(pin_dir))??;
-        let config = plan.switch(pin_dir)?;
-        drop(network.switch.run(|| Switch::load(&config))??);
-        Ok(network)
+            pin_dir: None,
+        })
     }
 
     /// The namespace of the node `name`.
@@ -214,9 +224,12 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        let unloaded = self.switch.run(|| Switch::unload(&self.pin_dir));
+        let Some(pin_dir) = &self.pin_dir else {
+            return;
+        };
+        let unloaded = self.switch.run(|| Switch::unload(pin_dir));
         if !matches!(unloaded, Ok(Ok(()))) {
-            eprintln!("remove /sys/fs/bpf/{}: {unloaded:?}", self.pin_dir);
+            eprintln!("remove /sys/fs/bpf/{pin_dir}: {unloaded:?}");
         }
     }
 }

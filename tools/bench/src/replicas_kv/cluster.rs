@@ -254,8 +254,11 @@ impl Setup<'_> {
     }
 
     fn side(&self, moves: bool) -> Result<Side> {
-        let pin_dir = format!("prism-bench-kv-{}-{moves}", std::process::id());
-        let network = Network::new(&self.plan, &pin_dir)?;
+        let pin_dir = format!("prism-bench-kv-{}", std::process::id());
+        let network = match moves {
+            true => Network::new(&self.plan, &pin_dir)?,
+            false => Network::without_switch(&self.plan)?,
+        };
         if let Some(link) = self.link {
             network.limit_links(link.bits_per_s())?;
         }
@@ -328,7 +331,7 @@ fn haproxy(plan: &Plan, replicas: &[IpAddr]) -> String {
     let servers = replicas.iter().enumerate();
     let servers = servers.map(|(n, replica)| format!(" server r{n} {replica}:{PORT}\n"));
     format!(
-        "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
+        "global\n nbthread 1\n maxconn 4000\n tune.bufsize 65536\n\
          defaults\n mode tcp\n option splice-auto\n balance roundrobin\n\
          timeout connect 10s\n timeout client 1h\n timeout server 1h\n\
          listen kv\n bind {}:{HAPROXY_PORT}\n{}",
