@@ -110,7 +110,7 @@ typedef struct prism_endpoint prism_endpoint;
 typedef uint64_t prism_connection;
 
 /**
- * What an endpoint calls, with the pointer that the program has given to
+ * The callbacks of an endpoint. They get the pointer that the program has given to
  * prism_endpoint_open(). Each may be null. A callback may make any call but
  * prism_endpoint_poll() and prism_endpoint_free(), and returns normally (no longjmp, no
  * exceptions). Text is valid until the callback returns.

@@ -163,6 +163,12 @@ pub mod succession {
     pub use crate::passing::{AdoptError, Parked, Parking};
 }
 
+/// The parts of a [`TlsService`].
+pub mod tls {
+    pub use prism_sys::tcp::ktls::Offered;
+    pub use prism_tls::accept::ServerConfig;
+}
+
 /// A check whether the switch answers, and the local ports that it needs.
 pub mod switch {
     pub use crate::endpoint::LOCAL_PORTS;
