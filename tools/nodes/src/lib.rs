@@ -107,7 +107,7 @@ impl Plan {
                 tenant: TENANT,
                 node: Vec::new(),
             }],
-            max_flows: 1024,
+            max_flows: 1 << 16,
             ..SwitchConfig::default()
         })
     }
