@@ -68,6 +68,8 @@ bench='
 wrk                   | command -v wrk                       | wrk
 nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
+redis-cli             | command -v redis-cli                 | redis-tools
+nutcracker            | command -v nutcracker                | nutcracker
 '
 packages='
 dpkg-deb              | command -v dpkg-deb                  | dpkg

@@ -3,6 +3,7 @@
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
 #   DIR/collector   the OpenTelemetry Collector, built from collector/ and Go's module proxy
+#   DIR/redis   a program with go-redis, built from redis/ and Go's module proxy
 #   DIR/pebble/ Let's Encrypt's authority for tests and its DNS server; versions in pebble/
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
@@ -44,6 +45,10 @@ build_collector() {
     (cd "$here/collector" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" .)
 }
 
+build_redis() {
+    (cd "$here/redis" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" .)
+}
+
 build_pebble() {
     mkdir "$1"
     (cd "$here/pebble" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
@@ -65,15 +70,18 @@ exec 9>"$dir/.lock"
 flock 9
 sum=$(cat "$here/go.mod" "$here/go.sum" "$here/pom.xml" | sha256sum | cut -c1-12)
 collector=$(cat "$here"/collector/* | sha256sum | cut -c1-12)
+redis=$(cat "$here"/redis/* | sha256sum | cut -c1-12)
 pebble=$(cat "$here"/pebble/* | sha256sum | cut -c1-12)
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 make s5cmd "$sum" build_s5cmd &
 go=$!
 make collector "$collector" build_collector &
 collector=$!
+make redis "$redis" build_redis &
+redis=$!
 make pebble "$pebble" build_pebble &
 pebble=$!
 make java "$sum" fetch_java &
 java=$!
 make python "pyarrow $pyarrow, boto3 $boto3, Python $python" fetch_python &
-wait "$go" && wait "$collector" && wait "$pebble" && wait "$java" && wait "$!"
+wait "$go" && wait "$collector" && wait "$redis" && wait "$pebble" && wait "$java" && wait "$!"

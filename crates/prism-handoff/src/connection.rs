@@ -133,6 +133,7 @@ impl Connection {
     }
 
     /// When the first byte since the last read was written.
+    #[doc(hidden)]
     pub fn wrote_at(&self) -> Option<Instant> {
         self.state.wrote_at
     }
@@ -166,6 +167,7 @@ impl Connection {
     }
 
     /// Whether a process that takes over this node may take it.
+    #[doc(hidden)]
     pub fn may_pass(&self) -> bool {
         self.state.may_pass
     }

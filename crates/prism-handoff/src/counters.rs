@@ -30,13 +30,13 @@ macro_rules! counters {
         $(#[$about])*
         #[derive(Debug, Default)]
         pub struct $of {
-            $(#[doc = $help] pub $name: $crate::Count,)*
+            $(#[doc = $help] pub $name: $crate::observe::Count,)*
         }
 
         impl $of {
             /// Every counter and gauge with its present value.
-            pub fn figures(&self) -> Vec<$crate::Figure> {
-                vec![$($crate::Figure {
+            pub fn figures(&self) -> Vec<$crate::observe::Figure> {
+                vec![$($crate::observe::Figure {
                     name: stringify!($name),
                     metric: $metric,
                     labels: &[$($((stringify!($label), $value)),*)?],

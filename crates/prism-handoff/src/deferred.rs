@@ -52,6 +52,14 @@ impl DeferredWork {
         }
     }
 
+    /// Does all of the work. At a worker's end it would refer to the worker, and never be freed.
+    pub(crate) fn finish(&self) {
+        self.list.borrow_mut().extend(self.batched.take());
+        while !self.list.borrow().is_empty() {
+            self.run_some();
+        }
+    }
+
     /// Does the work that found no better time, until dropped.
     pub(crate) async fn run(&self) {
         loop {

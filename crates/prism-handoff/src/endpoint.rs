@@ -32,6 +32,9 @@ pub(crate) use shared::{Phase, Shared};
 
 /// The largest number of connections and relay streams that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;
+/// The interval of looks whether the switch has answered.
+const LOOK_FOR_SWITCH: Duration = Duration::from_millis(2);
+
 /// One worker of a node.
 pub struct Endpoint {
     incoming: mpsc::Receiver<Incoming>,
@@ -97,6 +100,12 @@ impl Endpoint {
     }
 }
 
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.handle.shared.deferred.finish();
+    }
+}
+
 /// The operations of a worker, for its tasks.
 #[derive(Clone)]
 pub struct Handle {
@@ -108,6 +117,15 @@ impl Handle {
     /// This node's name.
     pub fn name(&self) -> &str {
         &self.shared.config.name
+    }
+
+    /// Waits until the switch has answered; no connection moves before. Never ends for a node
+    /// without a switch.
+    pub async fn switch_answers(&self) {
+        let control = self.shared.control.as_ref();
+        while control.is_none_or(|control| control.switch_clock_ns().is_none()) {
+            tokio::time::sleep(LOOK_FOR_SWITCH).await;
+        }
     }
 
     /// Ends [`Endpoint::next`].

@@ -57,11 +57,23 @@
 //! # }
 //! ```
 //!
-//! `tools/echo` is a whole program: two processes in two network namespaces alternate in
-//! answering the lines of one connection.
+//! `tools/kv` is a whole program. `prism-handoff-c` has the same interface for C.
+//!
+//! # Interface
+//! | task | items |
+//! |---|---|
+//! | begin | [`EndpointConfig`], [`Peer`], [`SwitchAddress`], [`pki::Identity`], [`Endpoint::bind`] |
+//! | accept, import | [`Endpoint::next`]; [`Connection::context`] is empty for an accepted client |
+//! | read, write | [`Connection::fill`], [`buffered`](Connection::buffered), [`consume`](Connection::consume), [`write_all`](Connection::write_all) |
+//! | export | [`Handle::export`], which ends as [`Exported`] |
+//! | relay | [`Handle::relay`], [`RelayStream`], [`Incoming::Relay`] |
+//! | end | [`Connection::close`], [`Handle::leave`], [`Handle::stop`] |
+//!
+//! The modules have what fewer programs need. Items that the documentation leaves out serve
+//! the programs of this workspace, and may change.
 //!
 //! # Limits
-//! - Linux 6.1 or later, IPv4. Hand-offs need `CAP_NET_ADMIN`. A node that freezes sockets
+//! - Linux 6.1 or later. Hand-offs need `CAP_NET_ADMIN`. A node that freezes sockets
 //!   also needs `CAP_BPF` and control groups of version 2; otherwise the switch blocks flows.
 //! - The packets of all connections pass a switch (`prism-switch`), to which every node
 //!   speaks. Without a switch no connection moves.
@@ -69,6 +81,8 @@
 //!   queue, 512 KiB of unread input and 4 KiB of context.
 //! - An endpoint and its connections belong to one thread and run within a
 //!   [`LocalSet`](tokio::task::LocalSet).
+//! - A connection counts as a newcomer for at most 30 s ([`NewcomerLimits`]); the application
+//!   ends that by [`Connection::caller_is_known`].
 //! - Clients speak plain TCP, or TLS by `prism-tls` ([`TlsService`]).
 //!
 //! Not here: HTTP, objects, placement, and the switch itself.
@@ -84,6 +98,7 @@ mod closed_sockets;
 mod connection;
 mod control;
 mod copies;
+#[doc(hidden)]
 pub mod cost;
 mod counters;
 mod deferred;
@@ -92,6 +107,7 @@ mod endpoint;
 mod export;
 mod first_flight;
 mod flows;
+#[doc(hidden)]
 pub mod followed;
 mod frozen;
 mod given_up;
@@ -115,6 +131,7 @@ mod settling;
 mod signing;
 mod silence;
 mod stream;
+#[doc(hidden)]
 pub mod supervise;
 mod switch_check;
 pub mod trace;
@@ -123,19 +140,38 @@ mod wait_timer;
 
 pub use client_limits::ClientLimits;
 pub use connection::Connection;
-pub use counters::{Count, Counters, Figure, tasks_restarted};
 pub use endpoint::{
-    Endpoint, EndpointConfig, Handle, Incoming, LOCAL_PORTS, Listeners, Peer, Process, TlsService,
-    Transit,
+    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
 };
 pub use export::Exported;
-pub use health::Health;
-pub use moves::{Move, Moves};
 pub use newcomers::NewcomerLimits;
-pub use passing::{AdoptError, Parked, Parking};
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
+pub use prism_proto::node::Refusal;
 pub use relay_stream::RelayStream;
-pub use signing::SigningKey;
-pub use signing::SwitchAddress;
-pub use switch_check::SwitchCheckError;
+pub use signing::{SigningKey, SwitchAddress};
+
+/// Counters, moves and the health of peers.
+pub mod observe {
+    pub use crate::counters::{Count, Counters, Figure, tasks_restarted};
+    pub use crate::health::Health;
+    pub use crate::moves::{Move, Moves};
+}
+
+/// One process of a node replaces another one, and takes its listeners and connections.
+pub mod succession {
+    pub use crate::endpoint::Listeners;
+    pub use crate::passing::{AdoptError, Parked, Parking};
+}
+
+/// The parts of a [`TlsService`].
+pub mod tls {
+    pub use prism_sys::tcp::ktls::Offered;
+    pub use prism_tls::accept::ServerConfig;
+}
+
+/// A check whether the switch answers, and the local ports that it needs.
+pub mod switch {
+    pub use crate::endpoint::LOCAL_PORTS;
+    pub use crate::switch_check::SwitchCheckError;
+}

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
-use prism_handoff::Health;
+use prism_handoff::observe::Health;
 use prism_membership::{Lease, LeaseTerm};
 use prism_s3::S3Error;
 use prism_store::{

@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use prism_handoff::Count;
+use prism_handoff::observe::Count;
 use rustix::fs::{OFlags, fcntl_setfl};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

@@ -29,6 +29,7 @@ mod plan;
 mod popularity;
 mod processes;
 mod proxies;
+mod replicas_kv;
 mod report;
 mod rows;
 mod scale;
@@ -71,6 +72,7 @@ enum Command {
     /// The same as `partitioned` with as many replicas as there are backends. Needs root
     /// and `wrk` (`scripts/setup.sh bench`).
     Replicated(crate::ycsb::Args),
+    ReplicasKv(crate::replicas_kv::Args),
     Report(crate::report::Args),
     Scale(crate::scale::Args),
     /// Measure reads when few objects, or one, are popular.
@@ -104,6 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Observed(args) => crate::observed::run(args),
         Command::Partitioned(args) => crate::ycsb::partitioned(args),
         Command::Replicated(args) => crate::ycsb::replicated(args),
+        Command::ReplicasKv(args) => crate::replicas_kv::run(args),
         Command::Report(args) => crate::report::run(&args),
         Command::Scale(args) => crate::scale::run(args),
         Command::Skew(args) => crate::ycsb::skew(args),

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use prism_handoff::{Connection, Endpoint, EndpointConfig, Exported, Handle, Incoming, Process};
 use prism_netns::NetNs;
+use prism_nodes::{Network, Plan, is_root};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::network::{self, NODES, Network, SERVICE};
+/// The network of the tests.
+const PLAN: Plan = Plan {
+    nodes: &["left", "right"],
+    port: 7,
+};
 
 /// What `bulk` answers.
 pub static BULK: [u8; 300_000] = [7; 300_000];
@@ -72,19 +77,6 @@ impl Node {
     }
 }
 
-/// True where the test is to run; without root it is skipped, but never in CI.
-pub fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    assert!(
-        is_root || std::env::var_os("CI").is_none(),
-        "CI must run as root"
-    );
-    if !is_root {
-        eprintln!("SKIPPED: needs root");
-    }
-    is_root
-}
-
 /// Runs `work` in the client's namespace while both nodes serve. `configure` changes the
 /// configuration of the node that it is given the name of.
 pub fn with_nodes(
@@ -95,15 +87,15 @@ pub fn with_nodes(
     if !is_root() {
         return;
     }
-    let network = Network::new(&format!("prism-{name}-{}", std::process::id())).unwrap();
+    let network = Network::new(&PLAN, &format!("prism-{name}-{}", std::process::id())).unwrap();
     let nodes = Nodes {
         network: &network,
         left: Node::default(),
         right: Node::default(),
     };
     std::thread::scope(|threads| {
-        for ((name, _), node) in NODES.iter().zip([&nodes.left, &nodes.right]) {
-            let mut config = network::config(name, network.pki_dir()).unwrap();
+        for (name, node) in PLAN.nodes.iter().zip([&nodes.left, &nodes.right]) {
+            let mut config = PLAN.config(name, network.pki_dir()).unwrap();
             configure(name, &mut config);
             let namespace: &NetNs = network.node(name).unwrap();
             threads.spawn(move || namespace.run(|| run(node.serve(config))).unwrap());
@@ -111,8 +103,13 @@ pub fn with_nodes(
         // Ends the threads also where `work` panics.
         let _end = Ended([&nodes.left, &nodes.right]);
         run(async {
-            network::knows_switch(&nodes.left.process).await;
-            network::knows_switch(&nodes.right.process).await;
+            for node in [&nodes.left, &nodes.right] {
+                let counters = &node.process.counters;
+                eventually("the switch is known", || {
+                    counters.workers_steering.read() > 0
+                })
+                .await;
+            }
         });
         network.client.run(|| work(&nodes)).unwrap();
     });
@@ -192,7 +189,7 @@ pub struct Client {
 
 impl Client {
     pub fn connect() -> Self {
-        Self::connect_to(SERVICE.into())
+        Self::connect_to(PLAN.service().into())
     }
 
     pub fn connect_to(address: SocketAddr) -> Self {

@@ -9,12 +9,8 @@
     reason = "test code"
 )]
 
-#[path = "../../../../tools/echo/network.rs"]
-mod network;
-
 mod app;
 mod document;
 mod documented;
-mod echo;
 mod hand_off;
 mod loopback;

@@ -3,7 +3,7 @@
 use std::io::{Seek, Write};
 
 use anyhow::{Context, Result};
-use prism_handoff::LOCAL_PORTS;
+use prism_handoff::switch::LOCAL_PORTS;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use prism_handoff::LOCAL_PORTS;
+use prism_handoff::switch::LOCAL_PORTS;
 
 use super::change::{Change, MAIN};
 use super::networkd::Links;

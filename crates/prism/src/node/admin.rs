@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_handoff::observe::{Figure, tasks_restarted};
 use prism_handoff::trace::Part;
-use prism_handoff::{Figure, tasks_restarted};
 use prism_proto::succession::{VERSIONS, common_version};
 use prism_replicas::Node;
 use prism_service::{Action, Actor};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prism_cluster::Status;
-use prism_handoff::tasks_restarted;
+use prism_handoff::observe::tasks_restarted;
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_replicas::Node;
 use prism_service::BUCKETS_S;

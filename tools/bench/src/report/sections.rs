@@ -352,6 +352,15 @@ pub(super) const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        heading: "A key-value server with read replicas",
+        text: "Clients of Redis read and write values. The connections of readers of large values \
+               move from the primary to a replica. nutcracker and HAProxy (in TCP mode) are \
+               proxies in front of the same replicas. Direct clients ask one replica themselves.",
+        command: "prism-lab bench replicas-kv --rows rows.jsonl (and with --unshaped)",
+        summary: &crate::replicas_kv::SUMMARY,
+        views: &[THROUGHPUT, P50, CPU],
+    },
+    Section {
         heading: "A cluster that is watched",
         text: "Turns with metrics, an access log and an open page alternate with turns without them, \
                by default and with every connection handed off.",

@@ -15,7 +15,7 @@ use prism_lab::testing::{eventually, say, turn};
 /// The longest time of a benchmark, and of its end after an interrupt.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// Programs that the benchmarks need.
-const PROGRAMS: [&str; 3] = ["wrk", "nginx", "haproxy"];
+const PROGRAMS: [&str; 5] = ["wrk", "nginx", "haproxy", "nutcracker", "redis-benchmark"];
 
 /// A benchmark and the file of its rows.
 struct Bench {
@@ -244,6 +244,21 @@ fn answers_are_handed_off_or_relayed_as_it_is_asked_for() {
     let frontend = |row: &Value| value(row, "frontend_cpu_s") / value(row, "requests");
     // A frontend passes every byte on, or almost none.
     assert!(frontend(&rows[1]) > 2.0 * frontend(&rows[0]), "{rows:?}");
+}
+
+#[test]
+fn values_are_read_from_replicas_behind_all_proxies() {
+    let Some(_turn) = ready() else { return };
+    let bench = Bench::new("replicas-kv", "--connections 8");
+    bench.run();
+    let systems = bench.count("system", &["prism", "nutcracker", "haproxy", "direct"]);
+    assert_eq!(systems, [2, 2, 2, 2]);
+    assert_eq!(bench.count("operation", &["GET", "SET"]), [4, 4]);
+    for row in bench.rows() {
+        let is_moved = row["system"] == "prism" && row["case"]["operation"] == "GET";
+        let [front, all] = ["frontend_cpu_us", "cpu_us"].map(|name| value(&row, name));
+        assert!(!is_moved || front < 0.5 * all, "{row}");
+    }
 }
 
 #[test]

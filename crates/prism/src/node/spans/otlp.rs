@@ -26,7 +26,7 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
 use prism_config::{Config, Node};
-use prism_handoff::Count;
+use prism_handoff::observe::Count;
 use prism_handoff::trace::{Ended, Observer, Part};
 use prism_proto::verified::Verified;
 use prism_service::{RequestSpan, Spans, request_id_text};

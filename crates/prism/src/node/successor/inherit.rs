@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_handoff::Parked;
+use prism_handoff::succession::Parked;
 use prism_proto::succession::{Message, VERSIONS};
 use serde::Deserialize;
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use prism_config::Running;
 use prism_gateway::{CLOSED_IN, Farewells, PASSED_IN};
-use prism_handoff::{Parked, Process};
+use prism_handoff::Process;
+use prism_handoff::succession::Parked;
 use prism_proto::succession::{Action, Event, Message, Predecessor};
 use prism_service::Stage;
 use tokio::time::Instant;

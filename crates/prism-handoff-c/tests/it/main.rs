@@ -1,0 +1,11 @@
+//! The C interface as C programs use it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "test code"
+)]
+
+mod echo;
+mod header;
+mod misuse;
