@@ -10,7 +10,7 @@ use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
 use prism_service::{
-    About, Fault, Io, MAX_SKIP_BYTES, Remote, Request, RequestBody, Route, Service, send,
+    About, Fault, Io, MAX_SKIP_BYTES, Remote, Request, RequestBody, Route, Served, Service, send,
     span_of_request,
 };
 
@@ -334,8 +334,15 @@ impl<S: Service> Gateway<S> {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        let done = self.service.serve(&mut client, request, &exchange).await;
-        next(client, done)
+        match self.service.serve(&mut client, request, &exchange).await {
+            Ok(Served::Elsewhere(error)) => {
+                request.give_body_back();
+                Box::pin(self.serve_elsewhere(client, request, error)).await
+            }
+            Ok(Served::Open) => next(client, Ok(true)),
+            Ok(Served::Closed) => next(client, Ok(false)),
+            Err(error) => next(client, Err(error)),
+        }
     }
 
     /// Answers with an error at once. The connection lives on if the rest of the body is short

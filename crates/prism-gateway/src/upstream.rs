@@ -9,7 +9,8 @@ use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
 use prism_proto::relay::{HAND_OVER, Preamble};
 use prism_service::{
-    About, Fault, MAX_SKIP_BYTES, Request, RequestBody, RequestSpan, Service, send, span_below,
+    About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Served, Service,
+    send, span_below,
 };
 
 use crate::gateway::Gateway;
@@ -54,7 +55,7 @@ impl<S: Service> Gateway<S> {
         io.consume(len);
         // The description of a change precedes its body.
         let more = match preamble.alone {
-            true => S::NODE_HEADER_BYTES,
+            true => S::Nodes::HEADER_BYTES,
             false => 0,
         };
         let limits = prism_http::Limits {
@@ -79,7 +80,8 @@ impl<S: Service> Gateway<S> {
         if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
             let date = self.date.now();
             let exchange = head.exchange(&date);
-            return self.service.serve_node(io, &head, peer, &exchange).await;
+            let nodes = self.service.nodes();
+            return nodes.serve_node(io, &head, peer, &exchange).await;
         }
         let begun = Instant::now();
         head.noted().set_id(preamble.verified.request_id);
@@ -127,10 +129,15 @@ impl<S: Service> Gateway<S> {
         let exchange = request.head.exchange(&date);
         // Decided after a pause, by the cluster's state of then.
         let _change = self.service.begin(&request.meaning).await;
+        let mut error = self.service.error_for(Fault::Elsewhere);
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
-            return self.service.serve(io, request, &exchange).await;
+            match self.service.serve(io, request, &exchange).await? {
+                Served::Open => return Ok(true),
+                Served::Closed => return Ok(false),
+                Served::Elsewhere(reason) => error = reason,
+            }
+            request.give_body_back();
         }
-        let error = self.service.error_for(Fault::Elsewhere);
         tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         let mut body = request.take_body(MAX_SKIP_BYTES);
         let exchange = Exchange {
