@@ -27,14 +27,6 @@ pub(crate) enum Next {
     Gone,
 }
 
-/// The name or address of a `Host` field.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    }
-}
-
 /// An address as the host of a URL.
 fn url_host(address: IpAddr) -> String {
     match address {
@@ -293,7 +285,7 @@ impl<S: Service> Gateway<S> {
     async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
         let config = self.config();
         let https = config.service.tls.as_ref().map(|tls| tls.port);
-        let host = head.host().map(|host| without_port(host).to_owned());
+        let host = head.host_name().map(str::to_owned);
         let host = host.unwrap_or_else(|| url_host(client.service().ip()));
         let port = match https {
             None | Some(443) => String::new(),

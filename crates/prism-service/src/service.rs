@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use prism_http::{BodyError, Exchange, HeadError, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
@@ -82,6 +83,20 @@ pub trait NodeRequests: 'static {
         peer: &str,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool>;
+}
+
+impl<N: NodeRequests> NodeRequests for Rc<N> {
+    const HEADER_BYTES: u64 = N::HEADER_BYTES;
+
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        N::serve_node(self, io, head, peer, exchange).await
+    }
 }
 
 /// The client's end of the connection that a request came on.

@@ -1,0 +1,37 @@
+//! A service whose requests unmodified HTTP/1.1 servers answer, on or beside each backend.
+//!
+//! A frontend chooses a backend, and the connection moves there; that backend is then the only
+//! proxy between client and server. The connection stays there until health, balance or another
+//! upstream wants it elsewhere.
+//!
+//! | question | file |
+//! |---|---|
+//! | which upstream gets a request? | `matcher.rs` |
+//! | which backend, which address? | `choice.rs`, applied in `pool.rs` |
+//! | is an address well? | `health.rs`; checks: `checks.rs` |
+//! | what do nodes tell each other? | `reports.rs` |
+//! | may a request be sent again? | `retry.rs` |
+//! | which header fields are added? | `forwarded.rs` |
+//! | how do bytes move? | `exchange.rs`, `server.rs` |
+//!
+//! Not here: the client's connection (`prism-gateway`).
+#![forbid(unsafe_code)]
+
+mod checks;
+mod choice;
+mod error;
+mod exchange;
+mod forwarded;
+mod health;
+mod matcher;
+mod pool;
+mod reports;
+mod retry;
+mod server;
+mod service;
+mod shared;
+
+pub use error::Error;
+pub use reports::keep_tasks;
+pub use service::{Meaning, Upstreams};
+pub use shared::Shared;
