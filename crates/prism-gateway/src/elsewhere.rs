@@ -56,6 +56,24 @@ impl<S: Service> Gateway<S> {
         Box::pin(self.relay_to(client, request, peers)).await
     }
 
+    /// Moves the connection to `peer`, where its answer waits; relays the answer if it does not
+    /// move.
+    pub(crate) async fn move_to_answer(
+        &self,
+        client: Connection,
+        request: &Request<S::Meaning>,
+        peer: &str,
+    ) -> Next {
+        let context = self.vouch(request).encode();
+        match self.handle.export(client, peer, &context).await {
+            Exported::Moved | Exported::Lost | Exported::Unknown => Next::Gone,
+            Exported::Kept { connection, reason } => {
+                tracing::debug!(client = %connection.client(), peer, ?reason, "not moved");
+                Box::pin(self.relay_to(connection, request, &[peer.to_owned()])).await
+            }
+        }
+    }
+
     /// Relays to the first of `peers` that is in reach, and answers.
     pub(crate) async fn relay_to(
         &self,

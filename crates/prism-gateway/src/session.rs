@@ -17,6 +17,7 @@ use prism_service::{
 use crate::connections::{Place, UnderWay};
 use crate::gateway::Gateway;
 use crate::observe::Sight;
+use crate::short::Asked;
 
 /// The fate of a connection after a request.
 pub(crate) enum Next {
@@ -192,10 +193,14 @@ impl<S: Service> Gateway<S> {
                     return Box::pin(self.relay_to(client, request, &peers)).await;
                 }
                 if let Some(guess) = self.guess(request, &peers) {
+                    let peer = guess.peer;
                     let relayed = Box::pin(self.relay_if_short(client, request, guess));
                     match relayed.await {
                         Ok(next) => return next,
-                        Err(same) => client = same,
+                        Err(Asked::Unanswered(same)) => client = same,
+                        Err(Asked::Parked(same)) => {
+                            return Box::pin(self.move_to_answer(same, request, peer)).await;
+                        }
                     }
                 }
                 Box::pin(self.hand_off(client, request, &peers)).await

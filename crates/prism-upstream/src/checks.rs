@@ -18,11 +18,17 @@ const TICK: Duration = Duration::from_millis(250);
 /// Longest time to connect to an ejected address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks all addresses of this node. Never returns.
+/// Checks all addresses of this node, and drops parked answers in time. Never returns.
 pub(crate) async fn check_always(shared: &Shared) {
     let checks = shared.pools.iter().map(|pool| check_pool(pool));
-    join_all(checks.collect()).await;
-    std::future::pending().await
+    let checks = join_all(checks.collect());
+    let expiring = async {
+        loop {
+            tokio::time::sleep(TICK).await;
+            shared.parking.expire(Instant::now());
+        }
+    };
+    tokio::join!(checks, expiring);
 }
 
 async fn check_pool(pool: &Pool) {

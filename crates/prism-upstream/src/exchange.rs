@@ -7,17 +7,20 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, Exchange, HeadError, Headers, Limits, ResponseFraming,
-    ResponseHead, Version, write_chunk, write_last_chunk,
+    BodyError, BodyFraming, BodyReader, Exchange, HeadError, Headers, Limits, Method,
+    ResponseFraming, ResponseHead, Version, write_chunk, write_last_chunk,
 };
 use prism_service::{BodyFailure, Io, Request, RequestBody};
 
 use crate::retry::Failure;
 use crate::server::{Server, write_some};
+use crate::service::Meaning;
 
 /// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
 /// not know `Expect` (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait for the end of an answer of unknown length that may be short.
+const SHORT_WAIT: Duration = Duration::from_millis(10);
 /// Body bytes that are taken from the client at once.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -70,7 +73,7 @@ pub(crate) struct Transfer<'t, I> {
     pub(crate) server: &'t mut Server,
     pub(crate) body: &'t mut RequestBody,
     /// The longest silence of the server.
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Bytes for the server, of which the first `sent` have left.
     waiting: Vec<u8>,
     sent: usize,
@@ -82,11 +85,11 @@ pub(crate) struct Transfer<'t, I> {
 
 impl<'t, I: Io> Transfer<'t, I> {
     /// An exchange of `request` with `server`.
-    pub(crate) fn new<M>(
+    pub(crate) fn new(
         io: &'t mut I,
         server: &'t mut Server,
         body: &'t mut RequestBody,
-        request: &Request<M>,
+        request: &Request<Meaning>,
         timeout: Duration,
     ) -> Self {
         let head = &request.head;
@@ -98,16 +101,40 @@ impl<'t, I: Io> Transfer<'t, I> {
             // Never an error: name and value are well-formed.
             let _ = extra.append("Expect", "100-continue");
         }
+        // A relayed connection would not become a tunnel.
+        if let Some(protocol) = request
+            .meaning
+            .upgrade
+            .as_ref()
+            .filter(|_| !request.is_relayed)
+        {
+            let _ = extra.append("Connection", "upgrade");
+            let _ = extra.append("Upgrade", protocol.as_bytes());
+        }
         let mut waiting = Vec::with_capacity(1024);
         head.write_forward(head.framing(), &extra, &mut waiting);
+        Self {
+            waiting,
+            sends_body: !asks && head.framing() != BodyFraming::None,
+            ..Self::begun(io, server, body, timeout)
+        }
+    }
+
+    /// An exchange whose answer has begun.
+    pub(crate) fn begun(
+        io: &'t mut I,
+        server: &'t mut Server,
+        body: &'t mut RequestBody,
+        timeout: Duration,
+    ) -> Self {
         Self {
             io,
             server,
             body,
             timeout,
-            waiting,
+            waiting: Vec::new(),
             sent: 0,
-            sends_body: !asks && head.framing() != BodyFraming::None,
+            sends_body: true,
             is_deaf: false,
         }
     }
@@ -125,7 +152,6 @@ impl<'t, I: Io> Transfer<'t, I> {
                 has_begun = true;
                 match head.status() {
                     100 => self.invite().await?,
-                    101 => return Err(Fault::Server(Failure::Malformed)),
                     102..=199 => self.pass_interim(head, exchange).await?,
                     _ => return Ok(head),
                 }
@@ -167,6 +193,38 @@ impl<'t, I: Io> Transfer<'t, I> {
         let _ = head.write_to(exchange, None, &mut bytes);
         let sent = self.io.write_all(&bytes).await;
         sent.map_err(Fault::Connection)
+    }
+
+    /// Whether the body of an answer whose head has come has at most `max_bytes`. An answer of
+    /// unknown length is short if it ends at once.
+    pub(crate) async fn is_short(
+        &mut self,
+        answer: &ResponseHead,
+        method: &Method,
+        max_bytes: u32,
+    ) -> Result<bool, Fault> {
+        let framing = answer.framing(method)?;
+        match framing {
+            ResponseFraming::None => return Ok(true),
+            ResponseFraming::Length(bytes) => return Ok(bytes <= max_bytes.into()),
+            ResponseFraming::Chunked | ResponseFraming::UntilClose => {}
+        }
+        let Server { stream, input, .. } = &mut *self.server;
+        let deadline = tokio::time::Instant::now() + SHORT_WAIT;
+        loop {
+            match ends_within(input.buffered(), framing, max_bytes) {
+                Some(ends) => return Ok(ends),
+                None => {
+                    let filled = tokio::time::timeout_at(deadline, input.fill(stream)).await;
+                    match filled {
+                        Ok(Ok(1..)) => {}
+                        // The next read finds the end again.
+                        Ok(Ok(0)) => return Ok(framing == ResponseFraming::UntilClose),
+                        Ok(Err(_)) | Err(_) => return Ok(false),
+                    }
+                }
+            }
+        }
     }
 
     /// Sends the client an answer whose head has come, and the server the rest of the body.
@@ -325,6 +383,18 @@ impl<'t, I: Io> Transfer<'t, I> {
         self.io.consume(step.consumed);
         Ok(())
     }
+}
+
+/// Whether a body ends within `max_bytes`; `None` if its end has not come.
+fn ends_within(mut bytes: &[u8], framing: ResponseFraming, max_bytes: u32) -> Option<bool> {
+    let mut reader = BodyReader::new(framing, max_bytes.into());
+    while !bytes.is_empty() && !reader.is_done() {
+        let Ok(step) = reader.consume(bytes) else {
+            return Some(false);
+        };
+        bytes = bytes.get(step.consumed..).unwrap_or_default();
+    }
+    reader.is_done().then_some(true)
 }
 
 /// The step that a read from the server has made. A reset after bytes of an answer ends it too.

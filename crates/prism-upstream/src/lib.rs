@@ -12,7 +12,8 @@
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | which header fields are added? | `forwarded.rs` |
-//! | how do bytes move? | `exchange.rs`, `server.rs` |
+//! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
+//! | where does an answer wait for its connection? | `park.rs` |
 //!
 //! Not here: the client's connection (`prism-gateway`).
 #![forbid(unsafe_code)]
@@ -24,12 +25,15 @@ mod exchange;
 mod forwarded;
 mod health;
 mod matcher;
+mod park;
+mod passing;
 mod pool;
 mod reports;
 mod retry;
 mod server;
 mod service;
 mod shared;
+mod tunnel;
 
 pub use error::Error;
 pub use reports::keep_tasks;

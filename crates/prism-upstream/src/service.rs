@@ -7,18 +7,14 @@ use std::sync::Arc;
 use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{
-    About, BodyFailure, Fault, Io, NodeRequests, Remote, Request, RequestBody, Route, Served,
-    Service, Subject, send,
+    About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
 };
 
-use crate::Shared;
 use crate::error::Error;
-use crate::exchange::{self, Passed, Transfer};
-use crate::forwarded;
-use crate::health::Outcome;
-use crate::pool::{Pool, UnderWay};
-use crate::retry::{self, Failure, Step};
-use crate::server::{Idle, Server};
+use crate::park::{Lease, Parked};
+use crate::pool::Pool;
+use crate::server::Idle;
+use crate::{Shared, forwarded, tunnel};
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
 /// concern upstreams.
@@ -26,39 +22,38 @@ pub struct Upstreams<N> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) others: N,
     /// Idle connections by the places of upstreams and of their addresses.
-    idle: Vec<Vec<Idle>>,
+    pub(crate) idle: Vec<Vec<Idle>>,
 }
 
 /// A request as this service understands it.
 pub struct Meaning {
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     /// The place of the pool.
-    place: usize,
+    pub(crate) place: usize,
     /// The part of the request that is hashed.
-    key: String,
+    pub(crate) key: String,
     path: Box<str>,
+    /// The forecast of its answer's length is by host and target.
+    host: Box<str>,
+    target: Box<str>,
     operation: &'static str,
+    /// The protocol that the client wants to go on with, such as `websocket`.
+    pub(crate) upgrade: Option<Box<str>>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
-    state: RefCell<State>,
+    pub(crate) state: RefCell<State>,
 }
 
 /// The way of a request to a server of this node.
-enum State {
+pub(crate) enum State {
     /// Nothing was tried.
     Open,
     /// A connection waits for it.
     Connected(Lease),
-    /// No server took a connection.
+    /// Its answer waits here.
+    Parked(Box<Parked>),
+    /// No server took a connection, or the connection is used.
     Failed(Error),
-}
-
-/// A connection to a server for one request.
-struct Lease {
-    server: Server,
-    /// The place of its address.
-    place: usize,
-    under_way: UnderWay,
 }
 
 impl<N> Upstreams<N> {
@@ -76,7 +71,7 @@ impl<N> Upstreams<N> {
     /// Whether this node answers a request from a server of its own.
     fn is_here(&self, meaning: &Meaning) -> bool {
         match &*meaning.state.borrow() {
-            State::Connected(_) => return true,
+            State::Connected(_) | State::Parked(_) => return true,
             State::Failed(_) => return false,
             State::Open => {}
         }
@@ -95,49 +90,6 @@ impl<N> Upstreams<N> {
             }
         }
     }
-
-    /// A connection to a server of this node for a request.
-    async fn connect(&self, meaning: &Meaning, may_be_idle: bool) -> Result<Lease, Error> {
-        let pool = &meaning.pool;
-        let mut error = Error::OutOfReach;
-        for place in pool.addresses(&meaning.key) {
-            let Some(address) = pool.addresses.get(place) else {
-                continue;
-            };
-            let under_way = UnderWay::at(address);
-            let idle = self.idle_of(meaning.place, place).filter(|_| may_be_idle);
-            if let Some(server) = idle.and_then(Idle::take) {
-                return Ok(Lease {
-                    server,
-                    place,
-                    under_way,
-                });
-            }
-            let limit = pool.settings.connect_timeout();
-            match Server::connect(address.address, limit).await {
-                Ok(server) => {
-                    return Ok(Lease {
-                        server,
-                        place,
-                        under_way,
-                    });
-                }
-                Err(fault) => {
-                    tracing::debug!(address = %address.address, error = %fault, "no connection");
-                    address.learn(Outcome::Refused);
-                    error = match fault.kind() {
-                        io::ErrorKind::TimedOut => Error::ConnectTimedOut,
-                        _ => Error::NotConnected,
-                    };
-                }
-            }
-        }
-        Err(error)
-    }
-
-    fn idle_of(&self, pool: usize, address: usize) -> Option<&Idle> {
-        self.idle.get(pool)?.get(address)
-    }
 }
 
 impl<N: NodeRequests> Service for Upstreams<N> {
@@ -155,7 +107,13 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         head: &mut RequestHead,
         verified: Option<Verified>,
     ) -> Result<Meaning, Error> {
-        let (place, pool) = self.shared.pool_of(head).ok_or(Error::NoUpstream)?;
+        let parked = verified.as_ref();
+        let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
+        let found = match &parked {
+            Some(parked) => Some((parked.place, &parked.pool)),
+            None => self.shared.pool_of(head),
+        };
+        let (place, pool) = found.ok_or(Error::NoUpstream)?;
         let max_bytes = pool.max_body_bytes();
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
             return Err(Error::BodyTooLong);
@@ -165,9 +123,15 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             pool: pool.clone(),
             place,
             path: head.path().into(),
+            host: head.host_name().unwrap_or_default().into(),
+            target: head.target().into(),
             operation: operation(head.method()),
+            upgrade: tunnel::wanted(head),
             is_sent: verified.is_some(),
-            state: RefCell::new(State::Open),
+            state: RefCell::new(match parked {
+                Some(parked) => State::Parked(Box::new(parked)),
+                None => State::Open,
+            }),
         })
     }
 
@@ -177,7 +141,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<()> {
-        if self.is_here(meaning) {
+        let is_open = matches!(&*meaning.state.borrow(), State::Open);
+        if is_open && self.is_here(meaning) {
             let state = match self.connect(meaning, true).await {
                 Ok(lease) => State::Connected(lease),
                 Err(error) => State::Failed(error),
@@ -207,7 +172,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 
     fn is_elsewhere(&self, meaning: &Meaning) -> bool {
-        !matches!(&*meaning.state.borrow(), State::Connected(_))
+        !matches!(
+            &*meaning.state.borrow(),
+            State::Connected(_) | State::Parked(_)
+        )
     }
 
     fn may_stay(&self, _: &Meaning) -> bool {
@@ -234,8 +202,12 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         nobody()
     }
 
-    fn subject<'m>(&self, _: &'m Meaning) -> Option<Subject<'m>> {
-        None
+    fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
+        // A tunnel is long.
+        meaning.upgrade.is_none().then_some(Subject {
+            group: &meaning.host,
+            name: &meaning.target,
+        })
     }
 
     async fn serve(
@@ -290,119 +262,6 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             text.as_bytes(),
         )
         .await
-    }
-}
-
-impl<N: NodeRequests> Upstreams<N> {
-    /// Passes a request to a server of this node, and the answer back.
-    async fn pass(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<Served<Error>> {
-        let meaning = &request.meaning;
-        let mut body = request.take_body(meaning.pool.max_body_bytes());
-        let mut lease = match meaning.state.replace(State::Failed(Error::OutOfReach)) {
-            State::Connected(lease) => lease,
-            State::Failed(error) => return Ok(Served::Elsewhere(error)),
-            State::Open => return Ok(Served::Elsewhere(Error::OutOfReach)),
-        };
-        let mut is_again = false;
-        loop {
-            match self
-                .exchange(io, request, exchange, &mut lease, &mut body)
-                .await
-            {
-                Ok(passed) => {
-                    let idle = self.idle_of(meaning.place, lease.place);
-                    if let Some(idle) = idle.filter(|_| passed.is_reusable) {
-                        let max = meaning.pool.settings.idle_connections;
-                        idle.keep(lease.server, max.into());
-                    }
-                    let open = passed.keep_alive && body.skip_rest(io).await;
-                    return Ok(Served::answered(open));
-                }
-                Err(exchange::Fault::Connection(error)) => return Err(error),
-                Err(exchange::Fault::Body(failure)) => {
-                    let error = match failure {
-                        BodyFailure::Connection(error) => return Err(error),
-                        BodyFailure::TooLong => Error::BodyTooLong,
-                        BodyFailure::Malformed(error) => Error::Body(error),
-                    };
-                    return self.refuse(io, request, exchange, body, &error).await;
-                }
-                Err(exchange::Fault::Server(failure)) => {
-                    tracing::debug!(address = %lease.under_way.address().address, ?failure, "no answer");
-                    if !matches!(failure, Failure::Ended { was_idle: true }) {
-                        lease.under_way.address().learn(Outcome::Silent);
-                    }
-                    let method = request.head.method();
-                    let error = error_of(failure);
-                    match retry::step(failure, method, body.has_begun(), is_again) {
-                        Step::Again => match self.connect(meaning, false).await {
-                            Ok(fresh) => (lease, is_again) = (fresh, true),
-                            Err(error) => return Ok(Served::Elsewhere(error)),
-                        },
-                        Step::Elsewhere => return Ok(Served::Elsewhere(error)),
-                        Step::GiveUp => {
-                            return self.refuse(io, request, exchange, body, &error).await;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// One exchange with the server of `lease`.
-    async fn exchange(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-        lease: &mut Lease,
-        body: &mut RequestBody,
-    ) -> Result<Passed, exchange::Fault> {
-        let meaning = &request.meaning;
-        let timeout = meaning.pool.settings.answer_timeout();
-        let mut transfer = Transfer::new(io, &mut lease.server, body, request, timeout);
-        let answer = transfer.answer(exchange).await?;
-        let address = lease.under_way.address();
-        address.learn(Outcome::Answered(answer.status()));
-        if !request.is_relayed {
-            self.shared.counters.served_direct.add_one();
-        }
-        transfer.pass(answer, exchange).await
-    }
-
-    /// Sends an error in the place of an answer.
-    async fn refuse(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-        mut body: RequestBody,
-        error: &Error,
-    ) -> io::Result<Served<Error>> {
-        if error.status() >= 500 {
-            self.shared.counters.failed.add_one();
-        }
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
-            ..*exchange
-        };
-        let sent = self.send_error(io, &exchange, error, request.head.path());
-        let sent = sent.await;
-        body.skip_behind(io, sent).await.map(Served::answered)
-    }
-}
-
-/// The error for a failure.
-const fn error_of(failure: Failure) -> Error {
-    match failure {
-        Failure::Ended { .. } => Error::Ended,
-        Failure::Silent => Error::Silent,
-        Failure::Malformed => Error::Malformed,
     }
 }
 

@@ -10,6 +10,7 @@ use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
 
 use crate::matcher;
+use crate::park::Parking;
 use crate::pool::{Backend, Pool};
 
 /// The state that the threads of a node share to pass requests to servers.
@@ -17,6 +18,7 @@ pub struct Shared {
     pub(crate) name: String,
     pub(crate) limits: Limits,
     pub(crate) pools: Vec<Arc<Pool>>,
+    pub(crate) parking: Parking,
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
     /// Whether a thread has the tasks of the process.
@@ -41,6 +43,7 @@ impl Shared {
                 ..Limits::DEFAULT
             },
             pools: pools.collect(),
+            parking: Parking::default(),
             process,
             counters,
             has_tasks: AtomicBool::new(false),
