@@ -72,6 +72,9 @@ pub struct Upstream {
     pub max_body_bytes: u64,
     /// Default 32. Connections to each address that each thread keeps open between requests.
     pub idle_connections: u16,
+    /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
+    /// protocol. No connection is kept open between requests then.
+    pub proxy_protocol: bool,
     /// Active health checks. Without it an address is checked only while it is ejected, by
     /// connecting.
     pub health: Option<HealthCheck>,
@@ -91,6 +94,7 @@ impl Default for Upstream {
             answer_timeout_s: 60,
             max_body_bytes: 0,
             idle_connections: 32,
+            proxy_protocol: false,
             health: None,
         }
     }

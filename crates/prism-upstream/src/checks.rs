@@ -1,7 +1,6 @@
 //! Active checks of this node's servers. An upstream without `health` has its addresses checked
 //! only while they are ejected, by connecting.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use prism_service::join_all;
 
 use crate::Shared;
 use crate::pool::{Address, Pool};
+use crate::proxy_header::of_prism;
 use crate::server::{Server, write_some};
 
 /// Time between two looks.
@@ -41,20 +41,27 @@ async fn check_pool(pool: &Pool) {
         let begun = Instant::now();
         let due = pool.addresses.iter();
         let due = due.filter(|address| health.is_some() || !address.is_in());
-        let checks = due.map(|address| check(address, health));
+        let checks = due.map(|address| check(address, pool));
         join_all(checks.collect()).await;
         tokio::time::sleep(every.saturating_sub(begun.elapsed()).max(TICK)).await;
     }
 }
 
-async fn check(address: &Arc<Address>, health: Option<&HealthCheck>) {
+async fn check(address: &Arc<Address>, pool: &Pool) {
+    let health = pool.settings.health.as_ref();
+    let preface = match pool.settings.proxy_protocol {
+        true => of_prism(),
+        false => Vec::new(),
+    };
     let is_good = match health {
         None => Server::connect(address.address, CONNECT_TIMEOUT)
             .await
             .is_ok(),
         Some(health) => {
             let limit = Duration::from_secs(health.timeout_s.into());
-            let asked = tokio::time::timeout(limit, status(address.address, limit, health));
+            let server = Server::connect(address.address, limit).await;
+            let asked = async { status(server.ok()?, preface, health).await };
+            let asked = tokio::time::timeout(limit, asked);
             let status = asked.await.ok().flatten();
             status.is_some_and(|status| (200..400).contains(&status))
         }
@@ -63,17 +70,17 @@ async fn check(address: &Arc<Address>, health: Option<&HealthCheck>) {
 }
 
 /// The status of the answer to a check; `None` without an answer.
-async fn status(address: SocketAddr, limit: Duration, health: &HealthCheck) -> Option<u16> {
-    let mut server = Server::connect(address, limit).await.ok()?;
+async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> Option<u16> {
     let host = match health.host.as_str() {
-        "" => address.to_string(),
+        "" => server.stream.peer_addr().ok()?.to_string(),
         host => host.to_owned(),
     };
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: Prism-health\r\nConnection: close\r\n\r\n",
         health.path
     );
-    let mut unsent = request.as_bytes();
+    let request = [preface, request.into_bytes()].concat();
+    let mut unsent = request.as_slice();
     while !unsent.is_empty() {
         let written = write_some(&server.stream, unsent).await.ok()?;
         unsent = unsent.get(written..).unwrap_or_default();

@@ -111,7 +111,8 @@ impl<'t, I: Io> Transfer<'t, I> {
             let _ = extra.append("Connection", "upgrade");
             let _ = extra.append("Upgrade", protocol.as_bytes());
         }
-        let mut waiting = Vec::with_capacity(1024);
+        let mut waiting = std::mem::take(&mut server.preface);
+        waiting.reserve(1024);
         head.write_forward(head.framing(), &extra, &mut waiting);
         Self {
             waiting,

@@ -11,7 +11,7 @@
 //! | is an address well? | `health.rs`; checks: `checks.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
-//! | which header fields are added? | `forwarded.rs` |
+//! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
 //! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
@@ -28,6 +28,7 @@ mod matcher;
 mod park;
 mod passing;
 mod pool;
+mod proxy_header;
 mod reports;
 mod retry;
 mod server;
@@ -36,6 +37,7 @@ mod shared;
 mod tunnel;
 
 pub use error::Error;
+pub use pool::ServerFigures;
 pub use reports::keep_tasks;
 pub use service::{Meaning, Upstreams};
 pub use shared::Shared;

@@ -120,6 +120,7 @@ impl Parked {
         let server = Server {
             stream: tokio::net::TcpStream::from_std(self.stream)?,
             input: self.input,
+            preface: Vec::new(),
             was_idle: false,
         };
         let lease = Lease {

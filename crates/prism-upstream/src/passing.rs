@@ -11,6 +11,7 @@ use crate::exchange::{Fault, Passed, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
 use crate::pool::UnderWay;
+use crate::proxy_header::of_client;
 use crate::retry::{self, Failure, Step};
 use crate::server::{Idle, Server};
 use crate::service::{Meaning, State, Upstreams};
@@ -37,7 +38,9 @@ impl<N> Upstreams<N> {
                 continue;
             };
             let under_way = UnderWay::at(address);
-            let idle = self.idle_of(meaning.place, place).filter(|_| may_be_idle);
+            let says_client = pool.settings.proxy_protocol;
+            let idle = self.idle_of(meaning.place, place);
+            let idle = idle.filter(|_| may_be_idle && !says_client);
             if let Some(server) = idle.and_then(Idle::take) {
                 return Ok(Lease {
                     server,
@@ -47,7 +50,10 @@ impl<N> Upstreams<N> {
             }
             let limit = pool.settings.connect_timeout();
             match Server::connect(address.address, limit).await {
-                Ok(server) => {
+                Ok(mut server) => {
+                    if let Some(client) = meaning.client.get().filter(|_| says_client) {
+                        server.preface = of_client(client, &self.shared.services);
+                    }
                     return Ok(Lease {
                         server,
                         place,
@@ -180,9 +186,11 @@ impl<N: NodeRequests> Upstreams<N> {
 
     /// Keeps the connection of a request that is answered for another one.
     fn give_back(&self, meaning: &Meaning, lease: Lease, passed: &Passed) {
+        let settings = &meaning.pool.settings;
+        let is_reusable = passed.is_reusable && !settings.proxy_protocol;
         let idle = self.idle_of(meaning.place, lease.place);
-        if let Some(idle) = idle.filter(|_| passed.is_reusable) {
-            let max = meaning.pool.settings.idle_connections;
+        if let Some(idle) = idle.filter(|_| is_reusable) {
+            let max = settings.idle_connections;
             idle.keep(lease.server, max.into());
         }
     }

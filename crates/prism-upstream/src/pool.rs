@@ -1,7 +1,7 @@
 //! An upstream while the node runs: its backends and its addresses, as all threads know them.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,7 +30,22 @@ pub(crate) struct Address {
     pub(crate) address: SocketAddr,
     name: String,
     under_way: AtomicU32,
+    /// Ejections so far.
+    ejected: AtomicU64,
     health: Mutex<Health>,
+}
+
+/// The figures of a server of this node.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerFigures {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether it gets requests.
+    pub is_in: bool,
+    /// Requests under way.
+    pub under_way: u32,
+    /// How often it was ejected.
+    pub ejected: u64,
 }
 
 /// A backend as this node knows it.
@@ -74,6 +89,7 @@ impl Address {
             address,
             name: address.to_string(),
             under_way: AtomicU32::new(0),
+            ejected: AtomicU64::new(0),
             health: Mutex::default(),
         }
     }
@@ -85,6 +101,7 @@ impl Address {
     /// Learns the outcome of a request.
     pub(crate) fn learn(&self, outcome: Outcome) {
         if self.health().request(outcome, Instant::now()) {
+            self.ejected.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(address = %self.address, ?outcome, "a server is ejected");
         }
     }
@@ -98,8 +115,20 @@ impl Address {
         if self.health().check(is_good, bounds, Instant::now()) {
             match is_good {
                 true => tracing::info!(address = %self.address, "a server is back"),
-                false => tracing::warn!(address = %self.address, "a server fails its checks"),
+                false => {
+                    self.ejected.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(address = %self.address, "a server fails its checks");
+                }
             }
+        }
+    }
+
+    pub(crate) fn figures(&self) -> ServerFigures {
+        ServerFigures {
+            address: self.address,
+            is_in: self.is_in(),
+            under_way: self.under_way.load(Ordering::Relaxed),
+            ejected: self.ejected.load(Ordering::Relaxed),
         }
     }
 

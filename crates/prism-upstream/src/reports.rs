@@ -1,5 +1,5 @@
-//! What nodes tell each other of their upstreams: each node asks the backends, some times a
-//! second, whether their servers are up and how many requests are under way there.
+//! Reports of backends to all nodes: each node asks the backends, some times a second, whether
+//! their servers are up and how many requests are under way there.
 
 use std::io;
 use std::rc::Rc;

@@ -16,6 +16,8 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) struct Server {
     pub(crate) stream: TcpStream,
     pub(crate) input: Input,
+    /// Bytes that the server gets in front of the request.
+    pub(crate) preface: Vec<u8>,
     /// Whether it had an earlier request.
     pub(crate) was_idle: bool,
 }
@@ -44,6 +46,7 @@ impl Server {
         Self {
             stream,
             input: Input::default(),
+            preface: Vec::new(),
             was_idle,
         }
     }

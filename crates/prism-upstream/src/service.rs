@@ -1,7 +1,8 @@
 //! The service: its implementation of [`Service`], and the request's way to a server.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
@@ -39,6 +40,8 @@ pub struct Meaning {
     operation: &'static str,
     /// The protocol that the client wants to go on with, such as `websocket`.
     pub(crate) upgrade: Option<Box<str>>,
+    /// The client's address; its port is 0 if another node has the connection.
+    pub(crate) client: Cell<Option<SocketAddr>>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
     pub(crate) state: RefCell<State>,
@@ -127,6 +130,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             target: head.target().into(),
             operation: operation(head.method()),
             upgrade: tunnel::wanted(head),
+            client: Cell::new(verified.as_ref().and_then(|_| client_said(head))),
             is_sent: verified.is_some(),
             state: RefCell::new(match parked {
                 Some(parked) => State::Parked(Box::new(parked)),
@@ -136,6 +140,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 
     async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
+        request.meaning.client.set(Some(client.address));
         let added = forwarded::add(&mut request.head, client.address, client.is_tls);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
@@ -273,6 +278,12 @@ pub(crate) const fn nobody() -> Verified {
         caller: Caller::Anonymous,
         body: Body::Unsaid,
     }
+}
+
+/// The client of a relayed request, as the node that has the connection says.
+fn client_said(head: &RequestHead) -> Option<SocketAddr> {
+    let said = head.headers().get_str("X-Forwarded-For")?;
+    Some(SocketAddr::new(said.parse().ok()?, 0))
 }
 
 /// The operation of a request for logs and metrics.

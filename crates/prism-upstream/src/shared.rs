@@ -1,5 +1,6 @@
 //! The state that the threads of a node share.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,12 +12,14 @@ use prism_service::RequestCounters;
 
 use crate::matcher;
 use crate::park::Parking;
-use crate::pool::{Backend, Pool};
+use crate::pool::{Backend, Pool, ServerFigures};
 
 /// The state that the threads of a node share to pass requests to servers.
 pub struct Shared {
     pub(crate) name: String,
     pub(crate) limits: Limits,
+    /// The addresses of the service.
+    pub(crate) services: Vec<SocketAddr>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) parking: Parking,
     pub(crate) process: Arc<Process>,
@@ -42,6 +45,7 @@ impl Shared {
                 head_bytes: config.limits.head_bytes as usize,
                 ..Limits::DEFAULT
             },
+            services: config.service.address.iter().collect(),
             pools: pools.collect(),
             parking: Parking::default(),
             process,
@@ -67,6 +71,12 @@ impl Shared {
         pool.backends(key, &|name| {
             process.is_leaving(name) || process.health.comes_last(name, now)
         })
+    }
+
+    /// The figures of this node's servers.
+    pub fn servers(&self) -> Vec<ServerFigures> {
+        let addresses = self.pools.iter().flat_map(|pool| &pool.addresses);
+        addresses.map(|address| address.figures()).collect()
     }
 
     /// Whether this call is the first one.

@@ -27,7 +27,7 @@ pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
     is_asked.then(|| protocol.into())
 }
 
-/// What has moved in a tunnel.
+/// One movement of bytes in a tunnel.
 enum Moved {
     FromServer(io::Result<usize>),
     ToServer(io::Result<usize>),

@@ -59,7 +59,7 @@ pub(crate) struct Server {
     pub(crate) started: Instant,
 }
 
-/// What the threads of a node share of the service that it serves.
+/// The part of the service that the threads of a node share.
 pub(crate) enum ServiceShared {
     /// The object store.
     Objects(Arc<prism_objects::Shared>),

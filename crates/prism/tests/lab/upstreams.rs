@@ -57,7 +57,7 @@ fn nginx_and_an_application_answer_unmodified_clients() {
 fn every_form(behind: &Behind, url: &str) {
     let ask = |path: &str, arguments: &[&str]| {
         // The application counts what it carries out.
-        let id = match path.starts_with("/files/") || path == "/absent" {
+        let id = match ["/files/text", "/absent", "/who"].contains(&path) {
             true => "X-Id;".to_owned(),
             false => behind.next_id(),
         };
@@ -77,6 +77,9 @@ fn every_form(behind: &Behind, url: &str) {
         "{headers}"
     );
     assert_eq!(headers["Host"], headers["X-Forwarded-Host"]);
+    let who = ask("/who", &["--write-out", " %{local_ip} %{local_port}"]);
+    let (first, second) = who.split_at(who.len() / 2);
+    assert_eq!(first, second.trim_start(), "{who}");
     // Chunks with trailers, in both directions; curl shows trailers behind the body.
     let chunked = ask(
         "/chunks?n=25000",

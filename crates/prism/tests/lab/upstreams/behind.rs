@@ -16,6 +16,8 @@ use crate::support::{Cluster, eventually, output};
 
 const APP: &str = "127.0.0.1:9000";
 const FILES: &str = "127.0.0.1:9001";
+/// nginx that expects the PROXY protocol.
+const WHO: &str = "127.0.0.1:9002";
 
 /// The bytes of every body of the application.
 pub fn pattern(len: usize) -> Vec<u8> {
@@ -114,6 +116,7 @@ impl Behind {
         spec.relay_up_to = RelayUpTo::Bytes(0);
         let upstreams = format!(
             "[[upstream]]\naddress = \"{FILES}\"\npaths = [\"/files/\"]\n\
+             [[upstream]]\naddress = \"{WHO}\"\npaths = [\"/who\"]\nproxy_protocol = true\n\
              [[upstream]]\naddress = \"{APP}\"\n{}",
             more.replace("[service.", "[")
         );
@@ -230,7 +233,9 @@ fn nginx(apps: &Apps, host: &str, directory: &Path) -> Running {
          fastcgi_temp_path {own}/fastcgi; uwsgi_temp_path {own}/uwsgi;\n\
          scgi_temp_path {own}/scgi; sendfile on;\n\
          server {{ listen {FILES}; root {root}; if_modified_since before;\n\
-          default_type application/octet-stream; }} }}\n",
+          default_type application/octet-stream; }}\n\
+         server {{ listen {WHO} proxy_protocol;\n\
+         return 200 \"$proxy_protocol_addr $proxy_protocol_port\"; }} }}\n",
         own = own.display(),
         root = directory.join("www").display(),
     );
