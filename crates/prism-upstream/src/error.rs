@@ -3,7 +3,7 @@
 use prism_http::{BodyError, HeadError};
 
 /// The reason why a request has no answer of an upstream.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The head is malformed.
     #[error("{0}")]

@@ -93,7 +93,7 @@ impl<N: NodeRequests> Upstreams<N> {
             State::Failed(error) => return Ok(Served::Elsewhere(error)),
             State::Open => return Ok(Served::Elsewhere(Error::OutOfReach)),
             State::Parked(parked) => {
-                return self.pass_parked(io, request, exchange, *parked).await;
+                return self.pass_parked(io, request, exchange, body, *parked).await;
             }
         };
         let mut is_again = false;
@@ -219,12 +219,11 @@ impl<N: NodeRequests> Upstreams<N> {
         io: &mut impl Io,
         request: &Request<Meaning>,
         exchange: &Exchange<'_>,
+        mut body: RequestBody,
         parked: Parked,
     ) -> io::Result<Served<Error>> {
         let meaning = &request.meaning;
         let (mut answer, mut lease) = parked.resume()?;
-        // A request with a body is not parked.
-        let mut body = request.take_body(0);
         self.count(request, &mut answer);
         let timeout = meaning.pool.settings.answer_timeout();
         let mut transfer = Transfer::begun(io, &mut lease.server, &mut body, timeout);
