@@ -198,6 +198,10 @@ impl<S: Service> Gateway<S> {
                     match relayed.await {
                         Ok(next) => return next,
                         Err(Asked::Unanswered(same)) => client = same,
+                        Err(Asked::Elsewhere(same)) => {
+                            let others = peers.get(1..).unwrap_or_default();
+                            return Box::pin(self.hand_off(same, request, others)).await;
+                        }
                         Err(Asked::Parked(same)) => {
                             return Box::pin(self.move_to_answer(same, request, peer)).await;
                         }

@@ -129,6 +129,7 @@ impl<S: Service> Gateway<S> {
                 tracing::debug!(client = %client.client(), %error, "handing off instead");
                 match error {
                     RelayError::Parked => Err(Asked::Parked(client)),
+                    RelayError::Elsewhere => Err(Asked::Elsewhere(client)),
                     RelayError::TooLong | RelayError::NotRead => Err(Asked::Unanswered(client)),
                     _ if relayed.is_repeatable => Err(Asked::Unanswered(client)),
                     // It may have been carried out.
@@ -148,6 +149,8 @@ impl<S: Service> Gateway<S> {
 pub(crate) enum Asked {
     /// Any node may answer it.
     Unanswered(Connection),
+    /// Any node but the one that was asked may answer it.
+    Elsewhere(Connection),
     /// The answer waits at the node that was asked.
     Parked(Connection),
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
-use prism_proto::relay::{HAND_OVER, Preamble};
+use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble};
 use prism_service::{
     About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Served, Service,
     send, span_below,
@@ -129,22 +129,28 @@ impl<S: Service> Gateway<S> {
         let exchange = request.head.exchange(&date);
         // Decided after a pause, by the cluster's state of then.
         let _change = self.service.begin(&request.meaning).await;
-        let mut error = self.service.error_for(Fault::Elsewhere);
+        let mut head = ResponseHead::new(HAND_OVER);
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
             match self.service.serve(io, request, &exchange).await? {
                 Served::Open => return Ok(true),
                 Served::Closed => return Ok(false),
-                Served::Elsewhere(reason) => error = reason,
+                Served::Elsewhere(error) => {
+                    tracing::debug!(%error, path = request.head.path(), "another node has to answer");
+                    request.give_body_back();
+                    let told = head.with(ANSWER_FIELD, ANSWER_ELSEWHERE);
+                    head = told.map_err(io::Error::other)?;
+                }
             }
-            request.give_body_back();
+        } else {
+            let error = self.service.error_for(Fault::Elsewhere);
+            tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         }
-        tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         let mut body = request.take_body(MAX_SKIP_BYTES);
         let exchange = Exchange {
             keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
             ..exchange
         };
-        let answered = send(io, &exchange, ResponseHead::new(HAND_OVER), &[]).await;
+        let answered = send(io, &exchange, head, &[]).await;
         body.skip_behind(io, answered).await
     }
 }

@@ -22,6 +22,8 @@ pub const ANSWER_FIELD: &str = "Prism-Answer";
 /// With [`HAND_OVER`]: the request is carried out, and its answer waits for the connection under
 /// the request's identifier. No other node may carry it out again.
 pub const ANSWER_PARKED: &str = "parked";
+/// With [`HAND_OVER`]: this node cannot answer now, and the request may go to another one.
+pub const ANSWER_ELSEWHERE: &str = "elsewhere";
 /// The status [`HAND_OVER`] is that of a server behind the service, and is for the client.
 pub const ANSWER_FINAL: &str = "final";
 

@@ -12,7 +12,9 @@ use prism_http::{
     BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
     ResponseHead,
 };
-use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble};
+use prism_proto::relay::{
+    ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble,
+};
 
 use crate::Io;
 
@@ -70,6 +72,7 @@ impl PeerRequest<'_> {
         match (answer.status(), told, self.preamble.most_bytes) {
             (HAND_OVER, Some(ANSWER_FINAL), _) => None,
             (HAND_OVER, Some(ANSWER_PARKED), _) => Some(RelayError::Parked),
+            (HAND_OVER, Some(ANSWER_ELSEWHERE), _) => Some(RelayError::Elsewhere),
             (HAND_OVER, _, Some(_)) => Some(RelayError::TooLong),
             (HAND_OVER, _, None) => Some(RelayError::Elsewhere),
             _ => None,

@@ -176,11 +176,9 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
     }
 
-    fn is_elsewhere(&self, meaning: &Meaning) -> bool {
-        !matches!(
-            &*meaning.state.borrow(),
-            State::Connected(_) | State::Parked(_)
-        )
+    fn is_elsewhere(&self, _: &Meaning) -> bool {
+        // The attempt to connect decides.
+        false
     }
 
     fn may_stay(&self, _: &Meaning) -> bool {

@@ -154,10 +154,11 @@ impl Behind {
 
     /// Nodes relay until they have heard from the switch and from each other.
     fn warm_up(&self) {
-        for path in ["/health", "/files/text"] {
+        // The forecast of lengths is by host.
+        for path in ["/bytes?n=100000", "/files/long"] {
             eventually("every backend answers directly", PATIENCE, || {
                 let mut client = self.cluster.connect();
-                let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+                let request = format!("GET {path} HTTP/1.1\r\nHost: warm\r\n\r\n");
                 let is_well = client.call(request.as_bytes()).status() == 200;
                 drop(client);
                 let backends = self.cluster.backends();
