@@ -249,7 +249,7 @@ struct OneOrMany;
 /// An address, or a whole upstream.
 enum Element {
     Addresses(ServiceAddrs),
-    Upstream(Upstream),
+    Upstream(Box<Upstream>),
 }
 
 impl<'de> Deserialize<'de> for Element {
@@ -272,7 +272,8 @@ impl<'de> Visitor<'de> for Either {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Element, A::Error> {
-        Upstream::deserialize(MapAccessDeserializer::new(map)).map(Element::Upstream)
+        let one = Upstream::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(Element::Upstream(Box::new(one)))
     }
 }
 
@@ -302,7 +303,7 @@ impl<'de> Visitor<'de> for OneOrMany {
         while let Some(element) = list.next_element()? {
             match element {
                 Element::Addresses(more) => addresses.extend(more.iter()),
-                Element::Upstream(one) => all.push(one),
+                Element::Upstream(one) => all.push(*one),
             }
             if all.len() > MAX_UPSTREAMS || addresses.len() > MAX_SERVICE_ADDRESSES {
                 let most = format!(
