@@ -120,3 +120,63 @@ fn faults_are_named() {
         ["cluster.etcd: is there, but no service keeps objects"]
     );
 }
+
+#[test]
+fn an_upstream_stands_beside_the_object_store_in_etcd() {
+    let text = r#"
+[cluster]
+name = "demo"
+replicas = 2
+[cluster.etcd]
+endpoints = ["http://10.77.0.5:2379"]
+[[service]]
+name = "demo"
+address = "10.77.0.1:80"
+backends = ["be0"]
+[[service]]
+name = "shop"
+address = "10.77.0.3:80"
+backends = ["be1"]
+peer_port = 7401
+[[service.upstream]]
+address = "127.0.0.1:9001"
+paths = ["/static/"]
+proxy_protocol = true
+[[service.upstream]]
+address = "127.0.0.1:9000"
+balance = "hash:header:X-User"
+health = { path = "/up" }
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+[[node]]
+name = "be1"
+address = "10.77.0.12"
+roles = ["backend"]
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "/etc/prism"
+"#;
+    let config = Config::from_toml(text).unwrap();
+    let written = toml::to_string(&config).unwrap();
+    assert_eq!(Config::from_toml(&written).unwrap(), config, "{written}");
+    let [objects, shop] = config.parts().try_into().unwrap();
+    assert!(objects.cluster.etcd.is_some() && objects.cluster.replicas == 2);
+    assert!(shop.cluster.etcd.is_none() && shop.cluster.replicas == 1);
+    assert_eq!(shop.backends().count(), 1);
+    assert!(config.has_upstream(config.node("be1").unwrap()));
+    assert!(!config.has_upstream(config.node("be0").unwrap()));
+    let swapped = text
+        .replacen("[\"/static/\"]", "[\"/\"]", 1)
+        .replace("paths = [\"/\"]\n", "");
+    let found = faults(&swapped);
+    assert_eq!(
+        found,
+        ["service[1].upstream[1].address: gets no request, because upstream 0 gets all"]
+    );
+}
