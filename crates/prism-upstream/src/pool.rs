@@ -149,9 +149,9 @@ impl Backend {
 
     /// Learns the report of the backend; `None` if it did not answer.
     pub(crate) fn learn(&self, report: Option<Report>) {
-        // One that does not answer is judged by the hand-offs to it.
+        // One that does not answer is the last choice.
         let Report { is_up, under_way } = report.unwrap_or(Report {
-            is_up: true,
+            is_up: false,
             under_way: 0,
         });
         self.is_up.store(is_up, Ordering::Relaxed);

@@ -64,7 +64,7 @@ impl Client {
 }
 
 /// No other nodes ask.
-struct Nobody;
+pub struct Nobody;
 
 impl NodeRequests for Nobody {
     const HEADER_BYTES: u64 = 0;
@@ -85,6 +85,16 @@ pub struct Bed {
     service: Upstreams<Nobody>,
     runtime: tokio::runtime::Runtime,
     pub rng: RefCell<fastrand::Rng>,
+}
+
+/// What another node says of the request `id`.
+pub fn verified(id: u64) -> Verified {
+    Verified {
+        request_id: id,
+        trace: None,
+        caller: Caller::Anonymous,
+        body: Body::Unsaid,
+    }
 }
 
 /// The end of a request.
@@ -129,13 +139,7 @@ impl Bed {
 
     /// The same, relayed by another node that wants at most `max_bytes`.
     pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
-        let verified = Verified {
-            request_id: id,
-            trace: None,
-            caller: Caller::Anonymous,
-            body: Body::Unsaid,
-        };
-        self.pass(head, &[], Some(verified), |request| {
+        self.pass(head, &[], Some(verified(id)), |request| {
             request.is_relayed = true;
             request.max_answer_bytes = max_bytes;
         })

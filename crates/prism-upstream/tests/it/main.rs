@@ -11,3 +11,4 @@
 mod answers;
 mod bed;
 mod failures;
+mod routes;
