@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use prism_config::RelayUpTo;
 use prism_http::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::client::Client;
@@ -225,11 +226,19 @@ fn servers_come_and_go_under_load_without_a_failed_request() {
         eventually("be1 serves again", PATIENCE, || {
             apps.count("be1") > before + 20
         });
+        // A backend of Prism ends, and gives its connections away.
+        let pid = cluster.lab.pid("be2").unwrap().cast_signed();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+        eventually("be2 has ended", PATIENCE, || {
+            cluster.lab.pid("be2").is_none()
+        });
+        goes_on(300);
         stop.store(true, Ordering::Relaxed);
         threads
             .into_iter()
             .for_each(|thread| thread.join().unwrap());
     });
+    behind.cluster.lab.restart("be2").unwrap();
     // Without any server the answer is an error at once, and the next server ends it.
     for host in ["be0", "be1", "be2"] {
         behind.apps.kill(host);
@@ -249,7 +258,7 @@ fn servers_come_and_go_under_load_without_a_failed_request() {
             .status()
             == 200
     });
-    // A backend that ends gives its connections away.
+    // An idle connection moves too.
     let mut client = behind.cluster.connect();
     client.call(b"GET /bytes?n=300000 HTTP/1.1\r\nHost: h\r\n\r\n");
     behind.apps.start("be0");
