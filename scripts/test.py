@@ -49,7 +49,7 @@ ALONE = {
 # Packages whose tests use no network. They run at the lowest priority.
 LOW_PRIORITY_PACKAGES = {
     "prism-bench", "prism-cluster", "prism-config", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-proto", "prism-s3",
-    "prism-store", "prism-tls",
+    "prism-store", "prism-tls", "prism-upstream",
 }
 # The longest groups begin first, so that no lane ends long after the others.
 LONGEST = [

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::service::ServiceLimits;
+use crate::upstream::{HealthCheck, Upstream};
 
 const FULL: &str = r#"
 [cluster]
@@ -71,6 +72,11 @@ fn with_own_fields() -> Config {
         idle_timeout_s: Some(1),
         max_object_bytes: Some(1),
     });
+    let upstream = Upstream {
+        health: Some(HealthCheck::default()),
+        ..Upstream::default()
+    };
+    service.upstream = Some(vec![upstream].into());
     config
 }
 
@@ -128,8 +134,10 @@ fn each_changed_field_is_reported_alone_and_in_one_class() {
 #[test]
 fn each_rule_is_for_a_field_that_exists_and_is_reached() {
     let mut reached: BTreeMap<&str, usize> = BTreeMap::new();
-    let node = vec!["node".to_owned(), "be0".to_owned()];
-    for path in all_leaves().into_iter().chain([node]) {
+    // A node comes or goes, and several upstreams are one value.
+    let whole = [["node", "be0"], ["service", "upstream"]];
+    let whole = whole.map(|path| path.map(str::to_owned).to_vec());
+    for path in all_leaves().into_iter().chain(whole) {
         let fits = |pattern: &str| {
             let parts: Vec<_> = pattern.split('.').collect();
             let pairs = || parts.iter().zip(&path);

@@ -22,6 +22,7 @@ impl Config {
         self.check_cluster(&mut found);
         self.check_service(&mut found);
         self.check_acme(&mut found);
+        self.check_upstreams(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }
@@ -147,7 +148,7 @@ impl Config {
         let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
         let fix = "use [\"frontend\"], [\"backend\"] or both";
         found.check(has_role, &leaf, "is missing", fix);
-        if node.is_backend() {
+        if node.is_backend() && self.service.upstream.is_none() {
             found.path(&field("store"), &node.store, "a directory for objects");
         }
         found.range(&field("workers"), node.workers, 0..=1_024);
@@ -169,7 +170,7 @@ impl Config {
         let (ca, certs) = (&self.peers.ca_file, &self.peers.cert_dir);
         found.path("peers.ca_file", ca, "the authority's certificate");
         found.path("peers.cert_dir", certs, "the directory of certificates");
-        if self.cluster.etcd.is_none() {
+        if self.cluster.etcd.is_none() && self.service.upstream.is_none() {
             let file = &self.s3.credentials_file;
             found.path("s3.credentials_file", file, "the file of access keys");
         }

@@ -7,12 +7,18 @@ use std::fmt::Display;
 use crate::addresses::ServiceAddrs;
 use crate::model::{Config, S3};
 use crate::problem::{Found, Problem};
+use crate::service::Service;
 
 impl Config {
     /// All faults of the values; empty for a good configuration.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut found = Found::default();
         self.check_backends(&mut found);
+        let keeps_objects = |service: &Service| service.upstream.is_none();
+        let uses_etcd = self.service.iter().any(keeps_objects);
+        let is_used = uses_etcd || self.cluster.etcd.is_none();
+        let fault = "is there, but no service keeps objects";
+        found.check(is_used, "cluster.etcd", fault, "remove it");
         if !self.service.are_several() {
             let is_one = self.service.s3.is_none() || self.s3 == S3::default();
             let fix = "keep one of the two";

@@ -15,6 +15,7 @@ mod change;
 mod check;
 mod check_addresses;
 mod check_services;
+mod check_upstream;
 mod cluster;
 mod control_keys;
 mod etcd;
@@ -30,6 +31,7 @@ mod service;
 mod switch;
 mod tls;
 mod trace;
+mod upstream;
 
 pub use acme::Acme;
 pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
@@ -51,3 +53,4 @@ pub use service::{
 pub use switch::{HookMode, Switch, SwitchHost};
 pub use tls::{Certificate, KernelTls, Tls, TlsSuite, TlsVersion};
 pub use trace::Trace;
+pub use upstream::{Balance, HashOf, HealthCheck, MAX_UPSTREAMS, Upstream, Upstreams};

@@ -80,6 +80,9 @@ pub struct Node {
     pub roles: Vec<Role>,
     /// Default `/var/lib/prism`. The directory of a backend's objects.
     pub store: PathBuf,
+    /// Default: the addresses of the service's upstream. The address and port of the server behind
+    /// this backend, or several of them.
+    pub upstream: Option<ServiceAddrs>,
     /// Default 0: one for each core. The number of threads that serve connections.
     pub workers: u16,
     /// Default `fsync`. The durability of an answered write.
@@ -98,6 +101,7 @@ impl Default for Node {
             gateway: None,
             roles: Vec::new(),
             store: "/var/lib/prism".into(),
+            upstream: None,
             workers: 0,
             durability: Durability::default(),
             kernel_tls: KernelTls::default(),

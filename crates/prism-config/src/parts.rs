@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::model::{Config, Node};
+use crate::model::{Config, Node, S3};
 use crate::service::{Service, ServiceLimits};
 
 impl Config {
@@ -32,6 +32,15 @@ impl Config {
         Some(self.part_of(service))
     }
 
+    /// Whether `node` is a backend of a service with an upstream, and so has no store.
+    pub fn has_upstream(&self, node: &Node) -> bool {
+        let mut services = self
+            .service
+            .iter()
+            .filter(|service| service.upstream.is_some());
+        node.is_backend() && services.any(|service| service.has_node(node))
+    }
+
     /// The whole file of which this is a part.
     pub fn whole(&self) -> &Self {
         self.whole.as_deref().unwrap_or(self)
@@ -41,6 +50,7 @@ impl Config {
         let mut part = self.clone();
         part.whole = self.service.are_several().then(|| Arc::new(self.clone()));
         let mut service = service.clone();
+        let keeps_objects = service.upstream.is_none();
         part.nodes.retain(|node| service.has_node(node));
         if let Some(port) = service.peer_port.take() {
             part.peers.port = port;
@@ -53,13 +63,13 @@ impl Config {
             switch.key_id = id.unwrap_or(switch.key_id);
             switch.key_file = file.unwrap_or_else(|| std::mem::take(&mut switch.key_file));
         }
-        if let Some(replicas) = service.replicas.take() {
+        if let Some(replicas) = service.replicas.take_if(|_| keeps_objects) {
             part.cluster.replicas = replicas;
         }
-        if let Some(min) = service.min_replicas.take() {
+        if let Some(min) = service.min_replicas.take_if(|_| keeps_objects) {
             part.cluster.min_replicas = Some(min);
         }
-        if let Some(s3) = service.s3.take() {
+        if let Some(s3) = service.s3.take_if(|_| keeps_objects) {
             part.s3 = s3;
         }
         if let Some(ServiceLimits {
@@ -75,6 +85,12 @@ impl Config {
             replace(newcomers, unauthenticated_per_address);
             replace(&mut limits.idle_timeout_s, idle_timeout_s);
             replace(&mut limits.max_object_bytes, max_object_bytes);
+        }
+        if !keeps_objects {
+            // It keeps no objects, and the file alone names its nodes.
+            part.cluster.etcd = None;
+            (part.cluster.replicas, part.cluster.min_replicas) = (1, None);
+            part.s3 = S3::default();
         }
         part.service = service.into();
         part

@@ -14,6 +14,7 @@ use crate::addresses::ServiceAddrs;
 use crate::model::S3;
 use crate::relay::RelayUpTo;
 use crate::tls::Tls;
+use crate::upstream::Upstreams;
 
 /// Most services: each has threads of its own at every frontend.
 pub const MAX_SERVICES: usize = 16;
@@ -127,6 +128,9 @@ pub struct Service {
     /// Required. The virtual addresses and ports that clients connect to, of one family or both.
     /// The addresses belong to every frontend, and to no other host.
     pub address: ServiceAddrs,
+    /// Default: none, and the service is the object store. The HTTP servers behind the service, as
+    /// its backends reach them.
+    pub upstream: Option<Upstreams>,
     /// Default `direct`. The way of a connection whose next request belongs to another
     /// backend.
     pub hand_off: HandOffMode,
@@ -208,6 +212,7 @@ impl Default for Service {
             name: String::new(),
             backends: Vec::new(),
             address: ServiceAddrs::default(),
+            upstream: None,
             hand_off: HandOffMode::default(),
             hand_off_method: HandOffMethod::default(),
             congestion_window: CongestionWindow::default(),

@@ -10,7 +10,9 @@ use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::Verified;
-use prism_service::{Fault, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of};
+use prism_service::{
+    Fault, MAX_SKIP_BYTES, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of,
+};
 
 use crate::gateway::Gateway;
 use crate::session::Next;
@@ -57,6 +59,24 @@ impl<S: Service> Gateway<S> {
         Box::pin(self.relay_to(client, request, peers)).await
     }
 
+    /// Moves the connection to `peer`, where its answer waits; relays the answer if it does not
+    /// move.
+    pub(crate) async fn move_to_answer(
+        &self,
+        client: Connection,
+        request: &Request<S::Meaning>,
+        peer: &str,
+    ) -> Next {
+        let context = self.vouch(request).encode();
+        match self.handle.export(client, peer, &context).await {
+            Exported::Moved | Exported::Lost | Exported::Unknown => Next::Gone,
+            Exported::Kept { connection, reason } => {
+                tracing::debug!(client = %connection.client(), peer, ?reason, "not moved");
+                Box::pin(self.relay_to(connection, request, &[peer.to_owned()])).await
+            }
+        }
+    }
+
     /// Relays to the first of `peers` that is in reach, and answers.
     pub(crate) async fn relay_to(
         &self,
@@ -65,6 +85,35 @@ impl<S: Service> Gateway<S> {
         peers: &[String],
     ) -> Next {
         client.consume(request.head_bytes);
+        self.relay_behind_head(client, request, peers).await
+    }
+
+    /// Has another node answer a request that this node could not begin to answer.
+    pub(crate) async fn serve_elsewhere(
+        &self,
+        client: Connection,
+        request: &Request<S::Meaning>,
+        error: S::Error,
+    ) -> Next {
+        match self.service.route(&request.meaning) {
+            Route::HandOff(peers) | Route::Relay(peers) if !peers.is_empty() => {
+                tracing::info!(%error, path = request.head.path(), "another node answers instead");
+                self.relay_behind_head(client, request, &peers).await
+            }
+            _ => {
+                let body = request.take_body(MAX_SKIP_BYTES);
+                self.refuse(client, &request.head, body, &error).await
+            }
+        }
+    }
+
+    /// [`Self::relay_to`] for a request whose head is consumed.
+    async fn relay_behind_head(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        peers: &[String],
+    ) -> Next {
         let relayed = PeerRequest {
             head: &request.head,
             preamble: self.preamble_for(request),

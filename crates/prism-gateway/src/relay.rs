@@ -8,7 +8,7 @@ mod passing;
 
 use prism_handoff::{Connection, RelayStream};
 use prism_http::{BodyReader, Exchange, PlainAnswer, ResponseFraming};
-use prism_proto::relay::HAND_OVER;
+use prism_proto::relay::ANSWER_FIELD;
 
 use prism_service::{PeerRequest, RelayError, RequestBody, Service, has_body, read_answer};
 
@@ -35,7 +35,7 @@ impl<S: Service> Gateway<S> {
         self.shared.counters.relayed.add_one();
         request.head.noted().set_peer(Some(peer));
         let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
-        let answer = match answer {
+        let mut answer = match answer {
             Head::Plain(plain) => {
                 let noted = request.head.noted();
                 noted.set_answer(plain.status, plain.body_bytes);
@@ -44,12 +44,13 @@ impl<S: Service> Gateway<S> {
             Head::Parsed(answer) => answer,
         };
         let framing = answer.framing(request.head.method())?;
-        if answer.status() == HAND_OVER {
+        if let Some(refused) = request.refused(&answer) {
             if framing == ResponseFraming::Length(0) && answer.keep_alive() && upstream.is_clean() {
                 self.peers.keep(peer, upstream);
             }
-            return Err(request.refused());
+            return Err(refused);
         }
+        answer.headers_mut().remove(ANSWER_FIELD);
         let is_whole = body.is_done();
         let keep_alive = request.head.keep_alive() && body.can_skip_rest(client).await;
         let date = self.date.now();

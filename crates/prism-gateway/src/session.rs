@@ -10,13 +10,14 @@ use prism_handoff::Connection;
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
 use prism_service::{
-    About, Fault, Io, MAX_SKIP_BYTES, Remote, Request, RequestBody, Route, Service, send,
+    About, Fault, Io, MAX_SKIP_BYTES, Remote, Request, RequestBody, Route, Served, Service, send,
     span_of_request,
 };
 
 use crate::connections::{Place, UnderWay};
 use crate::gateway::Gateway;
 use crate::observe::Sight;
+use crate::short::Asked;
 
 /// The fate of a connection after a request.
 pub(crate) enum Next {
@@ -25,14 +26,6 @@ pub(crate) enum Next {
     Close(Connection),
     /// The connection has moved or broken.
     Gone,
-}
-
-/// The name or address of a `Host` field.
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    }
 }
 
 /// An address as the host of a URL.
@@ -200,10 +193,18 @@ impl<S: Service> Gateway<S> {
                     return Box::pin(self.relay_to(client, request, &peers)).await;
                 }
                 if let Some(guess) = self.guess(request, &peers) {
+                    let peer = guess.peer;
                     let relayed = Box::pin(self.relay_if_short(client, request, guess));
                     match relayed.await {
                         Ok(next) => return next,
-                        Err(same) => client = same,
+                        Err(Asked::Unanswered(same)) => client = same,
+                        Err(Asked::Elsewhere(same)) => {
+                            let others = peers.get(1..).unwrap_or_default();
+                            return Box::pin(self.hand_off(same, request, others)).await;
+                        }
+                        Err(Asked::Parked(same)) => {
+                            return Box::pin(self.move_to_answer(same, request, peer)).await;
+                        }
                     }
                 }
                 Box::pin(self.hand_off(client, request, &peers)).await
@@ -293,7 +294,7 @@ impl<S: Service> Gateway<S> {
     async fn redirect(&self, mut client: Connection, head: &RequestHead) -> Next {
         let config = self.config();
         let https = config.service.tls.as_ref().map(|tls| tls.port);
-        let host = head.host().map(|host| without_port(host).to_owned());
+        let host = head.host_name().map(str::to_owned);
         let host = host.unwrap_or_else(|| url_host(client.service().ip()));
         let port = match https {
             None | Some(443) => String::new(),
@@ -334,8 +335,15 @@ impl<S: Service> Gateway<S> {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        let done = self.service.serve(&mut client, request, &exchange).await;
-        next(client, done)
+        match self.service.serve(&mut client, request, &exchange).await {
+            Ok(Served::Elsewhere(error)) => {
+                request.give_body_back();
+                Box::pin(self.serve_elsewhere(client, request, error)).await
+            }
+            Ok(Served::Open) => next(client, Ok(true)),
+            Ok(Served::Closed) => next(client, Ok(false)),
+            Err(error) => next(client, Err(error)),
+        }
     }
 
     /// Answers with an error at once. The connection lives on if the rest of the body is short

@@ -10,7 +10,9 @@ use prism_handoff::Connection;
 use prism_handoff::cost::metered;
 use prism_http::BodyFraming;
 use prism_proto::relay::Preamble;
-use prism_service::{PeerRequest, RelayError, Request, RequestBody, Service};
+use prism_service::{
+    Fault, MAX_SKIP_BYTES, PeerRequest, RelayError, Request, RequestBody, Service,
+};
 
 use crate::forecast::{Class, Place};
 use crate::gateway::Gateway;
@@ -20,7 +22,7 @@ use crate::threshold::{Chance, LEAST_BYTES};
 /// A GET whose answer is likely short, or is tried.
 pub(crate) struct Guess<'p> {
     /// The node to ask.
-    peer: &'p str,
+    pub(crate) peer: &'p str,
     /// The other nodes that may answer.
     others: &'p [String],
     place: Place,
@@ -69,7 +71,7 @@ impl<S: Service> Gateway<S> {
         mut client: Connection,
         request: &Request<S::Meaning>,
         guess: Guess<'_>,
-    ) -> Result<Next, Connection> {
+    ) -> Result<Next, Asked> {
         let (peer, threshold) = (guess.peer, &self.shared.threshold);
         let relayed = PeerRequest {
             head: &request.head,
@@ -77,7 +79,7 @@ impl<S: Service> Gateway<S> {
                 most_bytes: Some(guess.most_bytes),
                 ..self.preamble_for(request)
             },
-            is_repeatable: true,
+            is_repeatable: request.head.method().is_safe(),
         };
         let (answered, spent) = {
             // A GET without one.
@@ -87,7 +89,7 @@ impl<S: Service> Gateway<S> {
         };
         let body_bytes = match &answered {
             Ok(answered) => answered.body_bytes,
-            Err(RelayError::TooLong) => Some(u64::MAX),
+            Err(RelayError::TooLong | RelayError::Parked) => Some(u64::MAX),
             Err(_) => None,
         };
         if let Some(bytes) = body_bytes {
@@ -121,12 +123,34 @@ impl<S: Service> Gateway<S> {
             }
             // The client has got nothing yet.
             Err(error) => {
-                if matches!(error, RelayError::TooLong) {
+                if matches!(error, RelayError::TooLong | RelayError::Parked) {
                     self.shared.counters.asked_in_vain.add_one();
                 }
                 tracing::debug!(client = %client.client(), %error, "handing off instead");
-                Err(client)
+                match error {
+                    RelayError::Parked => Err(Asked::Parked(client)),
+                    RelayError::Elsewhere => Err(Asked::Elsewhere(client)),
+                    RelayError::TooLong | RelayError::NotRead => Err(Asked::Unanswered(client)),
+                    _ if relayed.is_repeatable => Err(Asked::Unanswered(client)),
+                    // It may have been carried out.
+                    _ => {
+                        client.consume(request.head_bytes);
+                        let body = request.take_body(MAX_SKIP_BYTES);
+                        let error = self.service.error_for(Fault::OutOfReach);
+                        Ok(self.refuse(client, &request.head, body, &error).await)
+                    }
+                }
             }
         }
     }
+}
+
+/// A connection whose request was relayed in the hope of a short answer, and that has got none.
+pub(crate) enum Asked {
+    /// Any node may answer it.
+    Unanswered(Connection),
+    /// Any node but the one that was asked may answer it.
+    Elsewhere(Connection),
+    /// The answer waits at the node that was asked.
+    Parked(Connection),
 }

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
-use prism_proto::relay::{HAND_OVER, Preamble};
+use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble};
 use prism_service::{
-    About, Fault, MAX_SKIP_BYTES, Request, RequestBody, RequestSpan, Service, send, span_below,
+    About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Served, Service,
+    send, span_below,
 };
 
 use crate::gateway::Gateway;
@@ -54,7 +55,7 @@ impl<S: Service> Gateway<S> {
         io.consume(len);
         // The description of a change precedes its body.
         let more = match preamble.alone {
-            true => S::NODE_HEADER_BYTES,
+            true => S::Nodes::HEADER_BYTES,
             false => 0,
         };
         let limits = prism_http::Limits {
@@ -79,7 +80,8 @@ impl<S: Service> Gateway<S> {
         if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
             let date = self.date.now();
             let exchange = head.exchange(&date);
-            return self.service.serve_node(io, &head, peer, &exchange).await;
+            let nodes = self.service.nodes();
+            return nodes.serve_node(io, &head, peer, &exchange).await;
         }
         let begun = Instant::now();
         head.noted().set_id(preamble.verified.request_id);
@@ -127,17 +129,28 @@ impl<S: Service> Gateway<S> {
         let exchange = request.head.exchange(&date);
         // Decided after a pause, by the cluster's state of then.
         let _change = self.service.begin(&request.meaning).await;
+        let mut head = ResponseHead::new(HAND_OVER);
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
-            return self.service.serve(io, request, &exchange).await;
+            match self.service.serve(io, request, &exchange).await? {
+                Served::Open => return Ok(true),
+                Served::Closed => return Ok(false),
+                Served::Elsewhere(error) => {
+                    tracing::debug!(%error, path = request.head.path(), "another node has to answer");
+                    request.give_body_back();
+                    let told = head.with(ANSWER_FIELD, ANSWER_ELSEWHERE);
+                    head = told.map_err(io::Error::other)?;
+                }
+            }
+        } else {
+            let error = self.service.error_for(Fault::Elsewhere);
+            tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         }
-        let error = self.service.error_for(Fault::Elsewhere);
-        tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         let mut body = request.take_body(MAX_SKIP_BYTES);
         let exchange = Exchange {
             keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
             ..exchange
         };
-        let answered = send(io, &exchange, ResponseHead::new(HAND_OVER), &[]).await;
+        let answered = send(io, &exchange, head, &[]).await;
         body.skip_behind(io, answered).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{BodyError, ChunkedDecoder, ResponseFraming};
+use crate::{BodyError, ChunkedDecoder, Headers, ResponseFraming};
 
 /// The result of one call of `consume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,14 @@ impl BodyReader {
     /// Whether the end of the body cannot be known any more.
     pub fn is_broken(&self) -> bool {
         matches!(self, Self::Chunked(decoder) if decoder.is_broken())
+    }
+
+    /// The trailers of a chunked body that has ended.
+    pub fn trailers(&self) -> Option<&Headers> {
+        match self {
+            Self::Chunked(decoder) => decoder.trailers(),
+            Self::Length { .. } | Self::UntilClose { .. } => None,
+        }
     }
 
     /// Bytes still to come, if that is known.

@@ -1,9 +1,9 @@
 //! Decodes the chunked transfer coding (RFC 9112 section 7.1), incrementally and in place.
 //!
-//! Trailers are checked and dropped.
+//! Trailers are checked and kept apart from the body.
 
 use crate::body::take_bytes;
-use crate::{BodyError, Step};
+use crate::{BodyError, Headers, Step};
 
 /// An incremental decoder, whose input may be cut anywhere.
 #[derive(Debug, Clone)]
@@ -33,7 +33,8 @@ enum State {
     DataCr,
     DataLf,
     Trailer(Vec<u8>),
-    Done,
+    /// With the trailers.
+    Done(Headers),
     /// The end of the body cannot be found any more.
     Failed(BodyError),
 }
@@ -63,7 +64,15 @@ impl ChunkedDecoder {
 
     /// Whether the last chunk and the trailers have come.
     pub const fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, State::Done(_))
+    }
+
+    /// The trailers; `None` before they have come.
+    pub const fn trailers(&self) -> Option<&Headers> {
+        match &self.state {
+            State::Done(trailers) => Some(trailers),
+            _ => None,
+        }
     }
 
     /// Whether the coding was malformed or beyond the limits.
@@ -141,12 +150,12 @@ impl ChunkedDecoder {
                 };
             }
             State::Trailer(bytes) => {
-                if trailer_byte(bytes, byte)? {
-                    self.state = State::Done;
+                if let Some(trailers) = trailer_byte(bytes, byte)? {
+                    self.state = State::Done(trailers);
                 }
             }
             State::Failed(error) => return Err(*error),
-            State::Data { .. } | State::Done => {}
+            State::Data { .. } | State::Done(_) => {}
         }
         Ok(())
     }
@@ -186,8 +195,8 @@ fn expect(byte: u8, expected: u8, error: BodyError) -> Result<(), BodyError> {
     if byte == expected { Ok(()) } else { Err(error) }
 }
 
-/// Collects trailers, and checks them at the empty line. Returns whether it has come.
-fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<bool, BodyError> {
+/// Collects trailers, and checks them at the empty line. Returns them when it has come.
+fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<Option<Headers>, BodyError> {
     if bytes.len() == ChunkedDecoder::MAX_TRAILER_BYTES {
         return Err(BodyError::TrailersTooLong);
     }
@@ -203,11 +212,13 @@ fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<bool, BodyError> {
     }
     bytes.push(byte);
     if bytes.as_slice() != b"\r\n" && !bytes.ends_with(b"\r\n\r\n") {
-        return Ok(false);
+        return Ok(None);
     }
     let mut fields = [httparse::EMPTY_HEADER; ChunkedDecoder::MAX_TRAILERS];
     match httparse::parse_headers(bytes, &mut fields) {
-        Ok(httparse::Status::Complete((end, _))) if end == bytes.len() => Ok(true),
+        Ok(httparse::Status::Complete((end, fields))) if end == bytes.len() => {
+            Ok(Some(Headers::from_parsed(fields)))
+        }
         Err(httparse::Error::TooManyHeaders) => Err(BodyError::TrailersTooLong),
         _ => Err(BodyError::Trailer),
     }

@@ -2,6 +2,9 @@
 
 use std::io::Write as _;
 
+use crate::Headers;
+use crate::forward::is_hop_by_hop;
+
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -21,5 +24,15 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     // Never an error, because the vector grows.
     let _ = write!(out, "{:x}\r\n", data.len());
     out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the end of a chunked body with these trailers, except for fields that concern one
+/// connection only.
+pub fn write_last_chunk(trailers: Option<&Headers>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n");
+    if let Some(trailers) = trailers {
+        trailers.write_without(is_hop_by_hop, out);
+    }
     out.extend_from_slice(b"\r\n");
 }

@@ -7,7 +7,7 @@ use crate::Headers;
 pub(crate) fn is_hop_by_hop(name: &[u8]) -> bool {
     let named: &[&str] = match name.len() {
         2 => &["te"],
-        7 => &["trailer", "upgrade"],
+        7 => &["upgrade"],
         10 => &["connection", "keep-alive"],
         14 => &["content-length"],
         16 => &["proxy-connection"],
@@ -35,7 +35,7 @@ fn is_end_to_end(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     matches!(
         name.as_str(),
-        "host" | "authorization" | "date" | "range" | "expect"
+        "host" | "authorization" | "date" | "range" | "expect" | "forwarded" | "via"
     ) || ["if-", "content-", "x-"]
         .iter()
         .any(|prefix| name.starts_with(prefix))

@@ -41,7 +41,7 @@ mod trace_parent;
 
 pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
-pub use encode::{CONTINUE, LAST_CHUNK, PROCESSING, write_chunk};
+pub use encode::{CONTINUE, LAST_CHUNK, PROCESSING, write_chunk, write_last_chunk};
 pub use error::{BodyError, HeadError, HeaderError};
 pub use framing::{BodyFraming, ResponseFraming};
 pub use headers::Headers;

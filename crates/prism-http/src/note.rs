@@ -46,9 +46,10 @@ impl RequestNote {
         self.span.get()
     }
 
-    /// Notes an answer that is about to be sent. The last one that is final counts.
+    /// Notes an answer that is about to be sent. The last one that is final counts; after 101 the
+    /// connection has no further answer.
     pub fn set_answer(&self, status: u16, body_bytes: u64) {
-        if status >= 200 {
+        if status >= 200 || status == 101 {
             self.status.set(status);
             self.body_bytes.set(body_bytes);
         }

@@ -100,6 +100,15 @@ impl RequestHead {
         Ok(self)
     }
 
+    /// Gives the head this field in the place of all fields of its name. It must concern neither
+    /// the framing nor the host.
+    ///
+    /// # Errors
+    /// As [`Headers::set`].
+    pub fn set_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
+        self.headers.set(name, value)
+    }
+
     /// The method.
     pub fn method(&self) -> &Method {
         &self.method
@@ -135,6 +144,15 @@ impl RequestHead {
         self.target
             .authority()
             .or_else(|| self.headers.get_str("host"))
+    }
+
+    /// [`Self::host`] without a port.
+    pub fn host_name(&self) -> Option<&str> {
+        let host = self.host()?;
+        match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => Some(name),
+            _ => Some(host),
+        }
     }
 
     /// The way in which the body is delimited.

@@ -60,6 +60,9 @@ impl Cluster {
     /// # Errors
     /// The configuration or one of its files cannot be used.
     pub fn open(config: &Config, name: &str, testimony: Option<Testimony>) -> anyhow::Result<Self> {
+        if config.service.upstream.is_some() {
+            return Self::of_users(config, &[]);
+        }
         if config.cluster.etcd.is_some() {
             return etcd_state::join(config, name, testimony);
         }
@@ -178,7 +181,7 @@ impl Cluster {
     /// the same for all services of a file.
     pub fn placement_digest(&self, config: &Config) -> u64 {
         let whole = config.whole();
-        if let Some(prefix) = whole.etcd_prefix().filter(|_| self.is_in_etcd()) {
+        if let Some(prefix) = whole.etcd_prefix() {
             return Placing::digest_in_etcd(&prefix);
         }
         if !whole.service.are_several() {

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{Exchange, Headers, Limits, Method, RequestHead};
+use prism_http::{Exchange, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
-use prism_replicas::{MAX_HEADER_BYTES, Node, Replicator, UnderWay, elsewhere};
+use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{About, Fault, Io, Remote, Route, Service, Subject};
+use prism_service::{About, Fault, Io, Remote, Route, Served, Service, Subject};
 
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
@@ -73,8 +73,7 @@ impl Service for Objects {
     type Meaning = Meaning;
     type Error = S3Error;
     type Change<'s> = UnderWay<'s>;
-
-    const NODE_HEADER_BYTES: u64 = MAX_HEADER_BYTES as u64 + 4;
+    type Nodes = Replicator;
 
     fn limits(&self) -> &Limits {
         &self.shared.limits
@@ -182,7 +181,7 @@ impl Service for Objects {
         io: &mut impl Io,
         request: &Request,
         exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Served<S3Error>> {
         let concerns_all = route::concerns_all(&request.meaning.operation);
         if !concerns_all && !request.is_relayed {
             self.node.counters.served_direct.add_one();
@@ -201,22 +200,11 @@ impl Service for Objects {
             request,
             exchange,
         };
-        self.answer_here(&mut call).await
+        self.answer_here(&mut call).await.map(Served::answered)
     }
 
-    async fn serve_node(
-        &self,
-        io: &mut impl Io,
-        head: &RequestHead,
-        peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        // Nodes prepare changes with PUT and ask questions with POST.
-        let replicator = &self.replicator;
-        match head.method() {
-            Method::Put => replicator.serve_prepare(io, head, peer, exchange).await,
-            _ => replicator.serve_question(io, head, exchange).await,
-        }
+    fn nodes(&self) -> &Replicator {
+        &self.replicator
     }
 
     async fn extra_fields(&self, head: &RequestHead) -> Option<Headers> {

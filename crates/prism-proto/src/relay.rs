@@ -16,6 +16,17 @@ const FLAG_MOST: u8 = 2;
 /// 9110, section 15.5.20). S3 never answers with it.
 pub const HAND_OVER: u16 = 421;
 
+/// A field of an answer that tells a relaying node more than the status does. Clients do not get
+/// it.
+pub const ANSWER_FIELD: &str = "Prism-Answer";
+/// With [`HAND_OVER`]: the request is carried out, and its answer waits for the connection under
+/// the request's identifier. No other node may carry it out again.
+pub const ANSWER_PARKED: &str = "parked";
+/// With [`HAND_OVER`]: this node cannot answer now, and the request may go to another one.
+pub const ANSWER_ELSEWHERE: &str = "elsewhere";
+/// The status [`HAND_OVER`] is that of a server behind the service, and is for the client.
+pub const ANSWER_FINAL: &str = "final";
+
 /// The preamble of a relayed request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preamble {

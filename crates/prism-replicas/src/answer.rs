@@ -15,7 +15,7 @@ use crate::delete::delete_here;
 use crate::errors::{StoreResult, not_yet};
 use crate::fence::elsewhere;
 use crate::hand_over::hand_over;
-use crate::question::{Asked, ListWanted, Question, Reply};
+use crate::question::{Asked, ListWanted, ProgressReport, Question, Reply};
 use crate::{Node, Replicator, resolve, shares};
 
 /// Longest question: 1,000 keys of 1 KiB. JSON writes each byte of a key with up to six.
@@ -67,6 +67,14 @@ impl Replicator {
         if question == Question::Figures {
             let figures = self.node.figures.get().ok_or(Code::NotImplemented)?;
             return Ok(Reply::Figures(figures()));
+        }
+        if question == Question::Report && self.node.store.is_none() {
+            // A backend of a service without objects.
+            return Ok(Reply::Report {
+                open_changes: 0,
+                bytes_used: 0,
+                progress: ProgressReport::default(),
+            });
         }
         if !question.is_of_store() {
             return self.answer_current(question).await;

@@ -1,5 +1,6 @@
 //! The part of a node that all of its threads share, and the part of one thread.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,13 +11,15 @@ use prism_cluster::MinReplicas;
 use prism_cluster::replica::StampClock;
 use prism_config::Running;
 use prism_handoff::Process;
+use prism_http::{Exchange, Method, RequestHead};
 use prism_membership::Cluster;
 use prism_s3::{Code, S3Error};
-use prism_service::{Orders, Peers, RequestCounters};
+use prism_service::{Io, NodeRequests, Orders, Peers, RequestCounters};
 use prism_store::Store;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::framed::MAX_HEADER_BYTES;
 use crate::limited::Limited;
 use crate::pace::Pace;
 use crate::pause::Pauses;
@@ -176,6 +179,24 @@ impl Replicator {
             pace: Pace::new(node.config.now().store.refill_bytes_per_s),
             node,
             peers,
+        }
+    }
+}
+
+impl NodeRequests for Replicator {
+    const HEADER_BYTES: u64 = MAX_HEADER_BYTES as u64 + 4;
+
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        // Nodes prepare changes with PUT and ask questions with POST.
+        match head.method() {
+            Method::Put => self.serve_prepare(io, head, peer, exchange).await,
+            _ => self.serve_question(io, head, exchange).await,
         }
     }
 }

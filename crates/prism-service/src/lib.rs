@@ -44,5 +44,5 @@ pub use peers::{
 };
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
-pub use service::{Fault, Remote, Route, Service, Subject};
+pub use service::{Fault, NodeRequests, Remote, Route, Served, Service, Subject};
 pub use spans::{RequestSpan, Spans, span_below, span_of_request, trace_of};

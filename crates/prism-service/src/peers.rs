@@ -12,7 +12,9 @@ use prism_http::{
     BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
     ResponseHead,
 };
-use prism_proto::relay::Preamble;
+use prism_proto::relay::{
+    ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble,
+};
 
 use crate::Io;
 
@@ -38,6 +40,10 @@ pub enum RelayError {
     /// The answer is longer than the preamble allows. The client's connection is unchanged.
     #[error("the answer is too long to be relayed")]
     TooLong,
+    /// The node has carried the request out, and its answer waits there for the client's
+    /// connection, which is unchanged.
+    #[error("the answer waits for the connection")]
+    Parked,
     /// Other nodes answer the request, by that node's view of the cluster. The client's connection
     /// is unchanged, except for bytes that were read of a body.
     #[error("the node is not one that answers this")]
@@ -59,11 +65,17 @@ pub struct PeerRequest<'r> {
 }
 
 impl PeerRequest<'_> {
-    /// The meaning of status `HAND_OVER` from the other node.
-    pub fn refused(&self) -> RelayError {
-        match self.preamble.most_bytes {
-            Some(_) => RelayError::TooLong,
-            None => RelayError::Elsewhere,
+    /// The meaning of an answer of the other node that asks for the connection; `None` for an
+    /// answer that is for the client.
+    pub fn refused(&self, answer: &ResponseHead) -> Option<RelayError> {
+        let told = answer.headers().get_str(ANSWER_FIELD);
+        match (answer.status(), told, self.preamble.most_bytes) {
+            (HAND_OVER, Some(ANSWER_FINAL), _) => None,
+            (HAND_OVER, Some(ANSWER_PARKED), _) => Some(RelayError::Parked),
+            (HAND_OVER, Some(ANSWER_ELSEWHERE), _) => Some(RelayError::Elsewhere),
+            (HAND_OVER, _, Some(_)) => Some(RelayError::TooLong),
+            (HAND_OVER, _, None) => Some(RelayError::Elsewhere),
+            _ => None,
         }
     }
 

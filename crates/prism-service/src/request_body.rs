@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{BodyError, BodyReader, CONTINUE, RequestHead};
+use prism_http::{BodyError, BodyReader, CONTINUE, Headers, RequestHead};
 
 use crate::io::{Input, Io};
 
@@ -77,6 +77,11 @@ impl RequestBody {
     /// Whether it comes in chunks, without a declared length.
     pub fn is_chunked(&self) -> bool {
         matches!(self.reader, BodyReader::Chunked(_))
+    }
+
+    /// The trailers of a chunked body that has ended.
+    pub fn trailers(&self) -> Option<&Headers> {
+        self.reader.trailers()
     }
 
     /// The reader, which parses the next bytes of the connection.

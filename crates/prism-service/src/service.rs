@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use prism_http::{BodyError, Exchange, HeadError, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
@@ -46,6 +47,58 @@ pub struct Subject<'r> {
     pub name: &'r str,
 }
 
+/// The outcome of a request that was to be answered here.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Served<E> {
+    /// It is answered, and the connection lives on.
+    Open,
+    /// It is answered, and the connection ends.
+    Closed,
+    /// Nothing of it was carried out or read, and no byte of an answer was sent. Another node may
+    /// answer it; if there is none, the client gets this error.
+    Elsewhere(E),
+}
+
+impl<E> Served<E> {
+    /// The outcome of an answer. `keep_alive`: the connection lives on.
+    pub const fn answered(keep_alive: bool) -> Self {
+        match keep_alive {
+            true => Self::Open,
+            false => Self::Closed,
+        }
+    }
+}
+
+/// Answers the requests that other nodes send on their own behalf.
+pub trait NodeRequests: 'static {
+    /// Longest description, in bytes, before the body of such a request.
+    const HEADER_BYTES: u64;
+
+    /// Answers a request of the node `peer`. Returns whether the connection lives on.
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool>;
+}
+
+impl<N: NodeRequests> NodeRequests for Rc<N> {
+    const HEADER_BYTES: u64 = N::HEADER_BYTES;
+
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        N::serve_node(self, io, head, peer, exchange).await
+    }
+}
+
 /// The client's end of the connection that a request came on.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
@@ -67,9 +120,8 @@ pub trait Service: 'static {
     type Error: std::fmt::Display;
     /// A guard that is held while a change is routed and answered.
     type Change<'s>;
-
-    /// Longest description, in bytes, before the body of another node's own request.
-    const NODE_HEADER_BYTES: u64;
+    /// The part that answers other nodes' own requests.
+    type Nodes: NodeRequests;
 
     /// Limits of requests.
     fn limits(&self) -> &Limits;
@@ -124,22 +176,16 @@ pub trait Service: 'static {
     /// The object that a request reads, if its answer may be short.
     fn subject<'m>(&self, meaning: &'m Self::Meaning) -> Option<Subject<'m>>;
 
-    /// Answers a request here. Returns whether the connection lives on.
+    /// Answers a request here.
     async fn serve(
         &self,
         io: &mut impl Io,
         request: &Request<Self::Meaning>,
         exchange: &Exchange<'_>,
-    ) -> io::Result<bool>;
+    ) -> io::Result<Served<Self::Error>>;
 
-    /// Answers another node's own request. Returns whether the connection lives on.
-    async fn serve_node(
-        &self,
-        io: &mut impl Io,
-        head: &RequestHead,
-        peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool>;
+    /// The part that answers other nodes' own requests.
+    fn nodes(&self) -> &Self::Nodes;
 
     /// Header fields of every answer to a request, errors included.
     async fn extra_fields(&self, head: &RequestHead) -> Option<Headers>;

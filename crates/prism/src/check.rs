@@ -152,7 +152,8 @@ pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     if !config.peers.ca_file.as_os_str().is_empty() {
         faults.extend(identity_faults(&config.peers, name));
     }
-    if node.is_backend() && node.store.exists() && !node.store.is_dir() {
+    let keeps_objects = node.is_backend() && config.service.upstream.is_none();
+    if keeps_objects && node.store.exists() && !node.store.is_dir() {
         let store = node.store.display();
         faults.push(format!(
             "store: {store} is not a directory; name a directory, or remove the file"
@@ -243,6 +244,9 @@ fn summary(config: &Config) -> String {
         let roles: Vec<String> = node.roles.iter().map(lower).collect();
         let (name, address, roles) = (&node.name, node.address, roles.join(", "));
         match node.is_backend() {
+            true if config.has_upstream(node) => {
+                format!("node     {name} {address} ({roles})")
+            }
             true => format!(
                 "node     {name} {address} ({roles}, store {})",
                 node.store.display()
@@ -266,14 +270,25 @@ fn pair(switch: &Switch) -> String {
 /// The lines of the service of `part`.
 fn service_lines(part: &Config) -> [String; 2] {
     let (replicas, service) = (part.cluster.replicas, &part.service);
-    let min = MinReplicas(part.cluster.min_replicas).of(replicas);
     let (address, hand_off) = (&service.address, lower(&service.hand_off));
     let name = match part.whole().service.are_several() {
         true => format!("{}, ", service.name),
         false => String::new(),
     };
+    let behind = match &service.upstream {
+        Some(upstreams) => {
+            let shown = upstreams
+                .iter()
+                .map(|upstream| upstream.address.to_string());
+            format!("upstream {}", shown.collect::<Vec<_>>().join("; "))
+        }
+        None => {
+            let min = MinReplicas(part.cluster.min_replicas).of(replicas);
+            format!("replicas {replicas} of each object, {min} in sync for a write")
+        }
+    };
     [
-        format!("replicas {replicas} of each object, {min} in sync for a write"),
+        behind,
         format!("service  {name}{address}, hand-off {hand_off}"),
     ]
 }

@@ -101,6 +101,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
             },
             store: store_dir.join(&link.host),
+            upstream: None,
             // All hosts share this machine's cores.
             workers: 1,
             durability: Durability::default(),

@@ -13,3 +13,4 @@ mod etcd;
 mod pair;
 mod services;
 mod tls;
+mod upstream;

@@ -77,7 +77,7 @@ pub(crate) async fn send_body(
                 prism_http::write_chunk(data, &mut chunks);
             }
             if step.done {
-                chunks.extend_from_slice(prism_http::LAST_CHUNK);
+                prism_http::write_last_chunk(body.trailers(), &mut chunks);
             }
             upstream.write_more(&chunks).await
         } else {
@@ -164,10 +164,10 @@ pub(crate) async fn copy_answer(
         upstream.consume(step.consumed);
     }
     if to_client == ResponseFraming::Chunked {
-        client
-            .write_all(prism_http::LAST_CHUNK)
-            .await
-            .map_err(RelayError::Connection)?;
+        chunks.clear();
+        prism_http::write_last_chunk(body.trailers(), &mut chunks);
+        let sent = client.write_all(&chunks).await;
+        sent.map_err(RelayError::Connection)?;
     }
     Ok(())
 }

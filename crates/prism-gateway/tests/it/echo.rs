@@ -4,19 +4,34 @@ use std::io;
 
 use prism_http::{Exchange, Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Verified};
-use prism_service::{About, Fault, Io, Remote, Request, Route, Service, Subject, send};
+use prism_service::{
+    About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
+};
 
 /// Longest body, in bytes.
 const MAX_BODY_BYTES: u64 = 1 << 10;
 
 pub(crate) struct Echo;
 
+impl NodeRequests for Echo {
+    const HEADER_BYTES: u64 = 0;
+
+    async fn serve_node(
+        &self,
+        _: &mut impl Io,
+        _: &RequestHead,
+        _: &str,
+        _: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 impl Service for Echo {
     type Meaning = ();
     type Error = String;
     type Change<'s> = ();
-
-    const NODE_HEADER_BYTES: u64 = 0;
+    type Nodes = Self;
 
     fn limits(&self) -> &Limits {
         &Limits::DEFAULT
@@ -79,21 +94,16 @@ impl Service for Echo {
         io: &mut impl Io,
         request: &Request<()>,
         exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Served<String>> {
         let mut body = request.take_body(MAX_BODY_BYTES);
         let bytes = body.read_to_end(io, MAX_BODY_BYTES).await;
         let bytes = bytes.map_err(io::Error::other)?;
-        send(io, exchange, ResponseHead::new(200), &bytes).await
+        let sent = send(io, exchange, ResponseHead::new(200), &bytes).await;
+        sent.map(Served::answered)
     }
 
-    async fn serve_node(
-        &self,
-        _: &mut impl Io,
-        _: &RequestHead,
-        _: &str,
-        _: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn nodes(&self) -> &Self {
+        self
     }
 
     async fn extra_fields(&self, _: &RequestHead) -> Option<Headers> {

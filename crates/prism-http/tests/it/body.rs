@@ -2,7 +2,7 @@
 
 use prism_http::{
     BodyError, BodyReader, ChunkedDecoder, LAST_CHUNK, Limits, RequestHead, ResponseFraming,
-    write_chunk,
+    write_chunk, write_last_chunk,
 };
 
 /// Feeds `pieces` one after the other. Returns the data and the number of used bytes.
@@ -271,4 +271,20 @@ fn a_chunk_has_its_size_and_none_is_empty() {
     assert!(out.is_empty(), "an empty chunk would end the body");
     write_chunk(&[b'x'; 26], &mut out);
     assert_eq!(out, [b"1a\r\n", &[b'x'; 26][..], b"\r\n"].concat());
+}
+
+#[test]
+fn trailers_are_passed_on_without_those_of_one_connection() {
+    let end = b"0\r\nDigest: a, b\r\nConnection: close\r\nX-Sum: 7\r\n\r\n";
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 100);
+    assert_eq!(reader.trailers(), None);
+    read(&mut reader, end.chunks(3)).unwrap();
+    let mut written = Vec::new();
+    write_last_chunk(reader.trailers(), &mut written);
+    assert_eq!(written, b"0\r\nDigest: a, b\r\nX-Sum: 7\r\n\r\n");
+    for without in [None, Some(&prism_http::Headers::new())] {
+        written.clear();
+        write_last_chunk(without, &mut written);
+        assert_eq!(written, LAST_CHUNK);
+    }
 }

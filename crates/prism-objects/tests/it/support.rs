@@ -11,7 +11,7 @@ use prism_objects::{Objects, Shared};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_replicas::{Node, Replicator};
 use prism_s3::access::Rights;
-use prism_service::{Link, Peers, Remote, Request, RequestBody, Route, Service};
+use prism_service::{Link, Peers, Remote, Request, RequestBody, Route, Served, Service};
 use prism_signer::{Body as Signed, Signer};
 use prism_store::Store;
 use time::OffsetDateTime;
@@ -167,7 +167,7 @@ impl Server {
             assert_eq!(objects.route(&request.meaning), Route::Here);
             let exchange = request.head.exchange("");
             let served = objects.serve(&mut io, &request, &exchange).await;
-            (served.unwrap(), request.head)
+            (served.unwrap() == Served::Open, request.head)
         };
         let (keep_alive, head) = self.local.block_on(&self.runtime, work);
         read(&head, &io, keep_alive)

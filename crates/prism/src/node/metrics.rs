@@ -11,7 +11,7 @@ use prism_store::Store;
 
 use super::certificates::ends;
 use super::pages::not_ready;
-use super::server::Server;
+use super::server::{Server, ServiceShared};
 use crate::observe::{Metric, Value, build_info};
 
 /// The figures of a node for Prometheus.
@@ -52,6 +52,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     add_backends(node, &mut metrics);
     add_certificates(server, &mut metrics);
     add_orders(server, &mut metrics);
+    add_servers(server, &mut metrics);
     if let Some(store) = &node.store {
         add_store(node, store, &mut metrics);
         add_buckets(node, &mut metrics);
@@ -109,6 +110,35 @@ fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
         ] {
             let metric = Metric::new(name, help, Value::Counter(value));
             metrics.push(metric.with("node", node));
+        }
+    }
+}
+
+/// Adds the figures of the HTTP servers behind this backend.
+fn add_servers(server: &Server, metrics: &mut Vec<Metric>) {
+    let ServiceShared::Upstreams(upstreams) = &server.service else {
+        return;
+    };
+    for figures in upstreams.servers() {
+        for (name, help, value) in [
+            (
+                "upstream_up",
+                "1 while this server of an upstream gets requests.",
+                Value::Gauge(f64::from(u8::from(figures.is_in))),
+            ),
+            (
+                "upstream_requests_under_way",
+                "Requests that this server is answering.",
+                Value::Gauge(figures.under_way.into()),
+            ),
+            (
+                "upstream_ejections",
+                "How often this server was ejected.",
+                Value::Counter(figures.ejected),
+            ),
+        ] {
+            let metric = Metric::new(name, help, value);
+            metrics.push(metric.with("address", figures.address.to_string()));
         }
     }
 }

@@ -12,7 +12,7 @@ use prism_config::{Change, Config, ConfigError, Effect, Reader};
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
-use super::server::{Server, access_log_to, newcomers, quota};
+use super::server::{Server, ServiceShared, access_log_to, newcomers, quota};
 
 /// The outcome of a reload.
 #[derive(Debug, Default)]
@@ -194,7 +194,9 @@ fn spread(server: &Server) {
         server.link.set_mbit_s(settings.link_mbit_s);
     }
     server.gateway.reconfigure();
-    server.objects.reconfigure(&config);
+    if let ServiceShared::Objects(objects) = &server.service {
+        objects.reconfigure(&config);
+    }
     let connections = config.limits.connections.into();
     server.clients.set(connections, newcomers(&config));
     if let Some(store) = &node.store {

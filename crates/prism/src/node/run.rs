@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::certificates::{keep_acme, watch_terms};
 use super::files::{HangUps, follow_files};
-use super::server::Server;
+use super::server::{Server, ServiceShared};
 use super::state::figures;
 use super::stops::Stops;
 use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
@@ -338,7 +338,9 @@ async fn follow_users(server: &Server) {
     let mut users = server.node.cluster.users.clone();
     loop {
         let present = users.borrow_and_update().clone();
-        server.objects.replace_users(&present);
+        if let ServiceShared::Objects(objects) = &server.service {
+            objects.replace_users(&present);
+        }
         if users.changed().await.is_err() {
             return std::future::pending().await;
         }

@@ -31,7 +31,7 @@ pub(crate) struct Server {
     /// Its store and its place in the cluster.
     pub(crate) node: Arc<Node>,
     /// The service that answers requests.
-    pub(crate) objects: Arc<prism_objects::Shared>,
+    pub(crate) service: ServiceShared,
     /// The connections.
     pub(crate) gateway: Arc<prism_gateway::Shared>,
     pub(crate) https: Option<Https>,
@@ -59,6 +59,14 @@ pub(crate) struct Server {
     pub(crate) started: Instant,
 }
 
+/// The part of the service that the threads of a node share.
+pub(crate) enum ServiceShared {
+    /// The object store.
+    Objects(Arc<prism_objects::Shared>),
+    /// HTTP servers behind the backends.
+    Upstreams(Arc<prism_upstream::Shared>),
+}
+
 impl Server {
     /// Opens what the node called `name` of `cluster` needs besides its store.
     pub(crate) fn open(
@@ -78,8 +86,20 @@ impl Server {
             .transpose()?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let users = cluster.users.borrow().clone();
-        let objects = Arc::new(prism_objects::Shared::new(&config, &users, link.clone()));
         let node = Arc::new(Node::new(running.clone(), name, cluster, store)?);
+        let service = match config.service.upstream {
+            Some(_) => ServiceShared::Upstreams(Arc::new(prism_upstream::Shared::new(
+                &config,
+                name,
+                node.process.clone(),
+                node.counters.clone(),
+            ))),
+            None => ServiceShared::Objects(Arc::new(prism_objects::Shared::new(
+                &config,
+                &users,
+                link.clone(),
+            ))),
+        };
         let receivers = spans::receivers(&config, settings)?;
         let sampling = receivers
             .as_ref()
@@ -108,7 +128,7 @@ impl Server {
         Ok(Self {
             gateway: Arc::new(prism_gateway::Shared::new(settings, parts)),
             node,
-            objects,
+            service,
             https,
             acme,
             identity,
@@ -211,8 +231,17 @@ impl Server {
     /// Finds the node for a connection by its next request, at a frontend to which backends return
     /// connections.
     fn transit(&self) -> Transit {
-        let (node, objects) = (Arc::downgrade(&self.node), self.objects.clone());
-        Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, objects.limits(), unread))
+        match &self.service {
+            ServiceShared::Upstreams(upstreams) => {
+                let upstreams = Arc::downgrade(upstreams);
+                Arc::new(move |_, unread| upstreams.upgrade()?.owner_of_unread(unread))
+            }
+            ServiceShared::Objects(objects) => {
+                let (node, objects) = (Arc::downgrade(&self.node), objects.clone());
+                let limits = move || *objects.limits();
+                Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, &limits(), unread))
+            }
+        }
     }
 }
 
@@ -337,10 +366,10 @@ fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
     neighbours.collect()
 }
 
-/// Opens the store of the node called `name`, if it is a backend.
+/// Opens the store of the node called `name`, if it is a backend that keeps objects.
 pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
     let node = check::node(config, name)?;
-    if !node.is_backend() {
+    if !node.is_backend() || config.service.upstream.is_some() {
         return Ok(None);
     }
     let limits = &config.limits;

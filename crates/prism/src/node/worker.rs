@@ -9,11 +9,12 @@ use prism_handoff::supervise::keep;
 use prism_handoff::{Endpoint, EndpointConfig, Handle};
 use prism_objects::Objects;
 use prism_replicas::{Node, Replicator, keep_tasks};
-use prism_service::Peers;
+use prism_service::{Peers, Service};
+use prism_upstream::Upstreams;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::server::{Server, other_nodes};
+use super::server::{Server, ServiceShared, other_nodes};
 use crate::notify::Beat;
 
 /// The signs that a worker gives the process around it.
@@ -58,22 +59,54 @@ pub(super) fn run(
         let stall_timeout = node.config.now().limits.stall_timeout();
         let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
         let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
-        let objects = Objects::new(server.objects.clone(), replicator.clone());
-        let shared = server.gateway.clone();
-        let gateway = Rc::new(Gateway::new(shared, objects, handle.clone(), to_others));
         keep_tasks(&replicator);
         tokio::task::spawn_local(beat.keep());
-        let node = node.clone();
+        let (node, following) = (node.clone(), handle.clone());
         keep("the directory", async move || {
-            follow_directory(&node, &handle).await;
+            follow_directory(&node, &following).await;
         });
-        let (following, mut farewell) = (gateway.clone(), Some(farewell));
+        let thread = Thread {
+            shared: server.gateway.clone(),
+            handle,
+            peers: to_others,
+            endpoint,
+            farewell,
+        };
+        match &server.service {
+            ServiceShared::Objects(objects) => {
+                thread.run(Objects::new(objects.clone(), replicator)).await;
+            }
+            ServiceShared::Upstreams(upstreams) => {
+                prism_upstream::keep_tasks(upstreams, &thread.peers);
+                thread
+                    .run(Upstreams::new(upstreams.clone(), replicator))
+                    .await;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A worker's parts that do not depend on the service.
+struct Thread {
+    shared: Arc<prism_gateway::Shared>,
+    handle: Handle,
+    peers: Rc<Peers>,
+    endpoint: Endpoint,
+    farewell: Farewell,
+}
+
+impl Thread {
+    /// Serves until the node ends.
+    async fn run<S: Service>(self, service: S) {
+        let gateway = Gateway::new(self.shared, service, self.handle, self.peers);
+        let gateway = Rc::new(gateway);
+        let (following, mut farewell) = (gateway.clone(), Some(self.farewell));
         keep("orders", async move || {
             following.follow_orders(&mut farewell).await;
         });
-        gateway.run(endpoint).await;
-        Ok(())
-    })
+        gateway.run(self.endpoint).await;
+    }
 }
 
 /// Gives the endpoint the addresses of the other nodes, whenever they change.

@@ -67,6 +67,7 @@ mod tls_sessions;
 #[cfg(feature = "otlp")]
 mod traces;
 mod uploads;
+mod upstreams;
 mod versions;
 mod windows;
 

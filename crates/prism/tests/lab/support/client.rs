@@ -328,6 +328,16 @@ impl Client {
         Ok(n > 0)
     }
 
+    /// The next `len` bytes.
+    pub fn take(&mut self, len: usize) -> Vec<u8> {
+        while self.end - self.start < len {
+            assert!(self.fill().unwrap(), "the connection has ended");
+        }
+        let bytes = self.buffer[self.start..self.start + len].to_vec();
+        self.start += len;
+        bytes
+    }
+
     /// The head of the next answer.
     pub fn head(&mut self) -> ResponseHead {
         self.try_head().unwrap()

@@ -155,7 +155,8 @@ impl Cluster {
         cluster
     }
 
-    fn around(lab: Lab) -> Self {
+    /// A lab as it is, whatever its service.
+    pub fn around(lab: Lab) -> Self {
         let namespace = lab.namespace("client").unwrap();
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
         // The first of several services, which has the lab's addresses.

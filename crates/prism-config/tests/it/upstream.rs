@@ -1,0 +1,182 @@
+//! Tests of files with an upstream.
+
+use prism_config::{Config, ConfigError};
+
+const FILE: &str = r#"
+[cluster]
+name = "demo"
+replicas = 2
+[service]
+address = "10.77.0.1:80"
+upstream = "127.0.0.1:9000"
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+[[node]]
+name = "be1"
+address = "10.77.0.12"
+roles = ["backend"]
+upstream = ["127.0.0.1:9001", "10.77.0.12:9002"]
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "/etc/prism"
+"#;
+
+fn faults(text: &str) -> Vec<String> {
+    match Config::from_toml(text) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Invalid(problems)) => {
+            let shown = problems.iter();
+            shown.map(|p| format!("{}: {}", p.field, p.fault)).collect()
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+#[test]
+fn an_upstream_needs_neither_users_nor_replicas() {
+    let config = Config::from_toml(FILE).unwrap();
+    let [part] = config.parts().try_into().unwrap();
+    assert_eq!(part.cluster.replicas, 1);
+    let upstreams = part.service.upstream.as_ref().unwrap();
+    assert!(upstreams.is_single() && upstreams.iter().all(|one| one.is_at("be1")));
+    assert_eq!(
+        part.node("be1").unwrap().upstream.as_ref().unwrap().len(),
+        2
+    );
+}
+
+#[test]
+fn faults_are_named() {
+    let with = |old: &str, new: &str| {
+        assert!(FILE.contains(old), "{old}");
+        faults(&FILE.replacen(old, new, 1))
+    };
+    let one = "upstream = \"127.0.0.1:9000\"\n";
+    for (new, expected) in [
+        (
+            "",
+            "node[2].upstream: is there, but the service is the object store",
+        ),
+        (
+            "upstream = \"127.0.0.1\"\n",
+            "service.upstream: \"127.0.0.1\" is not an address with a port",
+        ),
+        (
+            "upstream = \"0.0.0.0:9000\"\n",
+            "service.upstream.address: 0.0.0.0:9000 cannot be",
+        ),
+        (
+            "upstream = \"10.77.0.1:80\"\n",
+            "service.upstream.address: 10.77.0.1:80 is the service",
+        ),
+        (
+            "replicas = 2\nupstream = \"127.0.0.1:9000\"\n",
+            "service.replicas: is there beside",
+        ),
+        (
+            "[service.upstream]\n",
+            "service.upstream.address: is missing",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\nbackends = [\"fe0\"]\n",
+            "service.upstream.backends: \"fe0\" is no backend",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\npaths = [\"api\"]\n",
+            "service.upstream.paths: \"api\" is not",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\n[service.upstream.health]\nfall = 0\n",
+            "service.upstream.health.fall: 0 is out of range",
+        ),
+        (
+            "[[service.upstream]]\naddress = \"127.0.0.1:9\"\n\
+             [[service.upstream]]\naddress = \"127.0.0.1:8\"\n",
+            "service.upstream[1].address: gets no request, because upstream 0 gets all",
+        ),
+    ] {
+        let found = with(one, new);
+        let is_named = found.iter().any(|fault| fault.starts_with(expected));
+        assert!(is_named, "{new}: {found:?}");
+    }
+    let found = with(
+        "roles = [\"frontend\"]\n",
+        "roles = [\"frontend\"]\nupstream = \"127.0.0.1:9\"\n",
+    );
+    assert_eq!(
+        found,
+        ["node[0].upstream: is there, but the node is no backend"]
+    );
+    let etcd = "replicas = 2\n[cluster.etcd]\nendpoints = [\"http://10.77.0.5:2379\"]\n";
+    let found = with("replicas = 2\n", etcd);
+    assert_eq!(
+        found,
+        ["cluster.etcd: is there, but no service keeps objects"]
+    );
+}
+
+#[test]
+fn an_upstream_stands_beside_the_object_store_in_etcd() {
+    let text = r#"
+[cluster]
+name = "demo"
+replicas = 2
+[cluster.etcd]
+endpoints = ["http://10.77.0.5:2379"]
+[[service]]
+name = "demo"
+address = "10.77.0.1:80"
+backends = ["be0"]
+[[service]]
+name = "shop"
+address = "10.77.0.3:80"
+backends = ["be1"]
+peer_port = 7401
+[[service.upstream]]
+address = "127.0.0.1:9001"
+paths = ["/static/"]
+proxy_protocol = true
+[[service.upstream]]
+address = "127.0.0.1:9000"
+balance = "hash:header:X-User"
+health = { path = "/up" }
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+[[node]]
+name = "be1"
+address = "10.77.0.12"
+roles = ["backend"]
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "/etc/prism"
+"#;
+    let config = Config::from_toml(text).unwrap();
+    let written = toml::to_string(&config).unwrap();
+    assert_eq!(Config::from_toml(&written).unwrap(), config, "{written}");
+    let [objects, shop] = config.parts().try_into().unwrap();
+    assert!(objects.cluster.etcd.is_some() && objects.cluster.replicas == 2);
+    assert!(shop.cluster.etcd.is_none() && shop.cluster.replicas == 1);
+    assert_eq!(shop.backends().count(), 1);
+    assert!(config.has_upstream(config.node("be1").unwrap()));
+    assert!(!config.has_upstream(config.node("be0").unwrap()));
+    let swapped = text
+        .replacen("[\"/static/\"]", "[\"/\"]", 1)
+        .replace("paths = [\"/\"]\n", "");
+    let found = faults(&swapped);
+    assert_eq!(
+        found,
+        ["service[1].upstream[1].address: gets no request, because upstream 0 gets all"]
+    );
+}

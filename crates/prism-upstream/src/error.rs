@@ -1,0 +1,78 @@
+//! Errors that clients get in the place of an answer.
+
+use prism_http::{BodyError, HeadError};
+
+/// The reason why a request has no answer of an upstream.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The head is malformed.
+    #[error("{0}")]
+    Head(#[from] HeadError),
+    /// The body is malformed.
+    #[error("{0}")]
+    Body(#[from] BodyError),
+    /// The rest of the head did not arrive in time.
+    #[error("the request did not arrive in time")]
+    TimedOut,
+    /// The body is longer than the upstream's `max_body_bytes`.
+    #[error("the body of the request is too long")]
+    BodyTooLong,
+    /// No upstream gets this request.
+    #[error("no upstream is for this request")]
+    NoUpstream,
+    /// Every server is out, or no backend is in reach.
+    #[error("no server for this request is in reach")]
+    OutOfReach,
+    /// The server took no connection.
+    #[error("the server takes no connection")]
+    NotConnected,
+    /// The server took no connection in time.
+    #[error("the server takes no connection in time")]
+    ConnectTimedOut,
+    /// The server ended the connection without an answer.
+    #[error("the server ended the connection without an answer")]
+    Ended,
+    /// The server's answer is malformed.
+    #[error("the server's answer is malformed")]
+    Malformed,
+    /// The server did not answer in time.
+    #[error("the server did not answer in time")]
+    Silent,
+    /// This node's configuration differs from most nodes'.
+    #[error("this node has another configuration than most nodes")]
+    Differs,
+}
+
+impl Error {
+    /// The status code of the answer.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::Head(error) => error.status(),
+            Self::Body(error) => error.status(),
+            Self::TimedOut => 408,
+            Self::BodyTooLong => 413,
+            Self::NoUpstream => 404,
+            Self::NotConnected | Self::Ended | Self::Malformed => 502,
+            Self::OutOfReach | Self::Differs => 503,
+            Self::ConnectTimedOut | Self::Silent => 504,
+        }
+    }
+
+    /// The word for it in the access log.
+    pub(crate) const fn code(&self) -> &'static str {
+        match self {
+            Self::Head(_) => "MalformedHead",
+            Self::Body(_) => "MalformedBody",
+            Self::TimedOut => "RequestTimeout",
+            Self::BodyTooLong => "BodyTooLong",
+            Self::NoUpstream => "NoUpstream",
+            Self::OutOfReach => "OutOfReach",
+            Self::NotConnected => "NotConnected",
+            Self::ConnectTimedOut => "ConnectTimeout",
+            Self::Ended => "Ended",
+            Self::Malformed => "MalformedAnswer",
+            Self::Silent => "AnswerTimeout",
+            Self::Differs => "ConfigurationDiffers",
+        }
+    }
+}

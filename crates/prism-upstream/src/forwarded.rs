@@ -1,0 +1,69 @@
+//! The header fields by which a server learns of the client and of the first hop. Pure.
+//!
+//! A client's own fields of these names are replaced: nobody has vouched for them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use prism_http::{HeaderError, RequestHead};
+
+/// Gives a request the fields for its client at `address`, with or without TLS.
+pub(crate) fn add(
+    head: &mut RequestHead,
+    address: SocketAddr,
+    is_tls: bool,
+) -> Result<(), HeaderError> {
+    let proto = if is_tls { "https" } else { "http" };
+    let ip = address.ip().to_canonical();
+    let node = match ip {
+        IpAddr::V4(v4) => v4.to_string(),
+        // RFC 7239, section 6.
+        IpAddr::V6(v6) => format!("\"[{v6}]\""),
+    };
+    let host = head.host().unwrap_or_default().to_owned();
+    // A host holds neither quotes nor backslashes.
+    let forwarded = format!("for={node};host=\"{host}\";proto={proto}");
+    head.set_field("X-Forwarded-For", ip.to_string())?;
+    head.set_field("X-Forwarded-Proto", proto)?;
+    head.set_field("X-Forwarded-Host", host)?;
+    head.set_field("Forwarded", forwarded)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prism_http::{BodyFraming, Headers, Limits};
+
+    use super::*;
+
+    fn forwarded(text: &str, client: &str, is_tls: bool) -> String {
+        let (mut head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        add(&mut head, client.parse().unwrap(), is_tls).unwrap();
+        let mut out = Vec::new();
+        head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_server_learns_who_asks_and_how() {
+        let text = "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 6.6.6.6\r\n\
+                    Forwarded: for=evil\r\nConnection: forwarded, x-forwarded-for\r\n\r\n";
+        assert_eq!(
+            forwarded(text, "192.0.2.7:4711", true),
+            "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 192.0.2.7\r\n\
+             X-Forwarded-Proto: https\r\nX-Forwarded-Host: h.example:81\r\n\
+             Forwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\r\n"
+        );
+        let six = forwarded(
+            "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "[2001:db8::7]:1",
+            false,
+        );
+        assert!(six.contains("X-Forwarded-For: 2001:db8::7\r\n"), "{six}");
+        assert!(
+            six.contains("Forwarded: for=\"[2001:db8::7]\";host=\"h\";proto=http\r\n"),
+            "{six}"
+        );
+    }
+}

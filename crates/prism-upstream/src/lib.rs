@@ -1,0 +1,43 @@
+//! A service whose requests unmodified HTTP/1.1 servers answer, on or beside each backend.
+//!
+//! A frontend chooses a backend, and the connection moves there; that backend is then the only
+//! proxy between client and server. The connection stays there until health, balance or another
+//! upstream wants it elsewhere.
+//!
+//! | question | file |
+//! |---|---|
+//! | which upstream gets a request? | `matcher.rs` |
+//! | which backend, which address? | `choice.rs`, applied in `pool.rs` |
+//! | is an address well? | `health.rs`; checks: `checks.rs` |
+//! | what do nodes tell each other? | `reports.rs` |
+//! | may a request be sent again? | `retry.rs` |
+//! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
+//! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
+//! | where does an answer wait for its connection? | `park.rs` |
+//!
+//! Not here: the client's connection (`prism-gateway`).
+#![forbid(unsafe_code)]
+
+mod checks;
+mod choice;
+mod error;
+mod exchange;
+mod forwarded;
+mod health;
+mod matcher;
+mod park;
+mod passing;
+mod pool;
+mod proxy_header;
+mod reports;
+mod retry;
+mod server;
+mod service;
+mod shared;
+mod tunnel;
+
+pub use error::Error;
+pub use pool::ServerFigures;
+pub use reports::keep_tasks;
+pub use service::{Meaning, Upstreams};
+pub use shared::Shared;

@@ -1,0 +1,123 @@
+//! Which requests an upstream gets. Pure.
+
+use prism_config::{HashOf, Upstream};
+use prism_http::RequestHead;
+
+/// Whether `upstream` gets the request.
+pub(crate) fn fits(upstream: &Upstream, head: &RequestHead) -> bool {
+    let any = |patterns: &[String], fits: &dyn Fn(&str) -> bool| {
+        patterns.is_empty() || patterns.iter().any(|pattern| fits(pattern))
+    };
+    let host = head.host_name().unwrap_or_default();
+    let (path, method) = (head.path(), head.method().as_str());
+    any(&upstream.hosts, &|pattern| is_host(pattern, host))
+        && any(&upstream.paths, &|start| path.starts_with(start))
+        && any(&upstream.methods, &|name| name == method)
+        && upstream.headers.iter().all(|field| has_field(field, head))
+}
+
+/// `*.example.com` stands for all names below `example.com`.
+fn is_host(pattern: &str, host: &str) -> bool {
+    let Some(domain) = pattern.strip_prefix('*') else {
+        return pattern.eq_ignore_ascii_case(host);
+    };
+    let start = host.len().checked_sub(domain.len());
+    let end = start.filter(|start| *start > 0);
+    let end = end.and_then(|start| host.get(start..));
+    end.is_some_and(|end| end.eq_ignore_ascii_case(domain))
+}
+
+fn has_field(field: &str, head: &RequestHead) -> bool {
+    match field.split_once(':') {
+        None => head.headers().get(field).is_some(),
+        Some((name, value)) => {
+            let mut values = head.headers().get_all(name);
+            values.any(|found| found == value.trim().as_bytes())
+        }
+    }
+}
+
+/// The part of a request that is hashed; empty if the request has none.
+pub(crate) fn key(of: &HashOf, head: &RequestHead) -> String {
+    match of {
+        HashOf::Path => head.path().to_owned(),
+        HashOf::Header(name) => {
+            let value = head.headers().get(name).unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        }
+        HashOf::Query(name) => {
+            let mut pairs = head.query().unwrap_or_default().split('&');
+            let value = pairs.find_map(|pair| match pair.split_once('=') {
+                Some((key, value)) if key == name => Some(value),
+                _ => None,
+            });
+            value.unwrap_or_default().to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prism_http::Limits;
+
+    use super::*;
+
+    fn head(start: &str, fields: &str) -> RequestHead {
+        let text = format!("{start} HTTP/1.1\r\n{fields}\r\n");
+        let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
+        parsed.unwrap().unwrap().0
+    }
+
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_kind_of_pattern_has_to_fit() {
+        let upstream = Upstream {
+            hosts: texts(&["a.example", "*.b.example"]),
+            paths: texts(&["/api/", "/v2"]),
+            methods: texts(&["GET", "POST"]),
+            headers: texts(&["X-Beta: yes", "X-Any"]),
+            ..Upstream::default()
+        };
+        let fields = "X-Any: 1\r\nX-Beta: yes\r\nHost: ";
+        for (start, host, expected) in [
+            ("GET /api/x", "a.example", true),
+            ("POST /v2?q", "A.Example:8080", true),
+            ("GET /v2", "x.b.example", true),
+            ("GET /v2", "b.example", false),
+            ("GET /v2", ".b.example", false),
+            ("GET /v2", "ab.example", false),
+            ("GET /api", "a.example", false),
+            ("PUT /v2", "a.example", false),
+            ("GET http://x.b.example/v2", "x.b.example", true),
+        ] {
+            let head = head(start, &format!("{fields}{host}\r\n"));
+            assert_eq!(fits(&upstream, &head), expected, "{start} {host}");
+        }
+        let without = head("GET /v2", "X-Beta: yes\r\nHost: a.example\r\n");
+        assert!(!fits(&upstream, &without));
+        let other = head("GET /v2", "X-Any: 1\r\nX-Beta: no\r\nHost: a.example\r\n");
+        assert!(!fits(&upstream, &other));
+        assert!(fits(&Upstream::default(), &other));
+    }
+
+    #[test]
+    fn a_key_is_a_part_of_the_request() {
+        let head = head(
+            "GET /p?a=1&user=bob&user=eve",
+            "Host: h\r\nX-User: alice\r\n",
+        );
+        for (of, expected) in [
+            (HashOf::Path, "/p"),
+            (HashOf::Query("user".into()), "bob"),
+            (HashOf::Query("use".into()), ""),
+            (HashOf::Header("x-user".into()), "alice"),
+            (HashOf::Header("x-other".into()), ""),
+        ] {
+            assert_eq!(key(&of, &head), expected);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Answers that wait for their connection.
+//!
+//! The length of an answer is known only when it has begun. So a node that expects a short answer
+//! relays the request with a bound. If the answer turns out longer, it is parked here with its open
+//! connection to the server, under the identifier of the request. The client's connection then
+//! moves here, and gets the answer. So no request is carried out twice.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prism_http::ResponseHead;
+
+use crate::pool::{Pool, UnderWay};
+use crate::server::{Input, Server};
+
+/// The longest time for which an answer waits. A hand-off takes some milliseconds, and ends well
+/// before in any case; a request that came later would be carried out again.
+const PARKED_FOR: Duration = Duration::from_secs(30);
+/// Most answers that wait. Each has a socket and a buffer of 64 KiB.
+const MAX_PARKED: usize = 1_024;
+
+/// The answers of a node that wait.
+#[derive(Default)]
+pub(crate) struct Parking(Mutex<HashMap<u64, Parked>>);
+
+/// An answer whose head has come.
+pub(crate) struct Parked {
+    /// The upstream and its place.
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) place: usize,
+    /// The place of the address.
+    pub(crate) address: usize,
+    pub(crate) head: ResponseHead,
+    under_way: UnderWay,
+    stream: TcpStream,
+    input: Input,
+    until: Instant,
+}
+
+/// The connection to the server of a request.
+pub(crate) struct Lease {
+    pub(crate) server: Server,
+    /// The place of its address.
+    pub(crate) place: usize,
+    pub(crate) under_way: UnderWay,
+}
+
+impl Parking {
+    /// Whether another answer may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.locked().len() < MAX_PARKED
+    }
+
+    /// Keeps an answer for the request `id`.
+    pub(crate) fn park(&self, id: u64, parked: Parked) {
+        self.locked().insert(id, parked);
+    }
+
+    /// The answer to the request `id`, if it waits here.
+    pub(crate) fn take(&self, id: u64) -> Option<Parked> {
+        self.locked().remove(&id)
+    }
+
+    /// Drops the answers whose connections have not come.
+    pub(crate) fn expire(&self, now: Instant) {
+        let mut parked = self.locked();
+        let before = parked.len();
+        parked.retain(|_, parked| parked.until > now);
+        if parked.len() < before {
+            let count = before - parked.len();
+            tracing::warn!(
+                count,
+                "dropped parked answers whose connections did not come"
+            );
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Parked>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Parked {
+    /// Parks the answer that `lease` has begun to receive.
+    ///
+    /// # Errors
+    /// The runtime does not let the socket go.
+    pub(crate) fn new(
+        lease: Lease,
+        head: ResponseHead,
+        pool: &Arc<Pool>,
+        place: usize,
+    ) -> io::Result<Self> {
+        let Lease {
+            server,
+            place: address,
+            under_way,
+        } = lease;
+        Ok(Self {
+            pool: pool.clone(),
+            place,
+            address,
+            head,
+            under_way,
+            // Another thread may get it.
+            stream: server.stream.into_std()?,
+            input: server.input,
+            until: Instant::now() + PARKED_FOR,
+        })
+    }
+
+    /// The head, and the connection behind it, in the calling thread.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub(crate) fn resume(self) -> io::Result<(ResponseHead, Lease)> {
+        let server = Server {
+            stream: tokio::net::TcpStream::from_std(self.stream)?,
+            input: self.input,
+            preface: Vec::new(),
+            was_idle: false,
+        };
+        let lease = Lease {
+            server,
+            place: self.address,
+            under_way: self.under_way,
+        };
+        Ok((self.head, lease))
+    }
+}

@@ -1,0 +1,286 @@
+//! An upstream while the node runs: its backends and its addresses, as all threads know them.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use prism_config::{Balance, Config, HealthCheck, Upstream};
+use prism_http::RequestHead;
+
+use crate::choice::{self, Candidate, is_overloaded};
+use crate::health::{Bounds, Health, Outcome};
+use crate::matcher;
+
+/// An upstream.
+pub(crate) struct Pool {
+    pub(crate) settings: Upstream,
+    /// Its addresses as this node reaches them; empty if this node does not.
+    pub(crate) addresses: Vec<Arc<Address>>,
+    /// The backends that reach it.
+    pub(crate) backends: Vec<Backend>,
+    /// Requests at this node's addresses so far, and those sent to other backends.
+    turns_here: AtomicUsize,
+    turns_there: AtomicUsize,
+}
+
+/// An address of a server.
+#[derive(Debug)]
+pub(crate) struct Address {
+    pub(crate) address: SocketAddr,
+    name: String,
+    under_way: AtomicU32,
+    /// Ejections so far.
+    ejected: AtomicU64,
+    health: Mutex<Health>,
+}
+
+/// The figures of a server of this node.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerFigures {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether it gets requests.
+    pub is_in: bool,
+    /// Requests under way.
+    pub under_way: u32,
+    /// How often it was ejected.
+    pub ejected: u64,
+}
+
+/// A backend as this node knows it.
+pub(crate) struct Backend {
+    pub(crate) name: String,
+    /// Whether a server of it is up, by its last report.
+    is_up: AtomicBool,
+    /// Requests under way there, by its last report.
+    reported: AtomicU32,
+    /// Requests sent there from here since.
+    sent: AtomicU32,
+}
+
+/// A request under way at an address, which is counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    address: Arc<Address>,
+}
+
+impl UnderWay {
+    pub(crate) fn at(address: &Arc<Address>) -> Self {
+        address.under_way.fetch_add(1, Ordering::Relaxed);
+        let address = address.clone();
+        Self { address }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.address.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Address {
+    fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            name: address.to_string(),
+            under_way: AtomicU32::new(0),
+            ejected: AtomicU64::new(0),
+            health: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_in(&self) -> bool {
+        self.health().is_in()
+    }
+
+    /// Learns the outcome of a request.
+    pub(crate) fn learn(&self, outcome: Outcome) {
+        if self.health().request(outcome, Instant::now()) {
+            self.ejected.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(address = %self.address, ?outcome, "a server is ejected");
+        }
+    }
+
+    /// Learns the outcome of a check.
+    pub(crate) fn checked(&self, is_good: bool, check: Option<&HealthCheck>) {
+        let bounds = check.map_or(Bounds { fall: 1, rise: 1 }, |check| Bounds {
+            fall: check.fall.into(),
+            rise: check.rise.into(),
+        });
+        if self.health().check(is_good, bounds, Instant::now()) {
+            match is_good {
+                true => tracing::info!(address = %self.address, "a server is back"),
+                false => {
+                    self.ejected.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(address = %self.address, "a server fails its checks");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn figures(&self) -> ServerFigures {
+        ServerFigures {
+            address: self.address,
+            is_in: self.is_in(),
+            under_way: self.under_way.load(Ordering::Relaxed),
+            ejected: self.ejected.load(Ordering::Relaxed),
+        }
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend {
+    fn new(name: String) -> Self {
+        Self {
+            name,
+            is_up: true.into(),
+            reported: AtomicU32::new(0),
+            sent: AtomicU32::new(0),
+        }
+    }
+
+    /// Learns the report of the backend; `None` if it did not answer.
+    pub(crate) fn learn(&self, report: Option<Report>) {
+        // One that does not answer is the last choice.
+        let Report { is_up, under_way } = report.unwrap_or(Report {
+            is_up: false,
+            under_way: 0,
+        });
+        self.is_up.store(is_up, Ordering::Relaxed);
+        self.reported.store(under_way, Ordering::Relaxed);
+        self.sent.store(0, Ordering::Relaxed);
+    }
+
+    fn under_way(&self) -> u32 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        self.reported.load(Ordering::Relaxed).saturating_add(sent)
+    }
+}
+
+/// The state of one upstream at one backend, as backends tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Report {
+    /// Whether a server of it is up.
+    pub(crate) is_up: bool,
+    /// Requests under way.
+    pub(crate) under_way: u32,
+}
+
+impl Pool {
+    /// The upstream of these settings, at the node called `name`.
+    pub(crate) fn new(settings: &Upstream, config: &Config, name: &str) -> Self {
+        let backends = config.backends().filter(|node| settings.is_at(&node.name));
+        let backends: Vec<Backend> = backends.map(|n| Backend::new(n.name.clone())).collect();
+        let node = config.node(name).filter(|node| node.is_backend());
+        let node = node.filter(|node| settings.is_at(&node.name));
+        let addresses = node.map(|node| node.upstream.as_ref().unwrap_or(&settings.address));
+        let addresses = addresses.into_iter().flat_map(|addresses| addresses.iter());
+        Self {
+            settings: settings.clone(),
+            addresses: addresses
+                .map(|address| Arc::new(Address::new(address)))
+                .collect(),
+            backends,
+            turns_here: AtomicUsize::new(0),
+            turns_there: AtomicUsize::new(0),
+        }
+    }
+
+    /// The part of a request that is hashed; empty if none is.
+    pub(crate) fn key(&self, head: &RequestHead) -> String {
+        match &self.settings.balance {
+            Balance::Hash(of) => matcher::key(of, head),
+            Balance::LeastRequests | Balance::RoundRobin => String::new(),
+        }
+    }
+
+    /// Longest body of a request, in bytes.
+    pub(crate) fn max_body_bytes(&self) -> u64 {
+        match self.settings.max_body_bytes {
+            0 => u64::MAX,
+            bytes => bytes,
+        }
+    }
+
+    /// The report of this node.
+    pub(crate) fn report(&self) -> Report {
+        Report {
+            is_up: self.is_up(),
+            under_way: self.under_way(),
+        }
+    }
+
+    /// Whether a server is up as this node sees it.
+    pub(crate) fn is_up(&self) -> bool {
+        self.addresses.iter().any(|address| address.is_in())
+    }
+
+    fn under_way(&self) -> u32 {
+        let counts = self.addresses.iter();
+        let counts = counts.map(|address| address.under_way.load(Ordering::Relaxed));
+        counts.fold(0, u32::saturating_add)
+    }
+
+    /// The addresses at this node that a request tries, best first. If all are out, all are tried.
+    pub(crate) fn addresses(&self, key: &str) -> Vec<usize> {
+        let is_up = self.is_up();
+        let candidates = self.addresses.iter().map(|address| Candidate {
+            name: &address.name,
+            is_up: !is_up || address.is_in(),
+            under_way: address.under_way.load(Ordering::Relaxed),
+        });
+        let turn = self.turns_here.fetch_add(1, Ordering::Relaxed);
+        self.order(&candidates.collect::<Vec<_>>(), turn, key)
+    }
+
+    /// The backends that may answer a request, best first. `is_last` says which are the last
+    /// choice by what else is known of them.
+    pub(crate) fn backends(&self, key: &str, is_last: &dyn Fn(&str) -> bool) -> Vec<&Backend> {
+        let turn = self.turns_there.load(Ordering::Relaxed);
+        let of = |is_up: &dyn Fn(&Backend) -> bool| {
+            let candidates = self.backends.iter().map(|backend| Candidate {
+                name: &backend.name,
+                is_up: is_up(backend),
+                under_way: backend.under_way(),
+            });
+            self.order(&candidates.collect::<Vec<_>>(), turn, key)
+        };
+        let is_well =
+            |backend: &Backend| backend.is_up.load(Ordering::Relaxed) && !is_last(&backend.name);
+        let mut places = of(&is_well);
+        // The others are tried if nobody else answers.
+        places.extend(of(&|backend| !is_well(backend)));
+        let backends = places.into_iter();
+        backends.filter_map(|n| self.backends.get(n)).collect()
+    }
+
+    /// Whether this node, called `name`, gives its connection to the best of `backends`.
+    pub(crate) fn moves(&self, name: &str, best: &Backend) -> bool {
+        if best.name == name {
+            return false;
+        }
+        match self.settings.balance {
+            Balance::Hash(_) => true,
+            Balance::RoundRobin => false,
+            Balance::LeastRequests => is_overloaded(self.under_way(), best.under_way()),
+        }
+    }
+
+    /// Counts a request that goes to `backend`.
+    pub(crate) fn sends(&self, backend: &Backend) {
+        backend.sent.fetch_add(1, Ordering::Relaxed);
+        self.turns_there.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn order(&self, candidates: &[Candidate<'_>], turn: usize, key: &str) -> Vec<usize> {
+        choice::order(&self.settings.balance, candidates, turn, key)
+    }
+}

@@ -1,0 +1,139 @@
+//! Reports of backends to all nodes: each node asks the backends, some times a second, whether
+//! their servers are up and how many requests are under way there.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prism_handoff::supervise::keep;
+use prism_http::{Exchange, RequestHead, ResponseHead};
+use prism_proto::relay::Preamble;
+use prism_service::{
+    Io, MAX_SKIP_BYTES, NodeRequests, PeerRequest, Peers, RequestBody, join_all, parse_own_head,
+    send,
+};
+
+use crate::Shared;
+use crate::checks::check_always;
+use crate::pool::Report;
+use crate::service::{Upstreams, nobody};
+
+/// The path of the question.
+const PATH: &str = "/upstreams";
+const QUESTION: &[u8] = b"POST /upstreams HTTP/1.1\r\nHost: prism\r\nContent-Length: 0\r\n\r\n";
+/// Time between two questions to a backend, and the share of it for each backend of a large
+/// cluster: no backend gets more than some thousand questions a second.
+const EVERY: Duration = Duration::from_millis(500);
+const EVERY_PER_BACKEND: Duration = Duration::from_millis(5);
+/// Longest wait for a report.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest report: 64 upstreams.
+const MAX_REPORT_BYTES: usize = 16 << 10;
+
+impl<N: NodeRequests> NodeRequests for Upstreams<N> {
+    const HEADER_BYTES: u64 = N::HEADER_BYTES;
+
+    async fn serve_node(
+        &self,
+        io: &mut impl Io,
+        head: &RequestHead,
+        peer: &str,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        if head.path() != PATH {
+            return self.others.serve_node(io, head, peer, exchange).await;
+        }
+        let mut body = RequestBody::new(head, MAX_SKIP_BYTES);
+        let exchange = Exchange {
+            keep_alive: exchange.keep_alive && body.skip_rest(io).await,
+            ..*exchange
+        };
+        let reports = self.shared.pools.iter().map(|pool| pool.report());
+        let reports: Vec<Report> = reports.collect();
+        let text = serde_json::to_vec(&reports)?;
+        send(io, &exchange, ResponseHead::new(200), &text).await
+    }
+}
+
+/// Spawns the tasks of the process, if no other thread has them.
+pub fn keep_tasks(shared: &Arc<Shared>, peers: &Rc<Peers>) {
+    if !shared.takes_tasks() {
+        return;
+    }
+    let asking = Asking {
+        shared: shared.clone(),
+        peers: peers.clone(),
+    };
+    keep("reports of upstreams", async move || {
+        asking.ask_always().await
+    });
+    let shared = shared.clone();
+    keep("checks of upstreams", async move || {
+        check_always(&shared).await
+    });
+}
+
+/// Asks the other backends.
+struct Asking {
+    shared: Arc<Shared>,
+    peers: Rc<Peers>,
+}
+
+impl Asking {
+    async fn ask_always(&self) {
+        let pools = &self.shared.pools;
+        let backends = pools.iter().flat_map(|pool| &pool.backends);
+        let mut names: Vec<String> = backends.map(|backend| backend.name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| *name != self.shared.name);
+        let pause =
+            EVERY_PER_BACKEND.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
+        loop {
+            let asked = names.iter().map(async |name| {
+                let report = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(name)).await;
+                self.learn(name, report.ok().flatten().as_deref());
+            });
+            join_all(asked.collect()).await;
+            self.learn_own();
+            tokio::time::sleep(EVERY.max(pause)).await;
+        }
+    }
+
+    /// The reports of a backend, one for each upstream; `None` if it does not answer.
+    async fn ask(&self, name: &str) -> Option<Vec<Report>> {
+        let head = parse_own_head(QUESTION).ok()?;
+        let request = PeerRequest {
+            head: &head,
+            preamble: Preamble {
+                alone: true,
+                verified: nobody(),
+                most_bytes: None,
+            },
+            is_repeatable: true,
+        };
+        let asked = self.peers.ask(name, &request, &[], MAX_REPORT_BYTES).await;
+        let (answer, text) = asked.ok()?;
+        let reports = serde_json::from_slice(&text).ok();
+        reports.filter(|_| answer.status() == 200)
+    }
+
+    fn learn(&self, name: &str, reports: Option<&[Report]>) {
+        for (place, pool) in self.shared.pools.iter().enumerate() {
+            let report = reports.and_then(|reports| reports.get(place).copied());
+            if let Some(backend) = pool.backends.iter().find(|backend| backend.name == name) {
+                backend.learn(report);
+            }
+        }
+    }
+
+    fn learn_own(&self) {
+        for pool in &self.shared.pools {
+            let mut backends = pool.backends.iter();
+            if let Some(own) = backends.find(|backend| backend.name == self.shared.name) {
+                own.learn(Some(pool.report()));
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A connection to a server, and the connections that a thread keeps open between requests.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+/// Bytes of an answer that are read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A connection to a server. Its buffer lives as long as a request.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) stream: TcpStream,
+    pub(crate) input: Input,
+    /// Bytes that the server gets in front of the request.
+    pub(crate) preface: Vec<u8>,
+    /// Whether it had an earlier request.
+    pub(crate) was_idle: bool,
+}
+
+/// Bytes of a server that were read and not consumed.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Server {
+    /// Connects to `address` within `limit`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or the kernel's error.
+    pub(crate) async fn connect(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+        let connecting = tokio::time::timeout(limit, TcpStream::connect(address));
+        let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        stream.set_nodelay(true)?;
+        Ok(Self::of(stream, false))
+    }
+
+    fn of(stream: TcpStream, was_idle: bool) -> Self {
+        Self {
+            stream,
+            input: Input::default(),
+            preface: Vec::new(),
+            was_idle,
+        }
+    }
+}
+
+impl Input {
+    /// The bytes.
+    pub(crate) fn buffered(&self) -> &[u8] {
+        self.buffer.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// Drops the first `n` bytes.
+    pub(crate) fn consume(&mut self, n: usize) {
+        self.start = self.start.saturating_add(n).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Reads more bytes; 0 at the end. May be cancelled without loss.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the buffer is full; else the kernel's error.
+    pub(crate) async fn fill(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            self.buffer.resize(READ_BYTES, 0);
+        }
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+        if room.is_empty() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        loop {
+            stream.readable().await?;
+            match stream.try_read(room) {
+                Ok(read) => {
+                    self.end += read;
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Writes some of `bytes`. May be cancelled without loss.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return written,
+        }
+    }
+}
+
+/// Whether a server has ended an idle connection, or sent something on it.
+fn is_stale(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0]);
+    !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// The connections of one thread to one address that wait for a request.
+#[derive(Default)]
+pub(crate) struct Idle(RefCell<VecDeque<TcpStream>>);
+
+impl Idle {
+    /// The connection that waits for the shortest time.
+    pub(crate) fn take(&self) -> Option<Server> {
+        let mut idle = self.0.borrow_mut();
+        loop {
+            let stream = idle.pop_back()?;
+            if !is_stale(&stream) {
+                return Some(Server::of(stream, true));
+            }
+        }
+    }
+
+    /// Keeps a connection on which nothing is left of its last request, with at most `max` others.
+    pub(crate) fn keep(&self, server: Server, max: usize) {
+        if !server.input.buffered().is_empty() {
+            return;
+        }
+        let mut idle = self.0.borrow_mut();
+        while idle.front().is_some_and(is_stale) || idle.len() > max {
+            idle.pop_front();
+        }
+        if idle.len() < max {
+            idle.push_back(server.stream);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_idle_connection_that_the_server_has_ended_is_not_used() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let idle = Idle::default();
+            let connect = async || {
+                let server = Server::connect(address, Duration::from_secs(5)).await;
+                (server.unwrap(), listener.accept().await.unwrap().0)
+            };
+            let (first, one) = connect().await;
+            let (second, mut other) = connect().await;
+            assert!(!first.was_idle);
+            idle.keep(first, 2);
+            idle.keep(second, 2);
+            other.write_all(b"HTTP/1.1 408 \r\n\r\n").await.unwrap();
+            // The loopback delivers at once; the reactor needs a turn.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let mut taken = idle.take().unwrap();
+            assert!(taken.was_idle && idle.take().is_none());
+            drop(one);
+            assert_eq!(taken.input.fill(&taken.stream).await.unwrap(), 0);
+            idle.keep(taken, 0);
+            assert!(idle.take().is_none());
+            drop(listener);
+            let refused = Server::connect(address, Duration::from_secs(5)).await;
+            assert_eq!(
+                refused.err().unwrap().kind(),
+                io::ErrorKind::ConnectionRefused
+            );
+        });
+    }
+}

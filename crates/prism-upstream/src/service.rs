@@ -1,0 +1,300 @@
+//! The service: its implementation of [`Service`], and the request's way to a server.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
+use prism_proto::verified::{Body, Caller, Verified};
+use prism_service::{
+    About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
+};
+
+use crate::error::Error;
+use crate::park::{Lease, Parked};
+use crate::pool::Pool;
+use crate::server::Idle;
+use crate::{Shared, forwarded, tunnel};
+
+/// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
+/// concern upstreams.
+pub struct Upstreams<N> {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) others: N,
+    /// Idle connections by the places of upstreams and of their addresses.
+    pub(crate) idle: Vec<Vec<Idle>>,
+}
+
+/// A request as this service understands it.
+pub struct Meaning {
+    pub(crate) pool: Arc<Pool>,
+    /// The place of the pool.
+    pub(crate) place: usize,
+    /// The part of the request that is hashed.
+    pub(crate) key: String,
+    path: Box<str>,
+    /// The forecast of its answer's length is by host and target.
+    host: Box<str>,
+    target: Box<str>,
+    operation: &'static str,
+    /// The protocol that the client wants to go on with, such as `websocket`.
+    pub(crate) upgrade: Option<Box<str>>,
+    /// The client's address; its port is 0 if another node has the connection.
+    pub(crate) client: Cell<Option<SocketAddr>>,
+    /// Whether another node has chosen this one to answer it.
+    is_sent: bool,
+    pub(crate) state: RefCell<State>,
+}
+
+/// The way of a request to a server of this node.
+pub(crate) enum State {
+    /// Nothing was tried.
+    Open,
+    /// A connection waits for it.
+    Connected(Lease),
+    /// Its answer waits here.
+    Parked(Box<Parked>),
+    /// No server took a connection, or the connection is used.
+    Failed(Error),
+}
+
+impl<N> Upstreams<N> {
+    /// The service for the calling thread.
+    pub fn new(shared: Arc<Shared>, others: N) -> Self {
+        let pools = shared.pools.iter();
+        let idle = pools.map(|pool| pool.addresses.iter().map(|_| Idle::default()).collect());
+        Self {
+            idle: idle.collect(),
+            shared,
+            others,
+        }
+    }
+
+    /// Whether this node answers a request from a server of its own.
+    fn is_here(&self, meaning: &Meaning) -> bool {
+        match &*meaning.state.borrow() {
+            State::Connected(_) | State::Parked(_) => return true,
+            State::Failed(_) => return false,
+            State::Open => {}
+        }
+        let pool = &meaning.pool;
+        if pool.addresses.is_empty() {
+            return false;
+        }
+        let backends = self.shared.backends(pool, &meaning.key);
+        let name = self.shared.name.as_str();
+        let others_may = backends.iter().any(|backend| backend.name != name);
+        match meaning.is_sent || !others_may {
+            true => pool.is_up() || !others_may,
+            false => {
+                let best = backends.first();
+                pool.is_up() && !best.is_some_and(|best| pool.moves(name, best))
+            }
+        }
+    }
+}
+
+impl<N: NodeRequests> Service for Upstreams<N> {
+    type Meaning = Meaning;
+    type Error = Error;
+    type Change<'s> = ();
+    type Nodes = Self;
+
+    fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    fn understand(
+        &self,
+        head: &mut RequestHead,
+        verified: Option<Verified>,
+    ) -> Result<Meaning, Error> {
+        let parked = verified.as_ref();
+        let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
+        let found = match &parked {
+            Some(parked) => Some((parked.place, &parked.pool)),
+            None => self.shared.pool_of(head),
+        };
+        let (place, pool) = found.ok_or(Error::NoUpstream)?;
+        let max_bytes = pool.max_body_bytes();
+        if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
+            return Err(Error::BodyTooLong);
+        }
+        Ok(Meaning {
+            key: pool.key(head),
+            pool: pool.clone(),
+            place,
+            path: head.path().into(),
+            host: head.host_name().unwrap_or_default().into(),
+            target: head.target().into(),
+            operation: operation(head.method()),
+            upgrade: tunnel::wanted(head),
+            client: Cell::new(verified.as_ref().and_then(|_| client_said(head))),
+            is_sent: verified.is_some(),
+            state: RefCell::new(match parked {
+                Some(parked) => State::Parked(Box::new(parked)),
+                None => State::Open,
+            }),
+        })
+    }
+
+    async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
+        request.meaning.client.set(Some(client.address));
+        let added = forwarded::add(&mut request.head, client.address, client.is_tls);
+        added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
+    }
+
+    async fn begin(&self, meaning: &Meaning) -> Option<()> {
+        let is_open = matches!(&*meaning.state.borrow(), State::Open);
+        if is_open && self.is_here(meaning) {
+            let state = match self.connect(meaning, true).await {
+                Ok(lease) => State::Connected(lease),
+                Err(error) => State::Failed(error),
+            };
+            meaning.state.replace(state);
+        }
+        None
+    }
+
+    fn route(&self, meaning: &Meaning) -> Route {
+        if self.is_here(meaning) {
+            return Route::Here;
+        }
+        let pool = &meaning.pool;
+        let mut backends = self.shared.backends(pool, &meaning.key);
+        backends.retain(|backend| backend.name != self.shared.name);
+        let Some(best) = backends.first() else {
+            return Route::Here;
+        };
+        pool.sends(best);
+        let names = backends.iter().map(|backend| backend.name.clone());
+        // A connection that was sent here does not go round while all servers are down.
+        match meaning.is_sent {
+            true => Route::Relay(names.collect()),
+            false => Route::HandOff(names.collect()),
+        }
+    }
+
+    fn is_elsewhere(&self, _: &Meaning) -> bool {
+        // The attempt to connect decides.
+        false
+    }
+
+    fn may_stay(&self, _: &Meaning) -> bool {
+        true
+    }
+
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    async fn has_moved_on(&self, _: u64, _: bool) -> bool {
+        false
+    }
+
+    fn about<'m>(&self, meaning: &'m Meaning) -> About<'m> {
+        About {
+            operation: meaning.operation,
+            key: Some(&meaning.path),
+            ..About::UNKNOWN
+        }
+    }
+
+    fn vouch(&self, _: &Meaning) -> Verified {
+        nobody()
+    }
+
+    fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
+        // A tunnel is long.
+        meaning.upgrade.is_none().then_some(Subject {
+            group: &meaning.host,
+            name: &meaning.target,
+        })
+    }
+
+    async fn serve(
+        &self,
+        io: &mut impl Io,
+        request: &Request<Meaning>,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<Served<Error>> {
+        self.pass(io, request, exchange).await
+    }
+
+    fn nodes(&self) -> &Self {
+        self
+    }
+
+    async fn extra_fields(&self, _: &RequestHead) -> Option<Headers> {
+        None
+    }
+
+    fn error_for(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::Head(error) => error.into(),
+            Fault::Body(error) => error.into(),
+            Fault::TimedOut => Error::TimedOut,
+            Fault::Elsewhere | Fault::OutOfReach => Error::OutOfReach,
+            Fault::Differs => Error::Differs,
+        }
+    }
+
+    fn status_of(&self, error: &Error) -> (u16, bool) {
+        let status = error.status();
+        (status, status >= 500)
+    }
+
+    async fn send_error(
+        &self,
+        io: &mut impl Io,
+        exchange: &Exchange<'_>,
+        error: &Error,
+        _: &str,
+    ) -> io::Result<bool> {
+        if let Some(noted) = exchange.noted {
+            noted.set_error(error.code());
+        }
+        let head = ResponseHead::new(error.status());
+        let head = head.with("Content-Type", "text/plain; charset=utf-8");
+        let text = format!("{error}\n");
+        send(
+            io,
+            exchange,
+            head.map_err(io::Error::other)?,
+            text.as_bytes(),
+        )
+        .await
+    }
+}
+
+/// The verification of a request: its upstream verifies callers.
+pub(crate) const fn nobody() -> Verified {
+    Verified {
+        request_id: 0,
+        trace: None,
+        caller: Caller::Anonymous,
+        body: Body::Unsaid,
+    }
+}
+
+/// The client of a relayed request, as the node that has the connection says.
+fn client_said(head: &RequestHead) -> Option<SocketAddr> {
+    let said = head.headers().get_str("X-Forwarded-For")?;
+    Some(SocketAddr::new(said.parse().ok()?, 0))
+}
+
+/// The operation of a request for logs and metrics.
+const fn operation(method: &Method) -> &'static str {
+    match method {
+        Method::Get => "GET",
+        Method::Head => "HEAD",
+        Method::Put => "PUT",
+        Method::Post => "POST",
+        Method::Delete => "DELETE",
+        Method::Options => "OPTIONS",
+        Method::Patch => "PATCH",
+        Method::Trace => "TRACE",
+        Method::Other(_) => "OTHER",
+    }
+}

@@ -1,0 +1,208 @@
+//! Answers of every form.
+
+use prism_service::Served;
+
+use crate::bed::{Bed, Server, act, read, write};
+
+const GET: &str = "GET /a HTTP/1.1\r\nHost: h";
+
+/// The answer of a server as a client gets it, for random pieces on both sides.
+fn answered(head: &'static str, answer: &'static [u8], seed: u64) -> (String, bool) {
+    let server = Server::new(vec![act(move |stream| {
+        read(stream, 0);
+        write(stream, answer, seed);
+    })]);
+    let bed = Bed::new(server.address, seed, |_| {});
+    let end = bed.ask(head, &[]);
+    server.join();
+    let text = end.client.text();
+    (text, end.served.unwrap() == Served::Open)
+}
+
+#[test]
+fn an_answer_is_passed_on_in_any_pieces() {
+    let rows: [(&str, &[u8], &str); 7] = [
+        (
+            GET,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\nConnection: close, x-c\r\nX-C: d\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nX-A: b\r\nX-C: d\r\nContent-Length: 5\r\n\r\nhello",
+        ),
+        (
+            "HEAD /a HTTP/1.1\r\nHost: h",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
+        ),
+        (
+            GET,
+            b"HTTP/1.1 204 No Content\r\n\r\n",
+            "HTTP/1.1 204 No Content\r\n\r\n",
+        ),
+        (
+            GET,
+            b"HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n",
+            "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n",
+        ),
+        (
+            GET,
+            b"HTTP/1.1 103 Early Hints\r\nLink: </s>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 103 \r\nLink: </s>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        ),
+        (
+            "GET /a HTTP/1.0\r\nHost: h\r\nConnection: keep-alive",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc",
+        ),
+        (
+            GET,
+            b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: 1\r\n\r\nx",
+            "HTTP/1.1 421 \r\nContent-Length: 1\r\n\r\nx",
+        ),
+    ];
+    for (head, answer, expected) in rows {
+        for seed in 0..20 {
+            let (text, is_open) = answered(head, answer, seed);
+            assert_eq!(text, expected, "seed {seed}");
+            assert_eq!(is_open, !head.contains("HTTP/1.0"));
+        }
+    }
+}
+
+#[test]
+fn chunks_and_trailers_are_passed_on_and_an_answer_without_length_gets_chunks() {
+    for seed in 0..20 {
+        let answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n\
+                       4\r\nabcd\r\n2;x\r\nef\r\n0\r\nX-T: 1\r\n\r\n";
+        let (text, is_open) = answered(GET, answer, seed);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(is_open && head.contains("Trailer: X-T"), "{head}");
+        assert!(body.ends_with("\r\n0\r\nX-T: 1\r\n\r\n"), "{body}");
+        let data: String = body
+            .lines()
+            .filter(|line| line.chars().all(char::is_alphabetic))
+            .collect();
+        assert_eq!(data.trim_end_matches('X'), "abcdef", "seed {seed}: {body}");
+        let (text, is_open) = answered(GET, b"HTTP/1.0 200 OK\r\n\r\nabc", seed);
+        assert!(
+            is_open && text.contains("Transfer-Encoding: chunked"),
+            "{text}"
+        );
+        assert!(text.ends_with("0\r\n\r\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_connection_has_many_requests_and_bodies_are_whole() {
+    let connection = act(|stream| {
+        for n in 0..20 {
+            let request = read(stream, n * 1_000);
+            assert!(
+                request.starts_with("PUT /a?b HTTP/1.1\r\nHost: h\r\n"),
+                "{request}"
+            );
+            assert!(
+                request.contains("\r\nX-Forwarded-For: 192.0.2.7\r\n"),
+                "{request}"
+            );
+            assert!(request.contains(&format!("\r\nContent-Length: {}\r\n", n * 1_000)));
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{n:02}");
+            write(stream, answer.as_bytes(), n as u64);
+        }
+    });
+    let server = Server::new(vec![connection]);
+    let bed = Bed::new(server.address, 7, |_| {});
+    for n in 0..20 {
+        let head = format!(
+            "PUT /a?b HTTP/1.1\r\nHost: h\r\nContent-Length: {}",
+            n * 1_000
+        );
+        let end = bed.ask(&head, &vec![b'x'; n * 1_000]);
+        assert!(end.client.text().ends_with(&format!("\r\n\r\n{n:02}")));
+        assert_eq!(end.served.unwrap(), Served::Open);
+        assert_eq!(end.status, Some(200));
+    }
+    server.join();
+}
+
+#[test]
+fn a_body_waits_for_the_servers_word() {
+    let head = "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue";
+    // Asked for, refused, and sent to a server that does not know of it.
+    let willing = act(|stream| {
+        assert!(read(stream, 0).contains("\r\nExpect: 100-continue\r\n"));
+        write(stream, b"HTTP/1.1 100 Continue\r\n\r\n", 1);
+        let mut body = [0; 3];
+        std::io::Read::read_exact(stream, &mut body).unwrap();
+        write(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1);
+    });
+    let refusing = act(|stream| {
+        read(stream, 0);
+        write(stream, b"HTTP/1.1 401 \r\nContent-Length: 0\r\n\r\n", 1);
+    });
+    let old = act(|stream| {
+        read(stream, 3);
+        write(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1);
+    });
+    for (server, expected) in [
+        (willing, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 "),
+        (refusing, "HTTP/1.1 401 "),
+        (old, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 "),
+    ] {
+        let server = Server::new(vec![server]);
+        let bed = Bed::new(server.address, 1, |upstream| upstream.answer_timeout_s = 3);
+        let end = bed.ask(head, b"abc");
+        server.join();
+        assert!(
+            end.client.text().starts_with(expected),
+            "{}",
+            end.client.text()
+        );
+    }
+}
+
+#[test]
+fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
+    let long = act(|stream| {
+        read(stream, 0);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel";
+        write(stream, head, 3);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        write(stream, b"lo", 3);
+    });
+    let unknown = act(|stream| {
+        read(stream, 0);
+        write(
+            stream,
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+            3,
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        write(stream, b"0\r\n\r\n", 3);
+    });
+    let short = act(|stream| {
+        read(stream, 0);
+        write(stream, b"HTTP/1.1 421 \r\nContent-Length: 2\r\n\r\nhe", 3);
+    });
+    let server = Server::new(vec![long, unknown, short]);
+    let bed = Bed::new(server.address, 1, |upstream| upstream.idle_connections = 0);
+    for (id, ending) in [(7, "\r\n\r\nhello"), (8, "\r\n\r\n1\r\na\r\n0\r\n\r\n")] {
+        let asked = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", id, Some(4));
+        let text = asked.client.text();
+        assert!(
+            text.starts_with("HTTP/1.1 421 \r\nPrism-Answer: parked\r\n"),
+            "{text}"
+        );
+        let answer = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", id, None);
+        assert!(
+            answer.client.text().ends_with(ending),
+            "{}",
+            answer.client.text()
+        );
+    }
+    let short = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", 9, Some(4));
+    let text = short.client.text();
+    assert!(
+        text.starts_with("HTTP/1.1 421 \r\nPrism-Answer: final\r\n"),
+        "{text}"
+    );
+    server.join();
+}

@@ -1,0 +1,256 @@
+//! A node with one upstream, a client in memory, and a server that does what the test says.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use prism_config::{Config, Node, Role, Upstream};
+use prism_http::{Exchange, Limits, RequestHead};
+use prism_proto::verified::{Body, Caller, Verified};
+use prism_service::{Input, Io, NodeRequests, Remote, Request, Served, Service};
+use prism_upstream::{Error, Meaning, Shared, Upstreams};
+
+/// A client that has sent `sent`, of which reads get random pieces.
+pub struct Client {
+    sent: Vec<u8>,
+    seen: usize,
+    rng: fastrand::Rng,
+    pub got: Vec<u8>,
+}
+
+impl Input for Client {
+    fn buffered(&self) -> &[u8] {
+        &self.sent[..self.seen]
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.sent.drain(..n);
+        self.seen -= n;
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        let left = self.sent.len() - self.seen;
+        if left == 0 {
+            std::future::pending::<()>().await;
+        }
+        let more = self.rng.usize(1..=left);
+        self.seen += more;
+        Ok(more)
+    }
+}
+
+impl Io for Client {
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.got.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await
+    }
+
+    async fn send_file(&mut self, _: &File, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Client {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.got).into_owned()
+    }
+}
+
+/// No other nodes ask.
+pub struct Nobody;
+
+impl NodeRequests for Nobody {
+    const HEADER_BYTES: u64 = 0;
+
+    async fn serve_node(
+        &self,
+        _: &mut impl Io,
+        _: &RequestHead,
+        _: &str,
+        _: &Exchange<'_>,
+    ) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A node with one upstream.
+pub struct Bed {
+    service: Upstreams<Nobody>,
+    runtime: tokio::runtime::Runtime,
+    pub rng: RefCell<fastrand::Rng>,
+}
+
+/// What another node says of the request `id`.
+pub fn verified(id: u64) -> Verified {
+    Verified {
+        request_id: id,
+        trace: None,
+        caller: Caller::Anonymous,
+        body: Body::Unsaid,
+    }
+}
+
+/// The end of a request.
+pub struct End {
+    pub client: Client,
+    pub served: io::Result<Served<Error>>,
+    /// The status that logs have.
+    pub status: Option<u16>,
+}
+
+impl Bed {
+    pub fn new(address: SocketAddr, seed: u64, change: impl FnOnce(&mut Upstream)) -> Self {
+        let mut upstream = Upstream {
+            address: address.into(),
+            connect_timeout_s: 2,
+            answer_timeout_s: 1,
+            ..Upstream::default()
+        };
+        change(&mut upstream);
+        let mut config = Config::default();
+        config.service.upstream = Some(vec![upstream].into());
+        config.nodes.push(Node {
+            name: "be0".into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        });
+        let shared = Shared::new(&config, "be0", Arc::default(), Arc::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        Self {
+            service: Upstreams::new(Arc::new(shared), Nobody),
+            runtime: runtime.unwrap(),
+            rng: RefCell::new(fastrand::Rng::with_seed(seed)),
+        }
+    }
+
+    /// A request of a client, with its body.
+    pub fn ask(&self, head: &str, body: &[u8]) -> End {
+        self.pass(head, body, None, |_| {})
+    }
+
+    /// The same, relayed by another node that wants at most `max_bytes`.
+    pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
+        self.pass(head, &[], Some(verified(id)), |request| {
+            request.is_relayed = true;
+            request.max_answer_bytes = max_bytes;
+        })
+    }
+
+    fn pass(
+        &self,
+        head: &str,
+        body: &[u8],
+        verified: Option<Verified>,
+        change: impl FnOnce(&mut Request<Meaning>),
+    ) -> End {
+        let text = format!("{head}\r\n\r\n");
+        let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
+        let (mut head, _) = parsed.unwrap();
+        let mut client = Client {
+            sent: [body, b"GET /next"].concat(),
+            seen: 0,
+            rng: self.rng.borrow_mut().fork(),
+            got: Vec::new(),
+        };
+        if let Some(verified) = &verified {
+            head.noted().set_id(verified.request_id);
+        }
+        let served = self.runtime.block_on(async {
+            let meaning = match self.service.understand(&mut head, verified) {
+                Ok(meaning) => meaning,
+                Err(error) => return (Ok(Served::Elsewhere(error)), None),
+            };
+            let mut request = Request::new(head, 0, meaning);
+            change(&mut request);
+            if !request.is_relayed {
+                let remote = Remote {
+                    address: "192.0.2.7:4711".parse().unwrap(),
+                    is_tls: false,
+                };
+                self.service.admit(&mut request, remote).await.unwrap();
+            }
+            self.service.begin(&request.meaning).await;
+            let exchange = request.head.exchange("");
+            let served = self.service.serve(&mut client, &request, &exchange).await;
+            (served, request.head.noted().status())
+        });
+        let (served, status) = served;
+        End {
+            client,
+            served,
+            status,
+        }
+    }
+}
+
+/// The server of a test: its n-th connection does what the n-th function says.
+pub struct Server {
+    pub address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Act = Box<dyn FnOnce(&mut TcpStream) + Send>;
+
+impl Server {
+    pub fn new(connections: Vec<Act>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let work = move || {
+            for act in connections {
+                act(&mut listener.accept().unwrap().0);
+            }
+        };
+        Self {
+            address,
+            thread: Some(std::thread::spawn(work)),
+        }
+    }
+
+    /// Waits until it has done everything.
+    pub fn join(mut self) {
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Something that a connection does.
+pub fn act(work: impl FnOnce(&mut TcpStream) + Send + 'static) -> Act {
+    Box::new(work)
+}
+
+/// Reads a request whose body has `body_bytes`.
+pub fn read(stream: &mut TcpStream, body_bytes: usize) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    let mut body = vec![0; body_bytes];
+    stream.read_exact(&mut body).unwrap();
+    text.extend_from_slice(&body);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Sends an answer in random pieces.
+pub fn write(stream: &mut TcpStream, answer: &[u8], seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    stream.set_nodelay(true).unwrap();
+    let mut rest = answer;
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(rng.usize(1..=rest.len()));
+        // The other side may have left.
+        if stream.write_all(piece).is_err() {
+            return;
+        }
+        rest = behind;
+    }
+}

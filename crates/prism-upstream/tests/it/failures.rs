@@ -1,0 +1,141 @@
+//! Servers that fail, and what the client gets.
+
+use prism_service::Served;
+use prism_upstream::Error;
+
+use crate::bed::{Bed, Server, act, read, write};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+const GET: &str = "GET / HTTP/1.1\r\nHost: h";
+const POST: &str = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0";
+
+#[test]
+fn a_request_on_an_idle_connection_that_ends_is_sent_again_if_that_is_safe() {
+    // The first request makes the connection idle, the second one meets its end.
+    let ends = || {
+        act(|stream| {
+            read(stream, 0);
+            write(stream, OK, 1);
+            read(stream, 0);
+        })
+    };
+    let answers = act(|stream| {
+        read(stream, 0);
+        write(stream, OK, 1);
+    });
+    let server = Server::new(vec![ends(), answers]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    assert_eq!(bed.ask(GET, &[]).served.unwrap(), Served::Open);
+    let end = bed.ask("DELETE / HTTP/1.1\r\nHost: h", &[]);
+    assert!(end.client.text().starts_with("HTTP/1.1 200 "));
+    server.join();
+    let server = Server::new(vec![ends()]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    bed.ask(GET, &[]);
+    let end = bed.ask(POST, &[]);
+    assert!(end.client.text().starts_with("HTTP/1.1 502 "));
+    assert_eq!((end.served.unwrap(), end.status), (Served::Open, Some(502)));
+    server.join();
+}
+
+#[test]
+fn what_may_have_run_does_not_go_elsewhere() {
+    for (head, answer, expected) in [
+        (GET, &b""[..], Err("ended the connection")),
+        (POST, b"", Ok("HTTP/1.1 502 ")),
+        (GET, b"HTTP/1.1 200", Ok("HTTP/1.1 502 ")),
+        (GET, b"nonsense\r\n\r\n", Ok("HTTP/1.1 502 ")),
+        (
+            GET,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            Ok("HTTP/1.1 502 "),
+        ),
+    ] {
+        let server = Server::new(vec![act(move |stream| {
+            read(stream, 0);
+            write(stream, answer, 1);
+        })]);
+        let bed = Bed::new(server.address, 1, |_| {});
+        let end = bed.ask(head, &[]);
+        server.join();
+        match (end.served.unwrap(), expected) {
+            (Served::Elsewhere(error), Err(expected)) => {
+                assert!(error.to_string().contains(expected), "{error}");
+                assert!(end.client.got.is_empty());
+            }
+            (Served::Open | Served::Closed, Ok(expected)) => {
+                assert!(
+                    end.client.text().starts_with(expected),
+                    "{}",
+                    end.client.text()
+                );
+            }
+            (served, _) => panic!("{head}: {served:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_out_of_reach_or_silent_is_named() {
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let bed = Bed::new(closed, 1, |_| {});
+    let served = bed.ask(POST, &[]).served.unwrap();
+    assert!(
+        matches!(served, Served::Elsewhere(Error::NotConnected)),
+        "{served:?}"
+    );
+    let silent = Server::new(vec![act(|stream| {
+        read(stream, 0);
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+    })]);
+    let bed = Bed::new(silent.address, 1, |_| {});
+    let end = bed.ask(GET, &[]);
+    assert!(
+        end.client.text().starts_with("HTTP/1.1 504 "),
+        "{}",
+        end.client.text()
+    );
+    silent.join();
+}
+
+#[test]
+fn an_answer_that_breaks_off_ends_the_connection() {
+    let server = Server::new(vec![act(|stream| {
+        read(stream, 0);
+        write(
+            stream,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
+            1,
+        );
+    })]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    let end = bed.ask(GET, &[]);
+    assert!(end.served.is_err());
+    assert!(end.client.text().ends_with("half"));
+    server.join();
+}
+
+#[test]
+fn bodies_have_a_bound() {
+    let server = Server::new(vec![act(|stream| {
+        read(stream, 0);
+    })]);
+    let bed = Bed::new(server.address, 1, |upstream| upstream.max_body_bytes = 3);
+    let end = bed.ask("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 4", b"abcd");
+    let served = end.served.unwrap();
+    assert!(
+        matches!(served, Served::Elsewhere(Error::BodyTooLong)),
+        "{served:?}"
+    );
+    let head = "PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked";
+    let end = bed.ask(head, b"4\r\nabcd\r\n0\r\n\r\n");
+    assert!(
+        end.client.text().starts_with("HTTP/1.1 413 "),
+        "{}",
+        end.client.text()
+    );
+    server.join();
+}

@@ -1,0 +1,96 @@
+//! The backends that a request goes to, by each node of a cluster.
+
+use std::sync::Arc;
+
+use prism_config::{Config, Node, Role, Upstream};
+use prism_http::{Limits, RequestHead};
+use prism_service::{Route, Service};
+use prism_upstream::{Shared, Upstreams};
+
+use crate::bed::{Nobody, verified};
+
+/// A node of a cluster of one frontend and three backends. The first upstream is at two of them.
+fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
+    let address = "127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap();
+    let upstream = |paths: &[&str], backends: &[&str]| Upstream {
+        address: address.into(),
+        balance: balance.parse().unwrap(),
+        paths: paths.iter().map(|path| (*path).to_owned()).collect(),
+        backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+        ..Upstream::default()
+    };
+    let mut config = Config::default();
+    let two = upstream(&["/two/"], &["be1", "be2"]);
+    config.service.upstream = Some(vec![two, upstream(&["/all"], &[])].into());
+    config.nodes = [
+        ("fe0", Role::Frontend),
+        ("be0", Role::Backend),
+        ("be1", Role::Backend),
+        ("be2", Role::Backend),
+    ]
+    .map(|(name, role)| Node {
+        name: name.into(),
+        roles: vec![role],
+        ..Node::default()
+    })
+    .into();
+    let shared = Shared::new(&config, name, Arc::default(), Arc::default());
+    Upstreams::new(Arc::new(shared), Nobody)
+}
+
+/// The nodes that answer a request; empty for this node.
+fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
+    let text = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+    let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
+    let (mut head, _) = parsed.unwrap();
+    let meaning = node.understand(&mut head, is_sent.then(|| verified(1)));
+    match node.route(&meaning.ok().unwrap()) {
+        Route::Here => Vec::new(),
+        Route::HandOff(names) | Route::Relay(names) => names,
+    }
+}
+
+#[test]
+fn a_frontend_gives_each_backend_its_share() {
+    for balance in ["round-robin", "least-requests"] {
+        let frontend = node("fe0", balance);
+        let mut firsts: Vec<String> = Vec::new();
+        for _ in 0..30 {
+            let names = route(&frontend, "/all", false);
+            assert_eq!(names.len(), 3);
+            firsts.push(names[0].clone());
+            assert!(!route(&frontend, "/two/x", false).contains(&"be0".to_owned()));
+        }
+        for name in ["be0", "be1", "be2"] {
+            let count = firsts.iter().filter(|first| *first == name).count();
+            assert_eq!(count, 10, "{balance} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_stays_where_its_requests_can_be_answered() {
+    let backend = node("be0", "least-requests");
+    assert!(route(&backend, "/all", false).is_empty());
+    // A backend without this upstream.
+    assert_eq!(route(&backend, "/two/x", false).len(), 2);
+    assert_eq!(route(&backend, "/two/x", true).len(), 2);
+}
+
+#[test]
+fn all_nodes_find_the_same_backend_for_a_key() {
+    let nodes = ["fe0", "be0", "be1", "be2"].map(|name| (name, node(name, "hash:path")));
+    for n in 0..200 {
+        let path = format!("/all/{n}");
+        let owner = route(&nodes[0].1, &path, false).remove(0);
+        for (name, node) in &nodes[1..] {
+            let names = route(node, &path, false);
+            match *name == owner {
+                true => assert!(names.is_empty(), "{path} at its owner"),
+                false => assert_eq!(names[0], owner, "{path} at {name}"),
+            }
+            // Wherever it was sent it is answered.
+            assert!(route(node, &path, true).is_empty());
+        }
+    }
+}
