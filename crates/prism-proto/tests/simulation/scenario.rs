@@ -276,8 +276,7 @@ impl Scenario {
     pub(crate) const HOST_WORST: Self = Self {
         name: "host mode, worst",
         fence: Fence::Host,
-        max_outage_ns: 6000 * MS,
-        ..Self::STORMY
+        ..Self::WORST
     };
     /// Host mode: a frontend with the service's address dies, and another one takes over with a table
     /// of copies.
