@@ -34,7 +34,9 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
 		fib.ipv4_dst = addr->word[3];
 	else
 		__builtin_memcpy(fib.ipv6_dst, addr, sizeof(*addr));
-	result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	/* A node's host forwards for this program only, by the interface that packets come in. */
+	result = bpf_fib_lookup(ctx, &fib, sizeof(fib),
+				host_mode ? BPF_FIB_LOOKUP_OUTPUT : 0);
 	slot->expires_ns = 0;
 	slot->ifindex = fib.ifindex;
 	copy_addr(&slot->addr, addr);
@@ -52,6 +54,14 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
 	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
 	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
 	return HOP_READY;
+}
+
+/* Whether the address is that of a node which is this host. */
+static __always_inline bool is_here(const struct ip_addr *addr)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
+
+	return node && node->roles & ROLE_HERE;
 }
 
 /*
