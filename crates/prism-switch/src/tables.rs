@@ -79,7 +79,9 @@ fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs
 /// ones, so that their flows go on, but get no new flow. They are removed only for want of room.
 fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result<()> {
     let nodes = config.nodes.iter();
-    let wanted: Vec<Entry> = nodes.map(|node| node_entry(node, config.is_here(node))).collect();
+    let wanted: Vec<Entry> = nodes
+        .map(|node| node_entry(node, config.is_here(node)))
+        .collect();
     let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_slice()).collect();
     let room = (map.max_entries() as usize).saturating_sub(keys.len());
     let gone = map.keys().filter(|key| !keys.contains(key.as_slice()));

@@ -8,6 +8,7 @@ use crate::error::LabError;
 use crate::files;
 use crate::groups;
 use crate::lab::Lab;
+use crate::mode::host_of;
 use crate::network::{self, Setup};
 use crate::plan::Plan;
 use crate::process::ProcessId;
@@ -144,7 +145,7 @@ impl Lab {
 
     /// Starts the process of `host`. Does not wait for it.
     pub(crate) fn spawn(&mut self, host: &str) -> Result<(), LabError> {
-        let namespace = self.namespace(host)?;
+        let namespace = self.namespace(host_of(host))?;
         let no_process = || LabError::NoProcess { host: host.into() };
         let line = self.state.programs.get(host).ok_or_else(no_process)?;
         let line = groups::command_line(self.name(), host, line)

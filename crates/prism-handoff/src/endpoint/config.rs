@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use prism_proto::export::Method;
+use prism_proto::fence::Fence;
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::ServerConfig;
 
@@ -34,6 +35,10 @@ pub struct EndpointConfig {
     /// The digest of the node's placement, which the switch's agent compares;
     /// [`prism_proto::lease::NO_DIGEST`] for no comparison, the default.
     pub placement: u64,
+    /// What keeps a host without a right to a flow from sending on it: the switch, or in host mode
+    /// each host itself. There every node has the service addresses, and owns connections by them.
+    /// Default [`Fence::Switch`].
+    pub fence: Fence,
     /// How a connection's packets are stopped during a hand-off. The switch blocks them if the host
     /// cannot freeze sockets. Default [`Method::Freeze`].
     pub method: Method,
@@ -69,6 +74,7 @@ impl EndpointConfig {
             identity: Some(identity),
             switch: None,
             placement: prism_proto::lease::NO_DIGEST,
+            fence: Fence::Switch,
             method: Method::Freeze,
             carry_window: true,
             tls: None,
