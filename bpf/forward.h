@@ -321,7 +321,7 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
 		return bpf_redirect(slot->ifindex, 0);
 	if (xdp || hop == HOP_KERNEL)
 		return pass(xdp);
-	if (hop == HOP_NEIGHBOUR)
+	if (hop == HOP_NEIGHBOUR && !host_mode)
 		count(COUNTER_seen_neighbour_missing);
 	__builtin_memcpy(neighbour.ipv6_nh, &slot->gateway,
 			 sizeof(slot->gateway));

@@ -34,9 +34,7 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
 		fib.ipv4_dst = addr->word[3];
 	else
 		__builtin_memcpy(fib.ipv6_dst, addr, sizeof(*addr));
-	/* A node's host forwards for this program only, by the interface that packets come in. */
-	result = bpf_fib_lookup(ctx, &fib, sizeof(fib),
-				host_mode ? BPF_FIB_LOOKUP_OUTPUT : 0);
+	result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 	slot->expires_ns = 0;
 	slot->ifindex = fib.ifindex;
 	copy_addr(&slot->addr, addr);
@@ -47,6 +45,9 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
 		__builtin_memcpy(&slot->gateway, fib.ipv6_dst,
 				 sizeof(slot->gateway));
 	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
+		return HOP_NEIGHBOUR;
+	/* An ordinary host is no router. The node is on the link that the packet came by. */
+	if (host_mode && result == BPF_FIB_LKUP_RET_FWD_DISABLED)
 		return HOP_NEIGHBOUR;
 	if (result != BPF_FIB_LKUP_RET_SUCCESS)
 		return HOP_KERNEL;

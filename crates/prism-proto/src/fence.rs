@@ -17,7 +17,7 @@
 use crate::export::{ASK_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS};
 use crate::import::DEAF_NS;
 
-/// What silences a wrong owner.
+/// The means that silences a wrong owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
     /// The switch: each packet of an owner passes it.

@@ -48,7 +48,7 @@ pub(crate) struct Up {
     /// Families of the hosts' addresses: 4, 6 or dual.
     #[arg(long, default_value_t = Families::V4, value_name = "FAMILY")]
     family: Families,
-    /// Where the steering program runs: on a switch, or with host on the nodes' own hosts.
+    /// Place of the steering program: on a switch, or with host on the nodes' own hosts.
     #[arg(long, default_value_t = Mode::Switch, value_name = "MODE")]
     mode: Mode,
     /// Number of switches: 1, or 2 of which one is active (package keepalived), switch0 and

@@ -144,13 +144,13 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config
 }
 
-/// The hosts of a pair of switches.
+/// The hosts of a pair of switches, or of two frontends in host mode.
 fn pair(plan: &Plan) -> Vec<SwitchHost> {
-    let hosts = plan.switches.iter().filter(|_| plan.is_pair());
+    let hosts = plan.movers().into_iter();
     hosts
         .map(|host| SwitchHost {
-            name: host.name.clone(),
-            address: host.address,
+            name: host.to_owned(),
+            address: plan.addresses(host).unwrap_or_default(),
         })
         .collect()
 }

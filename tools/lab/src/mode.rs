@@ -1,4 +1,4 @@
-//! Where the program that steers packets runs.
+//! The place of the program that steers packets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The end of the name of an agent on a node's host.
 const AGENT: &str = "-agent";
 
-/// Where the program that steers packets runs.
+/// The place of the program that steers packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// On a switch, through which all packets pass.

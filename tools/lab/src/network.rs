@@ -224,12 +224,12 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
     commands
 }
 
-/// Host mode: the first frontend has the service and control addresses on its interface, and every
-/// other node has the service address on lo.
+/// Host mode: the only frontend has the service and control addresses on its interface. With two,
+/// keepalived gives them to one. Every other node has the service address on lo.
 fn lan_commands(plan: &Plan, link: &Link) -> Vec<String> {
     let is_first = |kind| plan.links.iter().find(|link| link.kind == kind) == Some(link);
     let service = plan.service.iter().map(alone);
-    if is_first(HostKind::Frontend) {
+    if plan.movers().is_empty() && is_first(HostKind::Frontend) {
         let all = service.chain(plan.control.iter().map(alone));
         return all.map(|address| add(&address, "eth0")).collect();
     }

@@ -161,6 +161,22 @@ impl Plan {
         self.mode == Mode::Host
     }
 
+    /// The hosts between which keepalived moves addresses: a pair of switches, or in host mode the
+    /// first two frontends.
+    pub(crate) fn movers(&self) -> Vec<&str> {
+        let switches = self.switches.iter().map(|switch| switch.name.as_str());
+        let of_kind = |link: &&Link| link.kind == HostKind::Frontend;
+        let frontends = self.links.iter().filter(of_kind);
+        let frontends = frontends.map(|link| link.host.as_str());
+        let hosts: Vec<&str> = match self.is_lan() {
+            true => frontends.take(2).collect(),
+            false => switches.collect(),
+        };
+        Some(hosts)
+            .filter(|hosts| hosts.len() == 2)
+            .unwrap_or_default()
+    }
+
     /// The processes of the agents on the nodes' hosts.
     pub(crate) fn agents(&self) -> impl Iterator<Item = String> {
         let nodes = self.servers().filter(|_| self.is_lan());
@@ -179,7 +195,10 @@ impl Plan {
 
     /// The addresses that a pair moves, each with its prefix and the interface that has it.
     pub(crate) fn moved(&self) -> impl Iterator<Item = (String, &str)> {
-        let control = self.control.iter().map(|control| (alone(control), "lo"));
+        let at = if self.is_lan() { "eth0" } else { "lo" };
+        let service = self.service.iter().filter(|_| self.is_lan());
+        let control = service.chain(self.control.iter());
+        let control = control.map(move |address| (alone(address), at));
         let gateways = self.links.iter().flat_map(|link| {
             let gateways = link.gateway.iter();
             gateways.map(|gateway| (self.on_link(gateway), link.host.as_str()))

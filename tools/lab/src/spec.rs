@@ -29,7 +29,7 @@ pub struct LabSpec {
     pub name: LabName,
     /// The families of all hosts' addresses. Default: IPv4 alone.
     pub family: Families,
-    /// Where the program that steers packets runs. Without a switch there is a process
+    /// The place of the program that steers packets. Without a switch there is a process
     /// `<host>-agent` for each node. Default: on a switch.
     pub mode: Mode,
     /// The number of hosts of the switch. One is called `switch`; two are `switch0` and

@@ -35,9 +35,8 @@ pub struct EndpointConfig {
     /// The digest of the node's placement, which the switch's agent compares;
     /// [`prism_proto::lease::NO_DIGEST`] for no comparison, the default.
     pub placement: u64,
-    /// What keeps a host without a right to a flow from sending on it: the switch, or in host mode
-    /// each host itself. There every node has the service addresses, and owns connections by them.
-    /// Default [`Fence::Switch`].
+    /// The fence of flows: the switch, or in host mode each host itself. In host mode every node
+    /// has the service addresses, and owns connections by them. Default [`Fence::Switch`].
     pub fence: Fence,
     /// How a connection's packets are stopped during a hand-off. The switch blocks them if the host
     /// cannot freeze sockets. Default [`Method::Freeze`].

@@ -131,7 +131,7 @@ pub(crate) struct World {
     pub(crate) served: BTreeSet<(Incarnation, u16)>,
     /// Connections that a crash may have cost.
     pub(crate) excused: BTreeSet<Incarnation>,
-    /// What arbiters have decided: that a host owns a flow at an epoch.
+    /// The decisions of arbiters: a host owns a flow at an epoch.
     pub(crate) rights: BTreeSet<(usize, FlowKey, u64)>,
     pub(crate) violation: Option<String>,
     pub(crate) tracing: bool,
