@@ -10,19 +10,31 @@
 
 #include "steer.h"
 
-/* The socket of this host that a packet belongs to. */
-enum socket_here {
-	SOCKET_NONE,		/* none, or only a listener */
-	SOCKET_OPENING,		/* a handshake is under way */
-	SOCKET_OPEN,		/* a connection, or its TIME_WAIT */
-};
+/* The kernel's type information has the offset of the field. */
+struct tcp_request_sock {
+	__u32 snt_isn;
+} __attribute__((preserve_access_index));
 
-static __noinline int socket_here(void *ctx, const struct packet *p)
+/* Whether the packet acknowledges the answer to the SYN of a handshake that is under way. */
+static __always_inline bool is_opening(struct bpf_sock *sk,
+				       const struct packet *p)
+{
+	struct tcp_request_sock *req = bpf_skc_to_tcp_request_sock(sk);
+
+	return req && (p->tcp_flags & (TCP_RST | TCP_ACK)) == TCP_ACK &&
+	       bpf_ntohl(p->tcp_ack) == req->snt_isn + 1;
+}
+
+/*
+ * Whether this host has a connection that the packet belongs to, TIME_WAIT included, or a
+ * handshake that it goes on with.
+ */
+static __noinline int has_socket(void *ctx, const struct packet *p)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 bytes = sizeof(tuple.ipv4);
 	struct bpf_sock *sk;
-	int found = SOCKET_OPEN;
+	int found = 1;
 
 	if (p->is_v6) {
 		bytes = sizeof(tuple.ipv6);
@@ -38,11 +50,11 @@ static __noinline int socket_here(void *ctx, const struct packet *p)
 	}
 	sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
-		return SOCKET_NONE;
+		return 0;
 	if (sk->state == BPF_TCP_LISTEN)
-		found = SOCKET_NONE;
+		found = 0;
 	else if (sk->state == BPF_TCP_NEW_SYN_RECV)
-		found = SOCKET_OPENING;
+		found = is_opening(sk, p);
 	bpf_sk_release(sk);
 	return found;
 }
@@ -56,7 +68,7 @@ static __always_inline bool is_syn(const struct packet *p)
 static __always_inline int host_owned(void *ctx, const struct packet *p,
 				      const bool xdp)
 {
-	if (socket_here(ctx, p) == SOCKET_NONE)
+	if (!has_socket(ctx, p))
 		return drop(COUNTER_drop_no_socket, xdp);
 	return punt(COUNTER_punt_here, xdp);
 }
@@ -69,10 +81,9 @@ static __always_inline int host_owned(void *ctx, const struct packet *p,
 static __always_inline int host_unowned(void *ctx, const struct packet *p,
 					const bool xdp)
 {
-	int socket = socket_here(ctx, p);
 	struct term t = term_now();
 
-	if (socket == SOCKET_OPEN)
+	if (has_socket(ctx, p))
 		return punt(COUNTER_punt_here, xdp);
 	if (!accepts_clients || t.phase == TERM_STANDBY)
 		return drop(COUNTER_drop_no_socket, xdp);
