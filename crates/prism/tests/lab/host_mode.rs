@@ -1,6 +1,7 @@
 //! Clusters without a switch: the programs run on the nodes' own hosts, and answers go to the
 //! client directly.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,8 @@ fn the_client_of_a_dead_backend_is_reset_and_its_ports_are_free() {
     client.get(&cluster, &objects[0]);
     let dying = cluster.owner(&objects[0].key).to_owned();
     cluster.lab.kill(&dying).unwrap();
-    assert!(client.fill().is_err(), "not reset");
+    let reset = client.fill().unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
     drop(client);
     eventually("others are served", Duration::from_secs(10), || {
         let mut client = cluster.connect_from(40_001);
