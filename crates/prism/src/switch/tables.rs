@@ -65,7 +65,15 @@ pub(super) fn switch_config(
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
     let of_pair = settings.hosts.iter().flat_map(|host| host.address.iter());
-    let own = settings.control.hosts.iter().chain(of_pair).map(other);
+    // In host mode the hosts of a pair are frontends.
+    let of_pair = of_pair.filter(|address| !nodes.contains_key(address));
+    let own: Vec<_> = settings
+        .control
+        .hosts
+        .iter()
+        .chain(of_pair)
+        .map(other)
+        .collect();
     let scrapers = config.admin.scrapers.iter().copied();
     let others = etcd_addresses(config)
         .into_iter()

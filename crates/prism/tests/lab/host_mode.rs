@@ -1,7 +1,7 @@
 //! Clusters without a switch: the programs run on the nodes' own hosts, and answers go to the
 //! client directly.
 
-use std::io::ErrorKind;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ fn answers_do_not_pass_the_frontend() {
 }
 
 #[test]
-fn the_client_of_a_dead_backend_is_reset_and_its_ports_are_free() {
+fn the_connection_of_a_dead_backend_ends_and_its_ports_are_free() {
     let Some(_turn) = turn() else { return };
     let mut cluster = up();
     let objects = cluster.one_on_each("dying", |_| LEN);
@@ -93,8 +93,13 @@ fn the_client_of_a_dead_backend_is_reset_and_its_ports_are_free() {
     client.get(&cluster, &objects[0]);
     let dying = cluster.owner(&objects[0].key).to_owned();
     cluster.lab.kill(&dying).unwrap();
-    let reset = client.fill().unwrap_err();
-    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+    // The kernel of a dead process closes its sockets.
+    let end = client.fill();
+    let is_reset = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+    assert!(
+        matches!(&end, Ok(false)) || end.as_ref().is_err_and(is_reset),
+        "{end:?}"
+    );
     drop(client);
     eventually("others are served", Duration::from_secs(10), || {
         let mut client = cluster.connect_from(40_001);
