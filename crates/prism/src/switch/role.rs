@@ -198,6 +198,24 @@ mod tests {
         assert!(fault.contains("--host"), "{fault}");
     }
 
+    #[test]
+    fn in_host_mode_a_host_is_active_while_it_has_the_control_address() {
+        for (control, is_active) in [("127.0.0.1:7300", true), ("203.0.113.77:7300", false)] {
+            for hosts in [&[][..], &["203.0.113.5", "203.0.113.6"]] {
+                let mode = HookMode::Host;
+                let role = Role::of(
+                    &Switch {
+                        mode,
+                        ..switch(control, hosts)
+                    },
+                    None,
+                );
+                let role = role.unwrap();
+                assert_eq!((role.is_active(), role.host()), (is_active, None));
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_standby_listens_before_it_has_the_address() {
         for control in ["203.0.113.77:0", "[2001:db8::77]:0"] {
