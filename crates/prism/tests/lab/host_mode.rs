@@ -2,13 +2,14 @@
 //! client directly.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_lab::{Failure, Families, Family, Mode};
 
 use crate::support::client::{Client, Request};
-use crate::support::packets::{ClientResets, Watch};
+use crate::support::packets::{ClientResets, RST, Watch, one_of};
 use crate::support::{Cluster, eventually, say, tls, turn};
 
 const LEN: u64 = 300_000;
@@ -121,7 +122,9 @@ fn transfers_go_on_when_another_frontend_becomes_the_arbiter() {
     });
     let objects = cluster.one_on_each("lasting", |_| LARGE);
     cluster.put_all(&objects);
-    let watch = Watch::events(&cluster, "host-mode-takeover");
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-mode-takeover.pcap");
+    let filter = format!("{} and {RST}", one_of("src host", &cluster.vips()));
+    let resets = cluster.lab.capture("client", &file, &filter).unwrap();
     let frontends = cluster.frontends();
     let mut active = frontends.iter().filter(|host| cluster.lab.is_active(host));
     let active = active.next().unwrap().clone();
@@ -145,5 +148,5 @@ fn transfers_go_on_when_another_frontend_becomes_the_arbiter() {
     drop(clients);
     cluster.connect().get(&cluster, &objects[0]);
     cluster.lab.heal(&active).unwrap();
-    watch.finish(ClientResets::None);
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
 }
