@@ -24,6 +24,7 @@
 	X(punt_truncated)         /* headers are not whole */                  \
 	X(punt_tagged)            /* VLAN-tagged frame */                      \
 	X(punt_xdp)               /* XDP leaves it to the tc program */        \
+	X(punt_here)              /* host mode: this host may answer it */     \
 	/* Packets dropped. */                                                 \
 	X(drop_blocked)           /* the flow is blocked */                    \
 	X(drop_released)          /* late packet of a connection that is over */\
@@ -37,6 +38,8 @@
 	X(drop_fragment)          /* IP fragment of service TCP */             \
 	X(drop_extension)         /* IPv6 extension headers that may hide it */\
 	X(drop_mtu)               /* too large for the path to the owner */    \
+	X(drop_no_socket)         /* host mode: no socket for it is here */    \
+	X(drop_no_way)            /* host mode: it cannot reach the owner */   \
 	X(drop_store)             /* the kernel refused to write the packet */ \
 	/* Flows. */                                                           \
 	X(flow_syn_challenged)    /* a SYN of a live flow went to its owner */ \

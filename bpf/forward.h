@@ -55,6 +55,15 @@ static __always_inline int drop(__u32 reason, const bool xdp)
 	return xdp ? XDP_DROP : TC_ACT_SHOT;
 }
 
+/*
+ * Leaves a packet that cannot be sent on to the kernel of the switch, which knows a way or tells
+ * the sender. In host mode that kernel would reset the client.
+ */
+static __always_inline int leave(__u32 reason, const bool xdp)
+{
+	return host_mode ? drop(COUNTER_drop_no_way, xdp) : punt(reason, xdp);
+}
+
 /* The IP header of each segment. The header for the length of a huge packet is in none. */
 static __always_inline __u32 l3_header_bytes(const struct packet *p)
 {
@@ -299,7 +308,7 @@ static __always_inline int too_long(const struct packet *p,
 	    (rw->side == SIDE_SOURCE && p->may_be_cut))
 		return drop(COUNTER_drop_mtu, xdp);
 	/* The packet is unchanged, so the kernel's answer is right for the sender. */
-	return punt(COUNTER_punt_mtu, xdp);
+	return leave(COUNTER_punt_mtu, xdp);
 }
 
 /* Hands the finished packet to its interface. */
@@ -312,7 +321,7 @@ static __always_inline int transmit(const struct nexthop *slot, int hop,
 		return bpf_redirect(slot->ifindex, 0);
 	if (xdp || hop == HOP_KERNEL)
 		return pass(xdp);
-	if (hop == HOP_NEIGHBOUR)
+	if (hop == HOP_NEIGHBOUR && !host_mode)
 		count(COUNTER_seen_neighbour_missing);
 	__builtin_memcpy(neighbour.ipv6_nh, &slot->gateway,
 			 sizeof(slot->gateway));
@@ -338,12 +347,12 @@ static __always_inline int forward(void *ctx, const struct packet *p,
 	int hop;
 
 	if (p->hop_limit <= 1)
-		return punt(COUNTER_punt_ttl, xdp);
+		return leave(COUNTER_punt_ttl, xdp);
 	hop = resolve(ctx, p, addr, &slot, xdp);
 	if (xdp && hop != HOP_READY)
 		return punt(COUNTER_punt_xdp, xdp);
-	if (!slot)
-		return punt(COUNTER_punt_no_route, xdp);
+	if (!slot || (host_mode && hop == HOP_KERNEL))
+		return leave(COUNTER_punt_no_route, xdp);
 	if (hop <= HOP_CONFIRM && is_too_long(ctx, p, slot, xdp))
 		return too_long(p, rw, xdp);
 	if (p->has_options)

@@ -197,6 +197,8 @@ static __always_inline int icmp_to_service(void *ctx, const struct packet *p,
 		flow_route(f, &r);
 	if (r.state == FLOW_BLOCKED)
 		return drop(COUNTER_drop_blocked, xdp);
+	if (host_mode && (r.state == FLOW_ABSENT || is_here(&r.via)))
+		return pass(xdp);
 	if (r.state == FLOW_ABSENT) {
 		copy_addr(&r.owner, &e->service);
 		r.owner_port = e->tcp.source;

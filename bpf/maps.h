@@ -197,6 +197,7 @@ enum node_role {
 	ROLE_FRONTEND = 1,
 	ROLE_BACKEND = 2,
 	ROLE_FORMER = 4,	/* no node any more; its flows go on */
+	ROLE_HERE = 8,		/* host mode: it is this host */
 };
 
 /* One bit for each port, in network order: whether any service uses it. */
@@ -367,6 +368,13 @@ const volatile __u64 max_epoch_ahead_ns = 0;
 const volatile __u64 max_epoch_step = 0;
 /* Epochs from here on are no times; announcements are below. */
 const volatile __u64 max_epoch = 0;
+
+/*
+ * Host mode: the program runs at the nodes' own interfaces, not at a switch; and whether this host
+ * is a frontend. Set by the loader.
+ */
+const volatile bool host_mode = false;
+const volatile bool accepts_clients = false;
 
 /* Whether the CPU keeps loads in order, and stores, as x86 does. Set by the loader. */
 const volatile bool has_ordered_memory = false;

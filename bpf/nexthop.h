@@ -46,12 +46,23 @@ static __noinline int fib_resolve(void *ctx, struct nexthop *slot,
 				 sizeof(slot->gateway));
 	if (result == BPF_FIB_LKUP_RET_NO_NEIGH)
 		return HOP_NEIGHBOUR;
+	/* An ordinary host is no router. The node is on the link that the packet came by. */
+	if (host_mode && result == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		return HOP_NEIGHBOUR;
 	if (result != BPF_FIB_LKUP_RET_SUCCESS)
 		return HOP_KERNEL;
 	slot->mtu_bytes = fib.mtu_result;
 	__builtin_memcpy((void *)slot->mac, fib.dmac, ETH_ALEN);
 	__builtin_memcpy((void *)slot->mac + ETH_ALEN, fib.smac, ETH_ALEN);
 	return HOP_READY;
+}
+
+/* Whether the address is that of a node which is this host. */
+static __always_inline bool is_here(const struct ip_addr *addr)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
+
+	return node && node->roles & ROLE_HERE;
 }
 
 /*

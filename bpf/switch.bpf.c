@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Entry points. The same program runs at the ingress of every interface of the switch. XDP is
- * a shortcut in front of tc, for drivers that have it.
+ * Entry points. The same program runs at the ingress of every interface of the switch, or in
+ * host mode of a node. XDP is a shortcut in front of tc, for drivers that have it.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -11,8 +11,8 @@
 
 #include "collect.h"
 #include "control.h"
+#include "host.h"
 #include "icmp.h"
-#include "steer.h"
 
 static __always_inline int steer(void *ctx, const bool xdp)
 {
@@ -27,7 +27,8 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		/* A request for a lease. */
 		if (is_control(&p) && !is_from_nodes(ctx, xdp))
 			return drop(COUNTER_control_interface, xdp);
-		return steer_tcp(ctx, &p, xdp);
+		return host_mode ? host_tcp(ctx, &p, xdp) :
+				   steer_tcp(ctx, &p, xdp);
 	}
 	switch (parsed) {
 	case PARSED_UDP:

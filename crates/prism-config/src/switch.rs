@@ -29,7 +29,7 @@ pub struct Switch {
     /// which commands arrive.
     pub interfaces: Vec<String>,
     /// Default `tc`. The place of the program. `xdp` is for network cards whose driver has it;
-    /// on veth it loses checksum offload.
+    /// on veth it loses checksum offload. `host` does without a switch (docs/design/host-mode.md).
     pub mode: HookMode,
     /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
     /// refuses new flows, and their requests are relayed.
@@ -76,4 +76,7 @@ pub enum HookMode {
     Tc,
     /// The driver, before the packet is allocated. It needs a network card with XDP.
     Xdp,
+    /// Host mode: no switch box. Traffic control, ingress, on each node's own interfaces.
+    /// `prism switch` runs on the host of every node, and every node has the service addresses.
+    Host,
 }

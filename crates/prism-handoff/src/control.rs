@@ -76,6 +76,15 @@ pub(crate) struct Control {
     pub(crate) process: Arc<Process>,
 }
 
+/// The term that a command is sent with.
+#[derive(Clone, Copy)]
+pub(crate) enum Stamp {
+    /// This one, until a later one has confirmed the flow.
+    Latest(Term),
+    /// This one alone.
+    Bound(Term),
+}
+
 enum Waiting {
     Wakes(Waker),
     Ended(CommandOutcome),
@@ -235,9 +244,13 @@ impl Control {
         command: Command,
         deadline_ns: u64,
     ) -> CommandOutcome {
-        let stamp = self.flows.term_of(&command.flow);
-        let stamp = stamp.unwrap_or_else(|| self.term());
+        let stamp = Stamp::Latest(self.term_of(&command.flow));
         self.call_in_with(stamp, pass, command, deadline_ns).await
+    }
+
+    /// The term in which the switch has confirmed the flow; the present one if it has not.
+    pub(crate) fn term_of(&self, flow: &FlowKey) -> Term {
+        self.flows.term_of(flow).unwrap_or_else(|| self.term())
     }
 
     /// [`Self::call`] for a flow that the switch has confirmed in the term `stamp`.
@@ -247,6 +260,7 @@ impl Control {
         command: Command,
         deadline_ns: u64,
     ) -> CommandOutcome {
+        let stamp = Stamp::Latest(stamp);
         self.call_in_with(stamp, None, command, deadline_ns).await
     }
 
@@ -271,10 +285,10 @@ impl Control {
         }
     }
 
-    /// [`Self::call_in`] with a pass.
+    /// [`Self::call`] with a stamp and a pass.
     pub(crate) async fn call_in_with(
         &self,
-        stamp: Term,
+        stamp: Stamp,
         pass: Option<Pass>,
         command: Command,
         deadline_ns: u64,
@@ -294,7 +308,11 @@ impl Control {
                 room
             }
         };
-        let id = (self.steering.borrow_mut()).start_in(stamp, command, now, until_ns);
+        let (Stamp::Latest(term) | Stamp::Bound(term)) = stamp;
+        let id = (self.steering.borrow_mut()).start_in(term, command, now, until_ns);
+        if matches!(stamp, Stamp::Bound(_)) {
+            self.steering.borrow_mut().bind(id);
+        }
         if let Some(pass) = pass {
             self.steering.borrow_mut().attach(id, pass);
         }

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::claims::Claims;
-use crate::control::{Control, now_ns};
+use crate::control::{Control, Stamp, now_ns};
 use crate::passes::Passes;
 
 /// The longest time that a term is young.
@@ -243,7 +243,9 @@ impl Control {
         let term = self.flows.announcer.borrow().term();
         let pass = self.flows.passes.borrow().of(&owned.flow, owned.epoch);
         let command = owned.announcement();
-        let outcome = self.call_in_with(term, pass, command, DEADLINE_NS).await;
+        let outcome = self
+            .call_in_with(Stamp::Latest(term), pass, command, DEADLINE_NS)
+            .await;
         let announced = {
             let mut registry = self.flows.registry.borrow_mut();
             let mut announcer = self.flows.announcer.borrow_mut();

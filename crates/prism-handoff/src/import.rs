@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Pass, Passage};
 use prism_proto::export::VERDICT_DEADLINE_NS;
+use prism_proto::fence::Fence;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
 use prism_proto::steering::Command;
@@ -212,7 +213,7 @@ async fn own_connection(
         control.keep_pass(flow, hand_off.epoch, pass);
     }
     make_room(shared, &flow, hand_off.epoch);
-    let (mut machine, mut action) = Import::start(flow, hand_off.epoch);
+    let (mut machine, mut action) = Import::start(shared.config.fence, flow, hand_off.epoch);
     let id = hand_off.id;
     let wait = || shared.process.given_up.wait(id);
     let (mut socket, mut undecided) = (None, None);
@@ -223,7 +224,7 @@ async fn own_connection(
     };
     loop {
         let event = match action {
-            Action::Restore => match restore_socket(shared, &hand_off) {
+            Action::Restore { is_mute } => match restore_socket(shared, &hand_off, is_mute) {
                 Ok(built) => {
                     record.mark(Step::Restored);
                     let owner = shared.owner(built.local);
@@ -245,7 +246,8 @@ async fn own_connection(
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => {
                         undecided.get_or_insert_with(|| {
-                            if !wait_silently(shared, socket.as_mut()) {
+                            let is_deaf = wait_silently(shared, socket.as_mut());
+                            if !is_deaf && shared.config.fence == Fence::Switch {
                                 machine.must_insist();
                                 holding.insist(&command);
                             }
@@ -319,6 +321,10 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     if !shared.is_service(hand_off.tcp.service) || shared.address_for(client).is_none() {
         return Err(Refusal::Unwilling);
     }
+    // Nothing else would keep the socket mute.
+    if shared.config.fence == Fence::Host && shared.freezer().is_none() {
+        return Err(Refusal::Unwilling);
+    }
     if !shared.has_room() {
         return Err(Refusal::Busy);
     }
@@ -328,10 +334,10 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     Ok(control)
 }
 
-/// Closes sockets of this connection that it left behind here. A listener's sockets all have
-/// the service's address, so an old one would be in the way of the new one.
+/// Closes sockets of this connection that it left behind here. With the service's own address, an
+/// old one would be in the way of the new one.
 fn make_room(shared: &Shared, flow: &FlowKey, epoch: u64) {
-    let needs_room = shared.config.listen;
+    let needs_room = shared.has_service_address();
     shared.process.frozen.on_arrival(flow, epoch, needs_room);
     if needs_room {
         shared.process.given_up.make_room(flow, epoch);
@@ -360,14 +366,22 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
-fn restore_socket(shared: &Rc<Shared>, hand_off: &HandOff) -> Result<Built, RestoreError> {
+fn restore_socket(
+    shared: &Rc<Shared>,
+    hand_off: &HandOff,
+    is_mute: bool,
+) -> Result<Built, RestoreError> {
     let tcp = &hand_off.tcp;
-    let mut tries_left = match shared.config.listen {
+    let mut tries_left = match shared.has_service_address() {
         true => 0,
         false => MAX_PORT_TRIES,
     };
     loop {
         let blank = shared.blank(tcp.service, tcp.behaviour.mss_clamp_bytes)?;
+        let blank = match shared.freezer() {
+            Some(freezer) if is_mute => blank.mute(freezer)?,
+            _ => blank,
+        };
         let local = blank.bound();
         match restore_into(blank, tcp, shared.process.initial_window()) {
             Err(RestoreError::Taken { .. }) if tries_left > 0 => tries_left -= 1,

@@ -14,8 +14,13 @@
 //! names. The driver keeps the deadlines, which are the constants below.
 
 use crate::control::{Answer, FIRST_COMMAND_NS, FlowKey, FlowState, Ops, Owner, Status};
+use crate::fence::{self, Fence};
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
+
+pub use outcome::{Kept, Outcome};
+
+mod outcome;
 
 /// The time for the switch to block the flow. A switch out of reach costs a request this much once;
 /// then it is relayed.
@@ -64,11 +69,14 @@ pub enum Action {
         /// The deadline, from now.
         deadline_ns: u64,
     },
-    /// Pause the socket (in a freeze: silence it too) and save it; then
-    /// [`Event::Saved`] or [`Event::SaveFailed`] (with the socket live again).
-    Save,
-    /// Send the state to the target, and wait for its verdict; then [`Event::Verdict`]. A blocked
-    /// socket is closed silently meanwhile; a frozen one is kept.
+    /// Pause the socket and save it; then [`Event::Saved`] or [`Event::SaveFailed`] (with the
+    /// socket live again).
+    Save {
+        /// Silence the socket first, because the switch does not stop its packets.
+        freezes: bool,
+    },
+    /// Send the state to the target, and wait for its verdict; then [`Event::Verdict`]. A socket
+    /// that is not frozen is closed silently meanwhile; a frozen one is kept.
     Send {
         /// The epoch at which the target is to own the flow.
         epoch: u64,
@@ -122,57 +130,6 @@ pub enum Verdict {
     Unknown,
 }
 
-/// The outcome of a hand-off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The target has the connection.
-    Moved,
-    /// The connection is here. Go live if it was rebuilt, and relay the request. `epoch` is the
-    /// flow's from now on.
-    ///
-    /// If `settled` is unset, the switch may still have the flow blocked, or owned by the target.
-    /// Repeat `OWN|UNBLOCK` at that epoch until it answers, at most [`MAX_SETTLE_ROUNDS`] times
-    /// [`SETTLE_DEADLINE_NS`]. `STALE` then means that the connection is lost, with two exceptions.
-    /// If the switch never confirmed a command for it and the flow is absent, it is still this
-    /// frontend's. If a predecessor left the flow to this very owner, repeat above its epoch.
-    Kept {
-        /// The flow's epoch.
-        epoch: u64,
-        /// The reason why it did not move.
-        reason: Kept,
-        /// The switch has confirmed that packets pass here.
-        settled: bool,
-    },
-    /// The connection is here, live, and the switch has applied no command for it and never will.
-    Untouched {
-        /// The reason why it did not move.
-        reason: Kept,
-    },
-    /// The flow belongs to neither, because the client opened a new connection on its addresses.
-    /// Drop the rest silently.
-    Lost,
-    /// The connection's owner is unknown: the switch and the target were out of reach, or the flow
-    /// is gone. The target may have it, or have had it. Drop the rest silently.
-    Unknown,
-}
-
-/// The reason why a connection stayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kept {
-    /// The switch did not answer.
-    SwitchSilent,
-    /// The switch refused: table full, not our flow, no service.
-    SwitchRefused(Status),
-    /// The kernel could not save it.
-    SaveFailed,
-    /// The target refused.
-    TargetRefused(Refusal),
-    /// The target was not reached, or gave no verdict.
-    TargetSilent,
-    /// It has moved [`crate::node::MAX_MOVES`] times since the client last got an answer.
-    MovedTooOften,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Blocking { retries_left: u8 },
@@ -188,6 +145,7 @@ enum Phase {
 /// One hand-off, seen from the source.
 #[derive(Debug)]
 pub struct Export {
+    fence: Fence,
     flow: FlowKey,
     here: Owner,
     /// The flow's epoch while its packets are stopped here.
@@ -216,6 +174,7 @@ impl Export {
     /// connections on the same addresses have left at the switch. Without it, that could not be
     /// told from a verdict that never came.
     pub fn start(
+        fence: Fence,
         method: Method,
         flow: FlowKey,
         here: Owner,
@@ -228,6 +187,7 @@ impl Export {
             _ => (Phase::Blocking { retries_left }, epoch.saturating_add(1)),
         };
         let export = Self {
+            fence,
             flow,
             here,
             stopped_epoch,
@@ -236,7 +196,7 @@ impl Export {
             phase,
         };
         let action = match phase {
-            Phase::Saving { .. } => Action::Save,
+            Phase::Saving { .. } => Action::Save { freezes: true },
             _ => export.block(),
         };
         (export, action)
@@ -277,6 +237,13 @@ impl Export {
         }
     }
 
+    /// Whether the next command is valid only in the term in which the state was sent
+    /// ([`crate::steering::Steering::bind`]): the target may own the flow, and not have announced it.
+    pub fn is_bound_to_term(&self) -> bool {
+        let reclaims = matches!(self.phase, Phase::Reclaiming { .. });
+        self.fence == Fence::Host && reclaims && !self.refused
+    }
+
     fn on_block(&mut self, outcome: CommandOutcome, retries_left: u8) -> Action {
         let CommandOutcome::Answered(answer) = outcome else {
             // The switch may have applied the block, and its answer is lost.
@@ -285,7 +252,8 @@ impl Export {
         match answer.status {
             Status::Ok => {
                 self.phase = Phase::Saving { is_blocked: true };
-                Action::Save
+                let freezes = self.fence == Fence::Host;
+                Action::Save { freezes }
             }
             // A predecessor's entry is ahead of our clock estimate, or that is of a former switch.
             Status::Stale | Status::Ahead
@@ -336,9 +304,10 @@ impl Export {
 
     fn reclaim(&mut self, reason: Kept) -> Action {
         self.phase = Phase::Reclaiming { reason };
-        self.own_here(match self.refused {
-            true => CLAIM_DEADLINE_NS,
-            false => SETTLE_DEADLINE_NS,
+        self.own_here(match (self.refused, self.fence) {
+            (false, _) => SETTLE_DEADLINE_NS,
+            (true, Fence::Switch) => CLAIM_DEADLINE_NS,
+            (true, Fence::Host) => fence::MUTE_DEADLINE_NS,
         })
     }
 
@@ -348,10 +317,16 @@ impl Export {
             CommandOutcome::Answered(Answer {
                 status: Status::Ok, ..
             }) => self.kept(reason, true),
-            CommandOutcome::Unanswered if self.refused => self.kept(reason, false),
+            CommandOutcome::Unanswered if self.refused => match self.fence {
+                Fence::Switch => self.kept(reason, false),
+                Fence::Host => self.finish(Outcome::Unknown),
+            },
             CommandOutcome::Unanswered => self.ask(None, reason, Outcome::Unknown),
             CommandOutcome::Answered(answer) if self.is_elsewhere(&answer) => {
                 self.ask(Some(answer.owner), reason, Outcome::Moved)
+            }
+            CommandOutcome::Answered(answer) if self.is_of_later_term(&answer) => {
+                self.ask(None, reason, Outcome::Unknown)
             }
             CommandOutcome::Answered(answer) if self.has_gone_on(&answer) => {
                 self.finish(Outcome::Moved)
@@ -405,6 +380,11 @@ impl Export {
     /// Whether the flow is another's at the epoch that we gave to the target.
     fn is_elsewhere(&self, answer: &Answer) -> bool {
         is_outdone(answer) && answer.epoch == self.next_epoch() && answer.state != FlowState::Absent
+    }
+
+    /// Whether an arbiter that never knew of the hand-off has answered. Only the target can tell.
+    fn is_of_later_term(&self, answer: &Answer) -> bool {
+        self.fence == Fence::Host && answer.status == Status::OldTerm && !self.refused
     }
 
     /// Whether the target has taken the flow at the epoch that we gave it, and has moved or

@@ -6,11 +6,15 @@
 //! therefore stays, deaf and mute, so that they draw no reset ([`DEAF_NS`]). A target that may have
 //! acknowledged bytes to the client cannot give up, because the source does not have them.
 //!
+//! In host mode ([`crate::fence`]) the socket is mute until it is live, so its target can always give
+//! up.
+//!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
 
 use crate::claim;
 use crate::control::{Answer, FlowKey, Owner, Status};
 use crate::export::{CLAIM_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS};
+use crate::fence::Fence;
 use crate::node::Refusal;
 use crate::steering::{Command, CommandOutcome};
 
@@ -21,9 +25,12 @@ pub const DEAF_NS: u64 = (MAX_SETTLE_ROUNDS + 1) * SETTLE_DEADLINE_NS;
 /// The next step of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Build the socket, silent; then [`Event::Restored`] or
+    /// Build the socket, with no data to send; then [`Event::Restored`] or
     /// [`Event::RestoreFailed`].
-    Restore,
+    Restore {
+        /// The socket sends nothing at all until [`Action::GoLive`], not even acknowledgements.
+        is_mute: bool,
+    },
     /// Send this command until it is answered or the deadline passes; then [`Event::Steered`].
     /// Unless the answer comes at once, silence the socket meanwhile, and see
     /// [`Import::must_insist`].
@@ -63,6 +70,7 @@ enum Phase {
 /// One hand-off, seen from the target.
 #[derive(Debug)]
 pub struct Import {
+    fence: Fence,
     flow: FlowKey,
     epoch: u64,
     owner: Owner,
@@ -72,21 +80,23 @@ pub struct Import {
 
 impl Import {
     /// Starts the import of a connection that this node is to own at `epoch`.
-    pub fn start(flow: FlowKey, epoch: u64) -> (Self, Action) {
+    pub fn start(fence: Fence, flow: FlowKey, epoch: u64) -> (Self, Action) {
         let import = Self {
+            fence,
             flow,
             epoch,
             owner: Owner::NONE,
             insists: false,
             phase: Phase::Restoring,
         };
-        (import, Action::Restore)
+        let is_mute = fence == Fence::Host;
+        (import, Action::Restore { is_mute })
     }
 
     /// Notes that the socket took bytes before it was silenced, or cannot be silenced: the client
-    /// may have got acknowledgements.
+    /// may have got acknowledgements. A mute socket has sent none.
     pub fn must_insist(&mut self) {
-        self.insists = true;
+        self.insists = self.fence == Fence::Switch;
     }
 
     /// Handles an event, and returns the next action.

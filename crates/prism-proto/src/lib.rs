@@ -67,6 +67,7 @@ pub mod claim;
 pub mod control;
 pub mod copy;
 pub mod export;
+pub mod fence;
 pub mod import;
 pub mod lease;
 pub mod newcomers;

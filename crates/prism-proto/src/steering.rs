@@ -13,6 +13,10 @@ use crate::control::{
     Stamped, Status, Term,
 };
 
+use clock::ClockOffset;
+
+mod clock;
+
 /// The wait before the first repetition.
 pub const FIRST_RETRY_NS: u64 = 1_000_000;
 /// The longest wait between repetitions while the switch answers others: the answer was lost, or
@@ -60,6 +64,8 @@ struct Pending {
     pass: Option<Pass>,
     /// The term that it is sent with.
     stamp: Term,
+    /// No later term changes the stamp.
+    is_bound: bool,
     started_ns: u64,
     deadline_ns: u64,
     /// The time that it had at its start.
@@ -85,35 +91,6 @@ pub struct SteeringCounters {
     pub refused_datagrams: u64,
     /// Authentic answers to no command (duplicates, late ones).
     pub unexpected_answers: u64,
-}
-
-/// A lower bound of the switch's clock minus our monotonic clock: the answer's time on the way is
-/// missing.
-#[derive(Clone, Copy, Debug)]
-struct ClockOffset {
-    offset_ns: i128,
-    at_ns: u64,
-}
-
-impl ClockOffset {
-    /// Whether the first copy of the request was from the switch's future: its clock has been set
-    /// back.
-    fn is_ahead(self, answer: &Answer, started_ns: u64) -> bool {
-        let stamp = i128::from(started_ns) + self.offset_ns;
-        answer.status == Status::Late && stamp > i128::from(answer.time_ns)
-    }
-
-    /// The better of two estimates. The answer with the shortest way says most, so the estimate
-    /// does not go back for a slow one. But clocks drift apart, by up to 500 parts in a million
-    /// (RFC 5905), so an old answer counts less.
-    fn refined(self, heard: Self) -> Self {
-        let age_ns = heard.at_ns.saturating_sub(self.at_ns);
-        let aged = self.offset_ns - i128::from(age_ns / 2000);
-        Self {
-            offset_ns: aged.max(heard.offset_ns),
-            ..heard
-        }
-    }
 }
 
 /// All commands that one sender has under way to one switch. The caller bounds their number.
@@ -205,6 +182,7 @@ impl Steering {
             command,
             pass: None,
             stamp,
+            is_bound: false,
             started_ns: now_ns,
             deadline_ns,
             patience_ns: deadline_ns.saturating_sub(now_ns),
@@ -226,6 +204,14 @@ impl Steering {
         }
     }
 
+    /// Has a command count in the term of its stamp alone. An arbiter of a later term refuses it,
+    /// also if it has confirmed the flow since.
+    pub fn bind(&mut self, id: CommandId) {
+        if let Some(pending) = self.pending.get_mut(&id.0) {
+            pending.is_bound = true;
+        }
+    }
+
     /// Signs with another key from now on. Commands under way are repeated under it.
     pub fn set_key(&mut self, key_id: u32, key: ControlKey) {
         (self.key_id, self.key) = (key_id, key);
@@ -236,7 +222,8 @@ impl Steering {
     pub fn restamp(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
         let epochs = epoch..=epoch.saturating_add(2);
         for pending in self.pending.values_mut() {
-            if pending.command.flow == *flow && epochs.contains(&pending.command.epoch) {
+            let is_of_flow = pending.command.flow == *flow && !pending.is_bound;
+            if is_of_flow && epochs.contains(&pending.command.epoch) {
                 pending.stamp = pending.stamp.max(term);
                 pending.old_term = None;
             }

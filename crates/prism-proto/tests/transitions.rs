@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Status};
 use prism_proto::export::{self, Export, Method, Outcome, Verdict};
+use prism_proto::fence::Fence;
 use prism_proto::import::{self, Import};
 use prism_proto::node::Refusal;
 use prism_proto::steering::{Command, CommandOutcome};
@@ -109,7 +110,7 @@ fn show_command(command: &Command) -> String {
 fn show_export(action: &export::Action) -> String {
     match action {
         export::Action::Steer { command, .. } => show_command(command),
-        export::Action::Save => "save".into(),
+        export::Action::Save { .. } => "save".into(),
         export::Action::Send { epoch } => format!("send {epoch}"),
         export::Action::Rebuild => "rebuild".into(),
         export::Action::Ask { owner: Some(_), .. } => "ask the owner".into(),
@@ -145,7 +146,14 @@ fn phase_of(method: Method, never_steered: bool, path: &[&str], table: Table<'_>
         );
     }
     for (name, event) in &events {
-        let (mut export, first) = Export::start(method, flow(), owner(1), EPOCH, never_steered);
+        let (mut export, first) = Export::start(
+            Fence::Switch,
+            method,
+            flow(),
+            owner(1),
+            EPOCH,
+            never_steered,
+        );
         let begins = match method {
             Method::TwoPhase => "block 11",
             Method::Freeze => "save",
@@ -185,7 +193,14 @@ fn blocking() {
 
 #[test]
 fn a_first_block_outbids_no_more_than_four_times() {
-    let (mut export, _) = Export::start(Method::TwoPhase, flow(), owner(1), EPOCH, true);
+    let (mut export, _) = Export::start(
+        Fence::Switch,
+        Method::TwoPhase,
+        flow(),
+        owner(1),
+        EPOCH,
+        true,
+    );
     let stale = export::Event::Steered(answers()[1].1);
     let actions = [(); 5].map(|()| show_export(&export.handle(stale)));
     let again = "block 51";
@@ -301,7 +316,7 @@ fn a_freeze_asks_the_switch_for_nothing_before_the_verdict() {
 
 #[test]
 fn a_first_hand_off_is_two_phase_in_any_case() {
-    let (_, first) = Export::start(Method::Freeze, flow(), owner(1), EPOCH, true);
+    let (_, first) = Export::start(Fence::Switch, Method::Freeze, flow(), owner(1), EPOCH, true);
     assert_eq!(show_export(&first), "block 11");
 }
 
@@ -364,7 +379,7 @@ fn import_events() -> Vec<(&'static str, import::Event)> {
 
 fn show_import(action: &import::Action) -> String {
     match action {
-        import::Action::Restore => "restore".into(),
+        import::Action::Restore { .. } => "restore".into(),
         import::Action::Steer { command, .. } => show_command(command),
         import::Action::GoLive => "live".into(),
         import::Action::Refuse(why) => format!("{why:?}"),
@@ -375,7 +390,7 @@ fn show_import(action: &import::Action) -> String {
 fn import_phase(path: &[&str], table: Table<'_>) {
     let events = import_events();
     for (name, event) in &events {
-        let (mut import, first) = Import::start(flow(), 12);
+        let (mut import, first) = Import::start(Fence::Switch, flow(), 12);
         assert_eq!(show_import(&first), "restore");
         for step in path {
             import.handle(events.iter().find(|(known, _)| known == step).unwrap().1);
@@ -415,7 +430,7 @@ fn importing() {
 #[test]
 fn a_target_that_may_have_acknowledged_something_asks_again_before_it_gives_up() {
     let silence = import::Event::Steered(CommandOutcome::Unanswered);
-    let (mut import, _) = Import::start(flow(), 12);
+    let (mut import, _) = Import::start(Fence::Switch, flow(), 12);
     import.handle(import::Event::Restored(owner(2)));
     import.must_insist();
     let deadline_of = |action: &import::Action| match action {

@@ -73,6 +73,9 @@ pub struct SwitchConfig {
     /// The time for which a forgotten flow has an epoch of its own. Then it has that of all
     /// unknown flows. At least [`TOMBSTONE_NS`], 5 s, which is the default.
     pub tombstone: Duration,
+    /// Host mode: the addresses of this host among those of the nodes. The programs then send
+    /// packets of flows to their owners, and leave all others to this host. Default: a switch.
+    pub host_mode: Option<BTreeSet<IpAddr>>,
     /// The period in which one packet to each next hop goes through the kernel's neighbour
     /// table, which then checks stale neighbours. Default 4 s.
     pub confirm: Duration,
@@ -169,12 +172,25 @@ impl Default for SwitchConfig {
             left: Duration::from_secs(65),
             copied: Duration::from_nanos(KEPT_NS),
             tombstone: Duration::from_nanos(TOMBSTONE_NS),
+            host_mode: None,
             confirm: Duration::from_secs(4),
         }
     }
 }
 
 impl SwitchConfig {
+    /// Whether `node` is this host, in host mode.
+    pub(crate) fn is_here(&self, node: &NodeConfig) -> bool {
+        let own = self.host_mode.as_ref();
+        own.is_some_and(|own| own.contains(&node.addr))
+    }
+
+    /// Whether this host is a frontend, in host mode.
+    pub(crate) fn has_frontend_here(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| node.roles.frontend && self.is_here(node))
+    }
+
     /// A description of the first fault.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.interfaces.len() > MAX_INTERFACES {

@@ -191,9 +191,11 @@ pub(crate) fn ip_addr(ip: IpAddr) -> types::ip_addr {
     }
 }
 
-pub(crate) fn node_roles(frontend: bool, backend: bool) -> u32 {
+pub(crate) fn node_roles(frontend: bool, backend: bool, is_here: bool) -> u32 {
     let bit = |set: bool, role: types::node_role| if set { role.0 } else { 0 };
-    bit(frontend, types::node_role::ROLE_FRONTEND) | bit(backend, types::node_role::ROLE_BACKEND)
+    bit(frontend, types::node_role::ROLE_FRONTEND)
+        | bit(backend, types::node_role::ROLE_BACKEND)
+        | bit(is_here, types::node_role::ROLE_HERE)
 }
 
 #[cfg(test)]

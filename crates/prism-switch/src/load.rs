@@ -162,6 +162,8 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.max_epoch_ahead_ns = MAX_EPOCH_AHEAD_NS;
     rodata.max_epoch_step = MAX_EPOCH_STEP;
     rodata.max_epoch = MAX_EPOCH;
+    rodata.host_mode = config.host_mode.is_some();
+    rodata.accepts_clients = config.has_frontend_here();
     rodata.has_ordered_memory = cfg!(target_arch = "x86_64");
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);

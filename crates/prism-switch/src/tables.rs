@@ -78,7 +78,10 @@ fn replace(map: &impl MapCore, wanted: impl Iterator<Item = Entry>) -> libbpf_rs
 /// Makes the map agree with the configuration. Nodes that it no longer has stay as former
 /// ones, so that their flows go on, but get no new flow. They are removed only for want of room.
 fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result<()> {
-    let wanted: Vec<Entry> = config.nodes.iter().map(node_entry).collect();
+    let nodes = config.nodes.iter();
+    let wanted: Vec<Entry> = nodes
+        .map(|node| node_entry(node, config.is_here(node)))
+        .collect();
     let keys: HashSet<&[u8]> = wanted.iter().map(|(key, _)| key.as_slice()).collect();
     let room = (map.max_entries() as usize).saturating_sub(keys.len());
     let gone = map.keys().filter(|key| !keys.contains(key.as_slice()));
@@ -215,8 +218,8 @@ fn service_key(addr: SocketAddr) -> Vec<u8> {
         .into()
 }
 
-fn node_entry(node: &NodeConfig) -> Entry {
-    let roles = node_roles(node.roles.frontend, node.roles.backend);
+fn node_entry(node: &NodeConfig, is_here: bool) -> Entry {
+    let roles = node_roles(node.roles.frontend, node.roles.backend, is_here);
     let mut value = Block::<NODE_BYTES>::new()
         .put_u32(offset_of!(types::node, tenant), node.tenant)
         .put_u32(offset_of!(types::node, roles), roles);

@@ -17,7 +17,7 @@ mod render;
 
 use std::net::IpAddr;
 
-use prism_config::{Config, Node, ServiceAddrs, Switch};
+use prism_config::{Config, HookMode, Node, ServiceAddrs, Switch};
 
 pub(crate) use self::change::{Change, changes};
 pub(crate) use self::check::{Outcome, check};
@@ -58,6 +58,8 @@ impl Need {
 /// The needs of `node`'s host, or of the switch's.
 pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
     match (node, &config.switch) {
+        (Some(node), Some(switch)) if switch.mode == HookMode::Host => in_host_mode(config, node),
+        (None, Some(switch)) if switch.mode == HookMode::Host => Vec::new(),
         (Some(node), switch) => of_node(config, node, switch.as_ref()),
         (None, Some(switch)) => of_switch(config, switch),
         (None, None) => Vec::new(),
@@ -79,6 +81,26 @@ fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
     needs.push(Need::ReservedPorts);
     // The kernel has such a parameter for IPv4 only.
     if node.address.v4.is_some() {
+        needs.push(Need::LooseReversePath {
+            interfaces: Vec::new(),
+        });
+    }
+    needs.push(notrack(config));
+    needs
+}
+
+/// Every node has the service address. Only the host that has it on its interface may say so to the
+/// others of the segment. IPv6 does that by itself.
+fn in_host_mode(config: &Config, node: &Node) -> Vec<Need> {
+    let service = hosts_of_services(config);
+    let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
+    needs.extend(service.iter().copied().map(Need::Service));
+    if service.iter().any(IpAddr::is_ipv4) {
+        let arp = [("arp_ignore", "1"), ("arp_announce", "2")];
+        needs.extend(arp.map(|(name, value)| Need::Sysctl {
+            name: format!("net/ipv4/conf/all/{name}"),
+            value,
+        }));
         needs.push(Need::LooseReversePath {
             interfaces: Vec::new(),
         });

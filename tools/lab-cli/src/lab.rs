@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use prism_config::RelayUpTo;
 use prism_lab::{
-    CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Rate,
+    CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Mode, Rate,
 };
 
 #[derive(clap::Subcommand, Debug)]
@@ -48,6 +48,9 @@ pub(crate) struct Up {
     /// Families of the hosts' addresses: 4, 6 or dual.
     #[arg(long, default_value_t = Families::V4, value_name = "FAMILY")]
     family: Families,
+    /// Place of the steering program: on a switch, or with host on the nodes' own hosts.
+    #[arg(long, default_value_t = Mode::Switch, value_name = "MODE")]
+    mode: Mode,
     /// Number of switches: 1, or 2 of which one is active (package keepalived), switch0 and
     /// switch1.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -179,6 +182,7 @@ fn run_up(up: Up) -> Result<()> {
     let prism = prism_lab::prism_program(up.prism.as_deref())?;
     let mut spec = LabSpec::new(up.name.name, prism);
     spec.family = up.family;
+    spec.mode = up.mode;
     spec.switches = up.switches;
     spec.backends = up.backends;
     spec.frontends = up.frontends;

@@ -5,6 +5,8 @@
 //!   be0: eth0 ── be0-h ┐  fabric  ┌ be0-0 ── be0 :switch0
 //!                      └─── be0 ──┴ be0-1 ── be0 :switch1
 //! ```
+//!
+//! In host mode there is one bridge, `lan`, for all hosts.
 
 use crate::error::LabError;
 use crate::name::FABRIC;
@@ -12,6 +14,9 @@ use crate::network::way_in_commands;
 use crate::plan::{Link, Plan};
 use crate::state::Lock;
 use crate::tool::batch;
+
+/// The only bridge of host mode.
+const LAN: &str = "lan";
 
 /// The commands that lay all cables.
 pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
@@ -37,23 +42,36 @@ pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
 
 /// The commands that make the bridges.
 pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
+    if plan.is_lan() {
+        let begin = bridge(LAN).into_iter();
+        let ports = plan.links.iter().map(|link| host_port(plan, link));
+        return begin.chain(ports.map(|port| join(&port, LAN))).collect();
+    }
     let of_link = plan.links.iter().flat_map(|link| {
         let bridge = &link.host;
-        let begin = [
-            format!("link add {bridge} type bridge mcast_snooping 0"),
-            format!("link set {bridge} up"),
-        ];
+        let begin = self::bridge(bridge);
         let switches = (0..plan.switches.len()).map(|number| switch_port(link, number));
         let ports = std::iter::once(host_port(plan, link)).chain(switches);
-        let joined = ports.map(move |port| format!("link set {port} master {bridge} up"));
+        let joined = ports.map(move |port| join(&port, bridge));
         begin.into_iter().chain(joined)
     });
     of_link.collect()
 }
 
+fn bridge(name: &str) -> [String; 2] {
+    [
+        format!("link add {name} type bridge mcast_snooping 0"),
+        format!("link set {name} up"),
+    ]
+}
+
+fn join(port: &str, bridge: &str) -> String {
+    format!("link set {port} master {bridge} up")
+}
+
 /// The host at the other end of each host's cable.
 fn far_host(plan: &Plan) -> &str {
-    match plan.is_pair() {
+    match has_fabric(plan) {
         true => FABRIC,
         false => "switch",
     }
@@ -61,10 +79,15 @@ fn far_host(plan: &Plan) -> &str {
 
 /// The interface at the other end of the cable of a link's host.
 pub(crate) fn host_port(plan: &Plan, link: &Link) -> String {
-    match plan.is_pair() {
+    match has_fabric(plan) {
         true => format!("{}-h", link.host),
         false => link.host.clone(),
     }
+}
+
+/// Whether the cables lead to bridges.
+pub(crate) fn has_fabric(plan: &Plan) -> bool {
+    plan.is_pair() || plan.is_lan()
 }
 
 fn switch_port(link: &Link, number: usize) -> String {
@@ -93,7 +116,7 @@ pub(crate) fn set_links(plan: &Plan, host: &str, is_up: bool) -> Result<(), LabE
     let state = if is_up { "up" } else { "down" };
     let set = ports.iter().map(|port| format!("link set {port} {state}"));
     let mut commands: Vec<String> = set.collect();
-    if is_up && !plan.is_pair() {
+    if is_up && !has_fabric(plan) {
         // The kernel has removed the routes of the switch's own interfaces.
         commands.extend(way_in_commands(plan));
     }

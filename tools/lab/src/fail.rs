@@ -14,6 +14,7 @@ use crate::fabric::set_links;
 use crate::files;
 use crate::keepalived;
 use crate::lab::Lab;
+use crate::mode::host_of;
 use crate::plan::alone;
 use crate::ready;
 use crate::tool::run;
@@ -102,7 +103,7 @@ impl Lab {
         if is_switch {
             set_links(&self.state.plan, host, true)?;
         }
-        if is_switch && self.state.plan.is_pair() {
+        if self.state.plan.movers().contains(&host) {
             self.start_keepalived(host)?;
         }
         Ok(())
@@ -113,10 +114,10 @@ impl Lab {
         self.state.plan.switches.iter().map(|s| s.name.as_str())
     }
 
-    /// Whether a switch has the control addresses.
+    /// Whether a switch, or in host mode a node's host, has the control addresses.
     #[must_use]
     pub fn is_active(&self, switch: &str) -> bool {
-        let namespace = self.name().namespace(switch);
+        let namespace = self.name().namespace(host_of(switch));
         let has = |control| {
             let mut ip = Command::new("ip");
             ip.args(["-n", &namespace, "-o", "address", "show", "to"]);
@@ -135,6 +136,11 @@ impl Lab {
     /// The directory of the pinned tables of the active switch, below that of the BPF file system.
     #[must_use]
     pub fn active_pin_dir(&self) -> Option<String> {
+        if self.state.plan.is_lan() {
+            let mut agents = self.state.plan.agents();
+            let active = agents.find(|agent| self.is_active(agent))?;
+            return Some(self.pin_dir(&active));
+        }
         let switch = match self.state.plan.is_pair() {
             true => self.active_switch(),
             false => self.switches().next(),

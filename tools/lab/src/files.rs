@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use prism_config::{
-    Config, Credential, Durability, Etcd, KernelTls, Node, Role, Switch, SwitchHost, with_name,
+    Config, Credential, Durability, Etcd, HookMode, KernelTls, Node, Role, Switch, SwitchHost,
+    with_name,
 };
 
 use crate::error::LabError;
@@ -40,8 +41,8 @@ pub(crate) fn nodes_config_path(name: &LabName) -> PathBuf {
     name.state_dir().join("nodes.toml")
 }
 
-/// The configuration of a switch. Each host of a pair pins in a directory of its own, because all
-/// share this machine's.
+/// The configuration of a switch. Each host of a pair, and each agent on a node's host, pins in a
+/// directory of its own, because all share this machine's.
 pub(crate) fn switch_config_path(name: &LabName, switch: &str) -> PathBuf {
     match switch {
         "switch" => config_path(name),
@@ -87,7 +88,14 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         key_file: directory.join("switch.key"),
         hosts: pair(plan),
         pin_dir: plan.name.directory_name(),
-        interfaces: plan.links.iter().map(|link| link.host.clone()).collect(),
+        interfaces: match plan.is_lan() {
+            true => ["lo", "eth0"].map(str::to_owned).into(),
+            false => plan.links.iter().map(|link| link.host.clone()).collect(),
+        },
+        mode: match plan.is_lan() {
+            true => HookMode::Host,
+            false => HookMode::default(),
+        },
         ..Switch::default()
     });
     config.nodes = plan
@@ -95,7 +103,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .map(|link| Node {
             name: link.host.clone(),
             address: link.address,
-            gateway: Some(link.gateway),
+            gateway: (!plan.is_lan()).then_some(link.gateway),
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],
@@ -137,13 +145,13 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config
 }
 
-/// The hosts of a pair of switches.
+/// The hosts of a pair of switches, or of two frontends in host mode.
 fn pair(plan: &Plan) -> Vec<SwitchHost> {
-    let hosts = plan.switches.iter().filter(|_| plan.is_pair());
+    let hosts = plan.movers().into_iter();
     hosts
         .map(|host| SwitchHost {
-            name: host.name.clone(),
-            address: host.address,
+            name: host.to_owned(),
+            address: plan.addresses(host).unwrap_or_default(),
         })
         .collect()
 }
@@ -214,12 +222,16 @@ fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabEr
 pub(crate) fn write_config(plan: &Plan, config: &Config) -> Result<(), LabError> {
     let name = &plan.name;
     write_private(&config_path(name), checked_toml(config)?.as_bytes())?;
-    for switch in plan.switches.iter().filter(|_| plan.is_pair()) {
+    let of_pair = plan.switches.iter().filter(|_| plan.is_pair());
+    for switch in of_pair
+        .map(|switch| switch.name.clone())
+        .chain(plan.agents())
+    {
         let mut config = config.clone();
         if let Some(settings) = &mut config.switch {
-            settings.pin_dir = name.pin_dir(&switch.name);
+            settings.pin_dir = name.pin_dir(&switch);
         }
-        let path = switch_config_path(name, &switch.name);
+        let path = switch_config_path(name, &switch);
         write_private(&path, checked_toml(&config)?.as_bytes())?;
     }
     Ok(())
@@ -255,10 +267,11 @@ pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec
         None => config.clone(),
     };
     let line = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let switches = plan.switches.iter().map(|switch| {
-        let config = switch_config_path(&plan.name, &switch.name);
+    let switches = plan.switches.iter().map(|switch| switch.name.clone());
+    let switches = switches.chain(plan.agents()).map(|switch| {
+        let config = switch_config_path(&plan.name, &switch);
         let words = [&prism, "switch", "--config", &config.to_string_lossy()];
-        (switch.name.clone(), line(&words))
+        (switch, line(&words))
     });
     let joining_config = joining_config_path(&plan.name);
     let joining_config = joining_config.to_string_lossy().into_owned();

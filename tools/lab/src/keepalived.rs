@@ -29,7 +29,8 @@ impl Lab {
         }
         let directory = self.name().state_dir();
         let file = |end: &str| directory.join(format!("{switch}.{end}"));
-        let number = self.state.plan.switch(switch).unwrap_or(0);
+        let mut movers = self.state.plan.movers().into_iter();
+        let number = movers.position(|mover| mover == switch).unwrap_or(0);
         let text = render(&self.state.plan, number, self.state.health);
         write_private(&file("keepalived.conf"), text.as_bytes())?;
         let mut command = in_namespace(&self.namespace(switch)?, PROGRAM);
@@ -86,13 +87,19 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
         // The lab's own programs have no such page.
         Health::Running => set(head, "script", "/bin/true"),
     };
-    let names: Vec<&str> = plan.links.iter().map(|link| link.host.as_str()).collect();
+    let links = match plan.is_lan() {
+        // All are on one segment.
+        true => plan.links.get(..1).unwrap_or_default(),
+        false => &plan.links,
+    };
+    let names: Vec<&str> = links.iter().map(|link| link.host.as_str()).collect();
     let group = fill(block("vrrp_sync_group"), "group", &names);
     let example = block("vrrp_instance");
-    let instances = plan.links.iter().map(|link| {
+    let instances = links.iter().map(|link| {
         let (own, other) = addresses(plan, link);
         let text = set(example, "vrrp_instance", &format!("{} {{", link.host));
-        let text = set(&text, "interface", &link.host);
+        let interface = if plan.is_lan() { "eth0" } else { &link.host };
+        let text = set(&text, "interface", interface);
         let priority = PRIORITIES.get(number).copied().unwrap_or(1);
         let text = set(&text, "priority", &priority.to_string());
         let text = fill(&text, "virtual_ipaddress", &own);
@@ -107,7 +114,8 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
 fn addresses(plan: &Plan, link: &Link) -> (Vec<String>, Vec<String>) {
     let is_first = plan.links.first() == Some(link);
     let moved = plan.moved();
-    let moved = moved.filter(|(_, device)| *device == link.host || (is_first && *device == "lo"));
+    let is_of_all = |device: &str| is_first && ["lo", "eth0"].contains(&device);
+    let moved = moved.filter(|(_, device)| *device == link.host || is_of_all(device));
     let line = |(address, device): (String, &str)| format!("{address} dev {device}");
     let (gateways, control): (Vec<_>, Vec<_>) = moved.partition(|(_, device)| *device != "lo");
     let mut all = gateways.into_iter().chain(control).map(line);

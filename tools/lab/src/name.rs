@@ -99,10 +99,15 @@ impl LabName {
         }
     }
 
-    /// The directories of the pins of all switches that a lab may have.
+    /// The present directories of the pins of all switches of this lab.
     pub(crate) fn pin_paths(&self) -> impl Iterator<Item = PathBuf> {
-        let switches = ["switch", "switch0", "switch1"].into_iter();
-        switches.map(|switch| Path::new("/sys/fs/bpf").join(self.pin_dir(switch)))
+        let (single, of_others) = (self.directory_name(), self.pin_dir(""));
+        let entries = std::fs::read_dir("/sys/fs/bpf").into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.path());
+        names.filter(move |path| {
+            let name = path.file_name().map(|name| name.to_string_lossy());
+            name.is_some_and(|name| *name == single || name.starts_with(&of_others))
+        })
     }
 
     /// The existing namespaces of this lab. Lab `a` does not claim those of lab `a-b`.

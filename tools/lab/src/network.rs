@@ -7,7 +7,7 @@ use prism_config::HookMode;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::fabric::{bridge_commands, cable_commands, far_namespace, host_port};
+use crate::fabric::{bridge_commands, cable_commands, far_namespace, has_fabric, host_port};
 use crate::family::Family;
 use crate::name::{FABRIC, LabName};
 use crate::plan::{HostKind, Link, Plan, alone};
@@ -64,6 +64,15 @@ const SWITCH_SETTINGS: [&str; 4] = [
     "net.ipv4.conf.default.send_redirects=0",
 ];
 
+/// Further settings of nodes in host mode, which have the service address as well: only the host that
+/// has it on its interface tells the others so.
+const SHARED_ADDRESS_SETTINGS: [&str; 4] = [
+    "net.ipv4.conf.all.arp_ignore=1",
+    "net.ipv4.conf.default.arp_ignore=1",
+    "net.ipv4.conf.all.arp_announce=2",
+    "net.ipv4.conf.default.arp_announce=2",
+];
+
 /// The state of the switch's and the nodes' hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setup {
@@ -113,7 +122,7 @@ pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabErr
 
 /// The host with the bridges, if there is one.
 fn fabric_of(plan: &Plan) -> Option<&'static str> {
-    plan.is_pair().then_some(FABRIC)
+    has_fabric(plan).then_some(FABRIC)
 }
 
 /// It runs before any interface exists, so that each begins with these settings.
@@ -132,6 +141,9 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
             _ if plan.switch(host).is_some() => command.args(SWITCH_SETTINGS).args(HOST_SETTINGS),
             _ => command.args(HOST_SETTINGS),
         };
+        if plan.is_lan() && plan.link(host).is_some_and(Link::is_server) {
+            command.args(SHARED_ADDRESS_SETTINGS);
+        }
         run(command.args(EVERY_SETTING))?;
     }
     Ok(())
@@ -195,7 +207,9 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
         }
         return commands;
     }
-    if link.kind == HostKind::Frontend {
+    if plan.is_lan() {
+        commands.extend(lan_commands(plan, link));
+    } else if link.kind == HostKind::Frontend {
         commands.extend(plan.service.iter().map(|service| match service {
             IpAddr::V4(_) => add(&alone(service), "eth0"),
             // On eth0 it would be the source of packets to some hosts (RFC 6724, rule 8).
@@ -208,6 +222,19 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
         IpAddr::V6(_) => format!("route add ::/0 via {via}"),
     }));
     commands
+}
+
+/// Host mode: the only frontend has the service and control addresses on its interface. With two,
+/// keepalived gives them to one. Every other node has the service address on lo.
+fn lan_commands(plan: &Plan, link: &Link) -> Vec<String> {
+    let is_first = |kind| plan.links.iter().find(|link| link.kind == kind) == Some(link);
+    let service = plan.service.iter().map(alone);
+    if plan.movers().is_empty() && is_first(HostKind::Frontend) {
+        let all = service.chain(plan.control.iter().map(alone));
+        return all.map(|address| add(&address, "eth0")).collect();
+    }
+    let nodes = service.filter(|_| link.is_server());
+    nodes.map(|address| add(&address, "lo")).collect()
 }
 
 /// The command that adds an address. One of IPv6 is ready at once.
@@ -283,10 +310,10 @@ pub(crate) fn has_program(
     mode: HookMode,
 ) -> Result<bool, LabError> {
     let namespace = name.namespace(switch);
-    let mut command = Command::new(if mode == HookMode::Tc { "tc" } else { "ip" });
+    let mut command = Command::new(if mode == HookMode::Xdp { "ip" } else { "tc" });
     command.args(["-n", &namespace]);
     match mode {
-        HookMode::Tc => {
+        HookMode::Tc | HookMode::Host => {
             command.args(["filter", "show", "dev", interface, "ingress"]);
             Ok(!run(&mut command)?.stdout.is_empty())
         }

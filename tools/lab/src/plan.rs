@@ -14,6 +14,7 @@ use prism_config::{ControlAddrs, HostAddrs};
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Families, Family};
+use crate::mode::{Mode, agent_of};
 use crate::name::LabName;
 use crate::rate::Rate;
 use crate::spec::LabSpec;
@@ -28,11 +29,12 @@ const CONTROL_PORT: u16 = 7300;
 pub(crate) struct Plan {
     pub(crate) name: LabName,
     pub(crate) family: Families,
+    pub(crate) mode: Mode,
     /// The addresses of the service.
     pub(crate) service: HostAddrs,
     /// The switch's addresses for commands.
     pub(crate) control: HostAddrs,
-    /// The hosts of the switch: one, or two of which one is active.
+    /// The hosts of the switch: one, or two of which one is active. None in host mode.
     pub(crate) switches: Vec<SwitchHost>,
     pub(crate) links: Vec<Link>,
 }
@@ -52,7 +54,7 @@ pub(crate) struct Link {
     pub(crate) kind: HostKind,
     /// The host's end: a /30, a /126 or both; in a lab with two switches a /29, a /125 or both.
     pub(crate) address: HostAddrs,
-    /// The switch's end. In a pair it moves.
+    /// The switch's end. In a pair it moves. In host mode there is none.
     pub(crate) gateway: HostAddrs,
     /// The own ends of a pair, in the order of the switches.
     pub(crate) own: Vec<HostAddrs>,
@@ -101,7 +103,9 @@ impl Plan {
             name: name.into(),
             address: at(address),
         };
+        let is_lan = spec.mode == Mode::Host;
         let switches = match is_pair {
+            _ if is_lan => Vec::new(),
             true => vec![switch("switch0", 3), switch("switch1", 4)],
             false => vec![switch("switch", 2)],
         };
@@ -111,7 +115,10 @@ impl Plan {
                 host,
                 kind,
                 rate,
-                gateway: at(first + 1),
+                gateway: match is_lan {
+                    true => HostAddrs::default(),
+                    false => at(first + 1),
+                },
                 address: at(first + 2),
                 own: match is_pair {
                     true => vec![at(first + 3), at(first + 4)],
@@ -122,6 +129,7 @@ impl Plan {
         Self {
             name: spec.name.clone(),
             family: spec.family,
+            mode: spec.mode,
             service: at(1),
             control: at(2),
             switches,
@@ -148,6 +156,33 @@ impl Plan {
         switches.chain(self.links.iter().map(|link| link.host.as_str()))
     }
 
+    /// Whether all hosts are on one segment, without a switch.
+    pub(crate) fn is_lan(&self) -> bool {
+        self.mode == Mode::Host
+    }
+
+    /// The hosts between which keepalived moves addresses: a pair of switches, or in host mode the
+    /// first two frontends.
+    pub(crate) fn movers(&self) -> Vec<&str> {
+        let switches = self.switches.iter().map(|switch| switch.name.as_str());
+        let of_kind = |link: &&Link| link.kind == HostKind::Frontend;
+        let frontends = self.links.iter().filter(of_kind);
+        let frontends = frontends.map(|link| link.host.as_str());
+        let hosts: Vec<&str> = match self.is_lan() {
+            true => frontends.take(2).collect(),
+            false => switches.collect(),
+        };
+        Some(hosts)
+            .filter(|hosts| hosts.len() == 2)
+            .unwrap_or_default()
+    }
+
+    /// The processes of the agents on the nodes' hosts.
+    pub(crate) fn agents(&self) -> impl Iterator<Item = String> {
+        let nodes = self.servers().filter(|_| self.is_lan());
+        nodes.map(|link| agent_of(&link.host))
+    }
+
     /// Whether two hosts take turns as the switch.
     pub(crate) fn is_pair(&self) -> bool {
         self.switches.len() == 2
@@ -160,7 +195,10 @@ impl Plan {
 
     /// The addresses that a pair moves, each with its prefix and the interface that has it.
     pub(crate) fn moved(&self) -> impl Iterator<Item = (String, &str)> {
-        let control = self.control.iter().map(|control| (alone(control), "lo"));
+        let at = if self.is_lan() { "eth0" } else { "lo" };
+        let service = self.service.iter().filter(|_| self.is_lan());
+        let control = service.chain(self.control.iter());
+        let control = control.map(move |address| (alone(address), at));
         let gateways = self.links.iter().flat_map(|link| {
             let gateways = link.gateway.iter();
             gateways.map(|gateway| (self.on_link(gateway), link.host.as_str()))
@@ -171,6 +209,8 @@ impl Plan {
     /// An address with the length of a link's prefix.
     pub(crate) fn on_link(&self, address: IpAddr) -> String {
         let length = match (address, self.is_pair()) {
+            (IpAddr::V4(_), _) if self.is_lan() => 24,
+            (IpAddr::V6(_), _) if self.is_lan() => 112,
             (IpAddr::V4(_), false) => 30,
             (IpAddr::V6(_), false) => 126,
             (IpAddr::V4(_), true) => 29,

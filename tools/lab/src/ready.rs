@@ -16,6 +16,7 @@ use crate::files::{
     ETCD_PORT, config_path, joining_config_path, log_path, log_tail, nodes_config_path,
     switch_config_path,
 };
+use crate::mode::host_of;
 use crate::name::LabName;
 use crate::network::has_program;
 use crate::plan::{HostKind, Link, first, url};
@@ -134,7 +135,7 @@ fn host_fault(state: &State, host: &str) -> Option<Fault> {
     if state.health == Health::Running {
         return None;
     }
-    if state.plan.switch(host).is_some() {
+    if state.plan.switch(host).is_some() || host_of(host) != host {
         return switch_fault(state, host);
     }
     if let Some(link) = state.plan.etcd().find(|link| link.host == host) {
@@ -179,8 +180,9 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
     let workers = u64::try_from(workers).unwrap_or(u64::MAX);
     let lacks = |gauge: &&str| count(gauge) < workers;
     // The agent grants leases. The eBPF programs answer commands without it.
-    let mut switches = state.plan.switches.iter();
-    let wanted: &[&str] = match switches.any(|switch| is_running(state, &switch.name)) {
+    let switches = state.plan.switches.iter().map(|switch| switch.name.clone());
+    let mut switches = switches.chain(state.plan.agents());
+    let wanted: &[&str] = match switches.any(|switch| is_running(state, &switch)) {
         true => &["workers_steering", "workers_leased"],
         false => &["workers_steering"],
     };
@@ -207,8 +209,8 @@ fn is_attached(name: &LabName, host: &str, switch: Option<&Switch>) -> Result<()
         return Err(format!("it has pinned nothing in {}", pins.display()));
     }
     for interface in &switch.interfaces {
-        let has =
-            has_program(name, host, interface, switch.mode).map_err(|error| error.to_string())?;
+        let has = has_program(name, host_of(host), interface, switch.mode)
+            .map_err(|error| error.to_string())?;
         if !has {
             return Err(format!("its program is not attached to {interface}"));
         }

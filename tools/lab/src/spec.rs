@@ -12,6 +12,7 @@ use prism_config::{Config, HostAddrs, RelayUpTo};
 use crate::error::LabError;
 use crate::family::Families;
 use crate::lab::Lab;
+use crate::mode::Mode;
 use crate::name::LabName;
 use crate::plan::Plan;
 use crate::rate::Rate;
@@ -28,6 +29,9 @@ pub struct LabSpec {
     pub name: LabName,
     /// The families of all hosts' addresses. Default: IPv4 alone.
     pub family: Families,
+    /// The place of the program that steers packets. Without a switch there is a process
+    /// `<host>-agent` for each node. Default: on a switch.
+    pub mode: Mode,
     /// The number of hosts of the switch. One is called `switch`; two are `switch0` and
     /// `switch1`, between which keepalived moves the addresses. Default: 1.
     pub switches: usize,
@@ -103,6 +107,7 @@ impl LabSpec {
         Self {
             name,
             family: Families::default(),
+            mode: Mode::default(),
             switches: 1,
             backends: 3,
             frontends: 1,

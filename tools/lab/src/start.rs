@@ -8,6 +8,7 @@ use crate::error::LabError;
 use crate::files;
 use crate::groups;
 use crate::lab::Lab;
+use crate::mode::{agent_of, host_of};
 use crate::network::{self, Setup};
 use crate::plan::Plan;
 use crate::process::ProcessId;
@@ -32,7 +33,8 @@ impl Lab {
         spec.check()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let etcd = spec.etcd.then_some(programs::ETCD);
-        let keepalived = (spec.switches > 1).then_some(programs::KEEPALIVED);
+        let moves = !Plan::new(&spec).movers().is_empty();
+        let keepalived = moves.then_some(programs::KEEPALIVED);
         let further: Vec<_> = etcd.into_iter().chain(keepalived).collect();
         programs::check(&path, &further)?;
         let mut lab = Self::build(&spec)?;
@@ -46,7 +48,7 @@ impl Lab {
                 lab.spawn(&host)?;
             }
         }
-        if spec.switches > 1 {
+        if moves {
             lab.start_moving(&spec)?;
         }
         ready::wait_all(&lab.state, spec.ready_timeout, &spec.cancel)?;
@@ -131,11 +133,22 @@ impl Lab {
         self.state.save()
     }
 
-    /// Starts keepalived on both switches. Its health check fails before the agents run.
+    /// Starts keepalived on both hosts. Its health check fails before the agents run.
     fn start_moving(&mut self, spec: &LabSpec) -> Result<(), LabError> {
-        for switch in self.switches().map(str::to_owned).collect::<Vec<_>>() {
-            if self.state.programs.contains_key(&switch) {
-                ready::wait_host(&self.state, &switch, spec.ready_timeout)?;
+        let hosts: Vec<String> = self
+            .state
+            .plan
+            .movers()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        for switch in hosts {
+            let agent = match self.state.plan.is_lan() {
+                true => agent_of(&switch),
+                false => switch.clone(),
+            };
+            if self.state.programs.contains_key(&agent) {
+                ready::wait_host(&self.state, &agent, spec.ready_timeout)?;
             }
             self.start_keepalived(&switch)?;
         }
@@ -144,7 +157,7 @@ impl Lab {
 
     /// Starts the process of `host`. Does not wait for it.
     pub(crate) fn spawn(&mut self, host: &str) -> Result<(), LabError> {
-        let namespace = self.namespace(host)?;
+        let namespace = self.namespace(host_of(host))?;
         let no_process = || LabError::NoProcess { host: host.into() };
         let line = self.state.programs.get(host).ok_or_else(no_process)?;
         let line = groups::command_line(self.name(), host, line)

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use prism_proto::export::Method;
+use prism_proto::fence::Fence;
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::ServerConfig;
 
@@ -34,6 +35,9 @@ pub struct EndpointConfig {
     /// The digest of the node's placement, which the switch's agent compares;
     /// [`prism_proto::lease::NO_DIGEST`] for no comparison, the default.
     pub placement: u64,
+    /// The fence of flows: the switch, or in host mode each host itself. In host mode every node
+    /// has the service addresses, and owns connections by them. Default [`Fence::Switch`].
+    pub fence: Fence,
     /// How a connection's packets are stopped during a hand-off. The switch blocks them if the host
     /// cannot freeze sockets. Default [`Method::Freeze`].
     pub method: Method,
@@ -69,6 +73,7 @@ impl EndpointConfig {
             identity: Some(identity),
             switch: None,
             placement: prism_proto::lease::NO_DIGEST,
+            fence: Fence::Switch,
             method: Method::Freeze,
             carry_window: true,
             tls: None,

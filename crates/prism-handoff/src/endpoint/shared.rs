@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use prism_proto::control::{FlowKey, Owner};
 use prism_proto::export::Method;
+use prism_proto::fence::Fence;
 use prism_sys::tcp::ktls::Offered;
 use prism_sys::tcp::{Blank, Freezer, RestoreError};
 use tokio::sync::{Notify, mpsc, watch};
@@ -129,6 +130,11 @@ impl Shared {
             || tls.is_some_and(|tls| tls.addresses.contains(&address))
     }
 
+    /// Whether the sockets of imported connections have the service's own address.
+    pub(crate) fn has_service_address(&self) -> bool {
+        self.config.listen || self.config.fence == Fence::Host
+    }
+
     pub(crate) fn method(&self) -> Method {
         match self.freezer() {
             Some(_) => self.config.method,
@@ -170,17 +176,17 @@ impl Shared {
     }
 
     fn fits(&self, blank: &Blank, service: SocketAddr) -> bool {
-        match self.config.listen {
+        match self.has_service_address() {
             true => blank.bound() == service,
             false => blank.bound().is_ipv4() == service.is_ipv4(),
         }
     }
 
-    /// A socket for an import. At a listener it has the service's own address. Elsewhere the switch
-    /// rewrites the address, and each connection gets a random port. It then meets neither its own
+    /// A socket for an import. At a listener, and in host mode, it has the service's own address.
+    /// Elsewhere the switch rewrites the address, and each connection gets a random port. It then meets neither its own
     /// remains when it comes back, nor a predecessor in TIME_WAIT.
     fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
-        let local = match self.config.listen {
+        let local = match self.has_service_address() {
             true => service,
             false => {
                 let own = self.address_for(service.ip());

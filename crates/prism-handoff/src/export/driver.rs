@@ -13,6 +13,7 @@ use prism_proto::control::{Ops, Owner, Pass};
 use prism_proto::export::{
     ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
+use prism_proto::fence::Fence;
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
 use prism_sys::tcp::Paused;
 use zeroize::Zeroize;
@@ -21,7 +22,7 @@ use super::Exported;
 use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::control::Control;
+use crate::control::{Control, Stamp};
 use crate::endpoint::Shared;
 use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
@@ -57,8 +58,10 @@ impl Driver<'_> {
             Some(_) => self.shared.method(),
             None => Method::TwoPhase,
         };
-        let (mut machine, mut action) = Export::start(method, flow, here, epoch, !state.confirmed);
+        let (fence, is_new) = (self.shared.config.fence, !state.confirmed);
+        let (mut machine, mut action) = Export::start(fence, method, flow, here, epoch, is_new);
         let (mut socket, mut steered) = (Socket::Live(stream), false);
+        let mut sent_in = None;
         loop {
             let event = match action {
                 Action::Steer {
@@ -71,8 +74,13 @@ impl Driver<'_> {
                     if std::mem::replace(&mut steered, true) && blocks && !is_alive(&socket) {
                         return self.finish(socket, Outcome::Lost);
                     }
+                    let bound = sent_in.filter(|_| machine.is_bound_to_term());
+                    let stamp = match bound {
+                        Some(term) => Stamp::Bound(term),
+                        None => Stamp::Latest(self.control.term_of(&flow)),
+                    };
                     let outcome = (self.control)
-                        .call_with(self.pass, command, deadline_ns)
+                        .call_in_with(stamp, self.pass, command, deadline_ns)
                         .await;
                     (self.connection.state).note(self.control, outcome, here);
                     // The command that takes a frozen connection back blocks nothing.
@@ -82,8 +90,7 @@ impl Driver<'_> {
                     }
                     Event::Steered(outcome)
                 }
-                Action::Save => {
-                    let freezes = !steered;
+                Action::Save { freezes } => {
                     socket = self.save(socket, freezes);
                     match socket {
                         Socket::Paused(..) => Event::Saved,
@@ -93,6 +100,7 @@ impl Driver<'_> {
                 Action::Send { epoch } => {
                     // It is not open here while the verdict is awaited.
                     self.connection.state.count(false);
+                    sent_in = Some(self.control.term_of(&flow));
                     let (now, verdict) = self.send(socket, epoch).await;
                     socket = now;
                     Event::Verdict(verdict)
@@ -121,6 +129,7 @@ impl Driver<'_> {
         };
         let paused = match self.shared.freezer() {
             Some(freezer) if freezes => Paused::freeze(stream, freezer),
+            None if freezes => return Socket::Live(stream),
             _ => Paused::pause(stream),
         };
         if freezes {
@@ -172,8 +181,14 @@ impl Driver<'_> {
             return (Socket::Gone, Verdict::Unknown);
         };
         let Some(channel) = self.channel.clone() else {
-            paused.close_silently();
-            return (Socket::Saved(tcp), Verdict::Refused(Refusal::Unwilling));
+            let socket = match paused.is_frozen() {
+                true => Socket::Silent(paused),
+                false => {
+                    paused.close_silently();
+                    Socket::Saved(tcp)
+                }
+            };
+            return (socket, Verdict::Refused(Refusal::Unwilling));
         };
         let (id, state) = (self.record.id, &self.connection.state);
         let mut hand_off = HandOff {
@@ -290,7 +305,14 @@ impl Driver<'_> {
             Outcome::Untouched { reason } => self.stay(socket, reason),
             Outcome::Moved => self.leave(socket, Exported::Moved),
             Outcome::Lost => self.leave(socket, Exported::Lost),
-            Outcome::Unknown => self.leave(socket, Exported::Unknown),
+            Outcome::Unknown => {
+                let left = self.leave(socket, Exported::Unknown);
+                // No refusal of the client's next SYN would end the flow, if it is still here.
+                if self.shared.config.fence == Fence::Host {
+                    self.shared.on_closed(&self.connection.state);
+                }
+                left
+            }
         };
         self.shared.process.trace.push(&Ended {
             record: &self.record,
@@ -305,7 +327,7 @@ impl Driver<'_> {
         match socket {
             // Closing it can wait. At the service's address it cannot, because the socket would be
             // deaf to the client's next connection.
-            Socket::Frozen(frozen) if !self.shared.config.listen => {
+            Socket::Frozen(frozen) if !self.shared.has_service_address() => {
                 let left_behind = frozen.left_behind();
                 self.shared.deferred.add(move || drop(left_behind));
             }

@@ -40,6 +40,7 @@ pub(super) fn rebuild(socket: Socket, local: SocketAddr) -> (Socket, Event) {
                 None => (Socket::Gone, Event::Returned),
             };
         }
+        Socket::Silent(paused) => return (Socket::Silent(paused), Event::Rebuilt),
         _ => return (Socket::Gone, Event::RebuildFailed),
     };
     match restore(&state, local) {

@@ -1,9 +1,10 @@
 //! Carries out the actions of `Export` on a host.
 
-use prism_proto::control::Ops;
+use prism_proto::control::{Ops, Term};
 use prism_proto::export::{
     self, ASK_INTERVAL_NS, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
+use prism_proto::fence::Fence;
 use prism_proto::import;
 use prism_proto::node::{Frame, HandOff};
 use prism_proto::steering::CommandOutcome;
@@ -21,10 +22,12 @@ pub(crate) struct Exporting {
     pub(crate) started: u64,
     target: usize,
     plan: Plan,
-    method: Method,
+    freezes: bool,
     saved: Option<Box<HandOff>>,
     /// The deaf and mute socket, if it is kept until the verdict.
     frozen: Option<Tcp>,
+    /// The term of the flow when the state was sent.
+    sent_in: Option<Term>,
     /// The identifier of this hand-off. A late verdict of an earlier one of the same connection
     /// must not count for it.
     hand_off_id: u64,
@@ -35,6 +38,15 @@ pub(crate) struct Exporting {
 }
 
 impl Exporting {
+    pub(crate) fn bound_to(&self) -> Option<Term> {
+        self.sent_in.filter(|_| self.machine.is_bound_to_term())
+    }
+
+    /// The term of the flow when its state was sent, if it was: another host may have it since.
+    pub(crate) fn sent_in(&self) -> Option<Term> {
+        self.sent_in
+    }
+
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.is_some()
     }
@@ -91,16 +103,21 @@ impl World {
             c.epoch = c.epoch.max(clock.unwrap_or(0));
         }
         let here = owner_record(host);
-        let (machine, action) = Export::start(method, c.flow, here, c.epoch, !c.steered);
+        let fence = match self.scenario.mutation {
+            Mutation::RefusedIsEnough => Fence::Switch,
+            _ => self.scenario.fence,
+        };
+        let (machine, action) = Export::start(fence, method, c.flow, here, c.epoch, !c.steered);
         let (saved, frozen, awaiting, asking) = (None, None, None, None);
         c.role = Role::Exporting(Exporting {
             machine,
             started,
             target,
             plan,
-            method,
+            freezes: false,
             saved,
             frozen,
+            sent_in: None,
             hand_off_id,
             awaiting,
             asking,
@@ -148,7 +165,13 @@ impl World {
             } => {
                 self.steer(host, command, deadline_ns, Waiter::Export(id));
             }
-            export::Action::Save => self.works(host, delay, Work::Save(id)),
+            export::Action::Save { freezes } => {
+                let must_freeze = self.scenario.fence == Fence::Host;
+                if let Some(exporting) = self.exporting(host, id) {
+                    exporting.freezes = freezes || must_freeze;
+                }
+                self.works(host, delay, Work::Save(id));
+            }
             export::Action::Send { epoch } => self.send_hand_off(host, id, epoch),
             export::Action::Rebuild => self.works(host, delay, Work::Rebuild(id)),
             export::Action::Ask { owner, deadline_ns } => {
@@ -209,8 +232,11 @@ impl World {
             return;
         };
         c.live = false;
-        if exporting.method == Method::Freeze {
+        if exporting.freezes {
             exporting.frozen = Some(socket.clone());
+        }
+        if self.scenario.mutation == Mutation::FrozenSends {
+            (c.live, c.socket) = (true, Some(socket.clone()));
         }
         let (plan, next_request, incarnation) = (exporting.plan, c.next_request, c.of);
         let context = Context {
@@ -246,7 +272,12 @@ impl World {
             ..(**saved).clone()
         }));
         let generation = self.send_frame(host, target, &frame);
+        let h = &self.hosts[host];
+        let flow = h.connections.get(&id).map(|c| c.flow);
+        let held = flow.and_then(|flow| h.registry.get(&flow));
+        let term = held.map_or(h.steering.term(), |owned| owned.term);
         if let Some(exporting) = self.exporting(host, id) {
+            exporting.sent_in = Some(term);
             exporting.awaiting = Some(generation);
         }
         self.works(

@@ -15,7 +15,7 @@ use crate::exporting::Exporting;
 use crate::frontends::is_frontend;
 use crate::importing::Importing;
 use crate::leaving::Leaving;
-use crate::scenario::{MS, Scenario};
+use crate::scenario::{MS, Mutation, Scenario};
 use crate::switch::Outage;
 use crate::tcp::{Segment, Tcp};
 use crate::world::{Event, World};
@@ -155,6 +155,14 @@ impl Connection {
         }
     }
 
+    /// The only term in which the next command of its hand-off may count.
+    fn bound_to(&self) -> Option<Term> {
+        match &self.role {
+            Role::Exporting(exporting) => exporting.bound_to(),
+            _ => None,
+        }
+    }
+
     fn is_frozen(&self) -> bool {
         matches!(&self.role, Role::Exporting(e) if e.is_frozen())
     }
@@ -253,8 +261,15 @@ impl World {
             Waiter::Release(id) => h.connections.get(&id).and_then(|c| c.released_in),
             _ => held,
         };
-        let stamp = stamp.unwrap_or(h.steering.term());
+        let bound = match waiter {
+            Waiter::Export(id) => h.connections.get(&id).and_then(Connection::bound_to),
+            _ => None,
+        };
+        let stamp = bound.or(stamp).unwrap_or(h.steering.term());
         let id = h.steering.start_in(stamp, command, now, now + within_ns);
+        if bound.is_some() && self.scenario.mutation != Mutation::DoubtOutlivesTerm {
+            h.steering.bind(id);
+        }
         h.waiters.insert(id, waiter);
         self.run_steering(host);
     }

@@ -24,8 +24,17 @@ pub(crate) struct Importing {
     hand_off: Box<HandOff>,
     /// The command may be on its way.
     pub(crate) owning: bool,
+    /// The socket sends nothing.
+    is_mute: bool,
     /// The socket takes nothing in.
     pub(crate) is_deaf: bool,
+}
+
+impl Importing {
+    /// Whether the socket answers nothing.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_deaf || self.is_mute
+    }
 }
 
 impl World {
@@ -83,7 +92,7 @@ impl World {
         let mut c = Connection::new(context.incarnation, flow, epoch, self.now);
         (c.steered, c.commanded) = (true, true);
         (c.plan, c.next_request) = (context.plan, context.next_request);
-        let (machine, action) = Import::start(flow, epoch);
+        let (machine, action) = Import::start(self.scenario.fence, flow, epoch);
         let (started, owning) = (self.now, false);
         let import = Importing {
             machine,
@@ -92,6 +101,7 @@ impl World {
             generation,
             hand_off,
             owning,
+            is_mute: false,
             is_deaf: false,
         };
         c.role = Role::Importing(import);
@@ -99,6 +109,13 @@ impl World {
         self.hosts[host].connections.insert(id, c);
         self.works(host, 40_000 * MS, Work::Idle(id));
         self.import_action(host, id, action);
+    }
+
+    fn importing(&mut self, host: usize, id: u64) -> Option<&mut Importing> {
+        match &mut self.hosts[host].connections.get_mut(&id)?.role {
+            Role::Importing(importing) => Some(importing),
+            _ => None,
+        }
     }
 
     pub(crate) fn import_event(&mut self, host: usize, id: u64, event: import::Event) {
@@ -115,7 +132,13 @@ impl World {
     fn import_action(&mut self, host: usize, id: u64, action: import::Action) {
         let delay = self.rng.u64(1000..50_000);
         match action {
-            import::Action::Restore => self.works(host, delay, Work::Restore(id)),
+            import::Action::Restore { is_mute } => {
+                let is_heard = self.scenario.mutation == Mutation::TargetIsHeard;
+                if let Some(import) = self.importing(host, id) {
+                    import.is_mute = is_mute && !is_heard;
+                }
+                self.works(host, delay, Work::Restore(id));
+            }
             import::Action::Steer {
                 command,
                 deadline_ns,
@@ -126,13 +149,11 @@ impl World {
             }
             import::Action::GoLive => self.finish_import(host, id, None),
             import::Action::Refuse(reason) => self.finish_import(host, id, Some(reason)),
-            import::Action::GiveUp(reason) => {
-                let keeps = self.scenario.mutation != Mutation::TargetClosesAtOnce;
-                match keeps {
-                    true => self.give_up(host, id, reason),
-                    false => self.finish_import(host, id, Some(reason)),
-                }
-            }
+            import::Action::GiveUp(reason) => match self.scenario.mutation {
+                Mutation::TargetClosesAtOnce => self.finish_import(host, id, Some(reason)),
+                Mutation::TargetIsLiveUnanswered => self.finish_import(host, id, None),
+                _ => self.give_up(host, id, reason),
+            },
         }
     }
 
@@ -190,7 +211,8 @@ impl World {
             return;
         }
         import.is_deaf = true;
-        let hears_before = self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
+        let hears_before =
+            !import.is_mute && self.scenario.mutation != Mutation::TargetForgetsWhatItHeard;
         if hears_before && socket.next_expected() != import.hand_off.tcp.receive_seq {
             import.machine.must_insist();
             self.hold_unconfirmed(host, id);
@@ -210,6 +232,7 @@ impl World {
             return;
         }
         match socket.receive(segment) {
+            Ok(true) if import.is_mute => {}
             Ok(true) => {
                 let (of, segment) = (c.of, socket.ack());
                 self.host_sends(host, of, vec![segment]);
@@ -276,8 +299,16 @@ impl World {
                 pass: None,
             },
         };
+        // The kernel acknowledges what came while the socket was mute.
+        let socket = c.socket.as_ref().filter(|_| import.is_mute);
+        let ack = socket.map(Tcp::ack).filter(|_| refusal.is_none());
         c.role = Role::Serving;
         c.live = refusal.is_none();
+        let (of, flow, epoch) = (c.of, c.flow, c.epoch);
+        if refusal.is_none() {
+            self.check_right(host, &flow, epoch);
+        }
+        self.host_sends(host, of, ack.into_iter().collect());
         if took > IMPORT_BOUND_NS + self.scenario.young_ns() {
             return self.fail(format!("I5: taking a connection took {took} ns"));
         }

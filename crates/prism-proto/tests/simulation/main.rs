@@ -198,11 +198,43 @@ fn a_change_of_the_frontends_in_a_young_term_touches_no_connection() {
 }
 
 #[test]
+fn nothing_is_lost_in_host_mode() {
+    holds(
+        Scenario::HOST_WORST,
+        &["moved", "SwitchSilent", "TargetSilent"],
+    );
+}
+
+#[test]
+fn nothing_is_lost_when_another_frontend_becomes_the_arbiter() {
+    holds(Scenario::HOST_TAKEOVERS, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn no_host_sends_without_a_right_while_the_arbiter_is_out_of_reach() {
+    holds(Scenario::HOST_ISOLATED, &["moved", "SwitchSilent"]);
+}
+
+#[test]
+fn the_checks_find_a_broken_rule_of_host_mode() {
+    finds(&[
+        (Mutation::TargetIsHeard, Scenario::HOST_WORST),
+        (Mutation::TargetIsLiveUnanswered, Scenario::HOST_WORST),
+        (Mutation::SourceDoesNotAsk, Scenario::HOST_WORST),
+        (Mutation::RefusedIsEnough, Scenario::HOST_WORST),
+        (Mutation::FrozenSends, Scenario::HOST_WORST),
+        (Mutation::StrangersReset, Scenario::HOST_WORST),
+        (Mutation::DoubtOutlivesTerm, Scenario::HOST_ISOLATED),
+        (Mutation::OldAnswersCount, Scenario::HOST_TAKEOVERS),
+        (Mutation::StandbyDecides, Scenario::HOST_TAKEOVERS),
+        (Mutation::YoungDecides, Scenario::HOST_ISOLATED),
+        (Mutation::NoDropWhileYoung, Scenario::HOST_TAKEOVERS),
+    ]);
+}
+
+#[test]
 fn the_checks_find_a_broken_rule_of_terms() {
-    if seed_to_repeat().is_some() {
-        return;
-    }
-    let broken = [
+    finds(&[
         (Mutation::AnnouncementsWin, Scenario::TAKEOVERS),
         (Mutation::SettlesAtOnce, Scenario::REBOOTS),
         (Mutation::YoungDecides, Scenario::STRIKES),
@@ -212,9 +244,16 @@ fn the_checks_find_a_broken_rule_of_terms() {
         (Mutation::NoDropWhileYoung, Scenario::REBOOTS),
         (Mutation::AnyPacketOpens, Scenario::YOUNG_LISTS),
         (Mutation::UnclaimedWait, Scenario::YOUNG_LISTS),
-    ];
+    ]);
+}
+
+/// Each mutation fails in its scenario.
+fn finds(broken: &[(Mutation, Scenario)]) {
+    if seed_to_repeat().is_some() {
+        return;
+    }
     let unfound: Vec<_> = broken
-        .into_iter()
+        .iter()
         .filter(|(mutation, scenario)| {
             let found = explore(Scenario {
                 mutation: *mutation,
@@ -223,7 +262,7 @@ fn the_checks_find_a_broken_rule_of_terms() {
             println!("{mutation:?}: {found:?}");
             found.is_ok()
         })
-        .map(|(mutation, _)| mutation)
+        .map(|(mutation, _)| *mutation)
         .collect();
     assert!(unfound.is_empty(), "{unfound:?} were not found");
 }

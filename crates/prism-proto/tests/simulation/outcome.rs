@@ -5,6 +5,7 @@ use prism_proto::export::{
     ASK_DEADLINE_NS, BLOCK_DEADLINE_NS, CLAIM_DEADLINE_NS, Kept, Outcome, SETTLE_DEADLINE_NS,
     VERDICT_DEADLINE_NS,
 };
+use prism_proto::fence::Fence;
 use prism_proto::steering::{Command, CommandOutcome};
 
 use crate::app::Plan;
@@ -44,7 +45,14 @@ impl World {
         *self.stats.outcomes.entry(name).or_default() += 1;
         match outcome {
             Outcome::Moved => self.forget(host, id),
-            Outcome::Lost | Outcome::Unknown => self.lose(host, id),
+            Outcome::Lost => self.lose(host, id),
+            Outcome::Unknown => {
+                self.excuse_doubt(host, id);
+                match self.scenario.fence {
+                    Fence::Switch => self.lose(host, id),
+                    Fence::Host => self.give_back(host, id),
+                }
+            }
             Outcome::Untouched { .. } => self.stay(host, id),
             Outcome::Kept {
                 epoch,
@@ -57,6 +65,20 @@ impl World {
         }
     }
 
+    /// Host mode gives up a connection whose verdict was lost together with the arbiter's table, if
+    /// the target does not say that it has refused: it may send. The same applies if the arbiter is
+    /// out of reach until the deadline.
+    fn excuse_doubt(&mut self, host: usize, id: u64) {
+        let term = self.hosts[host].steering.term();
+        let sent_in = self.exporting(host, id).and_then(|e| e.sent_in());
+        let is_later = sent_in.is_some_and(|sent_in| sent_in < term);
+        let is_cut_off = self.scenario.max_outage_ns > SETTLE_DEADLINE_NS;
+        if self.scenario.fence == Fence::Host && (is_later || is_cut_off) {
+            let of = self.hosts[host].connections.get(&id).map(|c| c.of);
+            self.excused.extend(of);
+        }
+    }
+
     pub(crate) fn forget(&mut self, host: usize, id: u64) {
         self.unregister(host, id);
         self.hosts[host].connections.remove(&id);
@@ -64,15 +86,26 @@ impl World {
 
     /// A connection may be lost only to a newer one, or to a crash.
     pub(crate) fn lose(&mut self, host: usize, id: u64) {
-        self.unregister(host, id);
-        let Some(c) = self.hosts[host].connections.remove(&id) else {
+        self.check_lost(host, id);
+        self.forget(host, id);
+    }
+
+    /// Ends a connection whose owner is unknown. If the arbiter has the flow as this host's, no
+    /// refusal of the client's next SYN would end it.
+    fn give_back(&mut self, host: usize, id: u64) {
+        self.check_lost(host, id);
+        self.close(host, id);
+    }
+
+    fn check_lost(&mut self, host: usize, id: u64) {
+        let Some(c) = self.hosts[host].connections.get(&id) else {
             return;
         };
         let elsewhere = self
             .hosts
             .iter()
-            .flat_map(|h| h.connections.values())
-            .any(|o| o.of == c.of && !matches!(o.role, Role::Deaf { .. }));
+            .flat_map(|h| &h.connections)
+            .any(|(other, o)| *other != id && o.of == c.of && !matches!(o.role, Role::Deaf { .. }));
         let over = self.clients[c.of.client].is_over(c.of);
         if !(c.killed || over || elsewhere || self.excused.contains(&c.of)) {
             self.fail(format!("I5: {:?} is lost", c.of));
@@ -89,8 +122,16 @@ impl World {
         let Some(c) = self.hosts[host].connections.get_mut(&id) else {
             return;
         };
+        let has_sent = matches!(&c.role, Role::Exporting(e) if e.sent_in().is_some());
         c.role = Role::Serving;
         (c.epoch, c.steered) = (epoch, c.steered || steered);
+        let flow = c.flow;
+        if has_sent {
+            self.check_right(host, &flow, epoch);
+        }
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
         if c.socket.is_none() {
             return self.close(host, id);
         }

@@ -1,6 +1,7 @@
 //! The parameters of one kind of simulated run.
 
 use prism_proto::export::SETTLE_DEADLINE_NS;
+use prism_proto::fence::Fence;
 use prism_proto::steering::MAX_SILENT_RETRY_NS;
 
 /// Milliseconds, in nanoseconds.
@@ -48,18 +49,33 @@ pub(crate) enum Mutation {
     AnyPacketOpens,
     /// A frontend does not announce connections that it has not claimed.
     UnclaimedWait,
+    /// A target's socket acknowledges before the arbiter has answered. Host mode, as all below.
+    TargetIsHeard,
+    /// A target without an answer goes live.
+    TargetIsLiveUnanswered,
+    /// A source goes live when its target has refused, as with a switch.
+    RefusedIsEnough,
+    /// A source without a verdict takes the flow back in a later term.
+    DoubtOutlivesTerm,
+    /// A source sends while its target works.
+    FrozenSends,
+    /// A host without the socket resets a client whose packets it gets.
+    StrangersReset,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    pub(crate) fence: Fence,
     pub(crate) seeds: u64,
     pub(crate) hosts: usize,
     pub(crate) clients: usize,
     /// A control datagram is lost; doubled; delayed: each at this rate.
     pub(crate) control_faults: f64,
     pub(crate) max_delay_ns: u64,
+    /// Losses of the switch and outages begin no earlier.
+    pub(crate) peace_ns: u64,
     /// The switch is out of each host's reach once, for this long.
     pub(crate) min_outage_ns: u64,
     pub(crate) max_outage_ns: u64,
@@ -100,11 +116,13 @@ impl Scenario {
     /// Nothing goes wrong.
     pub(crate) const CALM: Self = Self {
         name: "calm",
+        fence: Fence::Switch,
         seeds: 500,
         hosts: 4,
         clients: 3,
         control_faults: 0.0,
         max_delay_ns: 5 * MS,
+        peace_ns: 0,
         min_outage_ns: 0,
         max_outage_ns: 0,
         data_loss: 0.0,
@@ -252,6 +270,34 @@ impl Scenario {
         max_delay_ns: 100 * MS,
         max_outage_ns: 4000 * MS,
         breaks_channels: true,
+        ..Self::REBOOTS
+    };
+    /// Host mode: as [`Self::WORST`], and answers do not pass the arbiter.
+    pub(crate) const HOST_WORST: Self = Self {
+        name: "host mode, worst",
+        fence: Fence::Host,
+        ..Self::WORST
+    };
+    /// Host mode: a frontend with the service's address dies, and another one takes over with a table
+    /// of copies.
+    pub(crate) const HOST_TAKEOVERS: Self = Self {
+        name: "host mode, takeovers",
+        fence: Fence::Host,
+        crashes: 2,
+        ..Self::TAKEOVERS
+    };
+    /// Host mode: the arbiter fails in the middle of steps, without copies. Hosts are out of its
+    /// successor's reach for longer than a term is young, but not out of reach of clients.
+    pub(crate) const HOST_ISOLATED: Self = Self {
+        name: "host mode, isolated",
+        fence: Fence::Host,
+        losses: 1,
+        strikes: 0.3,
+        breaks_channels: true,
+        peace_ns: 1500 * MS,
+        max_pause_ns: 1000 * MS,
+        min_outage_ns: 11_000 * MS,
+        max_outage_ns: 16_000 * MS,
         ..Self::REBOOTS
     };
     /// Frontends come and go meanwhile, so that few connections are at the frontend of their hash.

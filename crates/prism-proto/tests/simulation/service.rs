@@ -2,6 +2,7 @@
 //! or handed on, segments out, and the release of the flow at the end.
 
 use prism_proto::control::{Ops, Owner};
+use prism_proto::fence::Fence;
 use prism_proto::steering::{Command, CommandOutcome};
 
 use crate::app::{Incarnation, Plan, Request};
@@ -28,7 +29,7 @@ impl World {
             return;
         }
         let Some((id, connection)) = self.hosts[host].with_socket(&flow) else {
-            if !packet.segment.rst {
+            if !packet.segment.rst && !self.is_stranger(host, &flow) {
                 let segment = Segment {
                     seq: packet.segment.ack,
                     rst: true,
@@ -97,7 +98,7 @@ impl World {
             return false;
         };
         let is_deaf = match &old.role {
-            Role::Importing(import) => import.is_deaf,
+            Role::Importing(import) => import.is_silent(),
             Role::Deaf { .. } => true,
             _ => false,
         };
@@ -112,11 +113,16 @@ impl World {
 
     /// No socket is there.
     fn syn_at_host(&mut self, host: usize, packet: &Packet) {
+        let flow = self.clients[packet.of.client].flow;
+        // Only the frontend of a flow without an owner accepts a SYN.
+        let is_owned = self.switch.table.entry(&flow).is_some();
+        if self.scenario.fence == Fence::Host && (is_owned || self.frontend_of(&flow) != host) {
+            return;
+        }
         if !is_frontend(host) {
             let refusal = Segment::refusal(&packet.segment);
             return self.host_sends(host, packet.of, vec![refusal]);
         }
-        let flow = self.clients[packet.of.client].flow;
         let (isn, id) = (self.rng.u32(..), self.new_id());
         let h = &self.hosts[host];
         let epoch = h.steering.switch_clock_ns(self.now + h.clock_offset_ns);

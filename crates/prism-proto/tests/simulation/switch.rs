@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fastrand::Rng;
-use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Stamped, Term};
+use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Stamped, Status, Term};
 use prism_proto::export::BLOCKED_NS;
+use prism_proto::fence::Fence;
 use prism_proto::term::{Place, SwitchTerm};
 use prism_reference::{FlowTable, SynFate};
 
@@ -54,6 +55,9 @@ pub(crate) struct Outage {
     time: Range<u64>,
     of_answers_only: bool,
 }
+
+/// The longest time that a packet takes from an arbiter in host mode to an owner.
+const MAX_LATE_NS: u64 = 20 * MS;
 
 /// The switch's clock is far from every host's.
 const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
@@ -103,7 +107,8 @@ impl World {
             return self.fail("a host sent a datagram that the switch cannot read");
         };
         let (stamp, mut request) = (stamped.term, stamped.message);
-        let is_strike = request.ops != Ops::QUERY && self.chance(self.scenario.strikes);
+        let is_peace = self.now < self.scenario.peace_ns || request.ops == Ops::QUERY;
+        let is_strike = !is_peace && self.chance(self.scenario.strikes);
         let moment = if is_strike { self.rng.u8(0..3) } else { 0 };
         if is_strike && moment == 0 {
             return self.strike();
@@ -125,6 +130,9 @@ impl World {
             return;
         };
         let after = self.switch.table.entry(&request.flow).copied();
+        if is_decided && answer.status == Status::Ok && request.ops.has(Ops::UNBLOCK) {
+            self.rights.insert((host, request.flow, answer.epoch));
+        }
         let (since, now_blocked) = (
             &mut self.switch.blocked_since,
             after.is_some_and(|a| a.blocked),
@@ -219,7 +227,13 @@ impl World {
             (false, Some(entry)) if entry.blocked => return,
             (false, Some(entry)) => self.host_at(entry.owner),
         };
-        self.after(HOP_NS, Event::AtHost { host, packet });
+        let is_late = self.scenario.fence == Fence::Host && self.chance(self.scenario.data_loss);
+        let late_ns = if is_late {
+            self.rng.u64(0..MAX_LATE_NS)
+        } else {
+            0
+        };
+        self.after(HOP_NS + late_ns, Event::AtHost { host, packet });
     }
 
     pub(crate) fn host_at(&self, owner: Owner) -> usize {
@@ -236,6 +250,9 @@ impl World {
         let answers_syn = packet.segment.is_refusal() || packet.segment.syn;
         let now = self.switch.tai_ns + self.now;
         let is_young = self.is_young();
+        if self.scenario.fence == Fence::Host {
+            return self.packet_past_arbiter(host, packet);
+        }
         if self.is_down() || is_young && !self.passes_while_young(&flow, host, &packet.segment) {
             return;
         }
@@ -259,12 +276,33 @@ impl World {
         self.after(HOP_NS, Event::AtClient(packet));
     }
 
+    /// In host mode the arbiter sees its own frontend's answers to SYNs, and stops nothing.
+    fn packet_past_arbiter(&mut self, host: usize, packet: Packet) {
+        let flow = self.clients[packet.of.client].flow;
+        if self.is_young() && !self.is_down() {
+            self.passes_while_young(&flow, host, &packet.segment);
+        }
+        if !self.chance(self.scenario.data_loss) {
+            self.after(HOP_NS, Event::AtClient(packet));
+        }
+    }
+
+    /// Whether a host's program drops a packet of a flow without a socket there, which the kernel
+    /// would answer with a reset. Only the frontend of an unknown flow resets its client.
+    pub(crate) fn is_stranger(&self, host: usize, flow: &FlowKey) -> bool {
+        let is_undecided = self.is_young() || self.is_down();
+        let is_known = self.switch.table.entry(flow).is_some() || is_undecided;
+        let is_fenced = self.scenario.fence == Fence::Host;
+        let drops = is_fenced && self.scenario.mutation != Mutation::StrangersReset;
+        drops && (!is_frontend(host) || is_known)
+    }
+
     /// Draws the outages of each host's path to the switch.
     pub(crate) fn random_outage(scenario: &Scenario, rng: &mut fastrand::Rng) -> Outage {
         if scenario.max_outage_ns == 0 || rng.bool() {
             return Outage::default();
         }
-        let from = rng.u64(0..100 * MS);
+        let from = scenario.peace_ns + rng.u64(0..100 * MS);
         Outage {
             time: from..from + rng.u64(scenario.min_outage_ns..scenario.max_outage_ns),
             of_answers_only: rng.u8(0..4) == 0,

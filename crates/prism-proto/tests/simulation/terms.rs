@@ -3,6 +3,7 @@
 use prism_proto::control::{
     Answer, FlowKey, FlowState, Ops, Owner, Request, RunId, Stamped, Status, Term,
 };
+use prism_proto::fence::Fence;
 use prism_proto::lease::{Done, TermNotice};
 use prism_proto::term::{Admission, YOUNG_NS};
 use prism_reference::FlowTable;
@@ -78,7 +79,7 @@ impl World {
         }
         self.begin_term();
         for _ in 0..self.scenario.losses {
-            let delay = self.rng.u64(0..400 * MS);
+            let delay = self.scenario.peace_ns + self.rng.u64(0..400 * MS);
             self.after(delay, Event::Term(TermEvent::Fails));
             let delay = self.rng.u64(0..400 * MS);
             self.after(delay, Event::Term(TermEvent::ClockJumps));
@@ -109,6 +110,9 @@ impl World {
             TermEvent::LeaseEnds { host, boot } => {
                 for switch in [&mut self.switch, &mut self.standby] {
                     switch.term.lease_ends(addr_of(host).ip(), run_of(boot));
+                }
+                if self.scenario.fence == Fence::Host {
+                    self.end_flows_of(host);
                 }
                 self.settle_term();
             }
@@ -190,11 +194,24 @@ impl World {
         self.excused.extend(excused);
     }
 
+    /// A host that could not announce anything in a young term loses its connections.
+    fn excuse_isolated(&mut self) {
+        for host in 0..self.hosts.len() {
+            let announcer = &self.hosts[host].announcer;
+            let has_announced = announcer.term() == self.switch.term.term() && announcer.is_done();
+            if !has_announced && self.scenario.max_outage_ns > YOUNG_NS {
+                let lost = self.hosts[host].irreplaceable();
+                self.excused.extend(lost);
+            }
+        }
+    }
+
     fn settle_term(&mut self) {
         let is_late = self.switch.term.next_timeout_ns() <= Some(self.now);
         if self.is_down() || !self.switch.term.handle_timeout(self.now) {
             return;
         }
+        self.excuse_isolated();
         self.stats.settled += u64::from(!is_late);
         self.log(|| "the term is settled".into());
         let now = self.switch.tai_ns + self.now;
@@ -248,6 +265,24 @@ impl World {
             false => {
                 let event = TermEvent::NoticeAtHost { host, boot, notice };
                 self.after(HOP_NS, Event::Term(event));
+            }
+        }
+    }
+
+    /// The agent ends the flows of a run that has died. No refusal of a SYN passes the arbiter in host
+    /// mode.
+    fn end_flows_of(&mut self, host: usize) {
+        let connections = &self.hosts[host].connections;
+        let lives = |flow: &FlowKey| connections.values().any(|c| c.flow == *flow);
+        let now = self.switch.tai_ns + self.now;
+        for switch in [&mut self.switch, &mut self.standby] {
+            let owned = switch
+                .table
+                .flows()
+                .filter(|(_, entry)| entry.owner == owner_record(host));
+            let over: Vec<FlowKey> = owned.map(|(flow, _)| *flow).filter(|f| !lives(f)).collect();
+            for flow in over {
+                switch.table.expire(&flow, now);
             }
         }
     }

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
+use prism_proto::control::FlowKey;
+use prism_proto::fence::Fence;
 use prism_proto::term::Place;
 
 use crate::app::Incarnation;
@@ -129,6 +131,8 @@ pub(crate) struct World {
     pub(crate) served: BTreeSet<(Incarnation, u16)>,
     /// Connections that a crash may have cost.
     pub(crate) excused: BTreeSet<Incarnation>,
+    /// The decisions of arbiters: a host owns a flow at an epoch.
+    pub(crate) rights: BTreeSet<(usize, FlowKey, u64)>,
     pub(crate) violation: Option<String>,
     pub(crate) tracing: bool,
     pub(crate) stats: Stats,
@@ -159,6 +163,7 @@ impl World {
             channels: BTreeMap::new(),
             served: BTreeSet::new(),
             excused: BTreeSet::new(),
+            rights: BTreeSet::new(),
             violation: None,
             tracing,
             stats: Stats::default(),
@@ -302,6 +307,15 @@ impl World {
                         .get_or_insert(format!("I1: {of:?} is live twice"));
                 }
             }
+        }
+    }
+
+    /// I7: in host mode a socket whose state another host may have is live only after the arbiter has
+    /// decided so.
+    pub(crate) fn check_right(&mut self, host: usize, flow: &FlowKey, epoch: u64) {
+        let has_right = self.rights.contains(&(host, *flow, epoch));
+        if self.scenario.fence == Fence::Host && !has_right {
+            self.fail(format!("I7: host {host} sends without a right"));
         }
     }
 

@@ -60,6 +60,7 @@ for_both_families! {
     copies: "copies.rs",
     differential: "differential.rs",
     frontends: "frontends.rs",
+    host_mode: "host_mode.rs",
     icmp: "icmp.rs",
     network: "network.rs",
     steering: "steering.rs",

@@ -86,9 +86,14 @@ impl Freezer {
         Ok(())
     }
 
+    /// Step 1 above.
+    pub(crate) fn mute(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        set(fd, libc::SOL_SOCKET, libc::SO_MARK, &self.mark)
+    }
+
     /// Steps 1 and 2 above.
     pub(crate) fn silence(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        set(fd, libc::SOL_SOCKET, libc::SO_MARK, &self.mark)?;
+        self.mute(fd)?;
         let program = self.deaf.as_raw_fd();
         set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program).inspect_err(|_| {
             let _ = set(fd, libc::SOL_SOCKET, libc::SO_MARK, &0_u32);
@@ -96,9 +101,13 @@ impl Freezer {
     }
 }
 
-/// Undoes [`Freezer::silence`]. A mark that the application had set is lost.
+/// Undoes [`Freezer::silence`] and [`Freezer::mute`]. A mark that the application had set is lost.
 pub(crate) fn give_voice(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)?;
+    match set(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32) {
+        // It was mute, and not deaf.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        detached => detached?,
+    }
     set(fd, libc::SOL_SOCKET, libc::SO_MARK, &0_u32)
 }
 

@@ -66,7 +66,8 @@ pub struct Restored {
     connection: Live<Silent>,
     /// The next sequence number of the client, as it was told.
     receive_seq: u32,
-    is_silent: bool,
+    /// It is silent, or mute.
+    has_mark: bool,
 }
 
 /// A restored connection that is live, with the bytes that did not go into the kernel.
@@ -165,6 +166,7 @@ pub struct Blank {
     mss_clamp_bytes: u16,
     /// The congestion control of new sockets.
     congestion: String,
+    is_mute: bool,
 }
 
 impl Blank {
@@ -203,7 +205,20 @@ impl Blank {
             bound: bind,
             mss_clamp_bytes,
             congestion,
+            is_mute: false,
         })
+    }
+
+    /// Keeps the connection from sending anything, also acknowledgements, until
+    /// [`Restored::go_live`]. It takes segments all the time.
+    ///
+    /// # Errors
+    /// [`RestoreError::NotPermitted`] or [`RestoreError::Kernel`].
+    pub fn mute(mut self, freezer: &Freezer) -> Result<Self, RestoreError> {
+        let muted = freezer.mute(self.socket.as_fd());
+        muted.map_err(failed("SO_MARK"))?;
+        self.is_mute = true;
+        Ok(self)
     }
 
     /// The address that the connection will be bound to.
@@ -233,7 +248,10 @@ pub fn restore_into(
         prepared.map_err(failed("SO_PRIORITY"))?;
     }
     let Blank {
-        socket, congestion, ..
+        socket,
+        congestion,
+        is_mute,
+        ..
     } = blank;
     let unconnected = Unconnected {
         socket: SockRef::from(&socket),
@@ -258,7 +276,7 @@ pub fn restore_into(
             peer_closed: state.peer_closed,
         },
         receive_seq: state.receive_seq,
-        is_silent: false,
+        has_mark: is_mute,
     })
 }
 
@@ -270,7 +288,7 @@ impl Restored {
     /// The kernel's error; the socket may then still hear.
     pub fn silence(&mut self, freezer: &Freezer) -> io::Result<bool> {
         freezer.silence(self.as_fd())?;
-        self.is_silent = true;
+        self.has_mark = true;
         options::select_queue(self.as_fd(), Queue::Receive)?;
         Ok(options::queue_seq(self.as_fd())? == self.receive_seq)
     }
@@ -282,7 +300,7 @@ impl Restored {
     /// [`ResumeError`], which no known kernel returns for a restored socket.
     pub fn go_live(self) -> Result<Live, ResumeError> {
         options::repair_off_silently(self.as_fd()).map_err(ResumeError)?;
-        if self.is_silent {
+        if self.has_mark {
             freeze::give_voice(self.as_fd()).map_err(ResumeError)?;
         }
         let Live {

@@ -97,6 +97,22 @@ fn the_switch_is_a_router() {
     assert_eq!(commands(&live(CONFIG, None)), expected);
 }
 
+#[test]
+fn in_host_mode_every_node_has_the_service_address_and_no_host_is_a_router() {
+    let config = CONFIG.replace("interfaces", "mode = \"host\"\ninterfaces");
+    let expected = [
+        "ip address add 203.0.113.10/32 dev lo",
+        "sysctl -w net.ipv4.conf.all.arp_ignore=1",
+        "sysctl -w net.ipv4.conf.all.arp_announce=2",
+        "sysctl -w net.ipv4.conf.all.rp_filter=2",
+        "nft -f /etc/prism/notrack.nft",
+    ];
+    for node in ["fe0", "be0"] {
+        assert_eq!(commands(&live(&config, Some(node))), expected);
+    }
+    assert_eq!(live(&config, None), []);
+}
+
 /// The same configuration with addresses of both families, or of IPv6 alone.
 fn with_ipv6(is_alone: bool) -> String {
     let mut config = CONFIG.to_owned();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_acme::{Answer, Keeper};
-use prism_config::{Config, CongestionWindow, HandOffMethod, Peers, Running};
+use prism_config::{Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::pki::Identity;
 use prism_handoff::{
@@ -17,6 +17,7 @@ use prism_handoff::{
 use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_proto::control::ControlKey;
+use prism_proto::fence::Fence;
 use prism_replicas::Node;
 use prism_service::{AccessLog, AccessLogTo, AuditLog, Link, Requests};
 use prism_store::Store;
@@ -188,6 +189,10 @@ impl Server {
             identity: self.identity.clone(),
             switch: self.switch_address(config, &settings)?,
             placement: node.cluster.placement_digest(config),
+            fence: match config.switch.as_ref().map(|switch| switch.mode) {
+                Some(HookMode::Host) => Fence::Host,
+                _ => Fence::Switch,
+            },
             method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,

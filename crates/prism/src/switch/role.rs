@@ -1,5 +1,6 @@
-//! The role of this host in a pair of switches: it is active while it has the control address.
-//! Any program may move the address. The kernel is asked, so nothing has to tell the agent.
+//! The role of this host in a pair of switches, and in host mode: it is active while it has the
+//! control address. Any program may move the address. The kernel is asked, so nothing has to tell
+//! the agent.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
-use prism_config::{HostAddrs, Switch, SwitchHost};
+use prism_config::{HookMode, HostAddrs, Switch, SwitchHost};
 use prism_proto::term::Place;
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use tokio::net::{TcpListener, TcpSocket};
@@ -23,8 +24,10 @@ const ANY_PORT: u16 = 9;
 #[derive(Debug)]
 pub(super) struct Role {
     control: HostAddrs,
-    /// `None` for a single switch.
+    /// `None` for a single switch, and for a host that is none of a pair.
     host: Option<(SwitchHost, Place)>,
+    /// Whether another host may have the control address.
+    may_stand_by: bool,
     is_active: AtomicBool,
 }
 
@@ -39,21 +42,24 @@ impl Role {
             Some(name) => host.name == name,
             None => host.address.iter().any(is_here),
         };
+        let is_host_mode = switch.mode == HookMode::Host;
         let mut hosts = switch.hosts.iter().zip([Place::First, Place::Second]);
         let host = hosts.find(|(host, _)| is_this(host));
         match (host, name) {
             (None, Some(name)) => bail!("switch.hosts has no host {name:?}"),
-            (None, None) if !switch.hosts.is_empty() => bail!(
+            (None, None) if !switch.hosts.is_empty() && !is_host_mode => bail!(
                 "this host has no address of switch.hosts; add the address, or name the host \
                  with --host"
             ),
             _ => {}
         }
         let control = switch.control.hosts;
+        let may_stand_by = is_host_mode || host.is_some();
         Ok(Self {
+            may_stand_by,
             control,
             host: host.map(|(host, place)| (host.clone(), place)),
-            is_active: AtomicBool::new(host.is_none() || has_all(control)),
+            is_active: AtomicBool::new(!may_stand_by || has_all(control)),
         })
     }
 
@@ -79,7 +85,7 @@ impl Role {
 
     /// Sets `news` whenever the role has changed. Never returns.
     pub(super) async fn follow(&self, news: &AtomicBool) {
-        if self.host.is_none() {
+        if !self.may_stand_by {
             std::future::pending().await
         }
         let mut turns = tokio::time::interval(POLL);
@@ -93,15 +99,15 @@ impl Role {
 
     /// Asks the kernel. Returns whether the role has changed.
     fn look(&self) -> bool {
-        let Some((host, _)) = &self.host else {
+        if !self.may_stand_by {
             return false;
-        };
+        }
         let is_active = has_all(self.control);
         let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
         if has_changed {
             let role = if is_active { "active" } else { "standby" };
             tracing::info!(
-                host = host.name,
+                host = self.host().unwrap_or_default(),
                 role,
                 "the role of this switch has changed"
             );
@@ -109,7 +115,7 @@ impl Role {
         has_changed
     }
 
-    /// Listens on `control`, for leases. A host of a pair does so before it has the address.
+    /// Listens on `control`, for leases. A host that may stand by does so before it has the address.
     ///
     /// # Errors
     /// The kernel's.
@@ -119,7 +125,7 @@ impl Role {
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
         socket.set_reuseaddr(true)?;
-        if self.host.is_some() {
+        if self.may_stand_by {
             match control {
                 SocketAddr::V4(_) => set_ip_freebind(&socket, true)?,
                 SocketAddr::V6(_) => set_ipv6_freebind(&socket, true)?,
@@ -137,7 +143,7 @@ fn has_all(addresses: HostAddrs) -> bool {
 
 /// Whether this host has `address`. The kernel reaches an own address from the same address.
 /// Binding to it would prove nothing where `ip_nonlocal_bind` is set.
-fn is_here(address: IpAddr) -> bool {
+pub(super) fn is_here(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -190,6 +196,24 @@ mod tests {
         let elsewhere = switch("127.0.0.1:7300", &["203.0.113.5", "2001:db8::77"]);
         let fault = Role::of(&elsewhere, None).unwrap_err().to_string();
         assert!(fault.contains("--host"), "{fault}");
+    }
+
+    #[test]
+    fn in_host_mode_a_host_is_active_while_it_has_the_control_address() {
+        for (control, is_active) in [("127.0.0.1:7300", true), ("203.0.113.77:7300", false)] {
+            for hosts in [&[][..], &["203.0.113.5", "203.0.113.6"]] {
+                let mode = HookMode::Host;
+                let role = Role::of(
+                    &Switch {
+                        mode,
+                        ..switch(control, hosts)
+                    },
+                    None,
+                );
+                let role = role.unwrap();
+                assert_eq!((role.is_active(), role.host()), (is_active, None));
+            }
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! The switch's tables and its leases, as a configuration and etcd name the nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use prism_switch::{
 use tokio::sync::watch;
 
 use super::interfaces::Interfaces;
+use super::role;
 use super::secrets::Secrets;
 
 /// The tenant of the first service; the others follow.
@@ -64,7 +65,15 @@ pub(super) fn switch_config(
     // backends also need etcd and answer those who read their metrics.
     let other = |addr| node(addr, NO_TENANT, Roles::default());
     let of_pair = settings.hosts.iter().flat_map(|host| host.address.iter());
-    let own = settings.control.hosts.iter().chain(of_pair).map(other);
+    // In host mode the hosts of a pair are frontends.
+    let of_pair = of_pair.filter(|address| !nodes.contains_key(address));
+    let own: Vec<_> = settings
+        .control
+        .hosts
+        .iter()
+        .chain(of_pair)
+        .map(other)
+        .collect();
     let scrapers = config.admin.scrapers.iter().copied();
     let others = etcd_addresses(config)
         .into_iter()
@@ -78,10 +87,17 @@ pub(super) fn switch_config(
         services,
         nodes: others.chain(nodes.into_values()).chain(own).collect(),
         senders,
+        host_mode: (settings.mode == HookMode::Host).then(|| here(directories)),
         max_flows: settings.max_flows,
         idle: Duration::from_secs(settings.idle_timeout_s.into()),
         ..SwitchConfig::default()
     })
+}
+
+/// The addresses of nodes that are this host's.
+fn here(directories: &[Directory]) -> BTreeSet<IpAddr> {
+    let all = addresses(directories).flatten();
+    all.filter(|address| role::is_here(*address)).collect()
 }
 
 /// The keys of a service's nodes. While a key that all share is valid, no node is held to its own

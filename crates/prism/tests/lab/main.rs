@@ -27,6 +27,7 @@ mod crash;
 mod differing_files;
 mod families;
 mod frontends;
+mod host_mode;
 mod hostile;
 mod impair;
 mod ktls;

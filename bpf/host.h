@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+/*
+ * Host mode (docs/design/host-mode.md): the program at the ingress of the nodes' own interfaces.
+ * The packets of a moved flow go on to its owner, unchanged. All others go up the local stack, if
+ * a socket of this host may answer them: a stack without the socket would reset the client.
+ * Answers do not pass here.
+ */
+#ifndef PRISM_HOST_H
+#define PRISM_HOST_H
+
+#include "steer.h"
+
+/* The kernel's type information has the offset of the field. */
+struct tcp_request_sock {
+	__u32 snt_isn;
+} __attribute__((preserve_access_index));
+
+/* Whether the packet acknowledges the answer to the SYN of a handshake that is under way. */
+static __always_inline bool is_opening(struct bpf_sock *sk,
+				       const struct packet *p)
+{
+	struct tcp_request_sock *req = bpf_skc_to_tcp_request_sock(sk);
+
+	return req && (p->tcp_flags & (TCP_RST | TCP_ACK)) == TCP_ACK &&
+	       bpf_ntohl(p->tcp_ack) == req->snt_isn + 1;
+}
+
+/*
+ * Whether this host has a connection that the packet belongs to, TIME_WAIT included, or a
+ * handshake that it goes on with.
+ */
+static __noinline int has_socket(void *ctx, const struct packet *p)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 bytes = sizeof(tuple.ipv4);
+	struct bpf_sock *sk;
+	int found = 1;
+
+	if (p->is_v6) {
+		bytes = sizeof(tuple.ipv6);
+		__builtin_memcpy(tuple.ipv6.saddr, &p->source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &p->dest, 16);
+		tuple.ipv6.sport = p->source_port;
+		tuple.ipv6.dport = p->dest_port;
+	} else {
+		tuple.ipv4.saddr = p->source.word[3];
+		tuple.ipv4.daddr = p->dest.word[3];
+		tuple.ipv4.sport = p->source_port;
+		tuple.ipv4.dport = p->dest_port;
+	}
+	sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	if (sk->state == BPF_TCP_LISTEN)
+		found = 0;
+	else if (sk->state == BPF_TCP_NEW_SYN_RECV)
+		found = is_opening(sk, p);
+	bpf_sk_release(sk);
+	return found;
+}
+
+static __always_inline bool is_syn(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+}
+
+/* Handles a packet whose owner is this host. */
+static __always_inline int host_owned(void *ctx, const struct packet *p,
+				      const bool xdp)
+{
+	if (!has_socket(ctx, p))
+		return drop(COUNTER_drop_no_socket, xdp);
+	return punt(COUNTER_punt_here, xdp);
+}
+
+/*
+ * Handles a packet of a flow without an owner. A new connection is accepted by the frontend that
+ * its packets reach. In a young term another host may yet announce the flow, and a handshake that
+ * a forged SYN has begun would reset its client.
+ */
+static __always_inline int host_unowned(void *ctx, const struct packet *p,
+					const bool xdp)
+{
+	struct term t = term_now();
+
+	if (has_socket(ctx, p))
+		return punt(COUNTER_punt_here, xdp);
+	if (!accepts_clients || t.phase == TERM_STANDBY)
+		return drop(COUNTER_drop_no_socket, xdp);
+	if (is_undecided(&t) && !is_syn(p))
+		return drop(COUNTER_drop_young, xdp);
+	return punt(COUNTER_punt_here, xdp);
+}
+
+static __always_inline int host_flow(void *ctx, const struct packet *p,
+				     struct flow *f, const bool xdp)
+{
+	struct rewrite none = { .side = SIDE_NONE };
+	struct route r;
+
+	if (is_syn(p))
+		flow_route(f, &r);
+	else
+		flow_to_owner(f, p, &r);
+	if (r.state == FLOW_BLOCKED)
+		return drop(COUNTER_drop_blocked, xdp);
+	if (r.state == FLOW_FORWARD) {
+		if (is_here(&r.via))
+			return host_owned(ctx, p, xdp);
+		return forward(ctx, p, &r.via, &none, COUNTER_forward_to_owner,
+			       xdp);
+	}
+	/* The SYN may be forged, and the flow's owner may announce it yet. */
+	if (is_undecided_now())
+		return host_unowned(ctx, p, xdp);
+	if (is_syn(p))
+		flow_purge(f, p->now_ns, 0);
+	else if (is_released(f))
+		return drop(COUNTER_drop_released, xdp);
+	return host_unowned(ctx, p, xdp);
+}
+
+static __always_inline int host_tcp(void *ctx, const struct packet *p,
+				    const bool xdp)
+{
+	struct flow *f;
+
+	if (!is_service_port(p->dest_port) ||
+	    !service_find(&p->dest, p->dest_port))
+		return pass(xdp);
+	f = flow_find(key_to_service(p));
+	return f ? host_flow(ctx, p, f, xdp) : host_unowned(ctx, p, xdp);
+}
+
+#endif

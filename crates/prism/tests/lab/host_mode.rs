@@ -1,0 +1,152 @@
+//! Clusters without a switch: the programs run on the nodes' own hosts, and answers go to the
+//! client directly.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prism_lab::{Failure, Families, Family, Mode};
+
+use crate::support::client::{Client, Request};
+use crate::support::packets::{ClientResets, RST, Watch, one_of};
+use crate::support::{Cluster, eventually, say, tls, turn};
+
+const LEN: u64 = 300_000;
+/// An object whose bytes would be seen on any link.
+const LARGE: u64 = 16_000_000;
+/// The rounds of requests over one connection.
+const ROUNDS: usize = 4;
+
+/// Three backends and a frontend on one segment, with HTTPS.
+fn up() -> Cluster {
+    tls::up(3, |spec| {
+        spec.mode = Mode::Host;
+        spec.family = Families::Dual;
+    })
+}
+
+/// A client of each family, by HTTP and by HTTPS.
+fn clients(cluster: &Cluster) -> Vec<Client> {
+    let config = Arc::new(tls::config(cluster, rustls::ALL_VERSIONS));
+    let mut clients = Vec::new();
+    for family in Family::ALL {
+        clients.push(cluster.connect_over(family));
+        clients.push(tls::connect(cluster, &config));
+    }
+    clients
+}
+
+#[test]
+fn connections_move_between_hosts_and_no_client_notices() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up();
+    let objects = cluster.one_on_each("moving", |n| LEN + n as u64);
+    cluster.put_all(&objects);
+    cluster.assert_no_flows();
+    let watch = Watch::all(&cluster, "host-mode");
+    let moved = cluster.sum("handoff", "exports_moved");
+    let mut clients = clients(&cluster);
+    for round in 0..ROUNDS {
+        for client in &mut clients {
+            for object in &objects {
+                client.get(&cluster, object);
+                if round % 2 == 0 {
+                    client.put(&cluster, object);
+                }
+            }
+        }
+    }
+    let (count, all) = (clients.len() as u64, objects.len() as u64);
+    drop(clients);
+    let moved = cluster.sum("handoff", "exports_moved") - moved;
+    assert_eq!(moved, ROUNDS as u64 * count * all, "each request moves one");
+    assert_eq!(cluster.sum("handoff", "exports_kept"), 0);
+    cluster.assert_no_flows();
+    watch.finish(ClientResets::None);
+}
+
+#[test]
+fn answers_do_not_pass_the_frontend() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up();
+    let objects = cluster.one_on_each("large", |_| LARGE);
+    cluster.put_all(&objects);
+    let before = cluster.frontend_bytes();
+    for client in &mut clients(&cluster) {
+        for object in &objects {
+            client.get(&cluster, object);
+        }
+    }
+    let passed = cluster.frontend_bytes() - before;
+    let fetched = 4 * LARGE * objects.len() as u64;
+    // The client's acknowledgements come in and go on.
+    assert!(passed < fetched / 20, "{passed} of {fetched} bytes");
+}
+
+#[test]
+fn the_connection_of_a_dead_backend_ends_and_its_ports_are_free() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    let objects = cluster.one_on_each("dying", |_| LEN);
+    cluster.put_all(&objects);
+    let mut client = cluster.connect_from(40_001);
+    client.get(&cluster, &objects[0]);
+    let dying = cluster.owner(&objects[0].key).to_owned();
+    cluster.lab.kill(&dying).unwrap();
+    // The kernel of a dead process closes its sockets.
+    let end = client.fill();
+    let is_reset = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+    assert!(
+        matches!(&end, Ok(false)) || end.as_ref().is_err_and(is_reset),
+        "{end:?}"
+    );
+    drop(client);
+    eventually("others are served", Duration::from_secs(10), || {
+        let mut client = cluster.connect_from(40_001);
+        client.get(&cluster, &objects[1]);
+        true
+    });
+    cluster.lab.restart(&dying).unwrap();
+}
+
+#[test]
+fn transfers_go_on_when_another_frontend_becomes_the_arbiter() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = tls::up(3, |spec| {
+        spec.mode = Mode::Host;
+        spec.family = Families::Dual;
+        spec.frontends = 2;
+        // The transfers take some seconds.
+        spec.uplink = Some("200mbit".parse().unwrap());
+    });
+    let objects = cluster.one_on_each("lasting", |_| LARGE);
+    cluster.put_all(&objects);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-mode-takeover.pcap");
+    let filter = format!("{} and {RST}", one_of("src host", &cluster.vips()));
+    let resets = cluster.lab.capture("client", &file, &filter).unwrap();
+    let frontends = cluster.frontends();
+    let mut active = frontends.iter().filter(|host| cluster.lab.is_active(host));
+    let active = active.next().unwrap().clone();
+    let mut clients = clients(&cluster);
+    for client in &mut clients {
+        client.send(&Request::get(&objects[0]).encode(&cluster));
+        client.send(&Request::get(&objects[1]).encode(&cluster));
+    }
+    // The heads have come: the connections are at backends.
+    let heads: Vec<_> = clients.iter_mut().map(Client::head).collect();
+    cluster.lab.fail(&active, Failure::Links).unwrap();
+    let cut = Instant::now();
+    for (client, head) in clients.iter_mut().zip(&heads) {
+        client.expect_body(head, &objects[0]);
+        client.expect(&objects[1]);
+    }
+    say(&format!("done {:?} after the cut", cut.elapsed()));
+    for client in &mut clients {
+        client.get(&cluster, &objects[2]);
+    }
+    drop(clients);
+    cluster.connect().get(&cluster, &objects[0]);
+    cluster.lab.heal(&active).unwrap();
+    assert_eq!(resets.stop().unwrap().captured, 0, "resets");
+}
