@@ -244,7 +244,7 @@ impl ClosedSockets {
         let mut under_way = JoinSet::new();
         loop {
             while under_way.len() < MAX_RELEASES
-                && !self.control.is_silent()
+                && !self.control.outages.is_silent()
                 && let Some(release) = self.to_release.borrow_mut().pop_front()
             {
                 self.control.counters.releases_waiting.sub_one();
@@ -260,7 +260,7 @@ impl ClosedSockets {
                     }
                 },
                 () = self.released.notified() => {}
-                () = self.control.answers_again(), if self.control.is_silent() => {}
+                () = self.control.outages.over(), if self.control.outages.is_silent() => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 //! the answer is there when `send` returns, so each command looks for it before it waits.
 //! `prism_proto::steering` decides what is sent and when.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
@@ -22,11 +22,9 @@ use crate::counters::Counters;
 use crate::endpoint::{Process, of_family};
 use crate::flows::Flows;
 use crate::lease::{Holder, Taking};
+use crate::outages::Outages;
 use crate::signing::{self, SigningKey, SwitchAddress};
 
-/// After an unanswered command the switch counts as out of reach for this time, and requests are
-/// relayed without another try.
-const HOLD_OFF_NS: u64 = 500_000_000;
 /// The largest number of commands under way. At 6 µs for a round trip one worker cannot use as
 /// many. Further ones wait.
 const MAX_PENDING: usize = 4096;
@@ -64,14 +62,7 @@ pub(crate) struct Control {
     pub(crate) flows: Flows,
     /// The copies of these flows, for each host of a pair.
     pub(crate) copies: Copies,
-    /// 0 while the switch answers.
-    down_until_ns: Cell<u64>,
-    /// When the switch fell silent, while it is.
-    silent_since_ns: Cell<u64>,
-    /// The end of the last outage.
-    back_at: Cell<Option<Instant>>,
-    fell_silent: Notify,
-    answers_again: Notify,
+    pub(crate) outages: Outages,
     pub(crate) counters: Arc<Counters>,
     pub(crate) process: Arc<Process>,
 }
@@ -147,11 +138,7 @@ impl Control {
             taking: Taking::default(),
             flows: Flows::default(),
             copies: Copies::new(switch.hosts.len()),
-            down_until_ns: Cell::new(0),
-            silent_since_ns: Cell::new(0),
-            back_at: Cell::new(None),
-            fell_silent: Notify::new(),
-            answers_again: Notify::new(),
+            outages: Outages::default(),
             counters: process.counters.clone(),
             process,
         }))
@@ -159,7 +146,7 @@ impl Control {
 
     /// Whether the switch counts as in reach.
     pub(crate) fn is_reachable(&self) -> bool {
-        now_ns() >= self.down_until_ns.get()
+        self.outages.is_reachable(now_ns())
     }
 
     /// Whether the switch is in reach and knows all flows, so that it decides.
@@ -190,25 +177,7 @@ impl Control {
 
     /// Has [`Self::refresh_clock`] ask for the clock at once.
     pub(crate) fn ask_clock(&self) {
-        self.fell_silent.notify_one();
-    }
-
-    /// The last command was not answered. Commands without a client that waits should await
-    /// [`Self::answers_again`], which the clock query resolves.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.down_until_ns.get() != 0
-    }
-
-    /// Whether an outage of the switch has ended since `then`.
-    pub(crate) fn is_back_since(&self, then: Instant) -> bool {
-        self.back_at.get().is_some_and(|at| at >= then)
-    }
-
-    /// Waits until a silent switch answers.
-    pub(crate) async fn answers_again(&self) {
-        while self.is_silent() {
-            self.answers_again.notified().await;
-        }
+        self.outages.begun.notify_one();
     }
 
     /// The estimate of the switch's clock, once there is one.
@@ -336,27 +305,13 @@ impl Control {
     fn note_reachability(&self, outcome: CommandOutcome) {
         match outcome {
             CommandOutcome::Answered(_) => {
-                if self.down_until_ns.replace(0) != 0 {
-                    self.after_silence();
+                if self.outages.on_answer(now_ns()) {
+                    // The way to the peers may have been away with the switch.
+                    self.process.health.test_suspects();
                 }
             }
-            CommandOutcome::Unanswered => {
-                let now = now_ns();
-                if self.down_until_ns.replace(now.saturating_add(HOLD_OFF_NS)) == 0 {
-                    self.silent_since_ns.set(now);
-                }
-                self.fell_silent.notify_one();
-            }
+            CommandOutcome::Unanswered => self.outages.on_silence(now_ns()),
         }
-    }
-
-    fn after_silence(&self) {
-        // The way to the peers may have been away with the switch.
-        if now_ns().saturating_sub(self.silent_since_ns.get()) >= HOLD_OFF_NS {
-            self.back_at.set(Some(Instant::now()));
-            self.process.health.test_suspects();
-        }
-        self.answers_again.notify_waiters();
     }
 
     /// Receives, repeats and expires until dropped.
@@ -401,7 +356,7 @@ impl Control {
             let was_answered = matches!(outcome, CommandOutcome::Answered(_));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.fell_silent.notified(), if was_answered => {}
+                () = self.outages.begun.notified(), if was_answered => {}
             }
         }
     }

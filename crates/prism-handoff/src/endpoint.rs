@@ -166,8 +166,8 @@ impl Handle {
         let Some(control) = &self.shared.control else {
             return false;
         };
-        let _ = tokio::time::timeout(limit, control.answers_again()).await;
-        control.is_back_since(then)
+        let _ = tokio::time::timeout(limit, control.outages.over()).await;
+        control.outages.has_ended_since(then)
     }
 
     /// Replaces the other nodes.

@@ -120,6 +120,7 @@ mod leaving;
 mod moves;
 mod newcomers;
 mod node_tls;
+mod outages;
 mod passes;
 mod passing;
 mod peers;

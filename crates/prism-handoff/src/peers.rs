@@ -228,7 +228,8 @@ impl Peers {
     /// Whether `name` is suspect. Nobody is while the switch is silent: this host may be cut off.
     fn holds_off(&self, name: &str) -> bool {
         let control = self.shared.control.as_ref();
-        self.health().is_suspect(name) && !control.is_some_and(|control| control.is_silent())
+        self.health().is_suspect(name)
+            && !control.is_some_and(|control| control.outages.is_silent())
     }
 
     /// Refuses to ask a suspect peer.
