@@ -2,8 +2,8 @@
 //!
 //! A restored socket has measured no round trip. If nothing of what it sends first arrives, its
 //! kernel sends again after 1 s and 3 s more, however short the way is, and no option of a socket
-//! changes that. Whoever has restored it knows the round-trip time, and can build the socket anew
-//! under the same descriptor: its unacknowledged bytes are then sent as new ones.
+//! changes that. The program knows the round-trip time of the source, and can build the socket
+//! anew under the same descriptor. The unacknowledged bytes are then sent as new ones.
 //!
 //! They are sent all at once, like the first time. The client may have some of them, and a kernel
 //! ignores acknowledgements of bytes that it has not sent (RFC 9293, section 3.10.7.4).

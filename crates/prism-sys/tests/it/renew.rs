@@ -86,7 +86,7 @@ fn lost_bytes_are_sent_again_at_once_and_the_connection_goes_on() {
     }
     both_families(|family| {
         let mut moved = Moved::new(Pair::new(family));
-        // What host 1 sends is for another interface.
+        // Host 1 sends to the address of another interface.
         moved.set_client_mac(7);
         (&moved.server)
             .write_all(&bytes(DOWN, 0, ANSWER_BYTES))
