@@ -1,6 +1,7 @@
 //! Services whose requests nginx and an application answer, behind backends: unmodified clients,
 //! every form of HTTP/1.1, servers that come and go.
 
+mod ambiguous;
 mod behind;
 
 use std::process::Command;

@@ -214,7 +214,7 @@ impl Behind {
     }
 }
 
-fn configure(config: &mut Config, upstreams: &str) {
+pub fn configure(config: &mut Config, upstreams: &str) {
     #[derive(serde::Deserialize)]
     struct File {
         upstream: prism_config::Upstreams,
