@@ -142,6 +142,10 @@ impl<'t, I: Io> Transfer<'t, I> {
 
     /// Sends the request until the final answer begins, and returns its head.
     pub(crate) async fn answer(&mut self, exchange: &Exchange<'_>) -> Result<ResponseHead, Fault> {
+        if self.body.is_chunked() && !self.body.has_begun() {
+            // What is wrong at once reaches no server.
+            check_chunks(self.io.buffered())?;
+        }
         if self.sends_body {
             self.invite().await?;
         }
@@ -384,6 +388,19 @@ impl<'t, I: Io> Transfer<'t, I> {
         self.io.consume(step.consumed);
         Ok(())
     }
+}
+
+/// Refuses a malformed body in chunks of which these are the first bytes.
+fn check_chunks(mut bytes: &[u8]) -> Result<(), BodyError> {
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, u64::MAX);
+    while !bytes.is_empty() && !reader.is_done() {
+        let consumed = reader.consume(bytes)?.consumed;
+        if consumed == 0 {
+            break;
+        }
+        bytes = bytes.get(consumed..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Whether a body ends within `max_bytes`; `None` if its end has not come.

@@ -37,6 +37,7 @@ fn endpoint_config(service: SocketAddr) -> EndpointConfig {
         identity: None,
         switch: None,
         placement: 0,
+        fence: Fence::Switch,
         method: Method::Freeze,
         carry_window: false,
         tls: None,

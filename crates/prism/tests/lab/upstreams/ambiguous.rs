@@ -240,6 +240,9 @@ impl Ways {
             _haproxy: haproxy,
             _directory: directory,
         };
+        eventually("HAProxy listens", PATIENCE, || {
+            ways.recorder.connect(HAPROXY).is_ok()
+        });
         eventually("both ways work", PATIENCE, || {
             let ask = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
             let answers = ways.both(ask, "warm");
@@ -257,6 +260,13 @@ impl Ways {
         let by_prism = answer_to(self.cluster.connect().stream, &of("p"));
         let haproxy = self.recorder.connect(HAPROXY).unwrap();
         [by_prism, answer_to(haproxy, &of("h"))]
+    }
+
+    /// The number of requests of the table that reached the server this way.
+    fn passed(&self, way: &str) -> usize {
+        let id = |n: &usize| format!("X-Id: {way}{n:03}");
+        let all = 0..REQUESTS.len();
+        all.filter(|n| !self.recorder.of(&id(n)).is_empty()).count()
     }
 
     /// What is wrong with the handling of a request.
@@ -314,12 +324,11 @@ fn what_haproxy_refuses_reaches_no_server_and_nothing_is_understood_in_two_ways(
     each(REQUESTS, |n, request| {
         ways.faults_of(request, &format!("{n:03}"))
     });
-    let passed = |way| (0..REQUESTS.len()).filter(move |n| !ways_of(&ways, way, *n).is_empty());
     say(&format!(
         "of {} requests Prism passed {}, HAProxy {}",
         REQUESTS.len(),
-        passed("p").count(),
-        passed("h").count()
+        ways.passed("p"),
+        ways.passed("h")
     ));
     each(ANSWERS, |n, _| {
         let request = format!("GET /answer/{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
@@ -328,8 +337,4 @@ fn what_haproxy_refuses_reaches_no_server_and_nothing_is_understood_in_two_ways(
         let fault = format!("HAProxy: {by_haproxy:?}, Prism: {by_prism:?}");
         is_wrong.then_some(fault).into_iter().collect()
     });
-}
-
-fn ways_of(ways: &Ways, way: &str, n: usize) -> Vec<String> {
-    ways.recorder.of(&format!("X-Id: {way}{n:03}"))
 }
