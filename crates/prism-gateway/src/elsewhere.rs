@@ -2,7 +2,7 @@
 //!
 //! A node that no longer answers a key sends the request back, and it is routed again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
@@ -17,6 +17,9 @@ use crate::session::Next;
 
 /// Most times that a request is routed.
 const MAX_TRIES: u32 = 3;
+/// The longest outage of the switch after which a request is still answered. The client's packets
+/// do not pass meanwhile, so nobody waits for an earlier answer.
+const OUTAGE: Duration = Duration::from_secs(60);
 /// Most nodes that a connection is offered to.
 const MAX_OFFERS: usize = 3;
 
@@ -69,7 +72,7 @@ impl<S: Service> Gateway<S> {
         };
         let mut body = request.take_body(self.service.limits().body_bytes);
         let mut peers = peers.to_vec();
-        let mut tries = 1;
+        let (begun, mut tries) = (Instant::now(), 1);
         let failure = loop {
             let epoch = self.service.epoch();
             let mut failure = None;
@@ -100,10 +103,11 @@ impl<S: Service> Gateway<S> {
                 Some(RelayError::Peer(_)) => false,
                 _ => break failure,
             };
-            if tries == MAX_TRIES
-                || body.has_begun()
-                || !self.service.has_moved_on(epoch, was_sent_elsewhere).await
-            {
+            if tries == MAX_TRIES || body.has_begun() {
+                break failure;
+            }
+            let is_over = !was_sent_elsewhere && self.handle.outlast_outage(begun, OUTAGE).await;
+            if !is_over && !self.service.has_moved_on(epoch, was_sent_elsewhere).await {
                 break failure;
             }
             tries += 1;

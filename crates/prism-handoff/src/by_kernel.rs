@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::connection::{Connection, present};
 use crate::export::renew;
+use crate::first_flight::FirstFlight;
 use crate::kernel_tx::RECORDS_FOR_PIECE;
 
 /// The kernel makes a socket's records from the first body of this length on. Giving it the key
@@ -72,6 +73,10 @@ impl Connection {
                 tracing::debug!(client = %self.client(), %error, "records are made in user space");
             }
             None => {}
+        }
+        if self.is_in_kernel() {
+            // A socket that is built anew does not have the key.
+            self.first_flight = FirstFlight::default();
         }
         Ok(self.is_in_kernel())
     }

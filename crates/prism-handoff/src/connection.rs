@@ -21,6 +21,7 @@ use crate::buffers::Input;
 use crate::claims::Claimed;
 use crate::control::Control;
 use crate::endpoint::Shared;
+use crate::first_flight::FirstFlight;
 use crate::newcomers::Newcomer;
 use crate::reading::from_socket;
 use crate::records::{Records, not_sealed, seal_file};
@@ -49,6 +50,7 @@ pub struct Connection {
     pub(crate) stream: Option<Stream>,
     pub(crate) state: Box<ConnectionState>,
     pub(crate) wait_timer: WaitTimer,
+    pub(crate) first_flight: FirstFlight,
 }
 
 /// All of a connection but its socket.
@@ -106,6 +108,7 @@ impl Connection {
             stream: Some(stream.into()),
             state,
             wait_timer: WaitTimer::default(),
+            first_flight: FirstFlight::default(),
         }
     }
 
@@ -368,7 +371,8 @@ impl Connection {
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
                 let timeout = self.state.wait_time();
-                self.wait_timer.wait(timeout, waiting).await?
+                let (flight, timer) = (&mut self.first_flight, &mut self.wait_timer);
+                flight.wait(timer, timeout, stream.as_fd(), waiting).await?
             }
             done => done?,
         };

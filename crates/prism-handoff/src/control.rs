@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term};
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
@@ -26,7 +26,7 @@ use crate::signing::{self, SigningKey, SwitchAddress};
 
 /// After an unanswered command the switch counts as out of reach for this time, and requests are
 /// relayed without another try.
-const HOLD_OFF: Duration = Duration::from_millis(500);
+const HOLD_OFF_NS: u64 = 500_000_000;
 /// The largest number of commands under way. At 6 µs for a round trip one worker cannot use as
 /// many. Further ones wait.
 const MAX_PENDING: usize = 4096;
@@ -66,6 +66,10 @@ pub(crate) struct Control {
     pub(crate) copies: Copies,
     /// 0 while the switch answers.
     down_until_ns: Cell<u64>,
+    /// When the switch fell silent, while it is.
+    silent_since_ns: Cell<u64>,
+    /// The end of the last outage.
+    back_at: Cell<Option<Instant>>,
     fell_silent: Notify,
     answers_again: Notify,
     pub(crate) counters: Arc<Counters>,
@@ -135,6 +139,8 @@ impl Control {
             flows: Flows::default(),
             copies: Copies::new(switch.hosts.len()),
             down_until_ns: Cell::new(0),
+            silent_since_ns: Cell::new(0),
+            back_at: Cell::new(None),
             fell_silent: Notify::new(),
             answers_again: Notify::new(),
             counters: process.counters.clone(),
@@ -182,6 +188,11 @@ impl Control {
     /// [`Self::answers_again`], which the clock query resolves.
     pub(crate) fn is_silent(&self) -> bool {
         self.down_until_ns.get() != 0
+    }
+
+    /// Whether an outage of the switch has ended since `then`.
+    pub(crate) fn is_back_since(&self, then: Instant) -> bool {
+        self.back_at.get().is_some_and(|at| at >= then)
     }
 
     /// Waits until a silent switch answers.
@@ -308,15 +319,26 @@ impl Control {
         match outcome {
             CommandOutcome::Answered(_) => {
                 if self.down_until_ns.replace(0) != 0 {
-                    self.answers_again.notify_waiters();
+                    self.after_silence();
                 }
             }
             CommandOutcome::Unanswered => {
-                let hold_off_ns = u64::try_from(HOLD_OFF.as_nanos()).unwrap_or(u64::MAX);
-                self.down_until_ns.set(now_ns().saturating_add(hold_off_ns));
+                let now = now_ns();
+                if self.down_until_ns.replace(now.saturating_add(HOLD_OFF_NS)) == 0 {
+                    self.silent_since_ns.set(now);
+                }
                 self.fell_silent.notify_one();
             }
         }
+    }
+
+    fn after_silence(&self) {
+        // The way to the peers may have been away with the switch.
+        if now_ns().saturating_sub(self.silent_since_ns.get()) >= HOLD_OFF_NS {
+            self.back_at.set(Some(Instant::now()));
+            self.process.health.test_suspects();
+        }
+        self.answers_again.notify_waiters();
     }
 
     /// Receives, repeats and expires until dropped.

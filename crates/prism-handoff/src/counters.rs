@@ -96,6 +96,7 @@ counters! {
     tls_kernel_begun: counter "tls_kernel_sockets", "Sockets for which the kernel got the key of a TLS session.";
     tls_kernel_bodies: counter "tls_kernel_bodies", "Bodies whose TLS records the kernel made.";
     tls_kernel_left: counter "tls_kernel_sockets_replaced", "Sockets that were replaced because the kernel's key had to change.";
+    sockets_renewed: counter "sockets_renewed", "Imported sockets built anew because nothing of their first bytes was acknowledged in time.";
     freezer_renewed: counter "freezer_repairs", "Times that the freezer was found not to work, and was repaired.";
     workers_steering: gauge "workers_steering", "Workers that know the switch's clock, and can hand off.";
     workers_leased: gauge "workers_leased", "Workers that hold a lease at the switch's agent.";

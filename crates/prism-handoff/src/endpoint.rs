@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -158,6 +158,16 @@ impl Handle {
     /// move there.
     pub fn has_family_of(&self, peer: &str, client: SocketAddr) -> bool {
         self.peers.has_family_of(peer, client.ip())
+    }
+
+    /// Waits for the end of an outage of the switch, for at most `limit`. Returns whether one has
+    /// ended since `then`.
+    pub async fn outlast_outage(&self, then: Instant, limit: Duration) -> bool {
+        let Some(control) = &self.shared.control else {
+            return false;
+        };
+        let _ = tokio::time::timeout(limit, control.answers_again()).await;
+        control.is_back_since(then)
     }
 
     /// Replaces the other nodes.

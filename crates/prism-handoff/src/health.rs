@@ -110,6 +110,15 @@ impl Health {
         }
     }
 
+    /// Lets the next request to each suspect test it: this host may have been cut off itself.
+    pub(crate) fn test_suspects(&self) {
+        for peer in locked(&self.0).values_mut() {
+            if peer.state == State::Suspect {
+                peer.state = State::default();
+            }
+        }
+    }
+
     /// Notes a failed handshake with `name`. Returns whether that makes it suspect.
     pub(crate) fn missed(&self, name: &str, error: io::ErrorKind) -> bool {
         let mut peers = locked(&self.0);
@@ -164,6 +173,8 @@ mod tests {
         health.lives("b");
         assert!(!health.is_suspect("b"));
         assert!(health.missed("b", ConnectionRefused) && health.is_suspect("b"));
+        health.test_suspects();
+        assert!(!health.is_suspect("b"));
         // A timeout before an answer does not count later.
         assert!(!health.missed("c", TimedOut));
         health.reached("c", now);

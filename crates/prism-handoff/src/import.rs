@@ -20,6 +20,7 @@ use crate::connection::Connection;
 use crate::control::Control;
 use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Phase, Shared};
+use crate::first_flight::FirstFlight;
 use crate::records::Records;
 use crate::supervise::caught;
 use crate::trace::{Ended, Part, Record, Step};
@@ -406,7 +407,9 @@ fn go_live(
     if let Some(closed) = &shared.closed_sockets {
         closed.unwatch(local, state.flow);
     }
-    Ok(Connection::new(stream, state))
+    let mut connection = Connection::new(stream, state);
+    connection.first_flight = FirstFlight::new(shared, tcp.srtt_us);
+    Ok(connection)
 }
 
 #[cfg(test)]

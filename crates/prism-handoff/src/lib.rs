@@ -105,6 +105,7 @@ mod deferred;
 mod dial;
 mod endpoint;
 mod export;
+mod first_flight;
 mod flows;
 #[doc(hidden)]
 pub mod followed;

@@ -219,15 +219,21 @@ impl Peers {
         let is_lost = move || {
             peers.upgrade().is_some_and(|peers| {
                 peers.doubt(&name);
-                peers.health().is_suspect(&name)
+                peers.holds_off(&name)
             })
         };
         RelayStream::new(secured, self.shared.spare.clone(), Some(Box::new(is_lost)))
     }
 
+    /// Whether `name` is suspect. Nobody is while the switch is silent: this host may be cut off.
+    fn holds_off(&self, name: &str) -> bool {
+        let control = self.shared.control.as_ref();
+        self.health().is_suspect(name) && !control.is_some_and(|control| control.is_silent())
+    }
+
     /// Refuses to ask a suspect peer.
     fn may_ask(self: &Rc<Self>, name: &str) -> Result<(), PeerError> {
-        if !self.health().is_suspect(name) {
+        if !self.holds_off(name) {
             return Ok(());
         }
         // The task that probed the peer may have ended.

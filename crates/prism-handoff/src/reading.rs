@@ -160,7 +160,8 @@ impl Connection {
         // A connection keeps a buffer that bodies have made larger.
         state.give_back(SPARE_BYTES);
         let waiting = buffers::receive(stream, || receive(state, stream.as_fd()));
-        let waiting = self.wait_timer.wait(timeout, waiting);
+        let (flight, timer) = (&mut self.first_flight, &mut self.wait_timer);
+        let waiting = flight.wait(timer, timeout, stream.as_fd(), waiting);
         tokio::select! {
             biased;
             () = has_to_leave => Err(io::ErrorKind::ConnectionAborted.into()),

@@ -24,6 +24,7 @@ pub mod ktls;
 mod options;
 mod pause;
 mod program;
+mod renew;
 mod restore;
 mod save;
 mod send_queue;
@@ -35,6 +36,7 @@ pub use initial_window::InitialWindow;
 pub use options::probe_peer;
 pub use pause::{PauseError, PauseFault, Paused, ResumeError};
 pub use program::ProgramError;
+pub use renew::{RenewError, renew};
 pub use restore::{
     Blank, Live, MAX_WINDOW_SEGMENTS, RestoreError, Restored, restore, restore_into,
 };

@@ -51,7 +51,7 @@ pub enum PauseFault {
 }
 
 impl PauseFault {
-    fn of(call: &'static str, source: io::Error) -> Self {
+    pub(super) fn of(call: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EPERM) => Self::NotPermitted,
             Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::ENOTSOCK) => Self::NotTcp,
@@ -141,7 +141,7 @@ impl<S: AsFd> Paused<S> {
     }
 
     /// The descriptor, still in repair mode.
-    fn into_fd(self) -> S {
+    pub(super) fn into_fd(self) -> S {
         let this = ManuallyDrop::new(self);
         // SAFETY: `this` is never dropped and not used again, so there is one
         // owner; the other field needs no drop.

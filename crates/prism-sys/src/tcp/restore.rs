@@ -19,7 +19,8 @@
 //! retransmission timeout is 3 s** (`tcp_init_metrics`; less if the kernel remembers the client
 //! from an earlier connection), and its tail-loss probe comes after 1 s. Bytes that the source
 //! sent and the network dropped are late by that much. A source should therefore let its
-//! never-sent bytes drain before it blocks the flow.
+//! never-sent bytes drain before it blocks the flow. A target that does not want to wait
+//! renews the socket ([`super::renew`]).
 
 use std::fmt;
 use std::io;
@@ -50,7 +51,7 @@ const MAX_WINDOW_SHIFT: u8 = 14;
 const DEFAULT_WINDOW_BYTES: u32 = 64 << 10;
 
 /// The congestion window that a new connection has (RFC 6928).
-const NEW_WINDOW_SEGMENTS: u32 = 10;
+pub(super) const NEW_WINDOW_SEGMENTS: u16 = 10;
 /// The largest congestion window that is taken over, in segments: 2.8 MiB on Ethernet. The target's
 /// path has not carried yet what the source's has.
 pub const MAX_WINDOW_SEGMENTS: u16 = 2048;
@@ -225,26 +226,26 @@ pub fn restore_into(
 ) -> Result<Restored, RestoreError> {
     check_state(state, blank.bound)?;
     if let Some(window) = initial_window
-        && state.cwnd_segments > NEW_WINDOW_SEGMENTS
+        && state.cwnd_segments > NEW_WINDOW_SEGMENTS.into()
     {
         let segments = u16::try_from(state.cwnd_segments).unwrap_or(u16::MAX);
         let prepared = window.prepare(blank.socket.as_fd(), segments);
         prepared.map_err(failed("SO_PRIORITY"))?;
     }
-    connect(&blank, state)?;
     let Blank {
         socket, congestion, ..
     } = blank;
+    let unconnected = Unconnected {
+        socket: SockRef::from(&socket),
+        bound: blank.bound,
+        mss_clamp_bytes: blank.mss_clamp_bytes,
+    };
+    unconnected.connect(state)?;
     let socket = Silent::new(socket.into());
     let fd = socket.as_fd();
-    options::set_negotiated(fd, &state.options).map_err(failed("TCP_REPAIR_OPTIONS"))?;
-    if state.options.timestamps {
-        options::set_timestamp(fd, state.timestamp).map_err(failed("TCP_TIMESTAMP"))?;
-    }
     if !state.sent.is_empty() {
         fill_send_queue(fd, &state.sent)?;
     }
-    set_window(fd, state)?;
     set_behaviour(fd, &state.behaviour, &congestion)?;
     if state.peer_closed {
         end_input(fd)?;
@@ -331,33 +332,44 @@ fn check_state(state: &TcpState, bind: SocketAddr) -> Result<(), RestoreError> {
     Ok(())
 }
 
-/// Gives a prepared socket its sequence numbers and the client's address.
-fn connect(blank: &Blank, state: &TcpState) -> Result<(), RestoreError> {
-    let fd = blank.socket.as_fd();
-    // The send queue is selected.
-    options::set_seq(fd, first_send_seq(state)).map_err(failed("TCP_QUEUE_SEQ"))?;
-    options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
-    options::set_seq(fd, state.receive_seq).map_err(failed("TCP_QUEUE_SEQ"))?;
-    let mss_clamp_bytes = state.behaviour.mss_clamp_bytes;
-    if mss_clamp_bytes != blank.mss_clamp_bytes {
-        options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+/// A bound socket in repair mode whose send queue is selected.
+pub(super) struct Unconnected<'s> {
+    pub(super) socket: SockRef<'s>,
+    pub(super) bound: SocketAddr,
+    pub(super) mss_clamp_bytes: u16,
+}
+
+impl Unconnected<'_> {
+    /// Gives the socket the connection, without its bytes.
+    pub(super) fn connect(&self, state: &TcpState) -> Result<(), RestoreError> {
+        let fd = self.socket.as_fd();
+        options::set_seq(fd, first_send_seq(state)).map_err(failed("TCP_QUEUE_SEQ"))?;
+        options::select_queue(fd, Queue::Receive).map_err(failed("TCP_REPAIR_QUEUE"))?;
+        options::set_seq(fd, state.receive_seq).map_err(failed("TCP_QUEUE_SEQ"))?;
+        let mss_clamp_bytes = state.behaviour.mss_clamp_bytes;
+        if mss_clamp_bytes != self.mss_clamp_bytes {
+            options::set_mss_clamp(fd, mss_clamp_bytes).map_err(failed("TCP_MAXSEG"))?;
+        }
+        let large_window = state.window.receive_window_bytes > DEFAULT_WINDOW_BYTES;
+        if large_window {
+            raise_receive_buffer(fd, state.window.receive_window_bytes)?;
+        }
+        self.socket
+            .connect(&state.remote.into())
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, self.bound),
+                Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RestoreError::NoRoute(state.remote),
+                _ => failed("connect")(error),
+            })?;
+        if large_window {
+            unlock_buffers(fd)?;
+        }
+        options::set_negotiated(fd, &state.options).map_err(failed("TCP_REPAIR_OPTIONS"))?;
+        if state.options.timestamps {
+            options::set_timestamp(fd, state.timestamp).map_err(failed("TCP_TIMESTAMP"))?;
+        }
+        set_window(fd, state)
     }
-    let large_window = state.window.receive_window_bytes > DEFAULT_WINDOW_BYTES;
-    if large_window {
-        raise_receive_buffer(fd, state.window.receive_window_bytes)?;
-    }
-    blank
-        .socket
-        .connect(&state.remote.into())
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, blank.bound),
-            Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RestoreError::NoRoute(state.remote),
-            _ => failed("connect")(error),
-        })?;
-    if large_window {
-        unlock_buffers(fd)?;
-    }
-    Ok(())
 }
 
 fn taken(state: &TcpState, bind: SocketAddr) -> RestoreError {

@@ -28,6 +28,11 @@ pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
 /// retransmission timer repeats them.
 pub(super) fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
     options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
+    queue_all(fd, bytes)
+}
+
+/// Puts all of `bytes`, which have been in a send queue before, into that of `fd`.
+pub(super) fn queue_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
     let rest = queue_bytes(fd, bytes)?;
     if rest.is_empty() {
         return Ok(());

@@ -18,10 +18,12 @@ use crate::common::{
 };
 use prism_proto::TcpState;
 use prism_sys::tcp::info::send_queue_bytes;
-use prism_sys::tcp::{Blank, Freezer, Live, Paused, ProgramError, probe_peer, restore_into};
+use prism_sys::tcp::{
+    Blank, Freezer, InitialWindow, Live, Paused, ProgramError, probe_peer, renew, restore_into,
+};
 use socket2::{SockRef, TcpKeepalive};
 
-/// Freezes of the flood, half of them hand-offs.
+/// Freezes of the flood, nearly half of them hand-offs.
 const FREEZES: u64 = 20_000;
 /// Largest segment that either side writes.
 const MAX_SEGMENT: u64 = 40;
@@ -78,6 +80,7 @@ fn flood(mut stream: TcpStream, stop: &AtomicBool, failed: &AtomicBool) -> (u64,
 struct Hammer<'p> {
     pair: &'p Pair,
     freezer: Freezer,
+    window: InitialWindow,
     blanks: [Vec<Blank>; 2],
     mss_clamp_bytes: u16,
     host: usize,
@@ -89,6 +92,7 @@ struct Hammer<'p> {
 struct Tally {
     moved: u64,
     thawed: u64,
+    renewed: u64,
     /// Freezes that took a segment after the state was read.
     took_late: u64,
     /// Freezes with unread bytes, and with unacknowledged ones.
@@ -102,6 +106,7 @@ impl<'p> Hammer<'p> {
         Self {
             pair,
             freezer: pair.hosts[0].run(|| Freezer::new().unwrap()).unwrap(),
+            window: InitialWindow::new().unwrap(),
             blanks: [vec![], vec![]],
             mss_clamp_bytes: 1460,
             host: 0,
@@ -153,6 +158,13 @@ impl<'p> Hammer<'p> {
             fd
         });
         self.tally.thawed += 1;
+    }
+
+    /// Builds the socket anew. The accepted one has a listener beside it, which stays.
+    fn renew(&mut self, app: &mut App) {
+        let host = &self.pair.hosts[self.host];
+        let is_renewed = host.run(|| renew(app.as_fd(), &self.freezer, &self.window).unwrap());
+        self.tally.renewed += u64::from(is_renewed.unwrap());
     }
 
     /// Moves to the other host. The frozen socket stays until packets go there.
@@ -234,8 +246,9 @@ fn freezes_amid_a_flood_lose_and_double_no_byte_and_are_silent() {
             pin_to(0);
             for _ in 0..freezes {
                 hammer.work(&mut app);
-                match hammer.chance.below(2) {
-                    0 => hammer.thaw(&mut app),
+                match hammer.chance.below(8) {
+                    0..4 => hammer.thaw(&mut app),
+                    4 if hammer.tally.moved > 0 => hammer.renew(&mut app),
                     _ => hammer.hand_off(&mut app),
                 }
             }

@@ -20,3 +20,4 @@ mod ktls;
 mod lifecycle;
 mod netem;
 mod queues;
+mod renew;

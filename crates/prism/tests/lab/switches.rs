@@ -26,8 +26,8 @@ const LEN: u64 = 50_000;
 const LINK: &str = "400mbit";
 /// Deaths of active switches of a pair.
 const DEATHS: usize = 3;
-/// Between two requests of a connection, times their number: they fill half of the link. A full
-/// link loses packets, for which a socket that was just restored waits for seconds.
+/// Between two requests of a connection, times their number, on average: they fill half of the
+/// link. With equal rests, all connections would go on in step after an outage, and fill it at once.
 const REST: Duration = Duration::from_millis(2);
 /// Between two looks at all connections.
 const LOOK: Duration = Duration::from_millis(20);
@@ -125,6 +125,7 @@ impl Progress {
 /// Asks for the objects in turn until it is told to stop. Returns the long waits for bytes.
 fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Progress) -> Vec<Wait> {
     let rest = REST * u32::try_from(all.answers.len()).unwrap();
+    let mut chance = fastrand::Rng::with_seed(n as u64);
     for (request, object) in requests.iter().cycle().skip(n) {
         if all.stop.load(Ordering::Relaxed) {
             break;
@@ -135,7 +136,7 @@ fn ask(mut client: Client, requests: &[(Vec<u8>, &Object)], n: usize, all: &Prog
         assert_eq!(answer.body.len() as u64, object.len);
         object.check(0, &answer.body);
         all.answers[n].fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(rest);
+        std::thread::sleep(rest.mul_f64(0.5 + chance.f64()));
     }
     client.waits
 }
