@@ -13,6 +13,7 @@ use prism_config::{Config, Running, Tls};
 use prism_gateway::{ChallengeAnswer, Challenges, Gateway, Parts, Shared};
 use prism_handoff::{ClientLimits, Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
 use prism_http::{Limits, ResponseHead};
+use prism_proto::fence::Fence;
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
