@@ -264,7 +264,7 @@ impl Ways {
 
     /// The number of requests of the table that reached the server this way.
     fn passed(&self, way: &str) -> usize {
-        let id = |n: &usize| format!("X-Id: {way}{n:03}");
+        let id = |n: &usize| format!("{way}{n:03}");
         let all = 0..REQUESTS.len();
         all.filter(|n| !self.recorder.of(&id(n)).is_empty()).count()
     }
@@ -324,12 +324,13 @@ fn what_haproxy_refuses_reaches_no_server_and_nothing_is_understood_in_two_ways(
     each(REQUESTS, |n, request| {
         ways.faults_of(request, &format!("{n:03}"))
     });
+    let [by_prism, by_haproxy] = ["p", "h"].map(|way| ways.passed(way));
+    let all = REQUESTS.len();
     say(&format!(
-        "of {} requests Prism passed {}, HAProxy {}",
-        REQUESTS.len(),
-        ways.passed("p"),
-        ways.passed("h")
+        "of {all} requests Prism passed {by_prism}, HAProxy {by_haproxy}"
     ));
+    // Some have only one meaning.
+    assert!(0 < by_prism && by_prism <= by_haproxy && by_haproxy < all);
     each(ANSWERS, |n, _| {
         let request = format!("GET /answer/{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
         let [by_prism, by_haproxy] = ways.both(&request, "answer");
