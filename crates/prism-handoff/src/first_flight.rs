@@ -86,7 +86,8 @@ impl Unheard {
         }
         let rest = Duration::from_millis(info.rest_ms.into());
         if info.unacked_segments == 0 {
-            return Some(self.timeout);
+            // Nothing is sent during this wait.
+            return Some(Duration::MAX);
         }
         if rest < self.timeout {
             return Some(self.timeout - rest);
