@@ -2,7 +2,7 @@
 //!
 //! A node that no longer answers a key sends the request back, and it is routed again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
@@ -19,9 +19,6 @@ use crate::session::Next;
 
 /// Most times that a request is routed.
 const MAX_TRIES: u32 = 3;
-/// The longest outage of the switch after which a request is still answered. The client's packets
-/// do not pass meanwhile, so nobody waits for an earlier answer.
-const OUTAGE: Duration = Duration::from_secs(60);
 /// Most nodes that a connection is offered to.
 const MAX_OFFERS: usize = 3;
 
@@ -155,7 +152,7 @@ impl<S: Service> Gateway<S> {
             if tries == MAX_TRIES || body.has_begun() {
                 break failure;
             }
-            let is_over = !was_sent_elsewhere && self.handle.outlast_outage(begun, OUTAGE).await;
+            let is_over = !was_sent_elsewhere && self.handle.outlast_outage(begun).await;
             if !is_over && !self.service.has_moved_on(epoch, was_sent_elsewhere).await {
                 break failure;
             }

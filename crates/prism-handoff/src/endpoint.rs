@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::control::now_ns;
 use crate::copies;
 use crate::flows;
 use crate::lease;
@@ -160,13 +161,15 @@ impl Handle {
         self.peers.has_family_of(peer, client.ip())
     }
 
-    /// Waits for the end of an outage of the switch, for at most `limit`. Returns whether one has
-    /// ended since `then`.
-    pub async fn outlast_outage(&self, then: Instant, limit: Duration) -> bool {
+    /// Waits for the end of an outage of the switch, until a minute after its beginning. Returns
+    /// whether one has ended since `then`.
+    pub async fn outlast_outage(&self, then: Instant) -> bool {
         let Some(control) = &self.shared.control else {
             return false;
         };
-        let _ = tokio::time::timeout(limit, control.outages.over()).await;
+        if let Some(limit) = control.outages.cut_off_for(now_ns()) {
+            let _ = tokio::time::timeout(limit, control.outages.over()).await;
+        }
         control.outages.has_ended_since(then)
     }
 

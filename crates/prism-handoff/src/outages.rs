@@ -1,12 +1,14 @@
 //! Whether the switch answers, as one worker sees it.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 /// The time without commands after one that was not answered, and the least length of an outage.
 const HOLD_OFF_NS: u64 = 500_000_000;
+/// The longest time for which a silent switch may mean that this host is cut off.
+const CUT_OFF_NS: u64 = 60_000_000_000;
 
 /// The present outage of the switch, and the end of the last one. Times in nanoseconds are of
 /// `CLOCK_MONOTONIC`.
@@ -16,6 +18,7 @@ pub(crate) struct Outages {
     /// When the switch fell silent, while it is.
     silent_since_ns: Cell<u64>,
     back_at: Cell<Option<Instant>>,
+    has_answered: Cell<bool>,
     /// A command was not answered.
     pub(crate) begun: Notify,
     over: Notify,
@@ -33,6 +36,15 @@ impl Outages {
         self.down_until_ns.get() != 0
     }
 
+    /// The time for which this host may still count as cut off from everybody, as the switch has
+    /// fallen silent. A switch that never answered, or not for long, is just not used.
+    pub(crate) fn cut_off_for(&self, now_ns: u64) -> Option<Duration> {
+        let since_ns = self.silent_since_ns.get();
+        let is_cut_off = self.is_silent() && self.has_answered.get();
+        let left_ns = CUT_OFF_NS.checked_sub(now_ns.saturating_sub(since_ns))?;
+        is_cut_off.then(|| Duration::from_nanos(left_ns))
+    }
+
     /// Whether an outage has ended since `then`.
     pub(crate) fn has_ended_since(&self, then: Instant) -> bool {
         self.back_at.get().is_some_and(|at| at >= then)
@@ -47,11 +59,12 @@ impl Outages {
 
     /// Notes an answer. Returns whether it ends an outage.
     pub(crate) fn on_answer(&self, now_ns: u64) -> bool {
+        let has_answered = self.has_answered.replace(true);
         if self.down_until_ns.replace(0) == 0 {
             return false;
         }
         let silent_ns = now_ns.saturating_sub(self.silent_since_ns.get());
-        let was_outage = silent_ns >= HOLD_OFF_NS;
+        let was_outage = has_answered && silent_ns >= HOLD_OFF_NS;
         if was_outage {
             self.back_at.set(Some(Instant::now()));
         }
@@ -74,6 +87,20 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_host_is_cut_off_by_a_switch_that_falls_silent_and_for_a_minute_at_most() {
+        let outages = Outages::default();
+        outages.on_silence(MS);
+        assert_eq!(outages.cut_off_for(2 * MS), None);
+        assert!(!outages.on_answer(1000 * MS));
+        assert_eq!(outages.cut_off_for(1000 * MS), None);
+        outages.on_silence(2000 * MS);
+        outages.on_silence(2600 * MS);
+        let left = outages.cut_off_for(12_000 * MS);
+        assert_eq!(left, Some(Duration::from_secs(50)));
+        assert_eq!(outages.cut_off_for(62_001 * MS), None);
+    }
 
     #[test]
     fn an_outage_lasts_from_the_first_silence_to_an_answer() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
+use crate::control::now_ns;
 use crate::dial::dial;
 use crate::endpoint::{Peer, Shared, of_family, towards};
 use crate::health::Health;
@@ -225,11 +226,11 @@ impl Peers {
         RelayStream::new(secured, self.shared.spare.clone(), Some(Box::new(is_lost)))
     }
 
-    /// Whether `name` is suspect. Nobody is while the switch is silent: this host may be cut off.
+    /// Whether `name` is suspect. Nobody is while this host may be cut off.
     fn holds_off(&self, name: &str) -> bool {
         let control = self.shared.control.as_ref();
         self.health().is_suspect(name)
-            && !control.is_some_and(|control| control.outages.is_silent())
+            && !control.is_some_and(|control| control.outages.cut_off_for(now_ns()).is_some())
     }
 
     /// Refuses to ask a suspect peer.

@@ -10,6 +10,7 @@ use crate::turn;
 
 /// The longest time of a take-over.
 const TAKE_OVER: Duration = Duration::from_secs(2);
+const READY: Duration = Duration::from_secs(10);
 
 /// A lab of both families with two switches and no programs but keepalived.
 fn pair() -> Lab {
@@ -18,6 +19,13 @@ fn pair() -> Lab {
     let lab = Lab::up(spec).unwrap();
     eventually("a switch is active", TAKE_OVER, || {
         lab.active_switch().is_some()
+    });
+    // Addresses of IPv6 are tentative for a second after the links are up.
+    eventually("the first packets pass", READY, || {
+        let addresses = lab.addresses("fe0").unwrap();
+        let all = addresses.iter().map(|address| address.to_string());
+        let all: Vec<_> = all.collect();
+        all.iter().all(|address| ping(&lab, "client", address))
     });
     lab
 }
