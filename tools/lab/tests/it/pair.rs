@@ -10,7 +10,6 @@ use crate::turn;
 
 /// The longest time of a take-over.
 const TAKE_OVER: Duration = Duration::from_secs(2);
-const READY: Duration = Duration::from_secs(10);
 
 /// A lab of both families with two switches and no programs but keepalived.
 fn pair() -> Lab {
@@ -20,13 +19,8 @@ fn pair() -> Lab {
     eventually("a switch is active", TAKE_OVER, || {
         lab.active_switch().is_some()
     });
-    // Addresses of IPv6 are tentative for a second after the links are up.
-    eventually("the first packets pass", READY, || {
-        let addresses = lab.addresses("fe0").unwrap();
-        let all = addresses.iter().map(|address| address.to_string());
-        let all: Vec<_> = all.collect();
-        all.iter().all(|address| ping(&lab, "client", address))
-    });
+    // In its first second a standby may announce an address of IPv6 late.
+    std::thread::sleep(TAKE_OVER);
     lab
 }
 
