@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 use crate::channel::Channel;
-use crate::control::now_ns;
+use crate::control::{Control, now_ns};
 use crate::dial::dial;
 use crate::endpoint::{Peer, Shared, of_family, towards};
 use crate::health::Health;
@@ -229,8 +229,8 @@ impl Peers {
     /// Whether `name` is suspect. Nobody is while this host may be cut off.
     fn holds_off(&self, name: &str) -> bool {
         let control = self.shared.control.as_ref();
-        self.health().is_suspect(name)
-            && !control.is_some_and(|control| control.outages.cut_off_for(now_ns()).is_some())
+        let is_cut_off = |control: &Rc<Control>| control.outages.cut_off_for(now_ns()).is_some();
+        self.health().is_suspect(name) && !control.is_some_and(is_cut_off)
     }
 
     /// Refuses to ask a suspect peer.
