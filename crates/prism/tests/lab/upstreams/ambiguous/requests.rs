@@ -219,10 +219,6 @@ pub const REQUESTS: &[(&str, &str)] = &[
         "POST / HTTP/1.1\r\nHost: h\r\nX-Id: ID\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\nINNER",
     ),
     (
-        "trailer with a length",
-        "POST / HTTP/1.1\r\nHost: h\r\nX-Id: ID\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 44\r\n\r\n",
-    ),
-    (
         "folded trailer",
         "POST / HTTP/1.1\r\nHost: h\r\nX-Id: ID\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-A: b\r\n c\r\n\r\n",
     ),
