@@ -94,8 +94,8 @@ impl<I: Io> Transfer<'_, I> {
                     }
                 }
             };
-            let moved = match client_ended {
-                // The client's own timeout no longer applies.
+            let moved = match client_ended || has_waiting {
+                // The client is not read, so its own timeout does not apply.
                 true => tokio::time::timeout(self.timeout, moved).await,
                 false => Ok(moved.await),
             };
