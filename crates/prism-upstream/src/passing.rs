@@ -154,6 +154,10 @@ impl<N: NodeRequests> Upstreams<N> {
         let timeout = meaning.pool.settings.answer_timeout();
         let mut transfer = Transfer::new(io, &mut lease.server, body, request, timeout);
         let mut answer = transfer.answer(exchange).await?;
+        let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
+        if answer.status() == SWITCHING && !is_asked {
+            return Err(Fault::Server(Failure::Malformed));
+        }
         let address = lease.under_way.address();
         address.learn(Outcome::Answered(answer.status()));
         if let Some(max_bytes) = request.max_answer_bytes
