@@ -143,7 +143,7 @@ impl<'t, I: Io> Transfer<'t, I> {
     /// Sends the request until the final answer begins, and returns its head.
     pub(crate) async fn answer(&mut self, exchange: &Exchange<'_>) -> Result<ResponseHead, Fault> {
         if self.body.is_chunked() && !self.body.has_begun() {
-            // What is wrong at once reaches no server.
+            // A body that is malformed from the beginning reaches no server.
             check_chunks(self.io.buffered())?;
         }
         if self.sends_body {

@@ -87,7 +87,7 @@ pub struct Bed {
     pub rng: RefCell<fastrand::Rng>,
 }
 
-/// What another node says of the request `id`.
+/// The verification by another node of the request `id`.
 pub fn verified(id: u64) -> Verified {
     Verified {
         request_id: id,

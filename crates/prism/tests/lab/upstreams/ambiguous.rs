@@ -24,7 +24,7 @@ use requests::{ANSWERS, INNER, REQUESTS};
 /// The server of the backend, and HAProxy before it.
 const SERVER: &str = "127.0.0.1:9003";
 const HAPROXY: &str = "127.0.0.1:9100";
-/// Whoever says nothing for this time says nothing more.
+/// A side that is silent for this time says nothing more.
 const SILENCE: Duration = Duration::from_millis(700);
 /// Requests under way at once.
 const TOGETHER: usize = 16;
@@ -100,7 +100,7 @@ fn serve(mut stream: TcpStream, kept: &Mutex<Vec<String>>) {
     let _ = stream.write_all(answer.unwrap_or(ANSWERS[0].1).as_bytes());
 }
 
-/// What comes next, as bytes of Latin-1; nothing at the end, and after a silence.
+/// The next bytes as Latin-1; none at the end, and after a silence.
 fn read_some(stream: &mut TcpStream) -> String {
     let mut piece = [0; 4096];
     stream.set_read_timeout(Some(SILENCE)).unwrap();
@@ -172,7 +172,7 @@ fn ambiguity(request: &str) -> Option<&'static str> {
 fn answer_to(mut stream: TcpStream, request: &str) -> String {
     // Latin-1, as in the table.
     let bytes: Vec<u8> = request.chars().map(|c| c as u8).collect();
-    // Who refuses it may close before the end.
+    // A server that refuses it may close before the end.
     let _ = stream.write_all(&bytes);
     let (mut answer, begun) = (String::new(), Instant::now());
     while begun.elapsed() < PATIENCE {
@@ -269,7 +269,7 @@ impl Ways {
         all.filter(|n| !self.recorder.of(&id(n)).is_empty()).count()
     }
 
-    /// What is wrong with the handling of a request.
+    /// The faults in the handling of a request.
     fn faults_of(&self, request: &str, case: &str) -> Vec<String> {
         let [answer, _] = self.both(request, case);
         let (by_prism, by_haproxy) = (
