@@ -131,6 +131,7 @@ mod relay_stream;
 mod settling;
 mod signing;
 mod silence;
+mod splicing;
 mod stream;
 #[doc(hidden)]
 pub mod supervise;

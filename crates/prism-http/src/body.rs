@@ -108,6 +108,14 @@ impl BodyReader {
         })
     }
 
+    /// Notes that the next `bytes` of a body of known length have passed elsewhere, at most those
+    /// that are left.
+    pub fn skip(&mut self, bytes: u64) {
+        if let Self::Length { left } = self {
+            *left = left.saturating_sub(bytes);
+        }
+    }
+
     /// The connection has ended.
     ///
     /// # Errors

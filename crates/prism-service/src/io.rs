@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use prism_handoff::{Connection, RelayStream};
+use tokio::net::TcpStream;
 
 /// A source of bytes.
 pub trait Input {
@@ -34,6 +36,17 @@ pub trait Io: Input {
     async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Sends `len` bytes of a file from `offset` on.
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Sends `len` bytes that come from `source`, which may be silent for `silence`, if they
+    /// need not be copied for that. Returns how many were sent: 0 if they must be copied.
+    async fn send_stream(
+        &mut self,
+        _source: &TcpStream,
+        _len: u64,
+        _silence: Duration,
+    ) -> io::Result<u64> {
+        Ok(0)
+    }
 }
 
 impl Input for Connection {
@@ -65,6 +78,15 @@ impl Io for Connection {
 
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         Connection::send_file(self, file, offset, len).await
+    }
+
+    async fn send_stream(
+        &mut self,
+        source: &TcpStream,
+        len: u64,
+        silence: Duration,
+    ) -> io::Result<u64> {
+        Connection::send_stream(self, source, len, silence).await
     }
 }
 

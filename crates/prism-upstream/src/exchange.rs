@@ -21,6 +21,10 @@ use crate::service::Meaning;
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 /// The longest wait for the end of an answer of unknown length that may be short.
 const SHORT_WAIT: Duration = Duration::from_millis(10);
+/// If less of a body is left, it is copied: a pipe would cost more.
+const SPLICE_BYTES: u64 = 32 << 10;
+/// The longest body that leaves with its head in one write.
+const SHORT_BYTES: usize = 16 << 10;
 /// Body bytes that are taken from the client at once.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -256,26 +260,39 @@ impl<'t, I: Io> Transfer<'t, I> {
         answer.remove_hop_by_hop();
         let mut head = Vec::with_capacity(512);
         let written = answer.write_to(&exchange, body_bytes, &mut head);
-        let is_last = matches!(
-            written.framing,
-            ResponseFraming::None | ResponseFraming::Length(0)
-        );
-        let sent = match is_last {
-            true => self.io.write_all(&head).await,
-            false => self.io.write_more(&head).await,
+        let mut reader = BodyReader::new(framing, u64::MAX);
+        let short = self.take_short(&mut reader, &mut head)?;
+        let follows_at_once = !reader.is_done() && !self.server.input.buffered().is_empty();
+        let sent = match follows_at_once {
+            true => self.io.write_more(&head).await,
+            false => self.io.write_all(&head).await,
         };
         sent.map_err(Fault::Connection)?;
-        let mut reader = BodyReader::new(framing, u64::MAX);
         let passed_bytes = self.pass_body(&mut reader, written.framing).await;
-        let passed_bytes = passed_bytes.map_err(broken_off)?;
+        let passed_bytes = short + passed_bytes.map_err(broken_off)?;
         if let Some(noted) = exchange.noted {
             noted.set_answer(status, passed_bytes);
         }
-        let is_whole = self.body.is_done() && self.sent == self.waiting.len() && !self.is_deaf;
+        let is_whole = self.is_request_sent();
         Ok(Passed {
             keep_alive: written.keep_alive,
             is_reusable: server_stays && reader.is_done() && is_whole,
         })
+    }
+
+    /// Adds a short body of known length that has come to the head, so that one write sends both.
+    /// Returns its bytes.
+    fn take_short(&mut self, reader: &mut BodyReader, head: &mut Vec<u8>) -> Result<u64, Fault> {
+        let input = &mut self.server.input;
+        let left = reader.left().and_then(|left| usize::try_from(left).ok());
+        let Some(left) = left.filter(|left| *left <= input.buffered().len().min(SHORT_BYTES))
+        else {
+            return Ok(0);
+        };
+        let step = reader.consume(input.buffered())?;
+        head.extend_from_slice(input.buffered().get(step.data).unwrap_or_default());
+        input.consume(step.consumed);
+        Ok(left as u64)
     }
 
     /// Returns the number of bytes.
@@ -286,9 +303,21 @@ impl<'t, I: Io> Transfer<'t, I> {
     ) -> Result<u64, Fault> {
         let (mut chunk, mut passed_bytes) = (Vec::new(), 0);
         let is_chunked = to_client == ResponseFraming::Chunked;
+        let mut may_splice = true;
         while !reader.is_done() {
+            let is_request_sent = self.is_request_sent();
             let input = &mut self.server.input;
             if input.buffered().is_empty() {
+                let left = reader.left().filter(|left| *left >= SPLICE_BYTES);
+                if let Some(left) = left.filter(|_| may_splice && is_request_sent) {
+                    let stream = &self.server.stream;
+                    let sent = self.io.send_stream(stream, left, self.timeout).await;
+                    let sent = sent.map_err(Fault::Connection)?;
+                    reader.skip(sent);
+                    passed_bytes += sent;
+                    may_splice = sent > 0;
+                    continue;
+                }
                 match self.step().await? {
                     Step::Sent | Step::Came => continue,
                     Step::Ended => {
@@ -319,6 +348,11 @@ impl<'t, I: Io> Transfer<'t, I> {
             sent.map_err(Fault::Connection)?;
         }
         Ok(passed_bytes)
+    }
+
+    /// Whether the server has all of the request.
+    fn is_request_sent(&self) -> bool {
+        self.body.is_done() && self.sent == self.waiting.len() && !self.is_deaf
     }
 
     /// Waits until bytes can go on in one direction, and moves them.

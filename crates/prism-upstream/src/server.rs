@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-/// Bytes of an answer that are read at once.
-const READ_BYTES: usize = 64 << 10;
+/// Bytes of an answer that are read at first, and that are held at most.
+const FIRST_BYTES: usize = 16 << 10;
+const MAX_BYTES: usize = 64 << 10;
 
 /// A connection to a server. Its buffer lives as long as a request.
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub(crate) struct Server {
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     buffer: Vec<u8>,
+    /// Bytes at its beginning that were consumed.
     start: usize,
-    end: usize,
 }
 
 impl Server {
@@ -55,14 +56,15 @@ impl Server {
 impl Input {
     /// The bytes.
     pub(crate) fn buffered(&self) -> &[u8] {
-        self.buffer.get(self.start..self.end).unwrap_or_default()
+        self.buffer.get(self.start..).unwrap_or_default()
     }
 
     /// Drops the first `n` bytes.
     pub(crate) fn consume(&mut self, n: usize) {
-        self.start = self.start.saturating_add(n).min(self.end);
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
+        self.start = self.start.saturating_add(n).min(self.buffer.len());
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
         }
     }
 
@@ -71,28 +73,29 @@ impl Input {
     /// # Errors
     /// `OutOfMemory` if the buffer is full; else the kernel's error.
     pub(crate) async fn fill(&mut self, stream: &TcpStream) -> io::Result<usize> {
-        if self.buffer.is_empty() {
-            self.buffer.resize(READ_BYTES, 0);
-        }
-        if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
-        if room.is_empty() {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
+        self.make_room()?;
         loop {
             stream.readable().await?;
-            match stream.try_read(room) {
-                Ok(read) => {
-                    self.end += read;
-                    return Ok(read);
-                }
+            match stream.try_read_buf(&mut self.buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+                read => return read,
             }
         }
+    }
+
+    fn make_room(&mut self) -> io::Result<()> {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        let (held, room) = (self.buffer.len(), self.buffer.capacity());
+        if held >= MAX_BYTES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        // A short answer does not pay for the room of a long one.
+        let wanted = if room == 0 { FIRST_BYTES } else { MAX_BYTES };
+        self.buffer.reserve_exact(wanted.saturating_sub(held));
+        Ok(())
     }
 }
 

@@ -1,8 +1,9 @@
 //! The clusters of a comparison. Prism has one lab. nginx and HAProxy, as proxies in front of
 //! nginx backends, share another of the same shape.
 
-mod files;
 mod start;
+
+pub(crate) use start::{line, name, only_one_suite};
 
 use std::fs;
 use std::iter::Sum;
@@ -19,6 +20,7 @@ use prism_signer::Signer;
 use serde_json::Value;
 
 use super::client::{self, Trust};
+use super::files::Files;
 use super::load::{self, Load, Places};
 use super::network::Network;
 use super::objects::{Object, Objects};
@@ -27,7 +29,6 @@ use super::plan::Kind;
 use super::processes::{cpu_of_client, cpu_of_family, memory_of_family};
 use super::rows::Values;
 use super::{http, proxies};
-use files::Files;
 
 const REGION: &str = "us-east-1";
 /// Longest time until Prism hands connections off.
@@ -71,7 +72,7 @@ impl System {
     }
 
     /// The host of the frontend, if there is one.
-    const fn frontend(self) -> Option<&'static str> {
+    pub(crate) const fn frontend(self) -> Option<&'static str> {
         match self {
             Self::Prism | Self::Nginx => Some("fe0"),
             Self::Haproxy => Some("fe1"),
@@ -235,7 +236,7 @@ impl Cluster {
                 let address = self.address(system, backend)?;
                 let checked = self
                     .clients(system)?
-                    .run(|| self.compare(address, objects, backend))?;
+                    .run(|| compare(address, self.trust(), objects, backend))?;
                 checked.with_context(|| format!("what {} serves", system.name()))?;
             }
         }
@@ -256,19 +257,6 @@ impl Cluster {
             );
             self.check(objects)?;
         }
-    }
-
-    fn compare(&self, address: SocketAddr, objects: &Objects, backend: usize) -> Result<()> {
-        for object in objects.of(backend).take(COMPARED) {
-            let mut stream = client::connect_to_started(address, self.trust())?.stream;
-            let target = object.target();
-            let get = http::anonymous(address, &target);
-            stream.write_all(&get)?;
-            let answer = http::answer(&mut *stream);
-            let answer = answer.with_context(|| format!("GET {target}"))?;
-            ensure!(answer.body == object.body, "{target} has other bytes");
-        }
-        Ok(())
     }
 
     /// Runs `wrk` against `system` for `seconds`.
@@ -330,13 +318,27 @@ impl Cluster {
     }
 }
 
+/// Fetches some objects of a backend from `address` and compares their bytes.
+pub(crate) fn compare(
+    address: SocketAddr,
+    trust: Option<&Trust>,
+    objects: &Objects,
+    backend: usize,
+) -> Result<()> {
+    for object in objects.of(backend).take(COMPARED) {
+        let mut stream = client::connect_to_started(address, trust)?.stream;
+        let target = object.target();
+        let get = http::anonymous(address, &target);
+        stream.write_all(&get)?;
+        let answer = http::answer(&mut *stream);
+        let answer = answer.with_context(|| format!("GET {target}"))?;
+        ensure!(answer.body == object.body, "{target} has other bytes");
+    }
+    Ok(())
+}
+
 /// CPU time between two moments.
-pub(crate) fn spent(before: [Duration; 3], after: [Duration; 3]) -> [Duration; 3] {
-    let [a, b, c] = before;
-    let [d, e, f] = after;
-    [
-        d.saturating_sub(a),
-        e.saturating_sub(b),
-        f.saturating_sub(c),
-    ]
+pub(crate) fn spent<const N: usize>(before: [Duration; N], after: [Duration; N]) -> [Duration; N] {
+    let mut before = before.into_iter();
+    after.map(|after| after.saturating_sub(before.next().unwrap_or_default()))
 }

@@ -12,6 +12,7 @@ mod cluster;
 mod connections;
 mod crossover;
 mod family;
+mod files;
 mod flows;
 mod frames;
 mod handoff;
@@ -43,6 +44,7 @@ mod tls;
 mod trace;
 mod turns;
 mod upload;
+mod upstream;
 mod ycsb;
 
 /// Measure Prism beside its alternatives on this machine.
@@ -60,6 +62,10 @@ enum Command {
     Flows(crate::flows::Args),
     Handoff(crate::handoff::Args),
     Hashes(crate::hashes::Args),
+    /// Measure unmodified HTTP servers behind Prism without a switch, nginx and HAProxy.
+    ///
+    /// The same as `upstream`, with all hosts on one Ethernet segment.
+    Hostmode(crate::upstream::Args),
     Latency(crate::latency::Args),
     LongPath(crate::long_path::Args),
     Observed(crate::observed::Args),
@@ -86,6 +92,7 @@ enum Command {
     Switch(crate::switch::BenchSwitchArgs),
     Tls(crate::tls::Args),
     Upload(crate::upload::Args),
+    Upstream(crate::upstream::Args),
 }
 
 /// Runs the benchmark.
@@ -101,6 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Flows(args) => crate::flows::run(args),
         Command::Handoff(args) => crate::handoff::run(&args),
         Command::Hashes(args) => crate::hashes::run(args),
+        Command::Hostmode(args) => crate::upstream::run_host(args),
         Command::Latency(args) => crate::latency::run(args),
         Command::LongPath(args) => crate::long_path::run(args),
         Command::Observed(args) => crate::observed::run(args),
@@ -115,5 +123,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Switch(args) => crate::switch::run(&args),
         Command::Tls(args) => crate::tls::run(&args),
         Command::Upload(args) => crate::upload::run(args),
+        Command::Upstream(args) => crate::upstream::run(args),
     }
 }

@@ -1,15 +1,43 @@
 //! CPU time and memory of processes, from `/proc`.
 
 use std::fs;
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Unit of CPU times in `/proc`: USER_HZ is 100 on all supported machines.
 const TICK: Duration = Duration::from_millis(10);
 
+/// A process that is killed when this is dropped, with its children.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Kills it, if it still runs.
+    pub(crate) fn end(&mut self) {
+        // Children first: nginx's workers outlive a master that is killed.
+        let pids = family(self.id()).into_iter().rev();
+        let pids = pids.filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        for pid in pids {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// A process and its children.
-pub(crate) fn family(pid: u32) -> Vec<u32> {
+fn family(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let children = children.split_whitespace();

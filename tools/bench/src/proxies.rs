@@ -32,17 +32,38 @@ pub(crate) fn nginx_backend(address: IpAddr, root: &Path, tls: Option<&Path>) ->
 pub(crate) fn nginx_proxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
     let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
     for (n, backend) in backends.iter().enumerate() {
-        let backend = SocketAddr::new(*backend, PLAIN);
-        let _ = writeln!(
-            text,
-            "upstream be{n} {{ server {backend}; keepalive 1024;\n\
-             keepalive_requests 1000000000; keepalive_timeout 1h; }}"
+        nginx_upstream(
+            &format!("be{n}"),
+            &[SocketAddr::new(*backend, PLAIN)],
+            &mut text,
         );
     }
-    let listen = nginx_listen(address, tls);
+    nginx_server(nginx_listen(address, tls), "$owner", text)
+}
+
+/// nginx as a proxy that gives requests to `servers` in turn.
+pub(crate) fn nginx_balancer(
+    address: IpAddr,
+    servers: &[SocketAddr],
+    tls: Option<&Path>,
+) -> String {
+    let mut text = String::new();
+    nginx_upstream("all", servers, &mut text);
+    nginx_server(nginx_listen(address, tls), "all", text)
+}
+
+fn nginx_upstream(name: &str, servers: &[SocketAddr], text: &mut String) {
+    let _ = write!(text, "upstream {name} {{ ");
+    for server in servers {
+        let _ = write!(text, "server {server}; ");
+    }
+    text.push_str("keepalive 1024; keepalive_requests 1000000000; keepalive_timeout 1h; }\n");
+}
+
+fn nginx_server(listen: String, upstream: &str, mut text: String) -> String {
     let _ = writeln!(
         text,
-        "server {{ {listen}\nlocation / {{ proxy_pass http://$owner; proxy_http_version 1.1;\n\
+        "server {{ {listen}\nlocation / {{ proxy_pass http://{upstream}; proxy_http_version 1.1;\n\
          proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
          proxy_buffer_size 64k; proxy_buffers 80 64k; proxy_busy_buffers_size 256k;\n\
          proxy_max_temp_file_size 0; proxy_request_buffering off;\n\
@@ -53,6 +74,33 @@ pub(crate) fn nginx_proxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Pat
 
 /// HAProxy as a proxy in front of `backends`.
 pub(crate) fn haproxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
+    let mut text = haproxy_frontend(address, tls);
+    text.push_str(" use_backend %[path,field(3,/),field(1,-)]\n");
+    for (n, backend) in backends.iter().enumerate() {
+        let backend = SocketAddr::new(*backend, PLAIN);
+        let _ = writeln!(
+            text,
+            "backend be{n}\n server owner {backend} pool-max-conn -1"
+        );
+    }
+    text
+}
+
+/// HAProxy as a proxy that gives requests to `servers` in turn.
+pub(crate) fn haproxy_balancer(
+    address: IpAddr,
+    servers: &[SocketAddr],
+    tls: Option<&Path>,
+) -> String {
+    let mut text = haproxy_frontend(address, tls);
+    text.push_str(" default_backend all\nbackend all\n balance roundrobin\n");
+    for (n, server) in servers.iter().enumerate() {
+        let _ = writeln!(text, " server s{n} {server} pool-max-conn -1");
+    }
+    text
+}
+
+fn haproxy_frontend(address: IpAddr, tls: Option<&Path>) -> String {
     let [plain, secure] = [PLAIN, SECURE].map(|port| SocketAddr::new(address, port));
     let mut text = format!(
         "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
@@ -66,14 +114,6 @@ pub(crate) fn haproxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) 
             text,
             " bind {secure} ssl crt {pem} ssl-min-ver TLSv1.3 \
              ciphersuites TLS_AES_128_GCM_SHA256"
-        );
-    }
-    text.push_str(" use_backend %[path,field(3,/),field(1,-)]\n");
-    for (n, backend) in backends.iter().enumerate() {
-        let backend = SocketAddr::new(*backend, PLAIN);
-        let _ = writeln!(
-            text,
-            "backend be{n}\n server owner {backend} pool-max-conn -1"
         );
     }
     text

@@ -1,9 +1,11 @@
 //! Nodes on loopback without a switch, and so without privilege: clients, relaying, limits,
 //! and the end of a node.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{
@@ -12,7 +14,7 @@ use prism_handoff::{
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::app::{eventually, run};
@@ -115,6 +117,57 @@ fn a_client_is_served_and_stays_where_there_is_no_switch() {
         let counters = &process.counters;
         assert_eq!(counters.kept_switch_silent.read(), 1);
         assert_eq!(counters.connections_open.read(), 0);
+    });
+}
+
+/// Two ends of a connection over loopback.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let connecting = TcpStream::connect(listener.local_addr().unwrap());
+    let (near, far) = tokio::join!(connecting, listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
+
+#[test]
+fn bytes_of_another_socket_are_sent_in_order_and_its_end_or_silence_is_told() {
+    const LEN: usize = 5_000_000;
+    let cluster = Cluster::new();
+    run(async {
+        let mut near = cluster.node("near", &Arc::default()).await;
+        let mut client = cluster.client().await;
+        let mut accepted = next_client(&mut near).await;
+        let (source, mut server) = pair().await;
+        let bytes: Vec<u8> = (0..LEN).map(|n| (n * 7 % 251) as u8).collect();
+        let mut got = vec![0; 3 + LEN];
+        let answering = async {
+            server.write_all(&bytes).await.unwrap();
+            server.write_all(b"of the next answer").await.unwrap();
+        };
+        let reading = async {
+            // Everything is full before the client begins.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.read_exact(&mut got).await.unwrap();
+        };
+        let sending = async {
+            accepted.write_more(b"abc").await.unwrap();
+            let patience = Duration::from_secs(20);
+            let sent = accepted.send_stream(&source, LEN as u64, patience).await;
+            assert_eq!(sent.unwrap(), LEN as u64);
+        };
+        tokio::join!(answering, reading, sending);
+        assert_eq!(got[..3], b"abc"[..]);
+        assert!(got[3..] == bytes);
+        // A pipe that was used before has nothing left in it.
+        let silence = Duration::from_millis(50);
+        let sent = accepted.send_stream(&source, 18, silence).await.unwrap();
+        assert_eq!(sent, 18);
+        client.read_exact(&mut got[..18]).await.unwrap();
+        assert_eq!(&got[..18], b"of the next answer");
+        let silent = accepted.send_stream(&source, 1, silence).await.unwrap_err();
+        assert_eq!(silent.kind(), ErrorKind::TimedOut);
+        drop(server);
+        let ended = accepted.send_stream(&source, 1, silence).await.unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::UnexpectedEof);
     });
 }
 

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use prism_config::{Certificate, Config, TlsSuite, TlsVersion};
 use prism_lab::{Lab, LabName, LabSpec, Programs};
 
-use super::files::Files;
 use super::{Cluster, REGION, System};
 use crate::client::{self, Trust};
+use crate::files::Files;
 use crate::network::Network;
 use crate::objects::BUCKET;
 use crate::plan::Kind;
@@ -76,8 +76,16 @@ pub(super) fn up(network: &Network, kind: &Kind<'_>, cancel: Arc<AtomicBool>) ->
     Ok(cluster)
 }
 
+/// TLS 1.3 with AES-128-GCM, if there is TLS.
+pub(crate) fn only_one_suite(config: &mut Config) {
+    if let Some(tls) = &mut config.service.tls {
+        tls.min_version = TlsVersion::Tls13;
+        tls.suites = vec![TlsSuite::TLS_AES_128_GCM_SHA256];
+    }
+}
+
 /// The name of a lab, as in `bench-prism-4711-0`.
-fn name(what: &str) -> Result<LabName> {
+pub(crate) fn name(what: &str) -> Result<LabName> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     Ok(format!("bench-{what}-{process}-{number}").parse()?)
@@ -92,10 +100,7 @@ fn prism_lab(setup: &Setup<'_>) -> Result<(Lab, Certificate)> {
         config.log.level = "warn".into();
         config.cluster.region = REGION.into();
         config.cluster.replicas = replicas;
-        if let Some(tls) = &mut config.service.tls {
-            tls.min_version = TlsVersion::Tls13;
-            tls.suites = vec![TlsSuite::TLS_AES_128_GCM_SHA256];
-        }
+        only_one_suite(config);
         configure(config);
     });
     spec.tls = setup.network.tls;
@@ -159,7 +164,7 @@ fn other_lab(setup: &Setup<'_>, files: &Files, certificate: &Certificate) -> Res
 }
 
 /// A command line. The second path, if there is one, is nginx's configuration.
-fn line(words: &[&str], paths: &[&PathBuf]) -> Vec<String> {
+pub(crate) fn line(words: &[&str], paths: &[&PathBuf]) -> Vec<String> {
     let mut line: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     for (n, path) in paths.iter().enumerate() {
         if n > 0 {

@@ -15,7 +15,7 @@ use prism_lab::Rate;
 use prism_nodes::{CONTROL, KEY, KEY_ID, Network, Plan};
 use tempfile::TempDir;
 
-use crate::processes::cpu_of_family;
+use crate::processes::{Running, cpu_of_family};
 
 /// The number of different keys.
 pub(super) const KEYS: usize = 64;
@@ -48,16 +48,6 @@ impl System {
             Self::Haproxy => "haproxy",
             Self::Direct => "direct",
         }
-    }
-}
-
-/// A process that is killed when this is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -221,11 +211,11 @@ impl Cluster {
             .side(system)
             .nodes
             .iter()
-            .map(|node| cpu_of_family(node.0.id()));
+            .map(|node| cpu_of_family(node.id()));
         let primary = nodes.next().context("no primary")??;
         let proxy = match system {
-            System::Nutcracker => cpu_of_family(self.nutcracker.0.id())?,
-            System::Haproxy => cpu_of_family(self.haproxy.0.id())?,
+            System::Nutcracker => cpu_of_family(self.nutcracker.id())?,
+            System::Haproxy => cpu_of_family(self.haproxy.id())?,
             System::Prism | System::Direct => Duration::ZERO,
         };
         Ok([primary + proxy, nodes.sum::<Result<Duration>>()?])

@@ -352,6 +352,23 @@ pub(super) const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        heading: "Unmodified HTTP servers",
+        text: "The same server runs at each of five backends: nginx with files, an application in \
+               Go, or versitygw. Prism, nginx and HAProxy are in front of it. Direct clients ask \
+               the servers themselves: the upper limit.",
+        command: "prism-lab bench upstream --rows rows.jsonl (and with --tls, --unshaped)",
+        summary: &crate::upstream::SUMMARY,
+        views: &[THROUGHPUT, P50, CPU],
+    },
+    Section {
+        heading: "Unmodified HTTP servers, without a switch",
+        text: "The same with all hosts on one Ethernet segment. Packets of clients go to the \
+               frontend, which sends them on; answers leave from the backends.",
+        command: "prism-lab bench hostmode --rows rows.jsonl (and with --tls, --unshaped)",
+        summary: &crate::upstream::SUMMARY_HOST,
+        views: &[THROUGHPUT, P50, CPU],
+    },
+    Section {
         heading: "A key-value server with read replicas",
         text: "Clients of Redis read and write values. The connections of readers of large values \
                move from the primary to a replica. nutcracker and HAProxy (in TCP mode) are \

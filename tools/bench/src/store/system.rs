@@ -3,14 +3,14 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prism_signer::Signer;
 
 use super::load::Case;
-use crate::processes::{cpu_of_family, family};
+use crate::processes::{Running, cpu_of_family};
 
 /// Stores are in memory, so that the disk is no limit.
 const MEMORY: &str = "/dev/shm";
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 /// A running server. It is killed and its store removed when dropped.
 pub(super) struct System {
     kind: Kind,
-    process: Child,
+    process: Running,
     directory: PathBuf,
     pub(super) address: SocketAddrV4,
 }
@@ -55,7 +55,7 @@ impl System {
         let process = started.with_context(|| format!("starting {}", kind.name()))?;
         let mut system = Self {
             kind,
-            process,
+            process: Running(process),
             directory,
             address,
         };
@@ -89,7 +89,7 @@ impl System {
     fn wait(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         while TcpStream::connect(self.address).is_err() {
-            if let Some(status) = self.process.try_wait()? {
+            if let Some(status) = self.process.0.try_wait()? {
                 bail!("{} has ended: {status}", self.name());
             }
             if Instant::now() > deadline {
@@ -103,16 +103,7 @@ impl System {
 
 impl Drop for System {
     fn drop(&mut self) {
-        // Children first: nginx's workers outlive a master that is killed.
-        for pid in family(self.process.id()).into_iter().rev() {
-            if let Some(pid) = i32::try_from(pid)
-                .ok()
-                .and_then(rustix::process::Pid::from_raw)
-            {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        let _ = self.process.wait();
+        self.process.end();
         let _ = fs::remove_dir_all(&self.directory);
     }
 }

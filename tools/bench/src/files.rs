@@ -13,10 +13,10 @@ use crate::objects::BUCKET;
 const MEMORY: &str = "/dev/shm";
 
 /// A directory in memory, removed when dropped.
-pub(super) struct Files(PathBuf);
+pub(crate) struct Files(PathBuf);
 
 impl Files {
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("prism-bench-{}-{number}", std::process::id());
@@ -28,7 +28,7 @@ impl Files {
     }
 
     /// Writes a file that only its owner may read.
-    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
         use std::io::Write;
         let path = self.path(name);
         let mut options = fs::OpenOptions::new();
@@ -38,17 +38,17 @@ impl Files {
         Ok(path)
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
     /// The root of a backend's files, which are named by bucket and key.
-    pub(super) fn root(&self, backend: usize) -> PathBuf {
+    pub(crate) fn root(&self, backend: usize) -> PathBuf {
         self.path(&format!("be{backend}"))
     }
 
     /// The file of an object.
-    pub(super) fn of(&self, backend: usize, key: &str) -> PathBuf {
+    pub(crate) fn of(&self, backend: usize, key: &str) -> PathBuf {
         self.root(backend).join(BUCKET).join(key)
     }
 }

@@ -1,0 +1,165 @@
+//! `prism-lab bench upstream` and `hostmode`: unmodified HTTP servers at each backend, behind
+//! Prism and behind nginx and HAProxy. *Direct* clients ask the servers themselves: the limit.
+
+mod cluster;
+mod servers;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use prism_lab::Mode;
+
+use crate::cluster::System;
+use crate::load::Load;
+use crate::network::Network;
+use crate::objects::{Objects, Sizes};
+use crate::rows::Case;
+use crate::summary::{Column, Comparison, Summary, column};
+use crate::sweep::{OBJECTS, PRISM_OVER_OTHERS};
+use crate::turns::{Job, Options, Turns};
+
+use cluster::{Asked, Cluster, SYSTEMS};
+use servers::Server;
+
+const COLUMNS: &[Column] = &[
+    column("MB/s", "mb_s", 1.0, 1),
+    column("requests/s", "requests_s", 1.0, 0),
+    column("p50 ms", "p50_us", 1e3, 2),
+    column("p99 ms", "p99_us", 1e3, 2),
+    column("CPU µs", "cpu_us", 1.0, 1),
+    column("front µs", "frontend_cpu_us", 1.0, 1),
+    column("link", "frontend_link", 1.0, 3),
+];
+const COMPARISON: Comparison = Comparison {
+    values: &[
+        ("throughput", "mb_s"),
+        ("p50", "p50_us"),
+        ("p99", "p99_us"),
+        ("CPU", "cpu_us"),
+        ("front's CPU", "frontend_cpu_us"),
+    ],
+    ..PRISM_OVER_OTHERS
+};
+
+pub(crate) const SUMMARY: Summary = Summary {
+    result: "upstream",
+    title: "GETs from unmodified servers, medians of the rounds. CPU is that of frontend, \
+            backends and servers for one request; link is the bytes on the frontend's link for \
+            each byte that clients read",
+    columns: COLUMNS,
+    comparisons: &[COMPARISON],
+};
+
+pub(crate) const SUMMARY_HOST: Summary = Summary {
+    result: "hostmode",
+    ..SUMMARY
+};
+
+/// Measure unmodified HTTP servers behind Prism, nginx and HAProxy.
+///
+/// The same server runs at each backend: nginx with files, an application in Go, or versitygw.
+/// Needs root, `wrk`, `nginx`, `haproxy` and `go` (`scripts/setup.sh bench`).
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Servers.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "nginx,go,versitygw",
+        value_name = "SERVER,..."
+    )]
+    servers: Vec<Server>,
+    /// The program versitygw, which `scripts/rivals/build.sh` builds.
+    #[arg(long, value_name = "PATH")]
+    versitygw: Option<PathBuf>,
+    /// Sizes of objects: bytes, or with K or M.
+    #[arg(
+        long,
+        default_value = "64,1K,4K,16K,64K,256K,1M,4M",
+        value_name = "SIZE,...",
+        conflicts_with = "quick"
+    )]
+    sizes: Sizes,
+    #[command(flatten)]
+    network: Network,
+    /// Connections of the client, over all its threads.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    connections: usize,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs the benchmark with a switch.
+pub(crate) fn run(args: Args) -> Result<()> {
+    measure(args, &SUMMARY, Mode::Switch)
+}
+
+/// Runs the benchmark without a switch.
+pub(crate) fn run_host(args: Args) -> Result<()> {
+    measure(args, &SUMMARY_HOST, Mode::Host)
+}
+
+fn measure(mut args: Args, summary: &'static Summary, mode: Mode) -> Result<()> {
+    if args.options.quick {
+        args.sizes = Sizes(vec![4 << 10, 1 << 20]);
+    }
+    args.options.settle(3, 2)?;
+    args.network.check_connections(args.connections, 4_000)?;
+    let count = args.servers.len() * args.sizes.len() * SYSTEMS.len();
+    let mut turns = Turns::begin(&args.options, summary.result, count)?;
+    for server in &args.servers {
+        args.turns_of(*server, mode, &mut turns)?;
+    }
+    summary.tell(turns.rows(), args.options.json)
+}
+
+impl Args {
+    fn turns_of(&self, server: Server, mode: Mode, turns: &mut Turns) -> Result<()> {
+        let jobs = self
+            .sizes
+            .iter()
+            .map(|bytes| (*bytes, self.jobs(server, *bytes)));
+        let jobs: Vec<_> = jobs.collect();
+        let asked = Asked {
+            network: &self.network,
+            mode,
+            server,
+            prism: self.options.prism.as_deref(),
+            versitygw: self.versitygw.as_deref(),
+            cancel: turns.cancel(),
+        };
+        let is_wanted = jobs.iter().any(|(_, jobs)| turns.wants(jobs));
+        let cluster = is_wanted.then(|| Cluster::up(&asked)).transpose()?;
+        for (bytes, jobs) in &jobs {
+            let wanted = cluster.as_ref().filter(|_| turns.wants(jobs));
+            let Some(cluster) = wanted else {
+                turns.pass(jobs);
+                continue;
+            };
+            let objects = Objects::new(self.network.backends, OBJECTS, *bytes)?;
+            cluster.store(&objects)?;
+            let load = Load::of(&objects, self.connections);
+            let seconds = self.options.seconds;
+            let turn_s = self.network.turn_s(seconds, *bytes, self.connections);
+            turns.run(jobs, |system, warm_up_s| {
+                cluster.load(*system, &load, warm_up_s.unwrap_or(turn_s))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn jobs(&self, server: Server, bytes: u64) -> Vec<Job<System>> {
+        let case = Case::default().with("server", server.name());
+        let case = self.network.case().and(&case);
+        let case = case
+            .with("connections", self.connections)
+            .with("bytes", bytes);
+        let jobs = SYSTEMS.map(|system| Job {
+            case: case.clone(),
+            system: system.name(),
+            what: system,
+        });
+        jobs.into()
+    }
+}
