@@ -1,5 +1,6 @@
 //! The open connections of a process, for an administrator who looks for one.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +57,8 @@ pub(crate) struct Place<'c> {
     connections: &'c Connections,
     number: u64,
     seen: Arc<Mutex<Seen>>,
+    /// Requests that were relayed because their answers were short.
+    pub(crate) relayed: Cell<u32>,
 }
 
 impl Connections {
@@ -102,6 +105,7 @@ impl Connections {
             connections: self,
             number,
             seen,
+            relayed: Cell::new(0),
         }
     }
 

@@ -152,7 +152,7 @@ impl<S: Service> Gateway<S> {
         let change = self.service.begin(&request.meaning).await;
         let route = self.service.route(&request.meaning);
         let change = change.filter(|_| matches!(route, Route::Here));
-        let next = self.serve_routed(client, &request, route).await;
+        let next = self.serve_routed(client, &request, route, place).await;
         drop(change);
         let about = self.service.about(&request.meaning);
         self.observe(&sight, &request.head, about, &next);
@@ -180,6 +180,7 @@ impl<S: Service> Gateway<S> {
         mut client: Connection,
         request: &Request<S::Meaning>,
         route: Route,
+        place: &Place<'_>,
     ) -> Next {
         match route {
             Route::Here => self.serve_here(client, request).await,
@@ -192,11 +193,14 @@ impl<S: Service> Gateway<S> {
                 if !first.is_some_and(|peer| self.handle.has_family_of(peer, from)) {
                     return Box::pin(self.relay_to(client, request, &peers)).await;
                 }
-                if let Some(guess) = self.guess(request, &peers) {
+                if let Some(guess) = self.guess(request, &peers, place.relayed.get()) {
                     let peer = guess.peer;
                     let relayed = Box::pin(self.relay_if_short(client, request, guess));
                     match relayed.await {
-                        Ok(next) => return next,
+                        Ok(next) => {
+                            place.relayed.update(|count| count.saturating_add(1));
+                            return next;
+                        }
                         Err(Asked::Unanswered(same)) => client = same,
                         Err(Asked::Elsewhere(same)) => {
                             let others = peers.get(1..).unwrap_or_default();

@@ -19,6 +19,11 @@ use crate::gateway::Gateway;
 use crate::session::{Next, next};
 use crate::threshold::{Chance, LEAST_BYTES};
 
+/// Requests of a connection that are relayed before it moves to a node that likely answers all
+/// others too. So many cost as much as a hand-off, so that the costs of a connection are at most
+/// twice those of the best choice, however many requests it has.
+const MOST_RELAYED: u32 = 2;
+
 /// A GET whose answer is likely short, or is tried.
 pub(crate) struct Guess<'p> {
     /// The node to ask.
@@ -33,15 +38,20 @@ pub(crate) struct Guess<'p> {
 }
 
 impl<S: Service> Gateway<S> {
-    /// Whether to ask an object's owner before the connection moves there.
+    /// Whether to ask an object's owner before the connection moves there. `relayed`: requests of
+    /// the connection that were relayed so far.
     pub(crate) fn guess<'p>(
         &self,
         request: &Request<S::Meaning>,
         peers: &'p [String],
+        relayed: u32,
     ) -> Option<Guess<'p>> {
         let (threshold, forecast) = (&self.shared.threshold, &self.shared.forecast);
         let subject = self.service.subject(&request.meaning)?;
         if request.head.framing() != BodyFraming::None || threshold.up_to_bytes() == 0 {
+            return None;
+        }
+        if subject.is_settling && relayed >= MOST_RELAYED {
             return None;
         }
         let (peer, others) = peers.split_first()?;

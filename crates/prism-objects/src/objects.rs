@@ -170,6 +170,7 @@ impl Service for Objects {
                 Some(Subject {
                     group: bucket.as_str(),
                     name: key.as_str(),
+                    is_settling: false,
                 })
             }
             _ => None,

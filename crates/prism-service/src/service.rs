@@ -45,6 +45,8 @@ pub struct Subject<'r> {
     pub group: &'r str,
     /// Its name in the group.
     pub name: &'r str,
+    /// Whether the node that answers the request likely answers the connection's next ones too.
+    pub is_settling: bool,
 }
 
 /// The outcome of a request that was to be answered here.

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use prism_config::Balance;
 use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{
@@ -210,6 +211,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         meaning.upgrade.is_none().then_some(Subject {
             group: &meaning.host,
             name: &meaning.target,
+            // With a hash each request has a backend of its own.
+            is_settling: !matches!(meaning.pool.settings.balance, Balance::Hash(_)),
         })
     }
 

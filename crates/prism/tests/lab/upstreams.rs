@@ -303,10 +303,21 @@ fn short_answers_are_relayed_and_long_ones_wait_for_their_connection() {
     let moved = || cluster.sum("handoff", "exports_moved");
     let before = moved();
     let mut client = cluster.connect();
-    for path in ["/bytes?n=100", "/bytes?n=4096", "/none"] {
+    for path in ["/bytes?n=100", "/bytes?n=4096"] {
         ask(&behind, &mut client, "GET", path);
     }
     assert_eq!(moved(), before, "a short answer has moved its connection");
+    // Many short answers do not pass the frontend.
+    let of_frontend = cluster.counter("fe0", "requests", "requests");
+    for _ in 0..10 {
+        ask(&behind, &mut client, "GET", "/bytes?n=100");
+    }
+    assert_eq!(moved(), before + 1);
+    assert_eq!(
+        cluster.counter("fe0", "requests", "requests"),
+        of_frontend + 1
+    );
+    let before = moved();
     // Each long answer has begun before its connection moves, whatever the method.
     for (n, (method, path)) in [
         ("GET", "/bytes?n=300000"),
