@@ -68,6 +68,7 @@ bench='
 wrk                   | command -v wrk                       | wrk
 nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
+go                    | command -v go                        | golang-go
 redis-cli             | command -v redis-cli                 | redis-tools
 nutcracker            | command -v nutcracker                | nutcracker
 '

@@ -103,7 +103,7 @@ pub(crate) fn haproxy_balancer(
 fn haproxy_frontend(address: IpAddr, tls: Option<&Path>) -> String {
     let [plain, secure] = [PLAIN, SECURE].map(|port| SocketAddr::new(address, port));
     let mut text = format!(
-        "global\n nbthread 1\n maxconn 9000\n tune.bufsize 65536\n\
+        "global\n nbthread 1\n maxconn 9000\n maxpipes 500\n tune.bufsize 65536\n\
          defaults\n mode http\n option http-keep-alive\n option splice-auto\n http-reuse always\n\
          timeout connect 10s\n timeout client 1h\n timeout server 1h\n\
          frontend clients\n bind {plain}\n"

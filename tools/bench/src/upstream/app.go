@@ -4,6 +4,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"log"
 	"net/http"
 	"os"
@@ -27,8 +28,7 @@ func main() {
 		go func() {
 			server := http.Server{Addr: os.Args[3], Handler: http.HandlerFunc(answer)}
 			// HTTP/1.1 alone, as all others speak it.
-			server.Protocols = new(http.Protocols)
-			server.Protocols.SetHTTP1(true)
+			server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
 			log.Fatal(server.ListenAndServeTLS(os.Args[4], os.Args[4]))
 		}()
 	}
