@@ -2,6 +2,8 @@
 //! hosts that make all records themselves. On a kernel without TLS user space serves the same
 //! connections, and the test says so.
 
+mod server;
+
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
