@@ -136,7 +136,7 @@ impl Lab {
     /// The directory of the pinned tables of the active switch, below that of the BPF file system.
     #[must_use]
     pub fn active_pin_dir(&self) -> Option<String> {
-        if self.state.plan.is_lan() {
+        if self.state.plan.is_host_mode() {
             let mut agents = self.state.plan.agents();
             let active = agents.find(|agent| self.is_active(agent))?;
             return Some(self.pin_dir(&active));
