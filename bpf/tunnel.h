@@ -13,6 +13,16 @@
 /* The segments of a huge packet keep their lengths, and no checksum changes. */
 #define TUNNEL_KEEPS (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET)
 
+/* Copies a constant that the loader has set. */
+static __always_inline void copy_set_addr(struct ip_addr *to,
+					  const volatile struct ip_addr *from)
+{
+	const volatile addr_half *half = (const volatile addr_half *)from;
+
+	((addr_half *)to)[0] = half[0];
+	((addr_half *)to)[1] = half[1];
+}
+
 static __always_inline __u32 outer_bytes(const struct packet *p)
 {
 	return p->is_v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -49,16 +59,15 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 	if (bytes > 0xffff - sizeof(struct iphdr))
 		bytes = 0;
 	if (p->is_v6) {
-		struct ipv6hdr outer = {
+		struct ipv6hdr outer ALIGNED = {
 			.version = 6,
 			.payload_len = bpf_htons(bytes),
 			.nexthdr = IPPROTO_IPV6,
 			.hop_limit = TUNNEL_HOP_LIMIT,
 		};
 
-		__builtin_memcpy(&outer.saddr, (const void *)&own_addrs[1],
-				 sizeof(outer.saddr));
-		__builtin_memcpy(&outer.daddr, to, sizeof(outer.daddr));
+		copy_set_addr((struct ip_addr *)&outer.saddr, &own_addrs[1]);
+		copy_addr((struct ip_addr *)&outer.daddr, to);
 		return bpf_skb_store_bytes(skb, IP_AT, &outer, sizeof(outer),
 					   BPF_F_RECOMPUTE_CSUM);
 	}
@@ -86,8 +95,7 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 static __always_inline bool arbiter_addr(bool is_v6, struct ip_addr *addr)
 {
 	for (int i = 0; i < CONTROL_ADDRS; i++) {
-		__builtin_memcpy(addr, (const void *)&control_addrs[i],
-				 sizeof(*addr));
+		copy_set_addr(addr, &control_addrs[i]);
 		if (is_mapped(addr) != is_v6)
 			return !is_zero_addr(addr);
 	}

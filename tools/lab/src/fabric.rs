@@ -15,6 +15,7 @@
 //! ```
 
 use crate::error::LabError;
+use crate::lab::Lab;
 use crate::name::FABRIC;
 use crate::network::{add, way_in_commands};
 use crate::plan::{HostKind, Link, Plan, alone};
@@ -87,21 +88,35 @@ fn router_commands(plan: &Plan) -> Vec<String> {
     let way = |address| format!("route add {} dev {LAN}", alone(address));
     commands.extend(plan.control.iter().map(way));
     match plan.is_spread() {
-        true => commands.extend(spread_commands(plan)),
+        true => commands.extend(spread_commands(plan, |_| true)),
         false => commands.extend(plan.service.iter().map(way)),
     }
     commands
 }
 
-/// The router sends each flow to a frontend by its addresses and ports.
-fn spread_commands(plan: &Plan) -> impl Iterator<Item = String> {
-    plan.service.iter().map(|service| {
-        let frontends = plan.frontends();
+/// The router sends each flow to one of these frontends, by its addresses and ports.
+fn spread_commands(plan: &Plan, over: impl Fn(&Link) -> bool) -> Vec<String> {
+    let ways = plan.service.iter().map(|service| {
+        let frontends = plan.frontends().filter(|link| over(link));
         let hops = frontends.filter_map(|link| link.address.of(service));
         let hops = hops.map(|via| format!(" nexthop via {via} dev {LAN}"));
         let hops: String = hops.collect();
         format!("route replace {}{hops}", alone(service))
-    })
+    });
+    ways.collect()
+}
+
+impl Lab {
+    /// Has the router spread clients over these frontends alone, as a routing protocol does.
+    ///
+    /// # Errors
+    /// When the lab has no such router, or the list is empty.
+    pub fn spread_over(&self, frontends: &[&str]) -> Result<(), LabError> {
+        let plan = &self.state.plan;
+        let router = plan.name.namespace(FABRIC);
+        let commands = spread_commands(plan, |link| frontends.contains(&link.host.as_str()));
+        batch("ip", Some(&router), &commands, &Lock::take()?)
+    }
 }
 
 fn bridge(name: &str) -> [String; 2] {

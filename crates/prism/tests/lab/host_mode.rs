@@ -11,10 +11,13 @@ use prism_lab::{Failure, Families, Family, Layout, Mode};
 use crate::support::client::{Client, Request};
 use crate::support::packets::{ClientResets, RST, Watch, one_of};
 use crate::support::{Cluster, eventually, say, tls, turn};
+use crate::switches;
 
 const LEN: u64 = 300_000;
 /// An object whose bytes would be seen on any link.
 const LARGE: u64 = 16_000_000;
+/// Deaths of arbiters.
+const DEATHS: usize = 2;
 /// The rounds of requests over one connection.
 const ROUNDS: usize = 4;
 
@@ -136,6 +139,69 @@ fn the_connection_of_a_dead_backend_ends_and_its_ports_are_free() {
         true
     });
     cluster.lab.restart(&dying).unwrap();
+}
+
+/// Two frontends, of which one is the arbiter.
+fn up_pair(layout: Layout) -> Cluster {
+    tls::up(switches::BACKENDS, |spec| {
+        spec.mode = Mode::Host;
+        spec.layout = layout;
+        spec.family = Families::Dual;
+        spec.frontends = 2;
+        spec.uplink = Some(switches::LINK.parse().unwrap());
+    })
+}
+
+#[test]
+fn the_death_of_the_arbiter_costs_no_connection_that_has_moved() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up_pair(Layout::Segment);
+    switches::survives(&mut cluster, |cluster, progress| {
+        let deaths = 0..switches::number("PRISM_SWITCH_DEATHS", DEATHS);
+        let outages = deaths.map(|_| {
+            switches::standby_knows_all(cluster, progress);
+            let outage = switches::fail_active(cluster, progress, Failure::Links);
+            switches::wait_for_both(cluster);
+            outage
+        });
+        outages.collect()
+    });
+    switches::standby_forgets_all(&cluster);
+}
+
+#[test]
+fn connections_go_on_when_the_router_sends_them_to_another_frontend() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up_pair(Layout::Spread);
+    let accepted = |cluster: &Cluster| {
+        let of = |host: &String| cluster.counter(host, "handoff", "connections_accepted");
+        cluster.frontends().iter().map(of).collect::<Vec<_>>()
+    };
+    switches::survives(&mut cluster, |cluster, progress| {
+        let counts = accepted(cluster);
+        assert!(
+            counts.iter().all(|count| *count > 0),
+            "accepted: {counts:?}"
+        );
+        let frontends = cluster.frontends();
+        let both: Vec<&str> = frontends.iter().map(String::as_str).collect();
+        for ways in [&both[..1], &both[1..], &both[..]] {
+            cluster.lab.spread_over(ways).unwrap();
+            progress.wait(cluster, &format!("all go on by {ways:?}"));
+        }
+        switches::standby_knows_all(cluster, progress);
+        let active = cluster.lab.active_switch().unwrap().to_owned();
+        let others: Vec<&str> = both
+            .iter()
+            .copied()
+            .filter(|host| *host != active)
+            .collect();
+        cluster.lab.spread_over(&others).unwrap();
+        let outage = switches::fail_active(cluster, progress, Failure::Links);
+        cluster.lab.spread_over(&both).unwrap();
+        progress.wait(cluster, "all go on by both again");
+        vec![outage]
+    });
 }
 
 #[test]
