@@ -8,6 +8,7 @@
 //! flow is still as the agent saw it.
 
 use std::mem::offset_of;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -190,6 +190,9 @@ impl LabSpec {
         if self.layout != Layout::Segment && self.mode != Mode::Host {
             return Err(LabError::Routed);
         }
+        if self.layout == Layout::Spread && self.frontends < 2 {
+            return Err(LabError::Spread);
+        }
         if self.frontends == 0 || self.backends == 0 || servers > max {
             return Err(LabError::Size { max });
         }
