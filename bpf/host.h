@@ -10,10 +10,21 @@
 
 #include "tunnel.h"
 
-/* The kernel's type information has the offset of the field. */
+/* The kernel's type information has the offsets of these fields. */
 struct tcp_request_sock {
 	__u32 snt_isn;
 } __attribute__((preserve_access_index));
+
+struct sock {
+	__u32 sk_mark;
+} __attribute__((preserve_access_index));
+
+/* This host's connection that a packet belongs to. */
+enum socket_kind {
+	SOCKET_NONE,
+	SOCKET_MUTE,		/* frozen: it only keeps the stack from resetting the client */
+	SOCKET_LIVE,
+};
 
 /* Whether the packet acknowledges the answer to the SYN of a handshake that is under way. */
 static __always_inline bool is_opening(struct bpf_sock *sk,
@@ -25,16 +36,24 @@ static __always_inline bool is_opening(struct bpf_sock *sk,
 	       bpf_ntohl(p->tcp_ack) == req->snt_isn + 1;
 }
 
+/* Whether the socket sends nothing, because its flow is elsewhere or may be. */
+static __always_inline bool is_mute(struct bpf_sock *sk)
+{
+	struct sock *full = (struct sock *)bpf_skc_to_tcp_sock(sk);
+
+	return full && (full->sk_mark & 0xffff0000) == frozen_marks;
+}
+
 /*
- * Whether this host has a connection that the packet belongs to, TIME_WAIT included, or a
- * handshake that it goes on with.
+ * Finds this host's connection that the packet belongs to, TIME_WAIT included, or a handshake
+ * that it goes on with.
  */
-static __noinline int has_socket(void *ctx, const struct packet *p)
+static __noinline int find_socket(void *ctx, const struct packet *p)
 {
 	struct bpf_sock_tuple tuple = {};
 	__u32 bytes = sizeof(tuple.ipv4);
 	struct bpf_sock *sk;
-	int found = 1;
+	int found = SOCKET_LIVE;
 
 	if (p->is_v6) {
 		bytes = sizeof(tuple.ipv6);
@@ -50,11 +69,13 @@ static __noinline int has_socket(void *ctx, const struct packet *p)
 	}
 	sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
-		return 0;
+		return SOCKET_NONE;
 	if (sk->state == BPF_TCP_LISTEN)
-		found = 0;
+		found = SOCKET_NONE;
 	else if (sk->state == BPF_TCP_NEW_SYN_RECV)
-		found = is_opening(sk, p);
+		found = is_opening(sk, p) ? SOCKET_LIVE : SOCKET_NONE;
+	else if (is_mute(sk))
+		found = SOCKET_MUTE;
 	bpf_sk_release(sk);
 	return found;
 }
@@ -67,7 +88,7 @@ static __always_inline bool is_syn(const struct packet *p)
 /* Handles a packet whose owner is this host. */
 static __always_inline int host_owned(void *ctx, const struct packet *p)
 {
-	if (!has_socket(ctx, p))
+	if (find_socket(ctx, p) == SOCKET_NONE)
 		return drop(COUNTER_drop_no_socket, false);
 	return punt(COUNTER_punt_here, false);
 }
@@ -75,16 +96,18 @@ static __always_inline int host_owned(void *ctx, const struct packet *p)
 /*
  * Handles a packet at a frontend that is not the arbiter. Several frontends may accept clients at
  * once, and the network may send a connection's packets to any of them. The flow may be this
- * host's own copy, so it decides nothing but that a SYN may be of a live connection.
+ * host's own copy, so it decides nothing but that a SYN may be of a live connection. A mute
+ * socket would swallow what its flow's owner waits for.
  */
 static __always_inline int host_aside(void *ctx, const struct packet *p,
 				      const struct flow *f)
 {
+	int socket = find_socket(ctx, p);
+	bool is_new = socket == SOCKET_NONE && is_syn(p) &&
+		      (!f || f->state == FLOW_ABSENT);
 	struct ip_addr arbiter ALIGNED;
 
-	if (has_socket(ctx, p))
-		return punt(COUNTER_punt_here, false);
-	if (is_syn(p) && (!f || f->state == FLOW_ABSENT))
+	if (socket == SOCKET_LIVE || is_new)
 		return punt(COUNTER_punt_here, false);
 	if (!arbiter_addr(p->is_v6, &arbiter))
 		return drop(COUNTER_drop_no_way, false);
@@ -110,7 +133,7 @@ static __always_inline int host_unowned(void *ctx, const struct packet *p,
 					const struct service *service,
 					const struct term *t)
 {
-	if (has_socket(ctx, p))
+	if (find_socket(ctx, p) != SOCKET_NONE)
 		return punt(COUNTER_punt_here, false);
 	if (!accepts_clients || t->phase == TERM_STANDBY ||
 	    may_be_unclaimed(p, service))

@@ -376,6 +376,9 @@ const volatile __u64 max_epoch = 0;
 const volatile bool host_mode = false;
 const volatile bool accepts_clients = false;
 
+/* The upper half of the marks of frozen sockets (prism_sys::tcp::FROZEN_MARKS). Set by the loader. */
+const volatile __u32 frozen_marks = 0;
+
 /*
  * Host mode across routers: the longest IP packet between nodes, and this host's addresses of
  * IPv4 and IPv6. 0: all nodes are on one segment. Set by the loader.

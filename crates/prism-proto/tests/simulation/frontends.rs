@@ -118,14 +118,14 @@ impl World {
             return None;
         }
         let host = pick(&self.switch.lists.now, flow);
+        let takes_mute = self.scenario.mutation == Mutation::MuteSocketsTake;
         let is_frozen = self.hosts[host].has_frozen(flow);
-        let socket = self.hosts[host].with_socket(flow).map(|(_, c)| &c.syn_ack);
-        let takes = match socket {
-            Some(opening) if opening.syn => {
-                segment.syn || segment.ack == opening.seq.wrapping_add(1) && !segment.rst
+        let takes = match self.hosts[host].with_socket(flow) {
+            Some((_, c)) if c.syn_ack.syn => {
+                segment.syn || segment.ack == c.syn_ack.seq.wrapping_add(1) && !segment.rst
             }
-            Some(_) => true,
-            None => is_frozen || segment.syn,
+            Some((_, c)) => takes_mute || !c.is_mute(),
+            None => !is_frozen && segment.syn,
         };
         takes.then_some(host)
     }

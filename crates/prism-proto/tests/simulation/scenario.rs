@@ -63,6 +63,8 @@ pub(crate) enum Mutation {
     StrangersReset,
     /// An arbiter does not wait for the node on the host of the one before.
     AbsentAtOnce,
+    /// A frontend that is not the arbiter gives packets to a socket that says nothing.
+    MuteSocketsTake,
     /// The arbiter resets a client whose connection another frontend may have accepted.
     UnclaimedReset,
 }

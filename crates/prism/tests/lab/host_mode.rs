@@ -174,7 +174,7 @@ fn connections_go_on_when_the_router_sends_them_to_another_frontend() {
     let Some(_turn) = turn() else { return };
     let mut cluster = up_pair(Layout::Spread);
     let accepted = |cluster: &Cluster| {
-        let of = |host: &String| cluster.counter(host, "handoff", "connections_accepted");
+        let of = |host: &String| cluster.counter(host, "handoff", "accepted");
         cluster.frontends().iter().map(of).collect::<Vec<_>>()
     };
     switches::survives(&mut cluster, |cluster, progress| {

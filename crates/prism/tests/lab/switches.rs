@@ -279,7 +279,8 @@ pub fn wait_for_both(cluster: &Cluster) {
     let until = Instant::now() + SETTLED_IN;
     loop {
         let (code, said) = status(cluster);
-        let lines = said.lines().filter(|line| line.starts_with("switch"));
+        let is_host = |line: &&str| cluster.lab.switches().any(|name| line.starts_with(name));
+        let lines = said.lines().filter(is_host);
         let lines: Vec<_> = lines.collect();
         let has = |role| lines.iter().filter(|line| line.contains(role)).count() == 1;
         if code == Some(0) && lines.len() == 2 && has("active") && has("standby") {
