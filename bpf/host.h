@@ -12,6 +12,7 @@
 
 /* The kernel's type information has the offsets of these fields. */
 struct tcp_request_sock {
+	__u32 rcv_isn;
 	__u32 snt_isn;
 } __attribute__((preserve_access_index));
 
@@ -26,13 +27,20 @@ enum socket_kind {
 	SOCKET_LIVE,
 };
 
-/* Whether the packet acknowledges the answer to the SYN of a handshake that is under way. */
+/*
+ * Whether the packet belongs to this handshake: it acknowledges the answer to the SYN, or resets
+ * the server of a SYN that was forged.
+ */
 static __always_inline bool is_opening(struct bpf_sock *sk,
 				       const struct packet *p)
 {
 	struct tcp_request_sock *req = bpf_skc_to_tcp_request_sock(sk);
 
-	return req && (p->tcp_flags & (TCP_RST | TCP_ACK)) == TCP_ACK &&
+	if (!req)
+		return false;
+	if (p->tcp_flags & TCP_RST)
+		return bpf_ntohl(p->tcp_seq) == req->rcv_isn + 1;
+	return p->tcp_flags & TCP_ACK &&
 	       bpf_ntohl(p->tcp_ack) == req->snt_isn + 1;
 }
 

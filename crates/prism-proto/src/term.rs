@@ -230,11 +230,12 @@ impl SwitchTerm {
         self.is_arbiter().then_some(TermNotice { term, is_settled })
     }
 
-    /// A run has got a lease.
+    /// A run has got a lease. A standby grants none.
     pub fn lease_begins(&mut self, node: IpAddr, run: RunId) {
         let runs: usize = self.nodes.values().map(|node| node.leased.len()).sum();
-        if let Some(node) = self.nodes.get_mut(&node)
+        if self.is_arbiter()
             && runs < MAX_RUNS
+            && let Some(node) = self.nodes.get_mut(&node)
         {
             node.leased.insert(run);
             node.is_dead = false;

@@ -76,6 +76,7 @@ fn the_leases_of_a_switch_that_steps_down_are_over() {
     switch.begin([node(0)], 0);
     switch.lease_begins(node(0), RunId(1));
     switch.step_down();
+    switch.lease_begins(node(0), RunId(1));
     switch.begin([node(0)], 0);
     assert!(switch.handle_timeout(ABSENT_NS));
 }

@@ -121,8 +121,13 @@ impl World {
         let takes_mute = self.scenario.mutation == Mutation::MuteSocketsTake;
         let is_frozen = self.hosts[host].has_frozen(flow);
         let takes = match self.hosts[host].with_socket(flow) {
+            // It resets the server of a forged SYN.
+            Some((_, c)) if c.syn_ack.syn && segment.rst => {
+                let ack = c.socket.as_ref().map(|tcp| tcp.ack().ack);
+                ack == Some(segment.seq)
+            }
             Some((_, c)) if c.syn_ack.syn => {
-                segment.syn || segment.ack == c.syn_ack.seq.wrapping_add(1) && !segment.rst
+                segment.syn || segment.ack == c.syn_ack.seq.wrapping_add(1)
             }
             Some((_, c)) => takes_mute || !c.is_mute(),
             None => !is_frozen && segment.syn,

@@ -164,7 +164,9 @@ fn the_death_of_the_arbiter_costs_no_connection_that_has_moved() {
             switches::wait_for_both(cluster);
             outage
         });
-        outages.collect()
+        let outages = outages.collect();
+        switches::standby_knows_all(cluster, progress);
+        outages
     });
     switches::standby_forgets_all(&cluster);
 }
