@@ -13,6 +13,7 @@
 	X(forward_to_frontend)    /* client to a frontend */                   \
 	X(forward_to_client)      /* owner to client, as the VIP */            \
 	X(forward_from_frontend)  /* frontend to client */                     \
+	X(forward_in_tunnel)      /* host mode: client to the owner's host */  \
 	X(forward_icmp)           /* ICMP error about a flow, to its owner */  \
 	X(seen_ip_options)        /* the above with IP options or extensions */\
 	X(seen_neighbour_missing) /* the above that wait for a neighbour */    \
@@ -40,6 +41,7 @@
 	X(drop_mtu)               /* too large for the path to the owner */    \
 	X(drop_no_socket)         /* host mode: no socket for it is here */    \
 	X(drop_no_way)            /* host mode: it cannot reach the owner */   \
+	X(drop_tunnel)            /* host mode: of a tunnel, and not TCP */    \
 	X(drop_store)             /* the kernel refused to write the packet */ \
 	/* Flows. */                                                           \
 	X(flow_syn_challenged)    /* a SYN of a live flow went to its owner */ \

@@ -70,20 +70,19 @@ static __always_inline __u32 l3_header_bytes(const struct packet *p)
 	return p->is_huge && p->is_v6 ? sizeof(struct ipv6hdr) : p->l4 - IP_AT;
 }
 
-/* Whether the packet, or a segment of it, is longer than the path allows. */
+/* Whether the packet, or a segment of it, is longer than the path allows; 0: not known. */
 static __always_inline bool is_too_long(void *ctx, const struct packet *p,
-					const struct nexthop *slot,
-					const bool xdp)
+					__u32 mtu_bytes, const bool xdp)
 {
 	__u32 l3_bytes = p->bytes - sizeof(struct ethhdr);
 
 	/* A segment is no longer than the whole packet. */
-	if (!slot->mtu_bytes || l3_bytes <= slot->mtu_bytes)
+	if (!mtu_bytes || l3_bytes <= mtu_bytes)
 		return false;
 	if (!xdp && ((struct __sk_buff *)ctx)->gso_size)
 		l3_bytes = l3_header_bytes(p) + p->tcp_header_bytes +
 			   ((struct __sk_buff *)ctx)->gso_size;
-	return l3_bytes > slot->mtu_bytes;
+	return l3_bytes > mtu_bytes;
 }
 
 /* The way in which the field of the TCP checksum follows a change. */
@@ -353,7 +352,7 @@ static __always_inline int forward(void *ctx, const struct packet *p,
 		return punt(COUNTER_punt_xdp, xdp);
 	if (!slot || (host_mode && hop == HOP_KERNEL))
 		return leave(COUNTER_punt_no_route, xdp);
-	if (hop <= HOP_CONFIRM && is_too_long(ctx, p, slot, xdp))
+	if (hop <= HOP_CONFIRM && is_too_long(ctx, p, slot->mtu_bytes, xdp))
 		return too_long(p, rw, xdp);
 	if (p->has_options)
 		count(COUNTER_seen_ip_options);

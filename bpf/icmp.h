@@ -10,7 +10,7 @@
 #ifndef PRISM_ICMP_H
 #define PRISM_ICMP_H
 
-#include "steer.h"
+#include "tunnel.h"
 
 /* Error types of RFC 792. */
 #define ICMP_DEST_UNREACH 3
@@ -207,6 +207,8 @@ static __always_inline int icmp_to_service(void *ctx, const struct packet *p,
 			return punt(COUNTER_punt_no_frontend, xdp);
 		copy_addr(&r.via, frontend);
 	}
+	if (host_mode && tunnel_mtu_bytes)
+		return send_in_tunnel(ctx, p, &r.via);
 	return icmp_forward(ctx, p, e, &r, xdp);
 }
 

@@ -376,6 +376,16 @@ const volatile __u64 max_epoch = 0;
 const volatile bool host_mode = false;
 const volatile bool accepts_clients = false;
 
+/* The upper half of the marks of frozen sockets (prism_sys::tcp::FROZEN_MARKS). Set by the loader. */
+const volatile __u32 frozen_marks = 0;
+
+/*
+ * Host mode across routers: the longest IP packet between nodes, and this host's addresses of
+ * IPv4 and IPv6. 0: all nodes are on one segment. Set by the loader.
+ */
+const volatile __u32 tunnel_mtu_bytes = 0;
+const volatile struct ip_addr own_addrs[2] ALIGNED = {};
+
 /* Whether the CPU keeps loads in order, and stores, as x86 does. Set by the loader. */
 const volatile bool has_ordered_memory = false;
 

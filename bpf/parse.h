@@ -82,6 +82,7 @@ enum parsed {
 	PARSED_TCP,
 	PARSED_UDP,
 	PARSED_ICMP,
+	PARSED_TUNNEL,		/* an IP packet, whose header is not read */
 };
 
 static __always_inline void *packet_start(void *ctx, const bool xdp)
@@ -173,6 +174,9 @@ static __always_inline enum parsed parse_l4(struct packet *p, void *at,
 		return parse_tcp(p, at, end);
 	case IPPROTO_UDP:
 		return parse_udp(p, at, end);
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+		return PARSED_TUNNEL;
 	}
 	return PARSED_OTHER;
 }

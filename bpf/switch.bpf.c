@@ -16,9 +16,13 @@
 
 static __always_inline int steer(void *ctx, const bool xdp)
 {
+	enum parsed parsed;
 	struct packet p;
-	enum parsed parsed = parse(ctx, &p, xdp);
 
+	/* Host mode needs what XDP does not have. */
+	if (xdp && host_mode)
+		return pass(xdp);
+	parsed = parse(ctx, &p, xdp);
 	if (parsed == PARSED_OTHER)
 		return pass(xdp);
 	p.now_ns = coarse_ns();
@@ -27,7 +31,7 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		/* A request for a lease. */
 		if (is_control(&p) && !is_from_nodes(ctx, xdp))
 			return drop(COUNTER_control_interface, xdp);
-		return host_mode ? host_tcp(ctx, &p, xdp) :
+		return host_mode ? host_tcp(ctx, &p) :
 				   steer_tcp(ctx, &p, xdp);
 	}
 	switch (parsed) {
@@ -39,6 +43,10 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		return steer_fragment(&p, xdp);
 	case PARSED_REFUSED:
 		return steer_refused(&p, xdp);
+	case PARSED_TUNNEL:
+		return host_mode && is_of_tunnel(ctx, &p) ?
+			       host_arrived(ctx, &p) :
+			       pass(xdp);
 	case PARSED_TAGGED:
 		return punt(COUNTER_punt_tagged, xdp);
 	case PARSED_TRUNCATED:

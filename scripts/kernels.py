@@ -51,6 +51,8 @@ TESTS = [
     ("prism-switch", "extensions", [], 60),
     ("prism-switch", "syn", [], 60),
     ("prism-switch", "frontends", [], 60),
+    ("prism-switch", "host_mode", [], 60),
+    ("prism-switch", "tunnels", [], 60),
     ("prism-switch", "differential", [], 120),
     ("prism-switch", "network", ["bulk_data", "appear_later", "flows_survive"], 120),
     ("prism", "netem", [], 120),

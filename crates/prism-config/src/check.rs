@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::bounds::{Limits, Store};
 use crate::model::{Config, Node};
 use crate::problem::{Found, Problem};
-use crate::switch::Switch;
+use crate::switch::{HookMode, Switch};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
@@ -104,6 +104,7 @@ impl Config {
         found.check(plain, "switch.pin_dir", fault, fix);
         check_interfaces(&switch.interfaces, found);
         found.range("switch.max_flows", switch.max_flows, 1_024..=1 << 26);
+        check_tunnel(switch, found);
         let (field, idle_s) = ("switch.idle_timeout_s", switch.idle_timeout_s);
         found.range(field, idle_s, 10..=7 * 86_400);
         let silent_s = self.limits.idle_timeout_s.max(self.limits.stall_timeout_s);
@@ -194,6 +195,17 @@ fn check_interfaces(interfaces: &[String], found: &mut Found) {
         let fault = format!("{name:?} is listed twice");
         found.check(seen.insert(name), field, fault, "remove one");
     }
+}
+
+fn check_tunnel(switch: &Switch, found: &mut Found) {
+    let (field, mtu_bytes) = ("switch.tunnel_mtu_bytes", switch.tunnel_mtu_bytes);
+    if mtu_bytes == 0 {
+        return;
+    }
+    found.range(field, mtu_bytes, 1_280..=65_535);
+    let is_host_mode = switch.mode == HookMode::Host;
+    let fix = "remove it, or set switch.mode = \"host\"";
+    found.check(is_host_mode, field, "is for host mode", fix);
 }
 
 fn check_store(store: &Store, found: &mut Found) {

@@ -31,6 +31,10 @@ pub struct Switch {
     /// Default `tc`. The place of the program. `xdp` is for network cards whose driver has it;
     /// on veth it loses checksum offload. `host` does without a switch (docs/design/host-mode.md).
     pub mode: HookMode,
+    /// Default 0: in host mode all nodes are on one Ethernet segment. Otherwise the longest IP
+    /// packet that the network carries between nodes, in bytes, 1,280 to 65,535: clients' packets
+    /// reach their owner in a tunnel, across routers. Clients are told to send segments that fit.
+    pub tunnel_mtu_bytes: u32,
     /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
     /// refuses new flows, and their requests are relayed.
     pub max_flows: u32,
@@ -49,6 +53,7 @@ impl Default for Switch {
             pin_dir: "prism".into(),
             interfaces: Vec::new(),
             mode: HookMode::default(),
+            tunnel_mtu_bytes: 0,
             max_flows: 1 << 20,
             idle_timeout_s: 3_600,
         }

@@ -58,13 +58,12 @@ impl Endpoint {
         let config = &shared.config;
         let mut clients = Vec::new();
         if config.listen {
-            let all = &shared.process.listeners;
             for service in &config.services {
-                clients.extend(ClientListener::open(all, *service, None)?);
+                clients.extend(ClientListener::open(&shared, *service, None)?);
             }
             if let Some(tls) = &config.tls {
                 for service in &tls.addresses {
-                    clients.extend(ClientListener::open(all, *service, tls.server.clone())?);
+                    clients.extend(ClientListener::open(&shared, *service, tls.server.clone())?);
                 }
             }
         }
@@ -72,7 +71,7 @@ impl Endpoint {
         if let Some(identity) = &config.identity {
             for address in &config.addresses {
                 let address = (*address, config.peer_port).into();
-                for listener in shared.process.listeners.open(address)? {
+                for listener in shared.process.listeners.open(address, None)? {
                     let (peers, identity) = (peers.clone(), identity.clone());
                     keep("accepting nodes", async move || {
                         peers.accept_nodes(&listener, &identity).await;

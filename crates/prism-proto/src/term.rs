@@ -16,6 +16,9 @@ use crate::lease::{Done, TermNotice};
 /// The longest time that a term is young. A node that is out of reach for longer has died by its
 /// lease.
 pub const YOUNG_NS: u64 = 10_000_000_000;
+/// The time in which a node on the other host of a pair gets a lease of a new arbiter, if it lives.
+/// That host has most likely died. A living node tries each 50 ms.
+pub const ABSENT_NS: u64 = 1_000_000_000;
 /// Epochs from here on (the year 2262) are no times, and no switch takes them.
 pub const MAX_EPOCH: u64 = 1 << 63;
 /// The most runs of all nodes: connections of leases.
@@ -96,6 +99,8 @@ pub struct SwitchTerm {
     greatest: Term,
     phase: Phase,
     nodes: BTreeMap<IpAddr, Node>,
+    /// Addresses of the other host of a pair. In host mode it has a node.
+    other_host: Vec<IpAddr>,
 }
 
 impl SwitchTerm {
@@ -108,6 +113,16 @@ impl SwitchTerm {
             greatest: stored,
             phase: Phase::Standby,
             nodes: BTreeMap::new(),
+            other_host: Vec::new(),
+        }
+    }
+
+    /// With the addresses of the other host of a pair. A new arbiter does not wait long for its node.
+    #[must_use]
+    pub fn beside(self, other_host: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self {
+            other_host: other_host.into_iter().collect(),
+            ..self
         }
     }
 
@@ -146,6 +161,8 @@ impl SwitchTerm {
     /// Another switch decides from now on.
     pub fn step_down(&mut self) {
         self.phase = Phase::Standby;
+        // All leases end.
+        self.nodes.values_mut().for_each(|node| node.leased.clear());
     }
 
     /// A node has told the greatest term that it knows, or a command carries it. An arbiter that
@@ -213,11 +230,12 @@ impl SwitchTerm {
         self.is_arbiter().then_some(TermNotice { term, is_settled })
     }
 
-    /// A run has got a lease.
+    /// A run has got a lease. A standby grants none.
     pub fn lease_begins(&mut self, node: IpAddr, run: RunId) {
         let runs: usize = self.nodes.values().map(|node| node.leased.len()).sum();
-        if let Some(node) = self.nodes.get_mut(&node)
+        if self.is_arbiter()
             && runs < MAX_RUNS
+            && let Some(node) = self.nodes.get_mut(&node)
         {
             node.leased.insert(run);
             node.is_dead = false;
@@ -257,9 +275,16 @@ impl SwitchTerm {
     /// Settles the term if all flows are known, or the time is over. Returns whether it has. The
     /// caller then ends each flow that nobody has announced in this term.
     pub fn handle_timeout(&mut self, now_ns: u64) -> bool {
-        let is_over = self.next_timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
-        let is_young = matches!(self.phase, Phase::Young { .. });
-        if !(is_over || (is_young && self.nodes.values().all(Node::is_done))) {
+        let Phase::Young { since_ns } = self.phase else {
+            return false;
+        };
+        let young_ns = now_ns.saturating_sub(since_ns);
+        let is_absent = |address: &IpAddr, node: &Node| {
+            young_ns >= ABSENT_NS && node.leased.is_empty() && self.other_host.contains(address)
+        };
+        let mut nodes = self.nodes.iter();
+        let is_known = nodes.all(|(address, node)| node.is_done() || is_absent(address, node));
+        if young_ns < YOUNG_NS && !is_known {
             return false;
         }
         self.phase = Phase::Settled;

@@ -48,6 +48,40 @@ fn a_run_without_a_lease_is_awaited_and_says_nothing() {
 }
 
 #[test]
+fn a_node_on_the_other_host_is_awaited_for_a_moment_unless_it_has_a_lease() {
+    for (other, is_leased, settles) in [
+        (node(1), false, true),
+        (node(1), true, false),
+        (node(0), false, false),
+    ] {
+        let mut switch = SwitchTerm::standby(Place::First, Term(4)).beside([other]);
+        switch.begin([node(0), node(1)], 0);
+        switch.lease_begins(node(0), RunId(1));
+        switch.run_is_done(node(0), RunId(1), done(5, 1));
+        if is_leased {
+            switch.lease_begins(node(1), RunId(2));
+        }
+        assert!(!switch.handle_timeout(ABSENT_NS - 1));
+        assert_eq!(
+            switch.handle_timeout(ABSENT_NS),
+            settles,
+            "{other} {is_leased}"
+        );
+    }
+}
+
+#[test]
+fn the_leases_of_a_switch_that_steps_down_are_over() {
+    let mut switch = SwitchTerm::standby(Place::First, Term(4)).beside([node(0)]);
+    switch.begin([node(0)], 0);
+    switch.lease_begins(node(0), RunId(1));
+    switch.step_down();
+    switch.lease_begins(node(0), RunId(1));
+    switch.begin([node(0)], 0);
+    assert!(switch.handle_timeout(ABSENT_NS));
+}
+
+#[test]
 fn a_node_that_comes_back_is_awaited_again() {
     let mut switch = young();
     switch.lease_begins(node(0), RunId(1));

@@ -8,6 +8,7 @@
 //! flow is still as the agent saw it.
 
 use std::mem::offset_of;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,15 +87,21 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Has the switch go by terms, as the one at `place` of its pair. `file` has the last one. The
-    /// switch stands by until [`Self::set_active`], unless its table has outlived another agent.
+    /// Has the switch go by terms, as the one at `place` of its pair. `other_host` are the addresses of
+    /// the other one's host. `file` has the last term. The switch stands by until [`Self::set_active`], unless its table has outlived another agent.
     ///
     /// # Errors
     /// [`KernelError`] if the table's term cannot be read or written. A file that cannot be read or
     /// written is logged only: the nodes know their terms as well.
-    pub fn use_terms(&mut self, place: Place, file: PathBuf) -> Result<(), KernelError> {
+    pub fn use_terms(
+        &mut self,
+        place: Place,
+        other_host: Vec<IpAddr>,
+        file: PathBuf,
+    ) -> Result<(), KernelError> {
         let maps = &self.switch.skel.maps;
-        let terms = Terms::load(maps, &self.leases, place, file, Instant::now())?;
+        let now = Instant::now();
+        let terms = Terms::load(maps, &self.leases, place, other_host, file, now)?;
         self.terms = Some(terms);
         self.note_changes(Instant::now())?;
         Ok(())

@@ -76,6 +76,9 @@ pub struct SwitchConfig {
     /// Host mode: the addresses of this host among those of the nodes. The programs then send
     /// packets of flows to their owners, and leave all others to this host. Default: a switch.
     pub host_mode: Option<BTreeSet<IpAddr>>,
+    /// Host mode: the longest IP packet between nodes, in bytes, if routers are between them.
+    /// Packets to owners then go in a tunnel. Default 0: all nodes are on one segment.
+    pub tunnel_mtu_bytes: u32,
     /// The period in which one packet to each next hop goes through the kernel's neighbour
     /// table, which then checks stale neighbours. Default 4 s.
     pub confirm: Duration,
@@ -173,6 +176,7 @@ impl Default for SwitchConfig {
             copied: Duration::from_nanos(KEPT_NS),
             tombstone: Duration::from_nanos(TOMBSTONE_NS),
             host_mode: None,
+            tunnel_mtu_bytes: 0,
             confirm: Duration::from_secs(4),
         }
     }

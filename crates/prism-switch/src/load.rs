@@ -164,6 +164,13 @@ fn load_programs(config: &SwitchConfig, dir: &Path) -> Result<SwitchSkel<'static
     rodata.max_epoch = MAX_EPOCH;
     rodata.host_mode = config.host_mode.is_some();
     rodata.accepts_clients = config.has_frontend_here();
+    rodata.frozen_marks = prism_sys::tcp::FROZEN_MARKS;
+    rodata.tunnel_mtu_bytes = config.tunnel_mtu_bytes;
+    for own in config.host_mode.iter().flatten() {
+        if let Some(slot) = rodata.own_addrs.get_mut(usize::from(own.is_ipv6())) {
+            *slot = ip_addr(*own);
+        }
+    }
     rodata.has_ordered_memory = cfg!(target_arch = "x86_64");
     rodata.idle_ns = nanos(config.idle);
     rodata.blocked_ns = nanos(config.blocked);

@@ -9,6 +9,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem::{offset_of, size_of};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -108,6 +109,7 @@ impl Terms {
         maps: &SwitchMaps<'_>,
         leases: &Leases,
         place: Place,
+        other_host: Vec<IpAddr>,
         file: PathBuf,
         now: Instant,
     ) -> Result<Self, KernelError> {
@@ -123,6 +125,7 @@ impl Terms {
             true => SwitchTerm::settled(place, stored, state.term),
             false => SwitchTerm::standby(place, stored.max(state.term)),
         };
+        let rules = rules.beside(other_host);
         if !is_kept {
             leases.close();
         }

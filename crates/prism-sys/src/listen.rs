@@ -8,6 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Connections that wait for `accept`, at most. The kernel cuts it to
 /// `net.core.somaxconn`, 4096 by default.
 const BACKLOG: i32 = 4096;
+/// The largest value that `TCP_MAXSEG` takes (`MAX_TCP_WINDOW` of the kernel).
+const MAX_SEGMENT_BYTES: u32 = 32_767;
 
 /// Why a listener was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +46,21 @@ fn failed(call: &'static str, address: SocketAddr) -> impl FnOnce(io::Error) -> 
 
 /// Opens a non-blocking listener in the namespace of the calling thread. Several may share
 /// the address, one for each worker: the kernel spreads connections over them
-/// (`SO_REUSEPORT`). Accepted connections send without Nagle's algorithm.
-pub fn listen_tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
+/// (`SO_REUSEPORT`). Accepted connections send without Nagle's algorithm. With `segment_bytes`
+/// their segments carry no more payload and TCP options than that, both ways.
+pub fn listen_tcp(
+    address: SocketAddr,
+    segment_bytes: Option<u32>,
+) -> Result<TcpListener, ListenError> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new_raw(Domain::for_address(address), kind, Some(Protocol::TCP))
         .map_err(failed("socket", address))?;
     prepare(&socket, address).map_err(failed("setsockopt", address))?;
+    if let Some(bytes) = segment_bytes {
+        let bytes = bytes.min(MAX_SEGMENT_BYTES);
+        let set = socket.set_tcp_mss(bytes);
+        set.map_err(failed("TCP_MAXSEG", address))?;
+    }
     socket
         .bind(&address.into())
         .map_err(failed("bind", address))?;
@@ -84,35 +95,49 @@ mod tests {
     #[test]
     fn listeners_share_an_address_with_each_other_only() {
         for (localhost, foreign) in families() {
-            let first = listen_tcp(localhost).unwrap();
+            let first = listen_tcp(localhost, None).unwrap();
             let address = first.local_addr().unwrap();
-            let _second = listen_tcp(address).unwrap();
+            let _second = listen_tcp(address, None).unwrap();
             let alone = TcpListener::bind(localhost).unwrap();
             let address = alone.local_addr().unwrap();
-            let error = listen_tcp(address).unwrap_err();
+            let error = listen_tcp(address, None).unwrap_err();
             assert!(
                 matches!(error, ListenError::Taken(taken) if taken == address),
                 "{error}"
             );
-            let error = listen_tcp(foreign).unwrap_err();
+            let error = listen_tcp(foreign, None).unwrap_err();
             assert!(matches!(error, ListenError::NotLocal(_)), "{error}");
         }
     }
 
     #[test]
     fn families_do_not_mix_at_one_port() {
-        let v6 = listen_tcp("[::]:0".parse().unwrap()).unwrap();
+        let v6 = listen_tcp("[::]:0".parse().unwrap(), None).unwrap();
         let port = v6.local_addr().unwrap().port();
-        let v4 = listen_tcp(([0, 0, 0, 0], port).into()).unwrap();
+        let v4 = listen_tcp(([0, 0, 0, 0], port).into(), None).unwrap();
         let _client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         assert!(v4.accept().is_ok());
         assert!(v6.accept().is_err());
     }
 
     #[test]
+    fn clients_are_told_the_longest_segment() {
+        for (localhost, _) in families() {
+            for (asked, told) in [(1_400, 1_400), (60_000, MAX_SEGMENT_BYTES)] {
+                let listener = listen_tcp(localhost, Some(asked)).unwrap();
+                let address = listener.local_addr().unwrap();
+                let client = std::net::TcpStream::connect(address).unwrap();
+                let bytes = socket2::SockRef::from(&client).tcp_mss().unwrap();
+                // The client has taken its options away.
+                assert!((told - 40..=told).contains(&bytes), "{bytes} of {told}");
+            }
+        }
+    }
+
+    #[test]
     fn accepted_connections_send_at_once() {
         for (localhost, _) in families() {
-            let listener = listen_tcp(localhost).unwrap();
+            let listener = listen_tcp(localhost, None).unwrap();
             let address = listener.local_addr().unwrap();
             let _client = std::net::TcpStream::connect(address).unwrap();
             let (server, _) = listener.accept().unwrap();

@@ -179,7 +179,8 @@ fn start_agent<'a>(
     role: &Role,
 ) -> anyhow::Result<Agent<'a>> {
     let mut agent = Agent::new(switch, leases, &tables.services)?;
-    agent.use_terms(role.place(), term_file(&tables.pin_dir))?;
+    let other = role.other().to_vec();
+    agent.use_terms(role.place(), other, term_file(&tables.pin_dir))?;
     agent.set_active(role.is_active())?;
     for interface in &tables.interfaces {
         switch.attach(interface, tables.xdp)?;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use prism_config::RelayUpTo;
 use prism_lab::{
-    CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Mode, Rate,
+    CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
+    Rate,
 };
 
 #[derive(clap::Subcommand, Debug)]
@@ -51,6 +52,14 @@ pub(crate) struct Up {
     /// Place of the steering program: on a switch, or with host on the nodes' own hosts.
     #[arg(long, default_value_t = Mode::Switch, value_name = "MODE")]
     mode: Mode,
+    /// With `--mode host`: put a plain router between the segment of the frontends, that of each
+    /// backend, and the client.
+    #[arg(long)]
+    l3: bool,
+    /// With `--mode host`: as `--l3`, and the router spreads clients over all frontends, which need
+    /// to be two or more.
+    #[arg(long)]
+    ecmp: bool,
     /// Number of switches: 1, or 2 of which one is active (package keepalived), switch0 and
     /// switch1.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -183,6 +192,11 @@ fn run_up(up: Up) -> Result<()> {
     let mut spec = LabSpec::new(up.name.name, prism);
     spec.family = up.family;
     spec.mode = up.mode;
+    spec.layout = match (up.l3, up.ecmp) {
+        (_, true) => Layout::Spread,
+        (true, false) => Layout::Routed,
+        (false, false) => Layout::Segment,
+    };
     spec.switches = up.switches;
     spec.backends = up.backends;
     spec.frontends = up.frontends;

@@ -24,6 +24,12 @@ pub enum LabError {
     /// A lab has another number of switches.
     #[error("a lab has 1 switch, or 2 of which one is active")]
     Switches,
+    /// A switch is asked for between routed hosts.
+    #[error("a router between the hosts is for host mode")]
+    Routed,
+    /// Clients are to be spread over one frontend.
+    #[error("clients are spread over two frontends or more")]
+    Spread,
     /// The cluster cannot begin with so many backends.
     #[error(
         "a cluster begins with at least one of its backends, and with fewer than all only where etcd keeps its state"

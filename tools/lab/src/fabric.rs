@@ -6,12 +6,19 @@
 //!                      └─── be0 ──┴ be0-1 ── be0 :switch1
 //! ```
 //!
-//! In host mode there is one bridge, `lan`, for all hosts.
+//! In host mode there is one bridge, `lan`, for all hosts. If the lab is routed, it is for the
+//! frontends, and the fabric is a router between it and the cable of every other host:
+//!
+//! ```text
+//!   client: eth0 ── client-h ┐ fabric ┌ lan ── fe0-h ── eth0 :fe0
+//!      be0: eth0 ──── be0-h ─┘        └ be1-h ───────── eth0 :be1
+//! ```
 
 use crate::error::LabError;
+use crate::lab::Lab;
 use crate::name::FABRIC;
-use crate::network::way_in_commands;
-use crate::plan::{Link, Plan};
+use crate::network::{add, way_in_commands};
+use crate::plan::{HostKind, Link, Plan, alone};
 use crate::state::Lock;
 use crate::tool::batch;
 
@@ -42,7 +49,10 @@ pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
 
 /// The commands that make the bridges.
 pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
-    if plan.is_lan() {
+    if plan.is_routed() {
+        return router_commands(plan);
+    }
+    if plan.is_host_mode() {
         let begin = bridge(LAN).into_iter();
         let ports = plan.links.iter().map(|link| host_port(plan, link));
         return begin.chain(ports.map(|port| join(&port, LAN))).collect();
@@ -56,6 +66,57 @@ pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
         begin.into_iter().chain(joined)
     });
     of_link.collect()
+}
+
+/// The router has an end of each link, and knows that the service and the arbiter are on `lan`.
+fn router_commands(plan: &Plan) -> Vec<String> {
+    let mut commands = vec!["link set lo up".to_owned()];
+    commands.extend(bridge(LAN));
+    for link in &plan.links {
+        let port = host_port(plan, link);
+        let device = match link.kind {
+            HostKind::Frontend => LAN,
+            _ => &port,
+        };
+        commands.push(match link.kind {
+            HostKind::Frontend => join(&port, LAN),
+            _ => format!("link set {port} up"),
+        });
+        let ends = link.gateway.iter();
+        commands.extend(ends.map(|end| add(&plan.on_link(end), device)));
+    }
+    let way = |address| format!("route add {} dev {LAN}", alone(address));
+    commands.extend(plan.control.iter().map(way));
+    match plan.is_spread() {
+        true => commands.extend(spread_commands(plan, |_| true)),
+        false => commands.extend(plan.service.iter().map(way)),
+    }
+    commands
+}
+
+/// The router sends each flow to one of these frontends, by its addresses and ports.
+fn spread_commands(plan: &Plan, over: impl Fn(&Link) -> bool) -> Vec<String> {
+    let ways = plan.service.iter().map(|service| {
+        let frontends = plan.frontends().filter(|link| over(link));
+        let hops = frontends.filter_map(|link| link.address.of(service));
+        let hops = hops.map(|via| format!(" nexthop via {via} dev {LAN}"));
+        let hops: String = hops.collect();
+        format!("route replace {}{hops}", alone(service))
+    });
+    ways.collect()
+}
+
+impl Lab {
+    /// Has the router spread clients over these frontends alone, as a routing protocol does.
+    ///
+    /// # Errors
+    /// When the lab has no such router, or the list is empty.
+    pub fn spread_over(&self, frontends: &[&str]) -> Result<(), LabError> {
+        let plan = &self.state.plan;
+        let router = plan.name.namespace(FABRIC);
+        let commands = spread_commands(plan, |link| frontends.contains(&link.host.as_str()));
+        batch("ip", Some(&router), &commands, &Lock::take()?)
+    }
 }
 
 fn bridge(name: &str) -> [String; 2] {
@@ -87,7 +148,7 @@ pub(crate) fn host_port(plan: &Plan, link: &Link) -> String {
 
 /// Whether the cables lead to bridges.
 pub(crate) fn has_fabric(plan: &Plan) -> bool {
-    plan.is_pair() || plan.is_lan()
+    plan.is_pair() || plan.is_host_mode()
 }
 
 fn switch_port(link: &Link, number: usize) -> String {

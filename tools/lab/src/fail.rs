@@ -14,7 +14,7 @@ use crate::fabric::set_links;
 use crate::files;
 use crate::keepalived;
 use crate::lab::Lab;
-use crate::mode::host_of;
+use crate::mode::{agent_of, host_of};
 use crate::plan::alone;
 use crate::ready;
 use crate::tool::run;
@@ -109,9 +109,13 @@ impl Lab {
         Ok(())
     }
 
-    /// The switches: one, or two of which one is active.
+    /// The switches: one, or two of which one is active. In host mode the two frontends between which
+    /// addresses move.
     pub fn switches(&self) -> impl Iterator<Item = &str> {
-        self.state.plan.switches.iter().map(|s| s.name.as_str())
+        let plan = &self.state.plan;
+        let switches = plan.switches.iter().map(|s| s.name.as_str());
+        let movers = plan.movers().into_iter();
+        switches.chain(movers.filter(|_| plan.is_host_mode()))
     }
 
     /// Whether a switch, or in host mode a node's host, has the control addresses.
@@ -136,7 +140,7 @@ impl Lab {
     /// The directory of the pinned tables of the active switch, below that of the BPF file system.
     #[must_use]
     pub fn active_pin_dir(&self) -> Option<String> {
-        if self.state.plan.is_lan() {
+        if self.state.plan.is_host_mode() {
             let mut agents = self.state.plan.agents();
             let active = agents.find(|agent| self.is_active(agent))?;
             return Some(self.pin_dir(&active));
@@ -148,10 +152,13 @@ impl Lab {
         switch.map(|switch| self.pin_dir(switch))
     }
 
-    /// The same of any switch.
+    /// The same of any switch, or in host mode of any node's host.
     #[must_use]
     pub fn pin_dir(&self, switch: &str) -> String {
-        self.name().pin_dir(switch)
+        match self.state.plan.is_host_mode() {
+            true => self.name().pin_dir(&agent_of(host_of(switch))),
+            false => self.name().pin_dir(switch),
+        }
     }
 
     pub(crate) fn is_switch(&self, host: &str) -> bool {

@@ -28,6 +28,8 @@ const ETCD_PEER_PORT: u16 = 2380;
 pub(crate) const METRICS_PORT: u16 = 9464;
 /// The port of the same pages of the agent of the switch.
 const SWITCH_METRICS_PORT: u16 = 9465;
+/// The longest IP packet of a veth interface.
+const MTU_BYTES: u32 = 1_500;
 /// The speed of a link without a limit: more than processors can send.
 const UNSHAPED_MBIT_S: u32 = 1_000_000;
 
@@ -88,14 +90,15 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         key_file: directory.join("switch.key"),
         hosts: pair(plan),
         pin_dir: plan.name.directory_name(),
-        interfaces: match plan.is_lan() {
+        interfaces: match plan.is_host_mode() {
             true => ["lo", "eth0"].map(str::to_owned).into(),
             false => plan.links.iter().map(|link| link.host.clone()).collect(),
         },
-        mode: match plan.is_lan() {
+        mode: match plan.is_host_mode() {
             true => HookMode::Host,
             false => HookMode::default(),
         },
+        tunnel_mtu_bytes: if plan.is_routed() { MTU_BYTES } else { 0 },
         ..Switch::default()
     });
     config.nodes = plan
@@ -103,7 +106,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         .map(|link| Node {
             name: link.host.clone(),
             address: link.address,
-            gateway: (!plan.is_lan()).then_some(link.gateway),
+            gateway: (!plan.is_host_mode()).then_some(link.gateway),
             roles: match link.kind {
                 HostKind::Backend => vec![Role::Backend],
                 HostKind::Client | HostKind::Frontend | HostKind::Etcd => vec![Role::Frontend],

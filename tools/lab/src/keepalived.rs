@@ -87,7 +87,7 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
         // The lab's own programs have no such page.
         Health::Running => set(head, "script", "/bin/true"),
     };
-    let links = match plan.is_lan() {
+    let links = match plan.is_host_mode() {
         // All are on one segment.
         true => plan.links.get(..1).unwrap_or_default(),
         false => &plan.links,
@@ -98,7 +98,11 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
     let instances = links.iter().map(|link| {
         let (own, other) = addresses(plan, link);
         let text = set(example, "vrrp_instance", &format!("{} {{", link.host));
-        let interface = if plan.is_lan() { "eth0" } else { &link.host };
+        let interface = if plan.is_host_mode() {
+            "eth0"
+        } else {
+            &link.host
+        };
         let text = set(&text, "interface", interface);
         let priority = PRIORITIES.get(number).copied().unwrap_or(1);
         let text = set(&text, "priority", &priority.to_string());

@@ -62,7 +62,7 @@ pub use fail::{Failure, InvalidFailure};
 pub use family::{Families, Family, InvalidFamily};
 pub use interrupt::cancel_on_signal;
 pub use lab::Lab;
-pub use mode::{InvalidMode, Mode};
+pub use mode::{InvalidMode, Layout, Mode};
 pub use name::{InvalidName, LabName};
 pub use network::InterfaceBytes;
 pub use prism_program::prism_program;

@@ -14,8 +14,20 @@ pub enum Mode {
     /// On a switch, through which all packets pass.
     #[default]
     Switch,
-    /// On the nodes' own hosts, on one Ethernet segment with the client.
+    /// On the nodes' own hosts.
     Host,
+}
+
+/// The network of host mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Layout {
+    /// All hosts are on one Ethernet segment.
+    #[default]
+    Segment,
+    /// A plain router is between the segment of the frontends, that of each backend, and the client.
+    Routed,
+    /// The same, and the router spreads flows over all frontends (ECMP).
+    Spread,
 }
 
 /// The text is not a mode.

@@ -56,12 +56,18 @@ const HOST_SETTINGS: [&str; 3] = [
 ];
 /// Further settings of those that are not, as some distributions have it.
 const BARE_SETTINGS: [&str; 1] = ["net.ipv4.conf.all.rp_filter=1"];
-/// Further settings of the switch. Forwarding comes first: it resets others.
+/// Further settings of the switch, and of a router. Forwarding comes first: it resets others.
 const SWITCH_SETTINGS: [&str; 4] = [
     "net.ipv4.ip_forward=1",
     "net.ipv6.conf.all.forwarding=1",
     "net.ipv4.conf.all.send_redirects=0",
     "net.ipv4.conf.default.send_redirects=0",
+];
+
+/// Further settings of a router: a flow's way depends on its ports too.
+const ROUTER_SETTINGS: [&str; 2] = [
+    "net.ipv4.fib_multipath_hash_policy=1",
+    "net.ipv6.fib_multipath_hash_policy=1",
 ];
 
 /// Further settings of nodes in host mode, which have the service address as well: only the host that
@@ -131,18 +137,24 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
         // -e: a kernel without the bridge filter lacks its setting.
         command.args(["-e", "-q", "-w"]);
-        match plan.family.has(Family::V6) && host != FABRIC {
+        let is_router = plan.is_routed() && host == FABRIC;
+        match plan.family.has(Family::V6) && (host != FABRIC || is_router) {
             true => command.args(V6_SETTINGS),
             false => command.args(NO_V6_SETTINGS),
         };
         let is_set_up = plan.link(host).is_some_and(|link| !link.is_server());
         match setup {
             Setup::Bare if !is_set_up => command.args(BARE_SETTINGS),
-            _ if plan.switch(host).is_some() => command.args(SWITCH_SETTINGS).args(HOST_SETTINGS),
+            _ if is_router || plan.switch(host).is_some() => {
+                command.args(SWITCH_SETTINGS).args(HOST_SETTINGS)
+            }
             _ => command.args(HOST_SETTINGS),
         };
-        if plan.is_lan() && plan.link(host).is_some_and(Link::is_server) {
+        if plan.is_host_mode() && plan.link(host).is_some_and(Link::is_server) {
             command.args(SHARED_ADDRESS_SETTINGS);
+        }
+        if is_router {
+            command.args(ROUTER_SETTINGS);
         }
         run(command.args(EVERY_SETTING))?;
     }
@@ -207,7 +219,7 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
         }
         return commands;
     }
-    if plan.is_lan() {
+    if plan.is_host_mode() {
         commands.extend(lan_commands(plan, link));
     } else if link.kind == HostKind::Frontend {
         commands.extend(plan.service.iter().map(|service| match service {
@@ -225,11 +237,13 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
 }
 
 /// Host mode: the only frontend has the service and control addresses on its interface. With two,
-/// keepalived gives them to one. Every other node has the service address on lo.
+/// keepalived gives them to one. Every other node has the service address on lo. If clients are
+/// spread over the frontends, these have it there as well, and keepalived moves the control
+/// addresses alone.
 fn lan_commands(plan: &Plan, link: &Link) -> Vec<String> {
     let is_first = |kind| plan.links.iter().find(|link| link.kind == kind) == Some(link);
     let service = plan.service.iter().map(alone);
-    if plan.movers().is_empty() && is_first(HostKind::Frontend) {
+    if !plan.is_spread() && plan.movers().is_empty() && is_first(HostKind::Frontend) {
         let all = service.chain(plan.control.iter().map(alone));
         return all.map(|address| add(&address, "eth0")).collect();
     }
@@ -238,7 +252,7 @@ fn lan_commands(plan: &Plan, link: &Link) -> Vec<String> {
 }
 
 /// The command that adds an address. One of IPv6 is ready at once.
-fn add(address: &str, device: &str) -> String {
+pub(crate) fn add(address: &str, device: &str) -> String {
     let when = if address.contains(':') { " nodad" } else { "" };
     format!("address add {address} dev {device}{when}")
 }

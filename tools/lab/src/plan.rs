@@ -14,7 +14,7 @@ use prism_config::{ControlAddrs, HostAddrs};
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Families, Family};
-use crate::mode::{Mode, agent_of};
+use crate::mode::{Layout, Mode, agent_of};
 use crate::name::LabName;
 use crate::rate::Rate;
 use crate::spec::LabSpec;
@@ -30,6 +30,7 @@ pub(crate) struct Plan {
     pub(crate) name: LabName,
     pub(crate) family: Families,
     pub(crate) mode: Mode,
+    pub(crate) layout: Layout,
     /// The addresses of the service.
     pub(crate) service: HostAddrs,
     /// The switch's addresses for commands.
@@ -54,7 +55,7 @@ pub(crate) struct Link {
     pub(crate) kind: HostKind,
     /// The host's end: a /30, a /126 or both; in a lab with two switches a /29, a /125 or both.
     pub(crate) address: HostAddrs,
-    /// The switch's end. In a pair it moves. In host mode there is none.
+    /// The switch's end. In a pair it moves. In host mode it is a router's, if there is one.
     pub(crate) gateway: HostAddrs,
     /// The own ends of a pair, in the order of the switches.
     pub(crate) own: Vec<HostAddrs>,
@@ -103,9 +104,9 @@ impl Plan {
             name: name.into(),
             address: at(address),
         };
-        let is_lan = spec.mode == Mode::Host;
+        let is_host_mode = spec.mode == Mode::Host;
         let switches = match is_pair {
-            _ if is_lan => Vec::new(),
+            _ if is_host_mode => Vec::new(),
             true => vec![switch("switch0", 3), switch("switch1", 4)],
             false => vec![switch("switch", 2)],
         };
@@ -115,7 +116,7 @@ impl Plan {
                 host,
                 kind,
                 rate,
-                gateway: match is_lan {
+                gateway: match is_host_mode && spec.layout == Layout::Segment {
                     true => HostAddrs::default(),
                     false => at(first + 1),
                 },
@@ -130,6 +131,7 @@ impl Plan {
             name: spec.name.clone(),
             family: spec.family,
             mode: spec.mode,
+            layout: spec.layout,
             service: at(1),
             control: at(2),
             switches,
@@ -156,19 +158,27 @@ impl Plan {
         switches.chain(self.links.iter().map(|link| link.host.as_str()))
     }
 
-    /// Whether all hosts are on one segment, without a switch.
-    pub(crate) fn is_lan(&self) -> bool {
+    /// Whether there is no switch. All hosts are on one segment then, unless it is routed.
+    pub(crate) fn is_host_mode(&self) -> bool {
         self.mode == Mode::Host
+    }
+
+    /// Whether a router is between the frontends' segment and every other host.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.layout != Layout::Segment
+    }
+
+    /// Whether all frontends accept clients at once.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.layout == Layout::Spread
     }
 
     /// The hosts between which keepalived moves addresses: a pair of switches, or in host mode the
     /// first two frontends.
     pub(crate) fn movers(&self) -> Vec<&str> {
         let switches = self.switches.iter().map(|switch| switch.name.as_str());
-        let of_kind = |link: &&Link| link.kind == HostKind::Frontend;
-        let frontends = self.links.iter().filter(of_kind);
-        let frontends = frontends.map(|link| link.host.as_str());
-        let hosts: Vec<&str> = match self.is_lan() {
+        let frontends = self.frontends().map(|link| link.host.as_str());
+        let hosts: Vec<&str> = match self.is_host_mode() {
             true => frontends.take(2).collect(),
             false => switches.collect(),
         };
@@ -179,7 +189,7 @@ impl Plan {
 
     /// The processes of the agents on the nodes' hosts.
     pub(crate) fn agents(&self) -> impl Iterator<Item = String> {
-        let nodes = self.servers().filter(|_| self.is_lan());
+        let nodes = self.servers().filter(|_| self.is_host_mode());
         nodes.map(|link| agent_of(&link.host))
     }
 
@@ -195,11 +205,13 @@ impl Plan {
 
     /// The addresses that a pair moves, each with its prefix and the interface that has it.
     pub(crate) fn moved(&self) -> impl Iterator<Item = (String, &str)> {
-        let at = if self.is_lan() { "eth0" } else { "lo" };
-        let service = self.service.iter().filter(|_| self.is_lan());
+        let at = if self.is_host_mode() { "eth0" } else { "lo" };
+        let has_service = self.is_host_mode() && !self.is_spread();
+        let service = self.service.iter().filter(move |_| has_service);
         let control = service.chain(self.control.iter());
         let control = control.map(move |address| (alone(address), at));
-        let gateways = self.links.iter().flat_map(|link| {
+        let links = self.links.iter().filter(|_| !self.is_host_mode());
+        let gateways = links.flat_map(|link| {
             let gateways = link.gateway.iter();
             gateways.map(|gateway| (self.on_link(gateway), link.host.as_str()))
         });
@@ -208,15 +220,21 @@ impl Plan {
 
     /// An address with the length of a link's prefix.
     pub(crate) fn on_link(&self, address: IpAddr) -> String {
+        let is_one_segment = self.is_host_mode() && !self.is_routed();
         let length = match (address, self.is_pair()) {
-            (IpAddr::V4(_), _) if self.is_lan() => 24,
-            (IpAddr::V6(_), _) if self.is_lan() => 112,
+            (IpAddr::V4(_), _) if is_one_segment => 24,
+            (IpAddr::V6(_), _) if is_one_segment => 112,
             (IpAddr::V4(_), false) => 30,
             (IpAddr::V6(_), false) => 126,
             (IpAddr::V4(_), true) => 29,
             (IpAddr::V6(_), true) => 125,
         };
         format!("{address}/{length}")
+    }
+
+    pub(crate) fn frontends(&self) -> impl Iterator<Item = &Link> {
+        let links = self.links.iter();
+        links.filter(|link| link.kind == HostKind::Frontend)
     }
 
     /// Frontends and backends.

@@ -12,7 +12,7 @@ use prism_config::{Config, HostAddrs, RelayUpTo};
 use crate::error::LabError;
 use crate::family::Families;
 use crate::lab::Lab;
-use crate::mode::Mode;
+use crate::mode::{Layout, Mode};
 use crate::name::LabName;
 use crate::plan::Plan;
 use crate::rate::Rate;
@@ -32,6 +32,8 @@ pub struct LabSpec {
     /// The place of the program that steers packets. Without a switch there is a process
     /// `<host>-agent` for each node. Default: on a switch.
     pub mode: Mode,
+    /// The network of host mode. Default: all hosts are on one segment.
+    pub layout: Layout,
     /// The number of hosts of the switch. One is called `switch`; two are `switch0` and
     /// `switch1`, between which keepalived moves the addresses. Default: 1.
     pub switches: usize,
@@ -108,6 +110,7 @@ impl LabSpec {
             name,
             family: Families::default(),
             mode: Mode::default(),
+            layout: Layout::default(),
             switches: 1,
             backends: 3,
             frontends: 1,
@@ -184,6 +187,12 @@ impl LabSpec {
             2 => MAX_SERVERS_OF_PAIR,
             _ => return Err(LabError::Switches),
         };
+        if self.layout != Layout::Segment && self.mode != Mode::Host {
+            return Err(LabError::Routed);
+        }
+        if self.layout == Layout::Spread && self.frontends < 2 {
+            return Err(LabError::Spread);
+        }
         if self.frontends == 0 || self.backends == 0 || servers > max {
             return Err(LabError::Size { max });
         }

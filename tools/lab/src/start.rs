@@ -143,7 +143,7 @@ impl Lab {
             .map(str::to_owned)
             .collect();
         for switch in hosts {
-            let agent = match self.state.plan.is_lan() {
+            let agent = match self.state.plan.is_host_mode() {
                 true => agent_of(&switch),
                 false => switch.clone(),
             };

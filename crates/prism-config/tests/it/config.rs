@@ -168,6 +168,19 @@ fn a_log_level_that_would_say_nothing_is_refused() {
 }
 
 #[test]
+fn a_tunnel_is_for_host_mode_and_carries_what_ipv6_needs() {
+    for (lines, faults) in [
+        ("mode = \"host\"\ntunnel_mtu_bytes = 1500", 0),
+        ("mode = \"host\"\ntunnel_mtu_bytes = 1279", 1),
+        ("tunnel_mtu_bytes = 1500", 1),
+    ] {
+        let text = GOOD.replace("[switch]", &format!("[switch]\n{lines}"));
+        let expected = vec!["switch.tunnel_mtu_bytes"; faults];
+        assert_eq!(fields(&text), expected, "{lines}");
+    }
+}
+
+#[test]
 fn a_flow_must_outlive_a_silent_connection() {
     let text = GOOD.replace("[switch]", "[switch]\nidle_timeout_s = 30");
     assert_eq!(fields(&text), ["switch.idle_timeout_s"]);

@@ -13,7 +13,7 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::listeners::Listeners;
+use super::config::longest_segment_bytes;
 use super::shared::{Incoming, Phase, Shared};
 use crate::channel::Channel;
 use crate::client_limits::counted_as;
@@ -46,11 +46,13 @@ pub(super) struct ClientListener {
 impl ClientListener {
     /// The listeners of one worker for a service.
     pub(super) fn open(
-        listeners: &Listeners,
+        shared: &Shared,
         service: SocketAddr,
         tls: Option<ServerConfig>,
     ) -> io::Result<Vec<Self>> {
-        let opened = listeners.open(service)?.into_iter();
+        let segment_bytes = longest_segment_bytes(shared.config.tunnel_mtu_bytes, service);
+        let listeners = &shared.process.listeners;
+        let opened = listeners.open(service, segment_bytes)?.into_iter();
         let clients = opened.map(|listener| Self {
             listener,
             service,

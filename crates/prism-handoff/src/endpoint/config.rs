@@ -38,6 +38,9 @@ pub struct EndpointConfig {
     /// The fence of flows: the switch, or in host mode each host itself. In host mode every node
     /// has the service addresses, and owns connections by them. Default [`Fence::Switch`].
     pub fence: Fence,
+    /// Host mode: the longest IP packet between nodes, in bytes, if packets to owners go in a
+    /// tunnel. Clients are then told to send segments that fit. Default 0: no tunnel.
+    pub tunnel_mtu_bytes: u32,
     /// How a connection's packets are stopped during a hand-off. The switch blocks them if the host
     /// cannot freeze sockets. Default [`Method::Freeze`].
     pub method: Method,
@@ -74,6 +77,7 @@ impl EndpointConfig {
             switch: None,
             placement: prism_proto::lease::NO_DIGEST,
             fence: Fence::Switch,
+            tunnel_mtu_bytes: 0,
             method: Method::Freeze,
             carry_window: true,
             tls: None,
@@ -81,6 +85,15 @@ impl EndpointConfig {
             transit: None,
         })
     }
+}
+
+/// The longest segment that reaches an owner in a tunnel of packets of `mtu_bytes` bytes, without
+/// its TCP header. 0: there is no tunnel.
+pub(super) fn longest_segment_bytes(mtu_bytes: u32, service: SocketAddr) -> Option<u32> {
+    const TCP_BYTES: u32 = 20;
+    let ip_bytes = if service.is_ipv4() { 20 } else { 40 };
+    // The packet's own IP header, and the one in front.
+    mtu_bytes.checked_sub(2 * ip_bytes + TCP_BYTES)
 }
 
 /// The address of `addresses` that is of the family of `peer`.

@@ -53,9 +53,15 @@ impl Listeners {
     }
 
     /// The calling worker's listeners of `address`: its share of the inherited ones, or a new one.
-    pub(super) fn open(&self, address: SocketAddr) -> io::Result<Vec<Arc<TcpListener>>> {
+    /// A new one tells clients to send segments of `segment_bytes` at most.
+    pub(super) fn open(
+        &self,
+        address: SocketAddr,
+        segment_bytes: Option<u32>,
+    ) -> io::Result<Vec<Arc<TcpListener>>> {
+        let listen = || listen_tcp(address, segment_bytes).map_err(io::Error::other);
         let sockets = match self.take_share(address) {
-            none if none.is_empty() => vec![listen_tcp(address).map_err(io::Error::other)?],
+            none if none.is_empty() => vec![listen()?],
             share => share,
         };
         let opened = sockets.into_iter().map(TcpListener::from_std);
@@ -94,9 +100,9 @@ mod tests {
     }
 
     fn are_shared_out(address: SocketAddr) {
-        let first = listen_tcp(address).unwrap();
+        let first = listen_tcp(address, None).unwrap();
         let address = first.local_addr().unwrap();
-        let more = || listen_tcp(address).unwrap();
+        let more = || listen_tcp(address, None).unwrap();
         for (count, workers) in [(1, 1), (2, 1), (3, 2), (2, 3), (5, 2)] {
             let listeners = Listeners::default();
             listeners.inherit((0..count).map(|_| more()), workers);

@@ -9,6 +9,7 @@ use prism_proto::steering::CommandOutcome;
 
 use crate::host::{Role, Waiter, Work, owner_record};
 use crate::scenario::{MS, Mutation};
+use crate::tcp::Segment;
 use crate::world::{Event, World};
 
 /// Hosts 0 and 1.
@@ -108,6 +109,30 @@ impl World {
     pub(crate) fn open_at_frontend(&mut self, flow: &FlowKey) -> usize {
         let now = self.now;
         self.switch.lists.open(flow, now)
+    }
+
+    /// The frontend that clients' packets of `flow` reach, if it takes this one: it has the socket,
+    /// or it accepts. Otherwise it sends the packet to the arbiter.
+    pub(crate) fn taken_by_frontend(&mut self, flow: &FlowKey, segment: &Segment) -> Option<usize> {
+        if !self.scenario.is_spread {
+            return None;
+        }
+        let host = pick(&self.switch.lists.now, flow);
+        let takes_mute = self.scenario.mutation == Mutation::MuteSocketsTake;
+        let is_frozen = self.hosts[host].has_frozen(flow);
+        let takes = match self.hosts[host].with_socket(flow) {
+            // It resets the server of a forged SYN.
+            Some((_, c)) if c.syn_ack.syn && segment.rst => {
+                let ack = c.socket.as_ref().map(|tcp| tcp.ack().ack);
+                ack == Some(segment.seq)
+            }
+            Some((_, c)) if c.syn_ack.syn => {
+                segment.syn || segment.ack == c.syn_ack.seq.wrapping_add(1)
+            }
+            Some((_, c)) => takes_mute || !c.is_mute(),
+            None => !is_frozen && segment.syn,
+        };
+        takes.then_some(host)
     }
 
     /// A frontend leaves the list or comes back, and lives all the time.

@@ -163,6 +163,15 @@ impl Connection {
         }
     }
 
+    /// Whether the socket only keeps packets from drawing a reset.
+    pub(crate) fn is_mute(&self) -> bool {
+        match &self.role {
+            Role::Importing(import) => import.is_silent(),
+            Role::Deaf { .. } => true,
+            _ => self.is_frozen(),
+        }
+    }
+
     fn is_frozen(&self) -> bool {
         matches!(&self.role, Role::Exporting(e) if e.is_frozen())
     }

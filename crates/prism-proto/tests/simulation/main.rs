@@ -216,6 +216,11 @@ fn no_host_sends_without_a_right_while_the_arbiter_is_out_of_reach() {
 }
 
 #[test]
+fn nothing_is_lost_when_several_frontends_accept() {
+    holds(Scenario::HOST_SPREAD, &["moved", "SwitchSilent"]);
+}
+
+#[test]
 fn the_checks_find_a_broken_rule_of_host_mode() {
     finds(&[
         (Mutation::TargetIsHeard, Scenario::HOST_WORST),
@@ -229,6 +234,9 @@ fn the_checks_find_a_broken_rule_of_host_mode() {
         (Mutation::StandbyDecides, Scenario::HOST_TAKEOVERS),
         (Mutation::YoungDecides, Scenario::HOST_ISOLATED),
         (Mutation::NoDropWhileYoung, Scenario::HOST_TAKEOVERS),
+        (Mutation::UnclaimedReset, Scenario::HOST_SPREAD),
+        (Mutation::MuteSocketsTake, Scenario::HOST_SPREAD),
+        (Mutation::AbsentAtOnce, Scenario::HOST_TAKEOVERS),
     ]);
 }
 

@@ -61,6 +61,12 @@ pub(crate) enum Mutation {
     FrozenSends,
     /// A host without the socket resets a client whose packets it gets.
     StrangersReset,
+    /// An arbiter does not wait for the node on the host of the one before.
+    AbsentAtOnce,
+    /// A frontend that is not the arbiter gives packets to a socket that says nothing.
+    MuteSocketsTake,
+    /// The arbiter resets a client whose connection another frontend may have accepted.
+    UnclaimedReset,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.
@@ -93,6 +99,9 @@ pub(crate) struct Scenario {
     pub(crate) forged_syns: usize,
     /// The number of times that a frontend leaves the list for new connections and comes back.
     pub(crate) list_changes: usize,
+    /// Host mode: clients are spread over the frontends, which all accept. A change of the list sends
+    /// connections to another frontend.
+    pub(crate) is_spread: bool,
     /// Clients pause for up to this long before a request.
     pub(crate) max_pause_ns: u64,
     pub(crate) max_flows: usize,
@@ -133,6 +142,7 @@ impl Scenario {
         aborts: false,
         forged_syns: 0,
         list_changes: 0,
+        is_spread: false,
         max_pause_ns: 0,
         max_flows: 1000,
         losses: 0,
@@ -299,6 +309,18 @@ impl Scenario {
         min_outage_ns: 11_000 * MS,
         max_outage_ns: 16_000 * MS,
         ..Self::REBOOTS
+    };
+    /// Host mode: all frontends accept, connections' packets change to another one, and another
+    /// arbiter takes over. Clients close what they opened: a frontend that does not know the flow of
+    /// a silent connection opens another one on its ports.
+    pub(crate) const HOST_SPREAD: Self = Self {
+        name: "host mode, spread",
+        fence: Fence::Host,
+        is_spread: true,
+        aborts: false,
+        list_changes: 5,
+        max_pause_ns: 1500 * MS,
+        ..Self::TAKEOVERS
     };
     /// Frontends come and go meanwhile, so that few connections are at the frontend of their hash.
     /// Clients close what they opened: a frontend that opens a connection on the ports of a silent

@@ -36,8 +36,10 @@ impl Switch {
     pub(crate) fn new(scenario: &Scenario, place: Place, rng: &mut Rng) -> Self {
         let ahead_ns = rng.u64(0..=scenario.max_clock_jump_ns);
         let tai_ns = EPOCH_NS + ahead_ns;
+        let other_host = host_of_other(scenario, place);
+        let other_host = other_host.map(|host| addr_of(host).ip());
         Self {
-            term: SwitchTerm::standby(place, Term::NONE),
+            term: SwitchTerm::standby(place, Term::NONE).beside(other_host),
             tai_ns,
             announced: BTreeSet::new(),
             opened: BTreeMap::new(),
@@ -47,6 +49,13 @@ impl Switch {
             lists: Lists::new(),
         }
     }
+}
+
+/// The host of the other arbiter, in host mode: a frontend.
+fn host_of_other(scenario: &Scenario, place: Place) -> Option<usize> {
+    let is_pair = scenario.fence == Fence::Host && scenario.has_standby;
+    let host = usize::from(place == Place::First);
+    is_pair.then_some(host)
 }
 
 /// The outages of a host's path to the switch, in both directions or in one.
@@ -193,6 +202,9 @@ impl World {
 
     pub(crate) fn packet_from_client(&mut self, packet: Packet) {
         let flow = self.clients[packet.of.client].flow;
+        if let Some(host) = self.taken_by_frontend(&flow, &packet.segment) {
+            return self.after(HOP_NS, Event::AtHost { host, packet });
+        }
         if self.is_down() {
             return;
         }
@@ -294,7 +306,9 @@ impl World {
         let is_known = self.switch.table.entry(flow).is_some() || is_undecided;
         let is_fenced = self.scenario.fence == Fence::Host;
         let drops = is_fenced && self.scenario.mutation != Mutation::StrangersReset;
-        drops && (!is_frontend(host) || is_known)
+        let may_be_elsewhere =
+            self.scenario.is_spread && self.scenario.mutation != Mutation::UnclaimedReset;
+        drops && (!is_frontend(host) || is_known || may_be_elsewhere)
     }
 
     /// Draws the outages of each host's path to the switch.

@@ -5,7 +5,7 @@ use prism_proto::control::{
 };
 use prism_proto::fence::Fence;
 use prism_proto::lease::{Done, TermNotice};
-use prism_proto::term::{Admission, YOUNG_NS};
+use prism_proto::term::{ABSENT_NS, Admission, YOUNG_NS};
 use prism_reference::FlowTable;
 
 use crate::frontends::is_frontend;
@@ -175,7 +175,9 @@ impl World {
         if self.scenario.mutation == Mutation::SettlesAtOnce {
             self.switch.term.handle_timeout(u64::MAX);
         }
-        self.after(YOUNG_NS, Event::Term(TermEvent::Settles));
+        for young_ns in [ABSENT_NS, YOUNG_NS] {
+            self.after(young_ns, Event::Term(TermEvent::Settles));
+        }
         for host in 0..self.hosts.len() {
             let delay = self.rng.u64(0..MAX_LEASE_NS);
             self.works(host, delay, Work::Lease);
@@ -208,7 +210,11 @@ impl World {
 
     fn settle_term(&mut self) {
         let is_late = self.switch.term.next_timeout_ns() <= Some(self.now);
-        if self.is_down() || !self.switch.term.handle_timeout(self.now) {
+        let now = match self.scenario.mutation {
+            Mutation::AbsentAtOnce => self.now + ABSENT_NS,
+            _ => self.now,
+        };
+        if self.is_down() || !self.switch.term.handle_timeout(now) {
             return;
         }
         self.excuse_isolated();

@@ -15,7 +15,7 @@ use prism_switch::{Agent, Leases, Switch, TermPhase};
 
 fn agent<'a>(switch: &'a Switch, lab: &Lab, leases: Arc<Leases>, file: &TermFile) -> Agent<'a> {
     let mut agent = Agent::new(switch, leases, &lab.config.services).unwrap();
-    agent.use_terms(Place::First, file.path()).unwrap();
+    agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
     agent
 }
 

@@ -142,7 +142,7 @@ fn connections_of_a_young_term_stay_where_they_are_after_it_while_the_list_chang
         let file = TermFile::new("young-lists");
         let leases = Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()));
         let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
-        agent.use_terms(Place::First, file.path()).unwrap();
+        agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
         agent.set_active(true).unwrap();
         let begun = Instant::now();
         let before = opened(lab, 1..65);

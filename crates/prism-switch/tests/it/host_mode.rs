@@ -1,12 +1,11 @@
 //! Host mode: packets go on to their flow's owner unchanged, or up the stack if a socket of this
 //! host may answer them.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 
 use super::common::packet::{ACK, SYN, Tcp};
 use super::common::*;
 use prism_packets::{Hook, Verdict};
-use prism_proto::control::{Owner, Status};
 use prism_switch::{SwitchConfig, TermPhase};
 
 /// A frontend's host.
@@ -17,18 +16,6 @@ fn at_frontend(config: &mut SwitchConfig) {
 /// A backend's host.
 fn at_backend(config: &mut SwitchConfig) {
     config.host_mode = Some([BACKEND.ip()].into());
-}
-
-/// Makes `via` the owner of the flow, by a socket with the service's address.
-fn own(lab: &Lab, via: std::net::IpAddr) {
-    let mut owned = request(
-        prism_proto::control::Ops::OWN,
-        lab.clock() + 1,
-        flow(CLIENT),
-        0,
-    );
-    owned.owner = Owner { addr: VIP, via };
-    assert_eq!(lab.command(Hook::Tc, owned).status, Status::Ok);
 }
 
 /// The verdict about a packet of the client that is left as it is, and the counter that grew.
@@ -45,7 +32,7 @@ fn left(lab: &Lab, from: SocketAddr, flags: u8, counter: &str) -> Verdict {
 #[test]
 fn a_frontend_sends_packets_of_a_moved_flow_to_its_owner_as_they_are() {
     in_lab("host-moved", at_frontend, |lab| {
-        own(lab, BACKEND.ip());
+        own_at(lab, BACKEND.ip());
         for flags in [ACK, SYN] {
             let mut tcp = Tcp::new(CLIENT, VIP);
             tcp.flags = flags;
@@ -80,7 +67,7 @@ fn a_frontend_accepts_what_has_no_owner_and_leaves_answers_alone() {
 #[test]
 fn an_own_flow_without_a_socket_is_no_reason_for_a_reset() {
     in_lab("host-own", at_frontend, |lab| {
-        own(lab, FRONTEND);
+        own_at(lab, FRONTEND);
         for flags in [ACK, SYN] {
             assert_eq!(left(lab, CLIENT, flags, "drop_no_socket"), Verdict::Drop);
         }
@@ -114,13 +101,4 @@ fn a_young_frontend_takes_new_connections_and_those_that_it_has() {
             assert_eq!(left(lab, CLIENT, flags, "drop_no_socket"), Verdict::Drop);
         }
     });
-}
-
-/// A connection of a client on this host to the service. Returns the client's end.
-fn connect() -> (SocketAddr, (TcpListener, TcpStream)) {
-    let vip = VIP.ip();
-    sh(&format!("ip addr add {vip}{ALONE} dev lo nodad"));
-    let listener = TcpListener::bind(VIP).unwrap();
-    let stream = TcpStream::connect(VIP).unwrap();
-    (stream.local_addr().unwrap(), (listener, stream))
 }

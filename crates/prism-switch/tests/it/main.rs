@@ -67,6 +67,7 @@ for_both_families! {
     syn: "syn.rs",
     tables: "tables.rs",
     terms: "terms.rs",
+    tunnels: "tunnels.rs",
     young: "young.rs",
 }
 

@@ -30,7 +30,7 @@ use crate::sockopt::set;
 /// The upper half of the mark (`SO_MARK`) of frozen sockets. The lower half is the process's own.
 /// Otherwise the fence of another process in the same control group would hide that this process
 /// has none.
-const MARKS: u32 = 0x5072_0000;
+pub const FROZEN_MARKS: u32 = 0x5072_0000;
 
 /// The programs that freeze sockets, loaded once for each process.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Freezer {
     pub fn new() -> Result<Self, ProgramError> {
         let deaf =
             bpf::load(bpf::SOCKET_FILTER, &DEAF).map_err(failed("loading a socket filter"))?;
-        let mark = MARKS | std::process::id() & 0xffff;
+        let mark = FROZEN_MARKS | std::process::id() & 0xffff;
         let freezer = Self {
             mark,
             deaf,

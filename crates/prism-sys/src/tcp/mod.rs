@@ -30,7 +30,7 @@ mod save;
 mod send_queue;
 mod silent;
 
-pub use freeze::Freezer;
+pub use freeze::{FROZEN_MARKS, Freezer};
 pub use info::{TcpInfo, TcpStateName};
 pub use initial_window::InitialWindow;
 pub use options::probe_peer;

@@ -65,7 +65,10 @@ pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
         paths.extend(reachable.map(|to| Path::new(&name, to)));
     }
     match probe(&mut paths) {
-        Ok(()) => found(&paths),
+        Ok(()) => {
+            let short = too_short(&paths, switch.tunnel_mtu_bytes);
+            found(&paths).into_iter().chain(short).collect()
+        }
         Err(error) => {
             let found = format!("cannot send echo requests: {error}");
             vec![Subject("path MTU").unknown(found, "run it as root")]
@@ -87,6 +90,26 @@ impl Path {
     fn is_known(&self) -> bool {
         self.takes_small && self.takes_large
     }
+}
+
+/// The finding for the shortest path that does not carry what a tunnel of host mode needs.
+fn too_short(paths: &[Path], tunnel_mtu_bytes: u32) -> Option<Finding> {
+    let known = paths.iter().filter(|path| path.is_known());
+    let Path {
+        name,
+        to,
+        mtu_bytes,
+        ..
+    } = known.min_by_key(|path| path.mtu_bytes)?;
+    if *mtu_bytes >= usize::try_from(tunnel_mtu_bytes).unwrap_or(usize::MAX) {
+        return None;
+    }
+    let found = format!(
+        "the path to {name} ({to}) takes packets of {mtu_bytes} bytes at most, and \
+         switch.tunnel_mtu_bytes is {tunnel_mtu_bytes}: clients' long packets vanish"
+    );
+    let mend = format!("set switch.tunnel_mtu_bytes = {mtu_bytes} in the files of all hosts");
+    Some(Subject("path MTU").missing(found, mend))
 }
 
 /// One finding for all good paths, one for all silent hosts, and one for each bad path.

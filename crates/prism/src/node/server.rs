@@ -193,6 +193,10 @@ impl Server {
                 Some(HookMode::Host) => Fence::Host,
                 _ => Fence::Switch,
             },
+            tunnel_mtu_bytes: config
+                .switch
+                .as_ref()
+                .map_or(0, |switch| switch.tunnel_mtu_bytes),
             method: match service.hand_off_method {
                 HandOffMethod::Freeze => Method::Freeze,
                 HandOffMethod::TwoPhase => Method::TwoPhase,

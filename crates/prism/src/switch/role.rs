@@ -26,6 +26,8 @@ pub(super) struct Role {
     control: HostAddrs,
     /// `None` for a single switch, and for a host that is none of a pair.
     host: Option<(SwitchHost, Place)>,
+    /// The addresses that stay at the other host of a pair.
+    other: Vec<IpAddr>,
     /// Whether another host may have the control address.
     may_stand_by: bool,
     is_active: AtomicBool,
@@ -55,9 +57,13 @@ impl Role {
         }
         let control = switch.control.hosts;
         let may_stand_by = is_host_mode || host.is_some();
+        let own = host.map(|(host, _)| host);
+        let others = switch.hosts.iter().filter(|other| Some(*other) != own);
+        let others = others.filter(|_| own.is_some());
         Ok(Self {
             may_stand_by,
             control,
+            other: others.flat_map(|other| other.address.iter()).collect(),
             host: host.map(|(host, place)| (host.clone(), place)),
             is_active: AtomicBool::new(!may_stand_by || has_all(control)),
         })
@@ -76,6 +82,11 @@ impl Role {
     /// The addresses that stay at this host of a pair; none of a single switch.
     pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> {
         self.host.iter().flat_map(|(host, _)| host.address.iter())
+    }
+
+    /// The addresses that stay at the other host of a pair.
+    pub(super) fn other(&self) -> &[IpAddr] {
+        &self.other
     }
 
     /// The terms that this host makes.

@@ -88,6 +88,7 @@ pub(super) fn switch_config(
         nodes: others.chain(nodes.into_values()).chain(own).collect(),
         senders,
         host_mode: (settings.mode == HookMode::Host).then(|| here(directories)),
+        tunnel_mtu_bytes: settings.tunnel_mtu_bytes,
         max_flows: settings.max_flows,
         idle: Duration::from_secs(settings.idle_timeout_s.into()),
         ..SwitchConfig::default()

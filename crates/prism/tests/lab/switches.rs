@@ -1,9 +1,10 @@
 //! Switches that fail under clients whose connections are at the backends: one that comes back
 //! with an empty table, and a pair.
 //!
-//! `PRISM_SWITCH_CONNECTIONS=1000 PRISM_SWITCH_DEATHS=50` is the long form.
+//! `PRISM_SWITCH_CONNECTIONS=1000 PRISM_SWITCH_DEATHS=50` is the long form, also of the frontends of
+//! [`crate::host_mode`].
 
-mod pauses;
+pub mod pauses;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use crate::support::objects::Object;
 use crate::support::packets::{RST, one_of};
 use crate::support::{Cluster, eventually, say, tls, turn};
 
-const BACKENDS: usize = 3;
+pub const BACKENDS: usize = 3;
 /// Connections: half of them HTTPS, and half of each with IPv6.
 const CLIENTS: usize = 40;
 const LEN: u64 = 50_000;
 /// The clients' link, both ways.
-const LINK: &str = "400mbit";
+pub const LINK: &str = "400mbit";
 /// Deaths of active switches of a pair.
 const DEATHS: usize = 3;
 /// Between two requests of a connection, times their number, on average: they fill half of the
@@ -48,14 +49,14 @@ const AT_REST: Duration = Duration::from_secs(2);
 const MOST_DESCRIBED: usize = 10;
 
 /// The number in this environment variable.
-fn number(variable: &str, default: usize) -> usize {
+pub fn number(variable: &str, default: usize) -> usize {
     let asked = std::env::var(variable).ok();
     asked.map_or(default, |number| number.parse().unwrap())
 }
 
 /// The answers that the connections have had.
 #[derive(Default)]
-struct Progress {
+pub struct Progress {
     stop: AtomicBool,
     answers: Vec<AtomicU64>,
     /// The clients' ports.
@@ -102,7 +103,7 @@ impl Progress {
     }
 
     /// Waits until each connection has had two more answers.
-    fn wait(&self, cluster: &Cluster, what: &str) {
+    pub fn wait(&self, cluster: &Cluster, what: &str) {
         let before = self.counts();
         let until = Instant::now() + GOES_ON_IN;
         loop {
@@ -153,7 +154,7 @@ fn connect(cluster: &Cluster) -> Vec<Client> {
 }
 
 /// Connections ask for objects of all backends while `fail` lets switches fail.
-fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress) -> Vec<Outage>) {
+pub fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress) -> Vec<Outage>) {
     let objects = cluster.one_on_each("switches", |_| LEN);
     cluster.put_all(&objects);
     let captured = Path::new(env!("CARGO_TARGET_TMPDIR")).join("switches-resets.pcap");
@@ -232,7 +233,7 @@ fn a_switch_that_comes_back_without_its_table_costs_no_connection() {
 }
 
 /// Waits until the standby has the flows of all connections, and the nodes know that.
-fn standby_knows_all(cluster: &Cluster, progress: &Progress) {
+pub fn standby_knows_all(cluster: &Cluster, progress: &Progress) {
     let until = Instant::now() + COPIED_IN;
     loop {
         let known = cluster.flows_of_standby();
@@ -251,7 +252,7 @@ fn standby_knows_all(cluster: &Cluster, progress: &Progress) {
 }
 
 /// Waits until the standby has no flow.
-fn standby_forgets_all(cluster: &Cluster) {
+pub fn standby_forgets_all(cluster: &Cluster) {
     let until = Instant::now() + COPIED_IN;
     while !cluster.flows_of_standby().is_empty() {
         let left = cluster.flows_of_standby();
@@ -274,11 +275,12 @@ fn status(cluster: &Cluster) -> (Option<i32>, String) {
 
 /// Waits until one switch is active and knows all flows, and the other one stands by. With copies,
 /// connections go on before that.
-fn wait_for_both(cluster: &Cluster) {
+pub fn wait_for_both(cluster: &Cluster) {
     let until = Instant::now() + SETTLED_IN;
     loop {
         let (code, said) = status(cluster);
-        let lines = said.lines().filter(|line| line.starts_with("switch"));
+        let is_host = |line: &&str| cluster.lab.switches().any(|name| line.starts_with(name));
+        let lines = said.lines().filter(is_host);
         let lines: Vec<_> = lines.collect();
         let has = |role| lines.iter().filter(|line| line.contains(role)).count() == 1;
         if code == Some(0) && lines.len() == 2 && has("active") && has("standby") {
@@ -290,7 +292,7 @@ fn wait_for_both(cluster: &Cluster) {
 }
 
 /// Lets the active switch of a pair fail, and repairs it.
-fn fail_active(cluster: &mut Cluster, progress: &Progress, how: Failure) -> Outage {
+pub fn fail_active(cluster: &mut Cluster, progress: &Progress, how: Failure) -> Outage {
     let active = cluster.lab.active_switch().unwrap().to_owned();
     let begun = Instant::now();
     cluster.lab.fail(&active, how).unwrap();

@@ -1,14 +1,14 @@
 //! The state of the flow of `CLIENT`, and its packets behind the switch.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::{Hook, Run, Verdict};
-use prism_proto::control::{Ops, Status};
+use prism_proto::control::{Ops, Owner, Status};
 use prism_switch::TermPhase;
 
 use super::packet::{Parsed, Tcp, verify};
-use super::{BACKEND, CLIENT, Lab, flow};
+use super::{ALONE, BACKEND, CLIENT, Lab, VIP, flow, request, sh};
 
 pub const BOTH: [Hook; 2] = [Hook::Tc, Hook::Xdp];
 
@@ -65,4 +65,20 @@ pub fn set_term(lab: &Lab, term: u32, phase: TermPhase, generation: u8) {
     value.extend(settled_ns.to_ne_bytes());
     let map = &lab.switch.skeleton().maps.term_state;
     map.update(&[0; 4], &value, MapFlags::ANY).unwrap();
+}
+
+/// Makes `via` the owner of the flow in host mode, by a socket with the service's address.
+pub fn own_at(lab: &Lab, via: IpAddr) {
+    let mut owned = request(Ops::OWN, lab.clock() + 1, flow(CLIENT), 0);
+    owned.owner = Owner { addr: VIP, via };
+    assert_eq!(lab.command(Hook::Tc, owned).status, Status::Ok);
+}
+
+/// A connection of a client on this host to the service. Returns the client's end.
+pub fn connect() -> (SocketAddr, (TcpListener, TcpStream)) {
+    let vip = VIP.ip();
+    sh(&format!("ip addr add {vip}{ALONE} dev lo nodad"));
+    let listener = TcpListener::bind(VIP).unwrap();
+    let stream = TcpStream::connect(VIP).unwrap();
+    (stream.local_addr().unwrap(), (listener, stream))
 }
