@@ -3,6 +3,9 @@
 
 mod ambiguous;
 mod behind;
+mod faults;
+mod idle;
+mod once;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -211,8 +214,11 @@ fn servers_come_and_go_under_load_without_a_failed_request() {
         apps.kill("be0");
         goes_on(300);
         let frozen = answered.load(Ordering::Relaxed);
+        let before = apps.count("be0");
         apps.start("be0");
-        eventually("be0 serves again", PATIENCE, || apps.count("be0") > 20);
+        eventually("be0 serves again", PATIENCE, || {
+            apps.count("be0") > before + 20
+        });
         assert!(answered.load(Ordering::Relaxed) > frozen);
         // Bad by its own word.
         behind.set_bad("be1", true);
