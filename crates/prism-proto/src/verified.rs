@@ -20,6 +20,7 @@ const BODY_UNSAID: u8 = 0;
 const BODY_SHA256: u8 = 1;
 const BODY_CHUNKS: u8 = 2;
 const BODY_SIGNED_CHUNKS: u8 = 3;
+const BODY_SPENT: u8 = 4;
 
 /// The outcome of one request's verification. A request without it was not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,9 @@ pub enum Body {
         /// Present if the chunks are signed: the first chunk's signature covers it.
         seed: Option<Seed>,
     },
+    /// Nothing. The request was carried out already, and its answer waits at the node that gets
+    /// this.
+    Spent,
 }
 
 /// The start of the chain of chunk signatures.
@@ -126,6 +130,7 @@ impl Verified {
         }
         match &self.body {
             Body::Unsaid => out.put(&[BODY_UNSAID]),
+            Body::Spent => out.put(&[BODY_SPENT]),
             Body::Sha256(hash) => {
                 out.put(&[BODY_SHA256]);
                 out.put(hash);
@@ -166,6 +171,7 @@ impl Verified {
         };
         let body = match r.u8("body")? {
             BODY_UNSAID => Body::Unsaid,
+            BODY_SPENT => Body::Spent,
             BODY_SHA256 => Body::Sha256(r.array("SHA-256")?),
             BODY_CHUNKS => Body::Chunks {
                 trailer: r.bool("trailer")?,

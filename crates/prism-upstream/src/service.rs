@@ -112,6 +112,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     ) -> Result<Meaning, Error> {
         let parked = verified.as_ref();
         let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
+        let is_spent = verified.as_ref().is_some_and(|v| v.body == Body::Spent);
+        if is_spent && parked.is_none() && !head.method().is_safe() {
+            return Err(Error::Lost);
+        }
         let found = match &parked {
             Some(parked) => Some((parked.place, &parked.pool)),
             None => self.shared.pool_of(head),
