@@ -44,6 +44,8 @@ pub struct Meaning {
     pub(crate) client: Cell<Option<SocketAddr>>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
+    /// Whether the connection has moved on already, and stays here.
+    stays: bool,
     pub(crate) state: RefCell<State>,
 }
 
@@ -136,6 +138,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             upgrade: tunnel::wanted(head),
             client: Cell::new(verified.as_ref().and_then(|_| client_said(head))),
             is_sent: verified.is_some(),
+            stays: verified.is_some_and(|v| v.body == Body::MovedOn),
             state: RefCell::new(match parked {
                 Some(parked) => State::Parked(Box::new(parked)),
                 None => State::Open,
@@ -173,8 +176,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         };
         pool.sends(best);
         let names = backends.iter().map(|backend| backend.name.clone());
-        // A connection that was sent here does not go round while all servers are down.
-        match meaning.is_sent {
+        // A connection moves on once. It does not go round while all servers are down.
+        match meaning.stays {
             true => Route::Relay(names.collect()),
             false => Route::HandOff(names.collect()),
         }
@@ -205,8 +208,14 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
     }
 
-    fn vouch(&self, _: &Meaning) -> Verified {
-        nobody()
+    fn vouch(&self, meaning: &Meaning) -> Verified {
+        Verified {
+            body: match meaning.is_sent {
+                true => Body::MovedOn,
+                false => Body::Unsaid,
+            },
+            ..nobody()
+        }
     }
 
     fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
