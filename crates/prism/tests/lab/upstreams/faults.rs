@@ -143,7 +143,7 @@ fn read_events(namespace: &str, url: &str, stop: &AtomicBool) -> Vec<String> {
     cut
 }
 
-/// Short requests on connections of their own by curl until `stop`.
+/// Requests on connections of their own by curl until `stop`, with identifiers.
 fn ask_anew(namespace: &str, url: &str, stop: &AtomicBool) -> u64 {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -155,10 +155,15 @@ fn ask_anew(namespace: &str, url: &str, stop: &AtomicBool) -> u64 {
             "curl",
             "--silent",
             "--show-error",
-            "--fail",
         ]);
-        let text = output(curl.arg(format!("{url}/bytes?n=100")));
-        assert_eq!(text.len(), 100);
+        curl.args([
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code} %{size_download}",
+        ]);
+        curl.args(["--header", &format!("X-Id: curl-get-{count}")]);
+        assert_eq!(output(curl.arg(format!("{url}/bytes?n=100"))), "200 100");
         count += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -173,21 +178,14 @@ struct Times {
     killed: u64,
 }
 
-/// Waits until a backend has got some more requests, or none for a while.
+/// Waits until the server of a backend has got some more requests, or none for a while.
 fn wait_for_requests(behind: &Behind, host: &str, gets_some: bool) {
-    let asked = || {
-        let counter = |name| behind.cluster.counter(host, "requests", name);
-        counter("served_direct") + counter("served_relayed")
-    };
-    eventually(
-        &format!("{host} gets requests: {gets_some}"),
-        PATIENCE,
-        || {
-            let before = asked();
-            std::thread::sleep(Duration::from_millis(300));
-            gets_some == (asked() > before)
-        },
-    );
+    let what = format!("{host} gets requests: {gets_some}");
+    eventually(&what, PATIENCE, || {
+        let before = behind.apps.count(host);
+        std::thread::sleep(Duration::from_millis(300));
+        gets_some == (behind.apps.count(host) > before)
+    });
 }
 
 /// A backend is out by its health check, the next one is drained and restarted, and the server of
