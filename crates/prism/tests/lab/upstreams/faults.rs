@@ -188,14 +188,18 @@ fn wait_for_requests(behind: &Behind, host: &str, gets_some: bool) {
     });
 }
 
-/// A backend is out by its health check, the next one is drained and restarted, and the server of
-/// the last one is killed and started.
+/// A backend is out by its health check and is then replaced by a successor, the next one is
+/// drained and restarted, and the server of the last one is killed and started.
 fn faults(behind: &mut Behind) -> Times {
     let mut times = Times::default();
     behind.set_bad("be1", true);
     wait_for_requests(behind, "be1", false);
     behind.set_bad("be1", false);
     wait_for_requests(behind, "be1", true);
+    let lab = &behind.cluster.lab;
+    let mut ctl = lab.command("be1", env!("CARGO_BIN_EXE_prism")).unwrap();
+    ctl.args(["ctl", "take-over", "be1", "--config"]);
+    output(ctl.arg(lab.config_path()));
     times.drain_begun = now_ms();
     let pid = behind.cluster.lab.pid("be2").unwrap().cast_signed();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
