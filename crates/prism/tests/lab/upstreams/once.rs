@@ -100,38 +100,38 @@ impl From {
     }
 }
 
-/// What fails next.
-fn fail(behind: &mut Behind, rng: &mut fastrand::Rng) -> String {
-    let (host, kind, is_output) = (format!("be{}", rng.u8(..3)), rng.u8(..4), rng.bool());
+/// The n-th fault. Returns what it was.
+fn fail(behind: &mut Behind, n: usize, rng: &mut fastrand::Rng) -> String {
+    let host = format!("be{}", rng.u8(..3));
     let lab = &mut behind.cluster.lab;
     let mut pause = |least_ms: u64| {
         std::thread::sleep(Duration::from_millis(rng.u64(least_ms..least_ms * 3)));
     };
-    match kind {
+    match n % 5 {
         0 => {
             lab.kill(&host).unwrap();
             pause(50);
             lab.restart(&host).unwrap();
-            format!("{host} is killed")
+            format!("{host} was killed")
         }
         1 => {
             behind.apps.kill(&host);
             pause(200);
             behind.apps.start(&host);
-            format!("the server of {host} is killed")
+            format!("the server of {host} was killed")
         }
         2 => {
-            let hook = ["input", "output"][usize::from(is_output)];
-            cut(lab, &host, hook);
-            pause(500);
-            mend(lab, &host);
-            format!("{host} has no {hook}")
-        }
-        _ => {
             lab.kill("fe1").unwrap();
             pause(50);
             lab.restart("fe1").unwrap();
-            "fe1 is killed".into()
+            "fe1 was killed".into()
+        }
+        kind => {
+            let hook = ["output", "input"][kind % 2];
+            cut(lab, &host, hook);
+            pause(500);
+            mend(lab, &host);
+            format!("{host} had no {hook}")
         }
     }
 }
@@ -174,9 +174,9 @@ fn no_request_is_carried_out_twice_whatever_fails() {
         let clients = (0..CLIENTS).map(|n| scope.spawn(move || from.ask(seed * 100 + n, stopped)));
         let clients: Vec<_> = clients.collect();
         let (begun, mut rng) = (Instant::now(), fastrand::Rng::with_seed(seed));
-        while begun.elapsed() < FAULTS_FOR {
-            std::thread::sleep(Duration::from_millis(rng.u64(200..1_000)));
-            say(&fail(&mut behind, &mut rng));
+        for n in (0..).take_while(|_| begun.elapsed() < FAULTS_FOR) {
+            std::thread::sleep(Duration::from_millis(rng.u64(200..800)));
+            say(&fail(&mut behind, n, &mut rng));
         }
         stop.store(true, Ordering::Relaxed);
         let asked = clients.into_iter().map(|client| client.join().unwrap());
