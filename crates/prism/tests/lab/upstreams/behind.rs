@@ -48,7 +48,7 @@ impl Drop for Running {
 pub struct Apps {
     name: String,
     program: PathBuf,
-    /// Where each notes what it carries out.
+    /// It has a file of each, with the requests that were carried out.
     directory: PathBuf,
     running: Mutex<BTreeMap<String, Running>>,
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env node
-// Clients as users have them: node, and a page in headless Chromium. Until their standard input
+// Clients as users have them: node, and pages in headless Chromium. Until their standard input
 // ends they ask, upload, and hold WebSockets and streams of events. Then they print what they saw.
 //
-// Usage: node --experimental-websocket clients.mjs ORIGIN_OF_NODE ORIGIN_OF_PAGE
+// Usage: clients.mjs HTTP_ORIGIN HTTPS_ORIGIN
 //
-// The document has for `node` and for `page`:
+// The document has for `node`, and for the pages `http` and `https`:
 //
 //   sockets     each WebSocket: the backend `at` which it was, its `messages`, when it `ended` in
 //               ms since 1970 (0: at the end of the test), and its `code` of then
@@ -19,7 +19,7 @@ import http from "node:http";
 
 import { Browser } from "../../../../../tools/page/browser.mjs";
 
-const [ofNode, ofPage] = process.argv.slice(2);
+const [plain, encrypted] = process.argv.slice(2);
 
 /** Begins to work. It runs in the page and in node, and sees nothing but its arguments. */
 function begin(name, origin, sockets, streams) {
@@ -121,7 +121,7 @@ function upload(of) {
   return new Promise((ended) => {
     const fail = (status, reason) => ended(of.fail("upload", status, reason));
     const headers = { "Transfer-Encoding": "chunked", Trailer: "X-Sum", "X-Id": id };
-    const request = http.request(`${ofNode}/digest`, { method: "POST", agent, headers });
+    const request = http.request(`${plain}/digest`, { method: "POST", agent, headers });
     request.on("error", (error) => fail(0, error));
     request.on("response", (answer) => {
       let text = "";
@@ -147,20 +147,33 @@ function upload(of) {
   });
 }
 
-// Chromium asks for names of its maker by itself.
-const browser = await Browser.start(["--host-resolver-rules=MAP * ~NOTFOUND"]);
-try {
+// By itself Chromium asks for names of its maker, and slows pages down that are not in front.
+const browser = await Browser.start([
+  "--host-resolver-rules=MAP *.com ~NOTFOUND",
+  "--disable-background-timer-throttling",
+  "--disable-renderer-backgrounding",
+  "--disable-backgrounding-occluded-windows",
+]);
+
+/** A page that works. */
+async function open(name, origin) {
   const tab = await browser.tab();
   await tab.send("Security.setIgnoreCertificateErrors", { ignore: true });
-  await tab.open(`${ofPage}/page`);
+  await tab.open(`${origin}/page`);
   await tab.wait("the page", () => document.title === "page" && document.readyState === "complete");
-  await tab.value(`window.work = (${begin})("page", location.origin, 6, 2); 0`);
-  const work = begin("node", ofNode, 3, 0);
+  await tab.value(`window.work = (${begin})("${name}", location.origin, 5, 1); 0`);
+  return tab;
+}
+
+try {
+  const pages = { http: await open("http", plain), https: await open("https", encrypted) };
+  const work = begin("node", plain, 0, 0);
   work.always(() => upload(work));
   console.log("ready");
   await new Promise((resolve) => process.stdin.on("end", resolve).resume());
-  const page = await tab.value("window.work.end()");
-  console.log(JSON.stringify({ page, node: await work.end() }));
+  const seen = { node: await work.end() };
+  for (const name in pages) seen[name] = await pages[name].value("window.work.end()");
+  console.log(JSON.stringify(seen));
 } finally {
   agent.destroy();
   await browser.close();

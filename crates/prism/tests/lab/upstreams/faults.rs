@@ -23,12 +23,8 @@ const DRAIN_S: u32 = 4;
 /// Events of a stream that curl reads, 50 ms each.
 const EVENTS: usize = 40;
 
-/// What `clients.mjs` prints.
-#[derive(Debug, Deserialize)]
-struct Report {
-    node: Seen,
-    page: Seen,
-}
+/// The document that `clients.mjs` prints: what each client saw.
+type Report = BTreeMap<String, Seen>;
 
 #[derive(Debug, Deserialize)]
 struct Seen {
@@ -98,14 +94,7 @@ fn start_clients(behind: &Behind) -> Beside {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/upstreams/clients.mjs");
     let (http, https) = (lab.endpoint(), lab.https_endpoints().last().unwrap());
     let script = script.to_str().unwrap();
-    let arguments = [
-        "--experimental-websocket",
-        "--no-warnings",
-        script,
-        &http,
-        &https,
-    ];
-    let mut clients = Beside::start(behind, "node", &arguments);
+    let mut clients = Beside::start(behind, "node", &[script, &http, &https]);
     let stdout = clients.0.stdout.as_mut().unwrap();
     let mut line = [0; 6];
     stdout.read_exact(&mut line).unwrap();
@@ -170,7 +159,7 @@ fn ask_anew(namespace: &str, url: &str, stop: &AtomicBool) -> u64 {
     count
 }
 
-/// When what happened, in ms since 1970.
+/// The times of faults, in ms since 1970.
 #[derive(Default)]
 struct Times {
     drain_begun: u64,
@@ -251,14 +240,16 @@ fn unmodified_clients_notice_only_what_a_kill_has_to_cut() {
     check_h2load(h2load);
     let text = clients.finish();
     let report: Report = serde_json::from_str(&text).unwrap();
-    for (client, seen) in [("page", &report.page), ("node", &report.node)] {
+    for (client, seen) in &report {
+        let Seen {
+            answered, returns, ..
+        } = seen;
         say(&format!(
-            "{client}: {:?}, streams continued {}",
-            seen.answered, seen.returns
+            "{client}: {answered:?}, streams continued {returns}"
         ));
         check_seen(seen, &times);
-        check_sockets(seen, &times);
     }
+    check_sockets(report.values().flat_map(|seen| &seen.sockets), &times);
     check_counts(&behind, &report);
     watch.finish(ClientResets::AtItsEnd);
 }
@@ -294,9 +285,9 @@ fn check_seen(seen: &Seen, times: &Times) {
 }
 
 /// A WebSocket ends only with its server, or when its backend's drain time is over.
-fn check_sockets(seen: &Seen, times: &Times) {
+fn check_sockets<'s>(sockets: impl Iterator<Item = &'s Socket>, times: &Times) {
     let mut ends = BTreeSet::new();
-    for socket in &seen.sockets {
+    for socket in sockets {
         if socket.ended == 0 {
             continue;
         }
@@ -321,10 +312,10 @@ fn check_sockets(seen: &Seen, times: &Times) {
     assert_eq!(ends, BTreeSet::from(["be0", "be2"]));
 }
 
-/// What was answered was carried out, and no POST twice.
+/// Each answered request was carried out, and no POST twice.
 fn check_counts(behind: &Behind, report: &Report) {
     let counts = behind.counts();
-    for id in report.page.ids.iter().chain(&report.node.ids) {
+    for id in report.values().flat_map(|seen| &seen.ids) {
         assert!(counts.contains_key(id), "{id} was answered by nobody");
     }
     for (id, count) in &counts {
