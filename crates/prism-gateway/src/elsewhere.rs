@@ -38,6 +38,8 @@ impl<S: Service> Gateway<S> {
             client.acknowledge();
         }
         let context = self.vouch(request).encode();
+        // A relayed request is not upgraded.
+        let has_to_move = request.head.headers().get("upgrade").is_some();
         for target in origin.iter().chain(peers).take(MAX_OFFERS) {
             match self.handle.export(client, target, &context).await {
                 Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,
@@ -47,7 +49,8 @@ impl<S: Service> Gateway<S> {
                     // A node that leaves is unwilling. An origin may be gone.
                     let is_origin = origin.as_ref() == Some(target);
                     let is_unwilling = reason == Kept::TargetRefused(Refusal::Unwilling);
-                    let others_may = is_unwilling || is_origin && reason == Kept::TargetSilent;
+                    let is_silent = reason == Kept::TargetSilent;
+                    let others_may = is_unwilling || is_silent && (is_origin || has_to_move);
                     if !others_may {
                         break;
                     }

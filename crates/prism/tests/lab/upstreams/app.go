@@ -83,6 +83,10 @@ func tunnel(w http.ResponseWriter, r *http.Request) {
 
 // A WebSocket server (RFC 6455) that first says its name, and then sends each message back.
 func webSocket(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != "websocket" {
+		http.Error(w, "no upgrade", http.StatusUpgradeRequired)
+		return
+	}
 	conn, both, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
