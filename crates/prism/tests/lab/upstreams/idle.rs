@@ -105,7 +105,7 @@ fn memory(cluster: &Cluster) -> u64 {
 fn count() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit.clone()).unwrap();
+    setrlimit(Resource::Nofile, limit).unwrap();
     let named = std::env::var("PRISM_IDLE_CONNECTIONS");
     let count = named.map_or(CONNECTIONS, |count| count.parse().unwrap());
     let most = limit
