@@ -17,6 +17,8 @@ use crate::support::{Stop, output, say, turn};
 /// Time for faults.
 const FAULTS_FOR: Duration = Duration::from_secs(30);
 const CLIENTS: u64 = 10;
+/// The number of the fault that lasts longest.
+const LONG_CUT: usize = 4;
 /// The longest time that a client waits: a link that fails is noticed before.
 const GIVEN_UP_IN: Duration = Duration::from_secs(12);
 /// Most times that a request is carried out which may be repeated: three rounds through three
@@ -129,7 +131,8 @@ fn fail(behind: &mut Behind, n: usize, rng: &mut fastrand::Rng) -> String {
         kind => {
             let hook = ["output", "input"][kind % 2];
             cut(lab, &host, hook);
-            pause(500);
+            // Once for so long that nodes give requests to it up.
+            pause(if n == LONG_CUT { 3_000 } else { 500 });
             mend(lab, &host);
             format!("{host} had no {hook}")
         }
