@@ -46,6 +46,7 @@ keys of Debian        | test -e /usr/share/keyrings/debian-archive-keyring.gpg |
 nft                   | command -v nft                       | nftables
 ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
+h2load                | command -v h2load                    | nghttp2-client
 boto3                 | python3 -c "import boto3"            | python3-boto3
 s3cmd                 | command -v s3cmd                     | s3cmd
 rclone                | command -v rclone                    | rclone

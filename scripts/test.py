@@ -53,7 +53,7 @@ LOW_PRIORITY_PACKAGES = {
 }
 # The longest groups begin first, so that no lane ends long after the others.
 LONGEST = [
-    "prism connections", "prism sessions", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
+    "prism connections", "prism upstreams", "prism sessions", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
     "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
     "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]

@@ -30,13 +30,14 @@ export class Browser {
   #handlers = new Map();
   #buffer = "";
 
-  /** Starts a browser with a profile of its own, which `close` removes. */
-  static async start(program = process.env.CHROMIUM ?? "chromium") {
+  /** Starts a browser with a profile of its own, which `close` removes, and `more` arguments. */
+  static async start(more = []) {
+    const program = process.env.CHROMIUM ?? "chromium";
     const browser = new Browser();
     browser.directory = await mkdtemp(join(tmpdir(), "prism-page-"));
     const profile = `--user-data-dir=${join(browser.directory, "profile")}`;
     const stdio = ["ignore", "ignore", "ignore", "pipe", "pipe"];
-    browser.process = spawn(program, [...ARGUMENTS, profile, "about:blank"], {
+    browser.process = spawn(program, [...ARGUMENTS, ...more, profile, "about:blank"], {
       stdio,
       detached: true,
     });

@@ -9,13 +9,14 @@ use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
-use prism_proto::verified::Verified;
+use prism_proto::verified::{Body, Verified};
 use prism_service::{
-    Fault, MAX_SKIP_BYTES, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of,
+    Fault, MAX_SKIP_BYTES, PeerRequest, RelayError, Request, RequestBody, Route, Service, has_body,
+    trace_of,
 };
 
 use crate::gateway::Gateway;
-use crate::session::Next;
+use crate::session::{Next, next};
 
 /// Most times that a request is routed.
 const MAX_TRIES: u32 = 3;
@@ -37,6 +38,8 @@ impl<S: Service> Gateway<S> {
             client.acknowledge();
         }
         let context = self.vouch(request).encode();
+        // A relayed request is not upgraded.
+        let has_to_move = request.head.headers().get("upgrade").is_some();
         for target in origin.iter().chain(peers).take(MAX_OFFERS) {
             match self.handle.export(client, target, &context).await {
                 Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,
@@ -46,7 +49,8 @@ impl<S: Service> Gateway<S> {
                     // A node that leaves is unwilling. An origin may be gone.
                     let is_origin = origin.as_ref() == Some(target);
                     let is_unwilling = reason == Kept::TargetRefused(Refusal::Unwilling);
-                    let others_may = is_unwilling || is_origin && reason == Kept::TargetSilent;
+                    let is_silent = reason == Kept::TargetSilent;
+                    let others_may = is_unwilling || is_silent && (is_origin || has_to_move);
                     if !others_may {
                         break;
                     }
@@ -64,12 +68,53 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
         peer: &str,
     ) -> Next {
-        let context = self.vouch(request).encode();
-        match self.handle.export(client, peer, &context).await {
+        let spent = Verified {
+            body: Body::Spent,
+            ..self.vouch(request)
+        };
+        match self.handle.export(client, peer, &spent.encode()).await {
             Exported::Moved | Exported::Lost | Exported::Unknown => Next::Gone,
             Exported::Kept { connection, reason } => {
                 tracing::debug!(client = %connection.client(), peer, ?reason, "not moved");
-                Box::pin(self.relay_to(connection, request, &[peer.to_owned()])).await
+                let fetched = self.relay_waiting(connection, request, peer, spent);
+                Box::pin(fetched).await
+            }
+        }
+    }
+
+    /// Relays the answer that waits at `peer`. If it is lost there, only a safe request is carried
+    /// out again.
+    async fn relay_waiting(
+        &self,
+        mut client: Connection,
+        request: &Request<S::Meaning>,
+        peer: &str,
+        spent: Verified,
+    ) -> Next {
+        let relayed = PeerRequest {
+            head: &request.head,
+            preamble: Preamble {
+                verified: spent,
+                ..self.preamble_for(request)
+            },
+            is_repeatable: false,
+        };
+        // A request with a body has moved at once.
+        let mut body = RequestBody::new(&request.head, 0);
+        match self.relay(&mut client, peer, &relayed, &mut body).await {
+            Ok(answered) => {
+                client.consume(request.head_bytes);
+                next(client, Ok(answered.keep_alive && !self.is_stopping()))
+            }
+            Err(RelayError::Connection(error)) => next(client, Err(error)),
+            Err(_) if request.head.method().is_safe() => {
+                self.relay_to(client, request, &[peer.to_owned()]).await
+            }
+            Err(error) => {
+                tracing::warn!(peer, %error, "an answer that waited is lost");
+                client.consume(request.head_bytes);
+                let error = self.service.error_for(Fault::OutOfReach);
+                self.refuse(client, &request.head, body, &error).await
             }
         }
     }

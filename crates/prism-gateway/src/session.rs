@@ -339,7 +339,11 @@ impl<S: Service> Gateway<S> {
             keep_alive,
             ..request.head.exchange(&date)
         };
-        match self.service.serve(&mut client, request, &exchange).await {
+        let served = match request.head.headers().get("upgrade") {
+            None => self.service.serve(&mut client, request, &exchange).await,
+            Some(_) => Box::pin(self.serve_until_end(&mut client, request, &exchange)).await,
+        };
+        match served {
             Ok(Served::Elsewhere(error)) => {
                 request.give_body_back();
                 Box::pin(self.serve_elsewhere(client, request, error)).await
@@ -347,6 +351,20 @@ impl<S: Service> Gateway<S> {
             Ok(Served::Open) => next(client, Ok(true)),
             Ok(Served::Closed) => next(client, Ok(false)),
             Err(error) => next(client, Err(error)),
+        }
+    }
+
+    /// Answers a request that may have become a tunnel, which lasts for as long as its ends like.
+    /// So the end of the node closes it, in order.
+    async fn serve_until_end(
+        &self,
+        client: &mut Connection,
+        request: &Request<S::Meaning>,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<Served<S::Error>> {
+        tokio::select! {
+            served = self.service.serve(client, request, exchange) => served,
+            () = self.ordered_until(|| self.is_ending()) => Ok(Served::Closed),
         }
     }
 

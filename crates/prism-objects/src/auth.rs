@@ -155,7 +155,9 @@ fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Authent
         Caller::Anonymous => Principal::Anonymous,
     };
     let payload = match verified.body {
-        verified::Body::Unsaid => Payload::Unsigned,
+        verified::Body::Unsaid | verified::Body::Spent | verified::Body::MovedOn => {
+            Payload::Unsigned
+        }
         verified::Body::Sha256(hash) => Payload::Sha256(hash),
         verified::Body::Chunks { trailer, seed } => {
             let chain = seed.map(|seed| restored_chain(authenticator, &principal, seed));

@@ -20,6 +20,8 @@ const BODY_UNSAID: u8 = 0;
 const BODY_SHA256: u8 = 1;
 const BODY_CHUNKS: u8 = 2;
 const BODY_SIGNED_CHUNKS: u8 = 3;
+const BODY_SPENT: u8 = 4;
+const BODY_MOVED_ON: u8 = 5;
 
 /// The outcome of one request's verification. A request without it was not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,11 @@ pub enum Body {
         /// Present if the chunks are signed: the first chunk's signature covers it.
         seed: Option<Seed>,
     },
+    /// Nothing. The request was carried out already, and its answer waits at the node that gets
+    /// this.
+    Spent,
+    /// Nothing. The connection has moved twice for this request, and stays.
+    MovedOn,
 }
 
 /// The start of the chain of chunk signatures.
@@ -126,6 +133,8 @@ impl Verified {
         }
         match &self.body {
             Body::Unsaid => out.put(&[BODY_UNSAID]),
+            Body::Spent => out.put(&[BODY_SPENT]),
+            Body::MovedOn => out.put(&[BODY_MOVED_ON]),
             Body::Sha256(hash) => {
                 out.put(&[BODY_SHA256]);
                 out.put(hash);
@@ -166,6 +175,8 @@ impl Verified {
         };
         let body = match r.u8("body")? {
             BODY_UNSAID => Body::Unsaid,
+            BODY_SPENT => Body::Spent,
+            BODY_MOVED_ON => Body::MovedOn,
             BODY_SHA256 => Body::Sha256(r.array("SHA-256")?),
             BODY_CHUNKS => Body::Chunks {
                 trailer: r.bool("trailer")?,

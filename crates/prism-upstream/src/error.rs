@@ -38,6 +38,9 @@ pub enum Error {
     /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Silent,
+    /// The answer waited for its connection, and is gone.
+    #[error("the answer of the server is lost")]
+    Lost,
     /// This node's configuration differs from most nodes'.
     #[error("this node has another configuration than most nodes")]
     Differs,
@@ -52,7 +55,7 @@ impl Error {
             Self::TimedOut => 408,
             Self::BodyTooLong => 413,
             Self::NoUpstream => 404,
-            Self::NotConnected | Self::Ended | Self::Malformed => 502,
+            Self::NotConnected | Self::Ended | Self::Malformed | Self::Lost => 502,
             Self::OutOfReach | Self::Differs => 503,
             Self::ConnectTimedOut | Self::Silent => 504,
         }
@@ -72,6 +75,7 @@ impl Error {
             Self::Ended => "Ended",
             Self::Malformed => "MalformedAnswer",
             Self::Silent => "AnswerTimeout",
+            Self::Lost => "LostAnswer",
             Self::Differs => "ConfigurationDiffers",
         }
     }

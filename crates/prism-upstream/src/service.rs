@@ -45,6 +45,8 @@ pub struct Meaning {
     pub(crate) client: Cell<Option<SocketAddr>>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
+    /// Whether the connection has moved on already, and stays here.
+    stays: bool,
     pub(crate) state: RefCell<State>,
 }
 
@@ -113,6 +115,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     ) -> Result<Meaning, Error> {
         let parked = verified.as_ref();
         let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
+        let is_spent = verified.as_ref().is_some_and(|v| v.body == Body::Spent);
+        if is_spent && parked.is_none() && !head.method().is_safe() {
+            return Err(Error::Lost);
+        }
         let found = match &parked {
             Some(parked) => Some((parked.place, &parked.pool)),
             None => self.shared.pool_of(head),
@@ -133,6 +139,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             upgrade: tunnel::wanted(head),
             client: Cell::new(verified.as_ref().and_then(|_| client_said(head))),
             is_sent: verified.is_some(),
+            stays: verified.is_some_and(|v| v.body == Body::MovedOn),
             state: RefCell::new(match parked {
                 Some(parked) => State::Parked(Box::new(parked)),
                 None => State::Open,
@@ -170,8 +177,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         };
         pool.sends(best);
         let names = backends.iter().map(|backend| backend.name.clone());
-        // A connection that was sent here does not go round while all servers are down.
-        match meaning.is_sent {
+        // A connection moves on once. It does not go round while all servers are down.
+        match meaning.stays {
             true => Route::Relay(names.collect()),
             false => Route::HandOff(names.collect()),
         }
@@ -202,8 +209,14 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
     }
 
-    fn vouch(&self, _: &Meaning) -> Verified {
-        nobody()
+    fn vouch(&self, meaning: &Meaning) -> Verified {
+        Verified {
+            body: match meaning.is_sent {
+                true => Body::MovedOn,
+                false => Body::Unsaid,
+            },
+            ..nobody()
+        }
     }
 
     fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {

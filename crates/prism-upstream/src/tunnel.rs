@@ -100,12 +100,18 @@ impl<I: Io> Transfer<'_, I> {
                 false => Ok(moved.await),
             };
             match moved {
-                Err(_) | Ok(Moved::FromServer(Ok(0))) => return Ok(passed_bytes),
-                Ok(Moved::FromServer(filled)) => drop(filled?),
-                Ok(Moved::ToServer(written)) => self.io.consume(written?),
+                // The client's connection ends in order, also after a reset by the server.
+                Err(_) | Ok(Moved::FromServer(Ok(0) | Err(_))) => return Ok(passed_bytes),
+                Ok(Moved::FromServer(Ok(_))) => {}
+                Ok(Moved::ToServer(Ok(written))) => self.io.consume(written),
+                Ok(Moved::ToServer(Err(_))) => {
+                    // It may have said something before it stopped reading.
+                    self.io.consume(waiting.len());
+                    client_ended = true;
+                }
                 Ok(Moved::FromClient(Ok(0))) => {
                     client_ended = true;
-                    self.server.stream.shutdown().await?;
+                    let _ = self.server.stream.shutdown().await;
                 }
                 Ok(Moved::FromClient(read)) => drop(read?),
             }

@@ -11,7 +11,12 @@ pub(crate) fn every_form() -> Vec<Verified> {
         signature: [7; 32],
         time_s: u64::MAX,
     };
-    let mut bodies = vec![Body::Unsaid, Body::Sha256([5; 32])];
+    let mut bodies = vec![
+        Body::Unsaid,
+        Body::Spent,
+        Body::MovedOn,
+        Body::Sha256([5; 32]),
+    ];
     for trailer in [false, true] {
         bodies.extend([None, Some(seed)].map(|seed| Body::Chunks { trailer, seed }));
     }

@@ -139,3 +139,20 @@ fn bodies_have_a_bound() {
     );
     server.join();
 }
+
+#[test]
+fn a_tunnel_whose_server_resets_it_ends_in_order() {
+    let server = Server::new(vec![act(|stream| {
+        read(stream, 0);
+        let consent = b"HTTP/1.1 101 \r\nConnection: upgrade\r\nUpgrade: a\r\n\r\nbye";
+        write(stream, consent, 1);
+        // Bytes that nobody reads make the end a reset.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    })]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    let asks = "GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: a";
+    let end = bed.ask(asks, &[]);
+    server.join();
+    assert_eq!(end.served.unwrap(), Served::Closed);
+    assert!(end.client.text().ends_with("\r\n\r\nbye"));
+}

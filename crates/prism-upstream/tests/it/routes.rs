@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use prism_config::{Config, Node, Role, Upstream};
 use prism_http::{Limits, RequestHead};
+use prism_proto::verified::{Body, Verified};
 use prism_service::{Route, Service};
-use prism_upstream::{Shared, Upstreams};
+use prism_upstream::{Error, Meaning, Shared, Upstreams};
 
 use crate::bed::{Nobody, verified};
 
@@ -38,12 +39,21 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
     Upstreams::new(Arc::new(shared), Nobody)
 }
 
-/// The nodes that answer a request; empty for this node.
-fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
-    let text = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+/// A request as the node understands it.
+fn understand(
+    node: &Upstreams<Nobody>,
+    line: &str,
+    verified: Option<Verified>,
+) -> Result<Meaning, Error> {
+    let text = format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n");
     let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
     let (mut head, _) = parsed.unwrap();
-    let meaning = node.understand(&mut head, is_sent.then(|| verified(1)));
+    node.understand(&mut head, verified)
+}
+
+/// The nodes that answer a request; empty for this node.
+fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
+    let meaning = understand(node, &format!("GET {path}"), is_sent.then(|| verified(1)));
     match node.route(&meaning.ok().unwrap()) {
         Route::Here => Vec::new(),
         Route::HandOff(names) | Route::Relay(names) => names,
@@ -75,6 +85,36 @@ fn a_connection_stays_where_its_requests_can_be_answered() {
     // A backend without this upstream.
     assert_eq!(route(&backend, "/two/x", false).len(), 2);
     assert_eq!(route(&backend, "/two/x", true).len(), 2);
+}
+
+#[test]
+fn a_connection_that_was_sent_in_vain_moves_on_once() {
+    let backend = node("be0", "least-requests");
+    let two = |verified| understand(&backend, "GET /two/x", verified).ok().unwrap();
+    let clients = two(None);
+    assert_eq!(backend.vouch(&clients).body, Body::Unsaid);
+    let sent = two(Some(verified(1)));
+    assert!(matches!(backend.route(&sent), Route::HandOff(_)));
+    let again = two(Some(backend.vouch(&sent)));
+    assert!(matches!(backend.route(&again), Route::Relay(_)));
+}
+
+#[test]
+fn a_request_whose_answer_is_lost_is_carried_out_again_only_if_it_is_safe() {
+    let (backend, body) = (node("be1", "least-requests"), Body::Spent);
+    for (line, is_safe) in [
+        ("GET /all", true),
+        ("POST /all", false),
+        ("PUT /all", false),
+    ] {
+        let spent = Verified {
+            body: body.clone(),
+            ..verified(1)
+        };
+        let understood = understand(&backend, line, Some(spent));
+        assert_eq!(understood.is_ok(), is_safe, "{line}");
+        assert!(is_safe || understood.err() == Some(Error::Lost));
+    }
 }
 
 #[test]

@@ -62,26 +62,30 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
 
 fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
     let totals = server.requests.totals();
+    let service = match &server.service {
+        ServiceShared::Upstreams(_) => "http",
+        ServiceShared::Objects(_) => "s3",
+    };
     for (kind, tally) in &totals.answers {
         for (name, help, value) in [
             (
-                "s3_requests",
+                "requests",
                 "Requests that this node has answered to their client.",
                 tally.count,
             ),
             (
-                "s3_received_bytes",
+                "received_bytes",
                 "Bytes of the bodies of these requests, as declared.",
                 tally.received_bytes,
             ),
             (
-                "s3_sent_bytes",
+                "sent_bytes",
                 "Bytes of the bodies of these answers.",
                 tally.sent_bytes,
             ),
         ] {
             metrics.push(
-                Metric::new(name, help, Value::Counter(value))
+                Metric::new(format!("{service}_{name}"), help, Value::Counter(value))
                     .with("operation", kind.operation)
                     .with("code", kind.code.to_string())
                     .with("path", kind.path),
@@ -92,7 +96,7 @@ fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
         let buckets = BUCKETS_S.iter().copied().zip(durations.buckets);
         let value = histogram(durations.sum_s, durations.count, buckets);
         let help = "Time from a request's head until its answer has left the process.";
-        let metric = Metric::new("s3_request_duration_seconds", help, value);
+        let metric = Metric::new(format!("{service}_request_duration_seconds"), help, value);
         metrics.push(metric.with("operation", *operation));
     }
     for (node, tally) in &totals.relayed {

@@ -3,6 +3,9 @@
 
 mod ambiguous;
 mod behind;
+mod faults;
+mod idle;
+mod once;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -211,8 +214,11 @@ fn servers_come_and_go_under_load_without_a_failed_request() {
         apps.kill("be0");
         goes_on(300);
         let frozen = answered.load(Ordering::Relaxed);
+        let before = apps.count("be0");
         apps.start("be0");
-        eventually("be0 serves again", PATIENCE, || apps.count("be0") > 20);
+        eventually("be0 serves again", PATIENCE, || {
+            apps.count("be0") > before + 20
+        });
         assert!(answered.load(Ordering::Relaxed) > frozen);
         // Bad by its own word.
         behind.set_bad("be1", true);
@@ -408,9 +414,8 @@ fn an_upgraded_connection_is_a_tunnel_at_the_backend() {
     let cluster = &behind.cluster;
     let watch = Watch::events(cluster, "tunnel");
     let config = Arc::new(tls::config(cluster, rustls::ALL_VERSIONS));
+    let asks = "GET /tunnel HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
     for mut client in [cluster.connect(), tls::connect(cluster, &config)] {
-        let asks =
-            "GET /tunnel HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
         client.send(asks.as_bytes());
         let head = client.head();
         assert_eq!(head.status(), 101);
@@ -425,6 +430,15 @@ fn an_upgraded_connection_is_a_tunnel_at_the_backend() {
         }
         let passed = cluster.frontend_bytes() - before;
         assert!(passed < 100_000, "{passed} bytes passed the frontend");
+    }
+    // Nodes do not know yet that a server is gone: a connection that was sent there moves on.
+    behind.apps.kill("be0");
+    for _ in 0..6 {
+        let mut client = cluster.connect();
+        client.send(asks.as_bytes());
+        let head = client.head();
+        assert_eq!(head.status(), 101);
+        assert_ne!(head.headers().get_str("X-Backend"), Some("be0"));
     }
     // Without an upgrade the server's refusal is the answer.
     let mut client = cluster.connect();

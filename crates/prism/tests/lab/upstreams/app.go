@@ -1,10 +1,13 @@
-// An application behind Prism, for tests: it counts what it carries out, and answers in every way
+// An application behind Prism, for tests: it notes what it carries out, and answers in every way
 // that HTTP/1.1 has.
 package main
 
 import (
 	"bufio"
+	"crypto/sha1"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -12,25 +15,21 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 var (
 	name    = os.Args[1]
-	mutex   sync.Mutex
-	counts  = map[string]int{}
+	journal *os.File
 	bad     atomic.Bool
 	pattern = make([]byte, 1<<20)
 )
 
-// Counts a request by its identifier.
+// Notes a request by its identifier, so that a kill of this process loses no note.
 func count(r *http.Request) {
 	if id := r.Header.Get("X-Id"); id != "" {
-		mutex.Lock()
-		counts[id]++
-		mutex.Unlock()
+		fmt.Fprintln(journal, id)
 	}
 }
 
@@ -82,7 +81,88 @@ func tunnel(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// A WebSocket server (RFC 6455) that first says its name, and then sends each message back.
+func webSocket(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") != "websocket" {
+		http.Error(w, "no upgrade", http.StatusUpgradeRequired)
+		return
+	}
+	conn, both, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	digest := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	fmt.Fprintf(both, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
+		"Sec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(digest[:]))
+	sendFrame(both, 0x81, []byte(name))
+	for {
+		first, payload, err := readFrame(both)
+		if err != nil {
+			return
+		}
+		switch first & 15 {
+		case 8:
+			sendFrame(both, first, payload)
+			return
+		case 9:
+			first++
+		}
+		sendFrame(both, first, payload)
+	}
+}
+
+func readFrame(r io.Reader) (byte, []byte, error) {
+	var start [2]byte
+	if _, err := io.ReadFull(r, start[:]); err != nil {
+		return 0, nil, err
+	}
+	length, wide := uint64(start[1]&127), 0
+	switch length {
+	case 126:
+		wide = 2
+	case 127:
+		wide = 8
+	}
+	rest := make([]byte, 12)[:wide+4]
+	if _, err := io.ReadFull(r, rest); err != nil {
+		return 0, nil, err
+	}
+	switch wide {
+	case 2:
+		length = uint64(binary.BigEndian.Uint16(rest))
+	case 8:
+		length = binary.BigEndian.Uint64(rest)
+	}
+	if length > 1<<20 {
+		return 0, nil, io.ErrShortBuffer
+	}
+	payload := make([]byte, length)
+	_, err := io.ReadFull(r, payload)
+	for n := range payload {
+		payload[n] ^= rest[wide+n%4]
+	}
+	return start[0], payload, err
+}
+
+func sendFrame(both *bufio.ReadWriter, first byte, payload []byte) {
+	both.WriteByte(first)
+	switch n := len(payload); {
+	case n < 126:
+		both.WriteByte(byte(n))
+	case n < 1<<16:
+		both.WriteByte(126)
+		binary.Write(both, binary.BigEndian, uint16(n))
+	default:
+		both.WriteByte(127)
+		binary.Write(both, binary.BigEndian, uint64(n))
+	}
+	both.Write(payload)
+	both.Flush()
+}
+
 func main() {
+	journal, _ = os.OpenFile(os.Args[3], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	for n := range pattern {
 		pattern[n] = byte(n * 7 % 251)
 	}
@@ -92,11 +172,6 @@ func main() {
 		}
 	})
 	handle("/bad", func(w http.ResponseWriter, r *http.Request) { bad.Store(r.URL.Query().Get("is") == "1") })
-	handle("/counts", func(w http.ResponseWriter, r *http.Request) {
-		mutex.Lock()
-		defer mutex.Unlock()
-		json.NewEncoder(w).Encode(counts)
-	})
 	// A body of `n` bytes with its length, after `ms` milliseconds.
 	handle("/bytes", func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Duration(number(r, "ms")) * time.Millisecond)
@@ -139,8 +214,25 @@ func main() {
 			time.Sleep(200 * time.Millisecond)
 		}
 	})
+	// The events up to number `n`, or without end: a client that returns gets those it lacks.
+	handle("/ticks", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		last, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
+		fmt.Fprint(w, "retry: 50\n\n")
+		for end := number(r, "n"); r.Context().Err() == nil && (end == 0 || last < end); {
+			last++
+			fmt.Fprintf(w, "id: %d\ndata: %s\n\n", last, name)
+			w.(http.Flusher).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	handle("/page", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, "<!doctype html><title>page</title><link rel=icon href=data:>")
+	})
 	handle("/none", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	handle("/tunnel", tunnel)
+	handle("/websocket", webSocket)
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(os.Args[2], nil))
 	os.Exit(1)
 }

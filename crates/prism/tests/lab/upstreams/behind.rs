@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prism_config::{Config, RelayUpTo};
 use prism_lab::{Families, Lab, LabName, LabSpec};
-use serde_json::Value;
 
 use super::{LONG, PATIENCE, build};
 use crate::support::{Cluster, eventually, output};
@@ -49,6 +48,8 @@ impl Drop for Running {
 pub struct Apps {
     name: String,
     program: PathBuf,
+    /// It has a file of each, with the requests that were carried out.
+    directory: PathBuf,
     running: Mutex<BTreeMap<String, Running>>,
 }
 
@@ -64,7 +65,8 @@ impl Apps {
     /// Starts it at a backend, and waits until it listens.
     pub fn start(&self, host: &str) {
         let mut command = self.command(host, &self.program);
-        let child = command.args([host, APP]).spawn().unwrap();
+        let child = command.args([host, APP]).arg(self.journal(host)).spawn();
+        let child = child.unwrap();
         let running = Running(child);
         self.running.lock().unwrap().insert(host.into(), running);
         eventually("the application listens", PATIENCE, || {
@@ -87,14 +89,18 @@ impl Apps {
         asked.status.success().then_some(text)
     }
 
-    /// How often it has carried out each request with an identifier.
+    fn journal(&self, host: &str) -> PathBuf {
+        self.directory.join(format!("{host}.journal"))
+    }
+
+    /// How often it has carried out each request with an identifier, in all its lives.
     pub fn counts(&self, host: &str) -> BTreeMap<String, u64> {
-        let text = self.ask(host, "/counts").unwrap_or_else(|| "{}".into());
-        let counts: Value = serde_json::from_str(&text).unwrap();
-        let counts = counts.as_object().unwrap().iter();
+        let text = std::fs::read_to_string(self.journal(host)).unwrap();
+        let mut counts = BTreeMap::new();
+        for id in text.lines() {
+            *counts.entry(id.to_owned()).or_default() += 1;
+        }
         counts
-            .map(|(id, count)| (id.clone(), count.as_u64().unwrap()))
-            .collect()
     }
 
     /// The number of requests that it has carried out.
@@ -127,6 +133,7 @@ impl Behind {
         let apps = Apps {
             name: cluster.lab.name().to_string(),
             program,
+            directory: directory.path().to_owned(),
             running: Mutex::default(),
         };
         let files = directory.path().join("www/files");
