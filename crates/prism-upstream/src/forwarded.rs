@@ -1,4 +1,5 @@
-//! The header fields by which a server learns of the client and of the first hop. Pure.
+//! The header fields by which a server learns of the client and of the first hop, and those of the
+//! configuration. Pure.
 //!
 //! A client's own fields of these names are replaced: nobody has vouched for them.
 
@@ -6,11 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use prism_http::{HeaderError, RequestHead};
 
-/// Gives a request the fields for its client at `address`, with or without TLS.
+/// Gives a request the fields for its client at `address`, with or without TLS, and its `own` ones.
 pub(crate) fn add(
     head: &mut RequestHead,
     address: SocketAddr,
     is_tls: bool,
+    own: &[String],
 ) -> Result<(), HeaderError> {
     let proto = if is_tls { "https" } else { "http" };
     let ip = address.ip().to_canonical();
@@ -25,7 +27,12 @@ pub(crate) fn add(
     head.set_field("X-Forwarded-For", ip.to_string())?;
     head.set_field("X-Forwarded-Proto", proto)?;
     head.set_field("X-Forwarded-Host", host)?;
-    head.set_field("Forwarded", forwarded)
+    head.set_field("Forwarded", forwarded)?;
+    let own = own.iter().filter_map(|field| field.split_once(':'));
+    for (name, value) in own {
+        head.set_field(name, value.replace("{client}", &ip.to_string()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -39,7 +46,8 @@ mod tests {
         let (mut head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
             .unwrap()
             .unwrap();
-        add(&mut head, client.parse().unwrap(), is_tls).unwrap();
+        let own = ["X-Real-IP: {client}".to_owned()];
+        add(&mut head, client.parse().unwrap(), is_tls, &own).unwrap();
         let mut out = Vec::new();
         head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
         String::from_utf8(out).unwrap()

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::exchange::{Fault, Passed, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
-use crate::pool::UnderWay;
+use crate::pool::{Address, UnderWay};
 use crate::proxy_header::of_client;
 use crate::retry::{self, Failure, Step};
 use crate::server::{Idle, Server};
@@ -33,7 +33,7 @@ impl<N> Upstreams<N> {
     ) -> Result<Lease, Error> {
         let pool = &meaning.pool;
         let mut error = Error::OutOfReach;
-        for place in pool.addresses(&meaning.key) {
+        for place in pool.addresses(&meaning.affinity) {
             let Some(address) = pool.addresses.get(place) else {
                 continue;
             };
@@ -168,15 +168,25 @@ impl<N: NodeRequests> Upstreams<N> {
         {
             return Ok(End::TooLong(answer));
         }
-        self.count(request, &mut answer);
+        self.finish_head(request, address, &mut answer);
         if answer.status() == SWITCHING {
-            return transfer.tunnel(answer, exchange).await.map(End::Passed);
+            let limit = meaning.pool.settings.tunnel_timeout();
+            let passed = transfer.tunnel(answer, exchange, limit).await;
+            return passed.map(End::Passed);
         }
         transfer.pass(answer, exchange).await.map(End::Passed)
     }
 
-    /// Counts an answer that is about to be sent, and marks it for the node that relays it.
-    fn count(&self, request: &Request<Meaning>, answer: &mut ResponseHead) {
+    /// Gives an answer that is about to be sent the fields of the configuration, counts it, and
+    /// marks it for the node that relays it.
+    fn finish_head(
+        &self,
+        request: &Request<Meaning>,
+        address: &Address,
+        answer: &mut ResponseHead,
+    ) {
+        let Meaning { pool, affinity, .. } = &request.meaning;
+        affinity.complete(&pool.settings, &address.server, answer.headers_mut());
         if !request.is_relayed {
             return self.shared.counters.served_direct.add_one();
         }
@@ -228,7 +238,7 @@ impl<N: NodeRequests> Upstreams<N> {
     ) -> io::Result<Served<Error>> {
         let meaning = &request.meaning;
         let (mut answer, mut lease) = parked.resume()?;
-        self.count(request, &mut answer);
+        self.finish_head(request, lease.under_way.address(), &mut answer);
         let timeout = meaning.pool.settings.answer_timeout();
         let mut transfer = Transfer::begun(io, &mut lease.server, &mut body, timeout);
         match transfer.pass(answer, exchange).await {

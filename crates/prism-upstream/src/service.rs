@@ -11,9 +11,10 @@ use prism_service::{
     About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
 };
 
+use crate::affinity::Affinity;
 use crate::error::Error;
 use crate::park::{Lease, Parked};
-use crate::pool::Pool;
+use crate::pool::{Backend, Pool};
 use crate::server::Idle;
 use crate::{Shared, forwarded, tunnel};
 
@@ -31,8 +32,7 @@ pub struct Meaning {
     pub(crate) pool: Arc<Pool>,
     /// The place of the pool.
     pub(crate) place: usize,
-    /// The part of the request that is hashed.
-    pub(crate) key: String,
+    pub(crate) affinity: Affinity,
     path: Box<str>,
     /// The forecast of its answer's length is by host and target.
     host: Box<str>,
@@ -82,14 +82,15 @@ impl<N> Upstreams<N> {
         if pool.addresses.is_empty() {
             return false;
         }
-        let backends = self.shared.backends(pool, &meaning.key);
+        let backends = self.shared.backends(pool, &meaning.affinity);
         let name = self.shared.name.as_str();
         let others_may = backends.iter().any(|backend| backend.name != name);
         match meaning.is_sent || !others_may {
             true => pool.is_up() || !others_may,
             false => {
                 let best = backends.first();
-                pool.is_up() && !best.is_some_and(|best| pool.moves(name, best))
+                let moves = |best: &&Backend| pool.moves(name, best, &meaning.affinity);
+                pool.is_up() && !best.is_some_and(moves)
             }
         }
     }
@@ -122,7 +123,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             return Err(Error::BodyTooLong);
         }
         Ok(Meaning {
-            key: pool.key(head),
+            affinity: pool.affinity(head),
             pool: pool.clone(),
             place,
             path: head.path().into(),
@@ -141,7 +142,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
         request.meaning.client.set(Some(client.address));
-        let added = forwarded::add(&mut request.head, client.address, client.is_tls);
+        let own = &request.meaning.pool.settings.request_headers;
+        let added = forwarded::add(&mut request.head, client.address, client.is_tls, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
 
@@ -162,7 +164,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             return Route::Here;
         }
         let pool = &meaning.pool;
-        let mut backends = self.shared.backends(pool, &meaning.key);
+        let mut backends = self.shared.backends(pool, &meaning.affinity);
         backends.retain(|backend| backend.name != self.shared.name);
         let Some(best) = backends.first() else {
             return Route::Here;

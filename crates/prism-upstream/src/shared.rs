@@ -10,6 +10,7 @@ use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
 
+use crate::affinity::Affinity;
 use crate::matcher;
 use crate::park::Parking;
 use crate::pool::{Backend, Pool, ServerFigures};
@@ -66,9 +67,9 @@ impl Shared {
     }
 
     /// The backends that may answer a request of `pool`, best first.
-    pub(crate) fn backends<'p>(&self, pool: &'p Pool, key: &str) -> Vec<&'p Backend> {
+    pub(crate) fn backends<'p>(&self, pool: &'p Pool, affinity: &Affinity) -> Vec<&'p Backend> {
         let (process, now) = (&self.process, Instant::now());
-        pool.backends(key, &|name| {
+        pool.backends(affinity, &|name| {
             process.is_leaving(name) || process.health.comes_last(name, now)
         })
     }
@@ -89,7 +90,7 @@ impl Shared {
     pub fn owner_of_unread(&self, unread: &[u8]) -> Option<String> {
         let (head, _) = RequestHead::parse(unread, &self.limits).ok()??;
         let (_, pool) = self.pool_of(&head)?;
-        let backends = self.backends(pool, &pool.key(&head));
+        let backends = self.backends(pool, &pool.affinity(&head));
         let best = backends.first()?;
         pool.sends(best);
         Some(best.name.clone())

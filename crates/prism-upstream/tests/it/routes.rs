@@ -17,6 +17,7 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
         balance: balance.parse().unwrap(),
         paths: paths.iter().map(|path| (*path).to_owned()).collect(),
         backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+        cookie: Some("SRV".into()),
         ..Upstream::default()
     };
     let mut config = Config::default();
@@ -40,7 +41,12 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
 
 /// The nodes that answer a request; empty for this node.
 fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
-    let text = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+    route_of(node, path, "", is_sent)
+}
+
+/// The same for a request with more header fields.
+fn route_of(node: &Upstreams<Nobody>, path: &str, fields: &str, is_sent: bool) -> Vec<String> {
+    let text = format!("GET {path} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
     let (mut head, _) = parsed.unwrap();
     let meaning = node.understand(&mut head, is_sent.then(|| verified(1)));
@@ -91,6 +97,27 @@ fn all_nodes_find_the_same_backend_for_a_key() {
             }
             // Wherever it was sent it is answered.
             assert!(route(node, &path, true).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_client_stays_with_the_server_that_its_cookie_names() {
+    for host in ["be0", "be1", "be2"] {
+        let cookie = format!("Cookie: a=b; SRV={host}\r\n");
+        for name in ["fe0", "be0", "be1", "be2"] {
+            let node = node(name, "round-robin");
+            for _ in 0..5 {
+                let names = route_of(&node, "/all", &cookie, false);
+                let expected = (name != host).then_some(host);
+                assert_eq!(names.first().map(String::as_str), expected, "at {name}");
+            }
+            // Wherever it was sent it is answered.
+            let names = route_of(&node, "/all", &cookie, true);
+            assert_eq!(names.is_empty(), name != "fe0");
+            // A server that this upstream lacks is as none.
+            let names = route_of(&node, "/two/x", &cookie, false);
+            assert!(!names.contains(&"be0".to_owned()));
         }
     }
 }
