@@ -106,7 +106,7 @@ mod tests {
         assert_ne!(name("be0", "[::1]:9"), name("be0", "127.0.0.1:9"));
         assert_eq!(name("be0", "10.0.0.1:9"), name("be1", "10.0.0.1:9"));
         // Cookies outlive an upgrade.
-        assert_eq!(name("be0", "127.0.0.1:9"), "x");
+        assert_eq!(name("be0", "127.0.0.1:9"), "18383c7e57e85dbb");
         assert_eq!(
             server_name("be0", "127.0.0.1:9".parse().unwrap(), true),
             "be0"

@@ -31,8 +31,20 @@ pub(crate) fn add(
     let own = own.iter().filter_map(|field| field.split_once(':'));
     for (name, value) in own {
         head.set_field(name, value.replace("{client}", &ip.to_string()))?;
+        keep_at_next_hop(head, name)?;
     }
     Ok(())
+}
+
+/// Takes a field out of `Connection`, by which a client could have it dropped.
+fn keep_at_next_hop(head: &mut RequestHead, name: &str) -> Result<(), HeaderError> {
+    if !head.headers().list_has("connection", name) {
+        return Ok(());
+    }
+    let named = head.headers().list("connection");
+    let others = named.filter(|other| !other.eq_ignore_ascii_case(name.as_bytes()));
+    let others: Vec<Vec<u8>> = others.map(<[u8]>::to_owned).collect();
+    head.set_field("Connection", others.join(&b", "[..]))
 }
 
 #[cfg(test)]
@@ -46,7 +58,7 @@ mod tests {
         let (mut head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
             .unwrap()
             .unwrap();
-        let own = ["X-Real-IP: {client}".to_owned()];
+        let own = ["Client: {client}", "Env: prod"].map(str::to_owned);
         add(&mut head, client.parse().unwrap(), is_tls, &own).unwrap();
         let mut out = Vec::new();
         head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
@@ -56,12 +68,14 @@ mod tests {
     #[test]
     fn a_server_learns_who_asks_and_how() {
         let text = "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 6.6.6.6\r\n\
-                    Forwarded: for=evil\r\nConnection: forwarded, x-forwarded-for\r\n\r\n";
+                    Forwarded: for=evil\r\nConnection: forwarded, env, x-forwarded-for, a\r\n\
+                    A: 1\r\nEnv: test\r\n\r\n";
         assert_eq!(
             forwarded(text, "192.0.2.7:4711", true),
             "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 192.0.2.7\r\n\
              X-Forwarded-Proto: https\r\nX-Forwarded-Host: h.example:81\r\n\
-             Forwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\r\n"
+             Forwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\
+             Client: 192.0.2.7\r\nEnv: prod\r\n\r\n"
         );
         let six = forwarded(
             "GET / HTTP/1.1\r\nHost: h\r\n\r\n",

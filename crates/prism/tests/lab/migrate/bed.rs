@@ -12,7 +12,7 @@ use prism_config::Config;
 use prism_lab::{Lab, LabName, LabSpec};
 
 use super::PATIENCE;
-use crate::support::{Cluster, eventually, output};
+use crate::support::{Cluster, eventually};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/migrate.md");
 /// Addresses of the document, and the files of its certificates.
@@ -152,7 +152,7 @@ impl Both {
 
     /// Starts nginx on a host with this text in its section `http`.
     pub fn start_nginx(&self, name: &str, host: &str, text: &str) {
-        let own = self.path(name);
+        let own = self.path(&format!("{name}-{host}"));
         std::fs::create_dir(&own).unwrap();
         let own_text = own.display();
         let whole = format!(
@@ -198,6 +198,12 @@ impl Both {
 
     /// The answer to a request that curl makes.
     pub fn curl(&self, way: Way, url: &str, arguments: &[&str]) -> Answer {
+        let answer = self.try_curl(way, url, arguments);
+        answer.unwrap_or_else(|fault| panic!("{way:?} {url} {arguments:?}: {fault}"))
+    }
+
+    /// The same, or curl's message.
+    pub fn try_curl(&self, way: Way, url: &str, arguments: &[&str]) -> Result<Answer, String> {
         let (heads, body) = (self.path("heads"), self.path("body"));
         std::fs::write(&body, "").unwrap();
         let (mut curl, address) = self.client(way, "curl");
@@ -212,7 +218,10 @@ impl Both {
         curl.arg(format!("::{address}:"));
         curl.arg("--dump-header").arg(&heads);
         curl.arg("--output").arg(&body);
-        output(curl.args(arguments).arg(url));
+        let done = curl.args(arguments).arg(url).output().unwrap();
+        if !done.status.success() {
+            return Err(String::from_utf8_lossy(&done.stderr).into_owned());
+        }
         let mut answer = Answer {
             status: 0,
             headers: BTreeMap::new(),
@@ -227,7 +236,7 @@ impl Both {
                 values.or_default().push(value.trim().to_owned());
             }
         }
-        answer
+        Ok(answer)
     }
 
     /// Waits until both ways answer from each server, as `told` finds in an answer.
@@ -235,7 +244,8 @@ impl Both {
         for way in WAYS {
             let mut seen = std::collections::BTreeSet::new();
             eventually("every server answers", PATIENCE, || {
-                seen.extend(told(&self.curl(way, url, &[])));
+                let answer = self.try_curl(way, url, &[]);
+                seen.extend(answer.ok().and_then(|answer| told(&answer)));
                 seen.len() == SERVERS.len()
             });
         }
