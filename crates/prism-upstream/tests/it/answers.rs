@@ -21,7 +21,7 @@ fn answered(head: &'static str, answer: &'static [u8], seed: u64) -> (String, bo
 
 #[test]
 fn an_answer_is_passed_on_in_any_pieces() {
-    let rows: [(&str, &[u8], &str); 7] = [
+    let rows: [(&str, &[u8], &str); 8] = [
         (
             GET,
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\nConnection: close, x-c\r\nX-C: d\r\n\r\nhello",
@@ -31,6 +31,12 @@ fn an_answer_is_passed_on_in_any_pieces() {
             "HEAD /a HTTP/1.1\r\nHost: h",
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
+        ),
+        // The length of the answer to GET is unknown, and not 0.
+        (
+            "HEAD /a HTTP/1.1\r\nHost: h",
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
         ),
         (
             GET,
