@@ -13,7 +13,7 @@ use crate::park::{Lease, Parked};
 use crate::pool::{Address, UnderWay};
 use crate::proxy_header::of_client;
 use crate::retry::{self, Failure, Step};
-use crate::server::{Idle, Server};
+use crate::server::Server;
 use crate::service::{Meaning, State, Upstreams};
 use crate::tunnel::SWITCHING;
 
@@ -39,14 +39,9 @@ impl<N> Upstreams<N> {
             };
             let under_way = UnderWay::at(address);
             let says_client = pool.settings.proxy_protocol;
-            let idle = self.idle_of(meaning.place, place);
-            let idle = idle.filter(|_| may_be_idle && !says_client);
-            if let Some(server) = idle.and_then(Idle::take) {
-                return Ok(Lease {
-                    server,
-                    place,
-                    under_way,
-                });
+            let idle = (may_be_idle && !says_client).then(|| self.idle_at(address.address));
+            if let Some(server) = idle.and_then(|idle| idle.take()) {
+                return Ok(Lease { server, under_way });
             }
             let limit = pool.settings.connect_timeout();
             match Server::connect(address.address, limit).await {
@@ -54,11 +49,7 @@ impl<N> Upstreams<N> {
                     if let Some(client) = meaning.client.get().filter(|_| says_client) {
                         server.preface = of_client(client, &self.shared.services);
                     }
-                    return Ok(Lease {
-                        server,
-                        place,
-                        under_way,
-                    });
+                    return Ok(Lease { server, under_way });
                 }
                 Err(fault) => {
                     tracing::debug!(address = %address.address, error = %fault, "no connection");
@@ -71,10 +62,6 @@ impl<N> Upstreams<N> {
             }
         }
         Err(error)
-    }
-
-    fn idle_of(&self, pool: usize, address: usize) -> Option<&Idle> {
-        self.idle.get(pool)?.get(address)
     }
 }
 
@@ -201,11 +188,9 @@ impl<N: NodeRequests> Upstreams<N> {
     /// Keeps the connection of a request that is answered for another one.
     fn give_back(&self, meaning: &Meaning, lease: Lease, passed: &Passed) {
         let settings = &meaning.pool.settings;
-        let is_reusable = passed.is_reusable && !settings.proxy_protocol;
-        let idle = self.idle_of(meaning.place, lease.place);
-        if let Some(idle) = idle.filter(|_| is_reusable) {
-            let max = settings.idle_connections;
-            idle.keep(lease.server, max.into());
+        if passed.is_reusable && !settings.proxy_protocol {
+            let idle = self.idle_at(lease.under_way.address().address);
+            idle.keep(lease.server, settings.idle_connections.into());
         }
     }
 
@@ -218,8 +203,7 @@ impl<N: NodeRequests> Upstreams<N> {
         lease: Lease,
         head: ResponseHead,
     ) -> io::Result<Served<Error>> {
-        let Meaning { pool, place, .. } = &request.meaning;
-        let parked = Parked::new(lease, head, pool, *place)?;
+        let parked = Parked::new(lease, head, &request.meaning.pool)?;
         let id = request.head.noted().id();
         self.shared.parking.park(id, parked);
         let asks = ResponseHead::new(HAND_OVER).with(ANSWER_FIELD, ANSWER_PARKED);

@@ -172,6 +172,13 @@ impl Backend {
         servers.any(|server| affinity.is_to(server))
     }
 
+    fn last_report(&self) -> Report {
+        Report {
+            is_up: self.is_up.load(Ordering::Relaxed),
+            under_way: self.under_way(),
+        }
+    }
+
     fn under_way(&self) -> u32 {
         let sent = self.sent.load(Ordering::Relaxed);
         self.reported.load(Ordering::Relaxed).saturating_add(sent)
@@ -211,6 +218,23 @@ impl Pool {
             backends: backends.into_iter().map(backend).collect(),
             turns_here: AtomicUsize::new(0),
             turns_there: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes over what is known of its addresses by `all`, and of its backends by `former`.
+    pub(crate) fn take_over(&mut self, all: &[Arc<Self>], former: Option<&Arc<Self>>) {
+        for address in &mut self.addresses {
+            let mut known = all.iter().flat_map(|pool| &pool.addresses);
+            let same = known.find(|one| one.address == address.address);
+            if let Some(same) = same.filter(|same| same.server == address.server) {
+                *address = same.clone();
+            }
+        }
+        for backend in &self.backends {
+            let mut known = former.iter().flat_map(|pool| &pool.backends);
+            if let Some(same) = known.find(|one| one.name == backend.name) {
+                backend.learn(Some(same.last_report()));
+            }
         }
     }
 

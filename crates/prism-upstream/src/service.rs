@@ -1,8 +1,10 @@
 //! The service: its implementation of [`Service`], and the request's way to a server.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
@@ -16,6 +18,7 @@ use crate::error::Error;
 use crate::park::{Lease, Parked};
 use crate::pool::{Backend, Pool};
 use crate::server::Idle;
+use crate::shared::Pools;
 use crate::{Shared, forwarded, tunnel};
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
@@ -23,15 +26,14 @@ use crate::{Shared, forwarded, tunnel};
 pub struct Upstreams<N> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) others: N,
-    /// Idle connections by the places of upstreams and of their addresses.
-    pub(crate) idle: Vec<Vec<Idle>>,
+    /// Idle connections to the addresses of these upstreams.
+    idle: RefCell<HashMap<SocketAddr, Rc<Idle>>>,
+    idle_of: RefCell<Pools>,
 }
 
 /// A request as this service understands it.
 pub struct Meaning {
     pub(crate) pool: Arc<Pool>,
-    /// The place of the pool.
-    pub(crate) place: usize,
     pub(crate) affinity: Affinity,
     path: Box<str>,
     /// The forecast of its answer's length is by host and target.
@@ -62,13 +64,27 @@ pub(crate) enum State {
 impl<N> Upstreams<N> {
     /// The service for the calling thread.
     pub fn new(shared: Arc<Shared>, others: N) -> Self {
-        let pools = shared.pools.iter();
-        let idle = pools.map(|pool| pool.addresses.iter().map(|_| Idle::default()).collect());
         Self {
-            idle: idle.collect(),
+            idle: RefCell::default(),
+            idle_of: shared.pools().into(),
             shared,
             others,
         }
+    }
+
+    /// The idle connections to an address.
+    pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
+        let mut idle = self.idle.borrow_mut();
+        if !self.shared.is_present(&self.idle_of.borrow()) {
+            let present = self.shared.pools();
+            let is_present = |address: &SocketAddr| {
+                let mut addresses = present.iter().flat_map(|pool| &pool.addresses);
+                addresses.any(|present| present.address == *address)
+            };
+            idle.retain(|address, _| is_present(address));
+            self.idle_of.replace(present);
+        }
+        idle.entry(address).or_default().clone()
     }
 
     /// Whether this node answers a request from a server of its own.
@@ -113,19 +129,17 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     ) -> Result<Meaning, Error> {
         let parked = verified.as_ref();
         let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
-        let found = match &parked {
-            Some(parked) => Some((parked.place, &parked.pool)),
-            None => self.shared.pool_of(head),
+        let pool = match &parked {
+            Some(parked) => parked.pool.clone(),
+            None => self.shared.pool_of(head).ok_or(Error::NoUpstream)?,
         };
-        let (place, pool) = found.ok_or(Error::NoUpstream)?;
         let max_bytes = pool.max_body_bytes();
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
             return Err(Error::BodyTooLong);
         }
         Ok(Meaning {
             affinity: pool.affinity(head),
-            pool: pool.clone(),
-            place,
+            pool,
             path: head.path().into(),
             host: head.host_name().unwrap_or_default().into(),
             target: head.target().into(),

@@ -352,8 +352,22 @@ fn files_come_as_behind_nginx() {
     ];
     // Any server may answer.
     compare(&both, url, &[], requests);
+    let upload = |way| both.curl(way, &format!("{url}/up/c"), &["--upload-file", &long]);
     for way in WAYS {
-        let upload = both.curl(way, &format!("{url}/up/c"), &["--upload-file", &long]);
-        assert_eq!(upload.status, 413);
+        assert_eq!(upload(way).status, 413);
+    }
+    // Its fields apply at a reload.
+    let reloaded = both.cluster.lab.reload(|config| {
+        let upstreams = config.service.upstream.iter();
+        let mut upstreams: Vec<_> = upstreams.flat_map(|all| all.iter().cloned()).collect();
+        upstreams[0].max_body_bytes = 0;
+        upstreams[0].answer_headers = vec!["X-Content-Type-Options: own".into()];
+        config.service.upstream = Some(upstreams.into());
+    });
+    reloaded.unwrap();
+    for _ in 0..6 {
+        let answer = upload(Way::Prism);
+        assert!([201, 204].contains(&answer.status), "{}", answer.status);
+        assert_eq!(answer.header("x-content-type-options"), "own");
     }
 }
