@@ -26,9 +26,10 @@ use crate::{Shared, forwarded, tunnel};
 pub struct Upstreams<N> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) others: N,
-    /// Idle connections to the addresses of these upstreams.
+    /// Idle connections by address.
     idle: RefCell<HashMap<SocketAddr, Rc<Idle>>>,
-    idle_of: RefCell<Pools>,
+    /// The upstreams that have these addresses.
+    of_pools: RefCell<Pools>,
 }
 
 /// A request as this service understands it.
@@ -66,7 +67,7 @@ impl<N> Upstreams<N> {
     pub fn new(shared: Arc<Shared>, others: N) -> Self {
         Self {
             idle: RefCell::default(),
-            idle_of: shared.pools().into(),
+            of_pools: shared.pools().into(),
             shared,
             others,
         }
@@ -75,14 +76,14 @@ impl<N> Upstreams<N> {
     /// The idle connections to an address.
     pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
         let mut idle = self.idle.borrow_mut();
-        if !self.shared.is_present(&self.idle_of.borrow()) {
+        if !self.shared.is_present(&self.of_pools.borrow()) {
             let present = self.shared.pools();
             let is_present = |address: &SocketAddr| {
                 let mut addresses = present.iter().flat_map(|pool| &pool.addresses);
                 addresses.any(|present| present.address == *address)
             };
             idle.retain(|address, _| is_present(address));
-            self.idle_of.replace(present);
+            self.of_pools.replace(present);
         }
         idle.entry(address).or_default().clone()
     }

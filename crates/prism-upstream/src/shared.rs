@@ -129,8 +129,8 @@ impl Shared {
     }
 }
 
-/// The upstreams of a configuration, at the node called `name`. What is known of the servers of
-/// the `present` ones stays.
+/// The upstreams of a configuration, at the node called `name`. Servers that are in the `present`
+/// ones too keep their health.
 fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
     let upstreams = config.service.upstream.iter();
     let upstreams = upstreams.flat_map(|upstreams| upstreams.iter()).enumerate();
