@@ -52,9 +52,9 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.hand_off_method", Restart, Never),
     ("service.congestion_window", Restart, Never),
     ("service.relay_up_to", Reload, Never),
-    ("service.upstream", Restart, Never),
-    ("service.upstream.*", Restart, Never),
-    ("service.upstream.health.*", Restart, Never),
+    ("service.upstream", Reload, Never),
+    ("service.upstream.*", Reload, Never),
+    ("service.upstream.health.*", Reload, Never),
     ("service.urls", Reload, Never),
     ("service.cors_origins", Reload, Never),
     ("service.tls.port", Restart, Restart),
@@ -108,8 +108,11 @@ pub struct Change {
 impl Change {
     fn new(path: &[String], old: Option<&Value>, new: Option<&Value>) -> Self {
         let (mut at_nodes, at_switch) = effects(path);
-        // A store without a quota has not counted its small objects.
-        if path.join(".") == QUOTA && old == Some(&Value::Integer(0)) {
+        // A store without a quota has not counted its small objects, and a service with upstreams
+        // is another one.
+        let is_first_quota = path.join(".") == QUOTA && old == Some(&Value::Integer(0));
+        let is_service = path.len() == 2 && path.ends_with(&["upstream".to_owned()]);
+        if is_first_quota || is_service && (old.is_none() || new.is_none()) {
             at_nodes = Restart;
         }
         Self {

@@ -172,6 +172,25 @@ fn a_section_a_node_and_an_optional_field_come_and_go() {
 }
 
 #[test]
+fn upstreams_change_at_a_reload_and_come_or_go_at_a_restart() {
+    let (one, mut none, mut several) = (with_own_fields(), with_own_fields(), with_own_fields());
+    none.service.upstream = None;
+    several.service.upstream = Some(vec![Upstream::default(), Upstream::default()].into());
+    for (old, new, expected) in [
+        (&one, &several, Reload),
+        (&several, &one, Reload),
+        (&one, &none, Restart),
+        (&none, &several, Restart),
+    ] {
+        let changes = old.changes_to(new);
+        let effects = changes
+            .iter()
+            .map(|change| change.effect_at(Reader::Node("fe0")));
+        assert_eq!(effects.collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[test]
 fn a_nodes_own_field_concerns_no_other_process() {
     let (old, mut new) = (full(), full());
     new.nodes[1].workers = 3;

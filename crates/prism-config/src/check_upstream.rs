@@ -7,6 +7,8 @@ use crate::upstream::{HealthCheck, Upstream, Upstreams};
 /// Longest pattern of a request, in bytes.
 const MAX_PATTERN_BYTES: usize = 1_024;
 const MAX_TIMEOUT_S: u64 = 86_400;
+/// Most header fields that a request or an answer gets.
+const MAX_FIELDS: usize = 16;
 
 impl Config {
     pub(crate) fn check_upstreams(&self, found: &mut Found) {
@@ -82,6 +84,8 @@ impl Config {
         let (connect_s, answer_s) = (upstream.connect_timeout_s, upstream.answer_timeout_s);
         found.range(&field("connect_timeout_s"), connect_s, 1..=600);
         found.range(&field("answer_timeout_s"), answer_s, 1..=MAX_TIMEOUT_S);
+        self.check_tunnel(upstream, field, found);
+        check_fields(upstream, field, found);
         found.range(
             &field("idle_connections"),
             upstream.idle_connections,
@@ -89,6 +93,19 @@ impl Config {
         );
         if let Some(health) = &upstream.health {
             check_health(health, &|leaf| field(&format!("health.{leaf}")), found);
+        }
+    }
+
+    fn check_tunnel(&self, upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Found) {
+        let Some(tunnel_s) = upstream.tunnel_timeout_s else {
+            return;
+        };
+        let field = field("tunnel_timeout_s");
+        found.range(&field, tunnel_s, 1..=7 * 86_400);
+        if let Some(switch) = &self.switch {
+            let fault = "is not shorter than the time after which the switch forgets a flow";
+            let fix = "lower it, or raise switch.idle_timeout_s";
+            found.check(tunnel_s < switch.idle_timeout_s, &field, fault, fix);
         }
     }
 
@@ -146,12 +163,79 @@ fn check_patterns(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &m
     }
     for header in &upstream.headers {
         let (name, _) = header.split_once(':').unwrap_or((header, ""));
-        let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        let is_header = is_short(header) && !name.is_empty() && name.bytes().all(is_part);
+        let is_header = is_short(header) && is_field_name(name);
         let fault = format!("{header:?} is not a header field");
         let fix = "write it as in \"X-Beta\" or \"X-Beta: yes\"";
         found.check(is_header, &field("headers"), fault, fix);
     }
+}
+
+/// Checks the cookie, and the fields that requests and answers get.
+fn check_fields(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Found) {
+    if let Some(name) = &upstream.cookie {
+        let fault = format!("{name:?} is not the name of a cookie");
+        let fix = "use letters, digits, '-' and '_'";
+        found.check(is_field_name(name), &field("cookie"), fault, fix);
+    }
+    let attributes = &upstream.cookie_attributes;
+    let fault = format!("{attributes:?} are not attributes of a cookie");
+    let fix = "write them as in \"Path=/; HttpOnly; Secure\"";
+    found.check(
+        is_value(attributes),
+        &field("cookie_attributes"),
+        fault,
+        fix,
+    );
+    for (leaf, headers) in [
+        ("request_headers", &upstream.request_headers),
+        ("answer_headers", &upstream.answer_headers),
+    ] {
+        let most = format!("has more than {MAX_FIELDS} header fields");
+        let fix = "remove some";
+        found.check(headers.len() <= MAX_FIELDS, &field(leaf), most, fix);
+        for header in headers {
+            let parts = header.split_once(':');
+            let is_field = parts.is_some_and(|(name, value)| {
+                is_field_name(name) && is_value(value) && !value.trim().is_empty()
+            });
+            let fault = format!("{header:?} is not a header field with a value");
+            let fix = "write it as in \"X-Env: prod\"";
+            found.check(is_field, &field(leaf), fault, fix);
+            let is_own = parts.is_some_and(|(name, _)| is_own(name));
+            let fault = format!("{header:?} is a field that only Prism and the client set");
+            found.check(!is_own, &field(leaf), fault, "remove it");
+        }
+    }
+}
+
+/// Whether a field belongs to a connection or a body, or says who the client is.
+fn is_own(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let own = [
+        "connection",
+        "content-length",
+        "date",
+        "expect",
+        "host",
+        "keep-alive",
+        "prism-answer",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-forwarded-for",
+    ];
+    own.contains(&name.as_str())
+}
+
+fn is_field_name(name: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (1..=MAX_PATTERN_BYTES).contains(&name.len()) && name.bytes().all(is_part)
+}
+
+fn is_value(value: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_graphic() || b == b' ';
+    value.len() <= MAX_PATTERN_BYTES && value.bytes().all(is_part)
 }
 
 fn check_health(health: &HealthCheck, field: &dyn Fn(&str) -> String, found: &mut Found) {

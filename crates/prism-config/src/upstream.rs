@@ -63,11 +63,26 @@ pub struct Upstream {
     pub headers: Vec<String>,
     /// Default `least-requests`. The choice among backends, and among addresses of one.
     pub balance: Balance,
+    /// Default: none. The name of a cookie that Prism sets, by which the requests of a client stay
+    /// with one server as long as it is healthy.
+    pub cookie: Option<String>,
+    /// Default `Path=/; HttpOnly`. The attributes of that cookie.
+    pub cookie_attributes: String,
+    /// Header fields that requests get in the place of a client's own, such as `X-Env: prod`.
+    /// `{client}` stands for the client's address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub request_headers: Vec<String>,
+    /// Header fields that answers get in the place of the server's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub answer_headers: Vec<String>,
     /// Default 5 s. The longest time to connect to it.
     pub connect_timeout_s: u32,
     /// Default 60 s. The longest time for which it may be silent before and in its answer, and
     /// for which it may take no byte of a body.
     pub answer_timeout_s: u32,
+    /// Default: `limits.stall_timeout_s`. The longest time without a byte after an upgrade, such as
+    /// to WebSocket.
+    pub tunnel_timeout_s: Option<u32>,
     /// Default 0: no limit. The longest body of a request in bytes; a longer one is answered 413.
     pub max_body_bytes: u64,
     /// Default 32. Connections to each address that each thread keeps open between requests.
@@ -90,8 +105,13 @@ impl Default for Upstream {
             methods: Vec::new(),
             headers: Vec::new(),
             balance: Balance::default(),
+            cookie: None,
+            cookie_attributes: "Path=/; HttpOnly".into(),
+            request_headers: Vec::new(),
+            answer_headers: Vec::new(),
             connect_timeout_s: 5,
             answer_timeout_s: 60,
+            tunnel_timeout_s: None,
             max_body_bytes: 0,
             idle_connections: 32,
             proxy_protocol: false,
@@ -109,6 +129,12 @@ impl Upstream {
     /// The longest silence.
     pub fn answer_timeout(&self) -> Duration {
         Duration::from_secs(self.answer_timeout_s.into())
+    }
+
+    /// The longest time without a byte after an upgrade, unless the connection's own limit holds.
+    pub fn tunnel_timeout(&self) -> Option<Duration> {
+        let seconds = self.tunnel_timeout_s?;
+        Some(Duration::from_secs(seconds.into()))
     }
 
     /// Whether it gets every request that no earlier upstream gets.

@@ -59,7 +59,7 @@ impl<S: Service> Gateway<S> {
             ..request.head.exchange(&date)
         };
         let upstream_stays = answer.keep_alive();
-        let written = write_head(client, answer, &exchange, framing).await?;
+        let written = write_head(client, answer, &exchange).await?;
         let mut answer_body = BodyReader::new(framing, u64::MAX);
         copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
         if upstream_stays && is_whole && answer_body.is_done() && upstream.is_clean() {

@@ -20,15 +20,27 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks all addresses of this node, and drops parked answers in time. Never returns.
 pub(crate) async fn check_always(shared: &Shared) {
-    let checks = shared.pools.iter().map(|pool| check_pool(pool));
-    let checks = join_all(checks.collect());
+    let checking = async {
+        let mut following = shared.follow_pools();
+        loop {
+            let pools = following.borrow_and_update().clone();
+            let checks = pools.iter().map(|pool| check_pool(pool));
+            let checks = join_all(checks.collect());
+            // A pool may have nothing to check. The sender lives as long as `shared`.
+            let checks = async { (checks.await, std::future::pending::<()>().await) };
+            tokio::select! {
+                _ = checks => {}
+                _ = following.changed() => {}
+            }
+        }
+    };
     let expiring = async {
         loop {
             tokio::time::sleep(TICK).await;
             shared.parking.expire(Instant::now());
         }
     };
-    tokio::join!(checks, expiring);
+    tokio::join!(checking, expiring);
 }
 
 async fn check_pool(pool: &Pool) {

@@ -40,7 +40,7 @@ pub(crate) fn order(
 
 /// The rank of a candidate for a key (rendezvous hashing). It is the same at every node and in
 /// every release.
-fn score(key: &str, name: &str) -> u64 {
+pub(crate) fn score(key: &str, name: &str) -> u64 {
     let mut hasher = SipHasher24::new();
     for part in [key, name] {
         hasher.write(part.as_bytes());

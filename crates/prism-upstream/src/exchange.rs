@@ -243,11 +243,7 @@ impl<'t, I: Io> Transfer<'t, I> {
         exchange: &Exchange<'_>,
     ) -> Result<Passed, Fault> {
         let (status, framing) = (answer.status(), answer.framing(exchange.method)?);
-        let declared = answer.declared_length()?;
-        let body_bytes = match framing {
-            ResponseFraming::None => Some(declared.unwrap_or_default()),
-            _ => declared,
-        };
+        let body_bytes = answer.declared_length()?;
         let server_stays = answer.keep_alive() && framing != ResponseFraming::UntilClose;
         let keep_alive = exchange.keep_alive && self.body.can_skip_rest(self.io).await;
         // The server's own, if it has sent one.

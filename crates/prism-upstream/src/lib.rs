@@ -7,7 +7,7 @@
 //! | question | file |
 //! |---|---|
 //! | which upstream gets a request? | `matcher.rs` |
-//! | which backend, which address? | `choice.rs`, applied in `pool.rs` |
+//! | which backend, which address? | `choice.rs`, applied in `pool.rs`; by a cookie: `affinity.rs` |
 //! | is an address well? | `health.rs`; checks: `checks.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
@@ -18,6 +18,7 @@
 //! Not here: the client's connection (`prism-gateway`).
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod checks;
 mod choice;
 mod error;

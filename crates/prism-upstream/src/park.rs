@@ -28,11 +28,7 @@ pub(crate) struct Parking(Mutex<HashMap<u64, Parked>>);
 
 /// An answer whose head has come.
 pub(crate) struct Parked {
-    /// The upstream and its place.
     pub(crate) pool: Arc<Pool>,
-    pub(crate) place: usize,
-    /// The place of the address.
-    pub(crate) address: usize,
     pub(crate) head: ResponseHead,
     under_way: UnderWay,
     stream: TcpStream,
@@ -43,8 +39,6 @@ pub(crate) struct Parked {
 /// The connection to the server of a request.
 pub(crate) struct Lease {
     pub(crate) server: Server,
-    /// The place of its address.
-    pub(crate) place: usize,
     pub(crate) under_way: UnderWay,
 }
 
@@ -88,21 +82,10 @@ impl Parked {
     ///
     /// # Errors
     /// The runtime does not let the socket go.
-    pub(crate) fn new(
-        lease: Lease,
-        head: ResponseHead,
-        pool: &Arc<Pool>,
-        place: usize,
-    ) -> io::Result<Self> {
-        let Lease {
-            server,
-            place: address,
-            under_way,
-        } = lease;
+    pub(crate) fn new(lease: Lease, head: ResponseHead, pool: &Arc<Pool>) -> io::Result<Self> {
+        let Lease { server, under_way } = lease;
         Ok(Self {
             pool: pool.clone(),
-            place,
-            address,
             head,
             under_way,
             // Another thread may get it.
@@ -125,7 +108,6 @@ impl Parked {
         };
         let lease = Lease {
             server,
-            place: self.address,
             under_way: self.under_way,
         };
         Ok((self.head, lease))

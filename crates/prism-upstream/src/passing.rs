@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::exchange::{Fault, Passed, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
-use crate::pool::UnderWay;
+use crate::pool::{Address, UnderWay};
 use crate::proxy_header::of_client;
 use crate::retry::{self, Failure, Step};
-use crate::server::{Idle, Server};
+use crate::server::Server;
 use crate::service::{Meaning, State, Upstreams};
 use crate::tunnel::SWITCHING;
 
@@ -33,20 +33,15 @@ impl<N> Upstreams<N> {
     ) -> Result<Lease, Error> {
         let pool = &meaning.pool;
         let mut error = Error::OutOfReach;
-        for place in pool.addresses(&meaning.key) {
+        for place in pool.addresses(&meaning.affinity) {
             let Some(address) = pool.addresses.get(place) else {
                 continue;
             };
             let under_way = UnderWay::at(address);
             let says_client = pool.settings.proxy_protocol;
-            let idle = self.idle_of(meaning.place, place);
-            let idle = idle.filter(|_| may_be_idle && !says_client);
-            if let Some(server) = idle.and_then(Idle::take) {
-                return Ok(Lease {
-                    server,
-                    place,
-                    under_way,
-                });
+            let idle = (may_be_idle && !says_client).then(|| self.idle_at(address.address));
+            if let Some(server) = idle.and_then(|idle| idle.take()) {
+                return Ok(Lease { server, under_way });
             }
             let limit = pool.settings.connect_timeout();
             match Server::connect(address.address, limit).await {
@@ -54,11 +49,7 @@ impl<N> Upstreams<N> {
                     if let Some(client) = meaning.client.get().filter(|_| says_client) {
                         server.preface = of_client(client, &self.shared.services);
                     }
-                    return Ok(Lease {
-                        server,
-                        place,
-                        under_way,
-                    });
+                    return Ok(Lease { server, under_way });
                 }
                 Err(fault) => {
                     tracing::debug!(address = %address.address, error = %fault, "no connection");
@@ -71,10 +62,6 @@ impl<N> Upstreams<N> {
             }
         }
         Err(error)
-    }
-
-    fn idle_of(&self, pool: usize, address: usize) -> Option<&Idle> {
-        self.idle.get(pool)?.get(address)
     }
 }
 
@@ -168,15 +155,25 @@ impl<N: NodeRequests> Upstreams<N> {
         {
             return Ok(End::TooLong(answer));
         }
-        self.count(request, &mut answer);
+        self.finish_head(request, address, &mut answer);
         if answer.status() == SWITCHING {
-            return transfer.tunnel(answer, exchange).await.map(End::Passed);
+            let limit = meaning.pool.settings.tunnel_timeout();
+            let passed = transfer.tunnel(answer, exchange, limit).await;
+            return passed.map(End::Passed);
         }
         transfer.pass(answer, exchange).await.map(End::Passed)
     }
 
-    /// Counts an answer that is about to be sent, and marks it for the node that relays it.
-    fn count(&self, request: &Request<Meaning>, answer: &mut ResponseHead) {
+    /// Gives an answer that is about to be sent the fields of the configuration, counts it, and
+    /// marks it for the node that relays it.
+    fn finish_head(
+        &self,
+        request: &Request<Meaning>,
+        address: &Address,
+        answer: &mut ResponseHead,
+    ) {
+        let Meaning { pool, affinity, .. } = &request.meaning;
+        affinity.complete(&pool.settings, &address.server, answer.headers_mut());
         if !request.is_relayed {
             return self.shared.counters.served_direct.add_one();
         }
@@ -191,11 +188,9 @@ impl<N: NodeRequests> Upstreams<N> {
     /// Keeps the connection of a request that is answered for another one.
     fn give_back(&self, meaning: &Meaning, lease: Lease, passed: &Passed) {
         let settings = &meaning.pool.settings;
-        let is_reusable = passed.is_reusable && !settings.proxy_protocol;
-        let idle = self.idle_of(meaning.place, lease.place);
-        if let Some(idle) = idle.filter(|_| is_reusable) {
-            let max = settings.idle_connections;
-            idle.keep(lease.server, max.into());
+        if passed.is_reusable && !settings.proxy_protocol {
+            let idle = self.idle_at(lease.under_way.address().address);
+            idle.keep(lease.server, settings.idle_connections.into());
         }
     }
 
@@ -208,8 +203,7 @@ impl<N: NodeRequests> Upstreams<N> {
         lease: Lease,
         head: ResponseHead,
     ) -> io::Result<Served<Error>> {
-        let Meaning { pool, place, .. } = &request.meaning;
-        let parked = Parked::new(lease, head, pool, *place)?;
+        let parked = Parked::new(lease, head, &request.meaning.pool)?;
         let id = request.head.noted().id();
         self.shared.parking.park(id, parked);
         let asks = ResponseHead::new(HAND_OVER).with(ANSWER_FIELD, ANSWER_PARKED);
@@ -228,7 +222,7 @@ impl<N: NodeRequests> Upstreams<N> {
     ) -> io::Result<Served<Error>> {
         let meaning = &request.meaning;
         let (mut answer, mut lease) = parked.resume()?;
-        self.count(request, &mut answer);
+        self.finish_head(request, lease.under_way.address(), &mut answer);
         let timeout = meaning.pool.settings.answer_timeout();
         let mut transfer = Transfer::begun(io, &mut lease.server, &mut body, timeout);
         match transfer.pass(answer, exchange).await {

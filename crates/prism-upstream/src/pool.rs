@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use prism_config::{Balance, Config, HealthCheck, Upstream};
+use prism_config::{Balance, Config, HealthCheck, Node, Upstream};
 use prism_http::RequestHead;
 
+use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
 use crate::health::{Bounds, Health, Outcome};
 use crate::matcher;
@@ -29,6 +30,8 @@ pub(crate) struct Pool {
 pub(crate) struct Address {
     pub(crate) address: SocketAddr,
     name: String,
+    /// Its name in cookies.
+    pub(crate) server: String,
     under_way: AtomicU32,
     /// Ejections so far.
     ejected: AtomicU64,
@@ -51,6 +54,8 @@ pub struct ServerFigures {
 /// A backend as this node knows it.
 pub(crate) struct Backend {
     pub(crate) name: String,
+    /// Its servers, by their names in cookies.
+    servers: Vec<String>,
     /// Whether a server of it is up, by its last report.
     is_up: AtomicBool,
     /// Requests under way there, by its last report.
@@ -84,10 +89,11 @@ impl Drop for UnderWay {
 }
 
 impl Address {
-    fn new(address: SocketAddr) -> Self {
+    fn new(address: SocketAddr, backend: &str, is_only: bool) -> Self {
         Self {
             address,
             name: address.to_string(),
+            server: affinity::server_name(backend, address, is_only),
             under_way: AtomicU32::new(0),
             ejected: AtomicU64::new(0),
             health: Mutex::default(),
@@ -138,9 +144,10 @@ impl Address {
 }
 
 impl Backend {
-    fn new(name: String) -> Self {
+    fn new(name: String, servers: Vec<String>) -> Self {
         Self {
             name,
+            servers,
             is_up: true.into(),
             reported: AtomicU32::new(0),
             sent: AtomicU32::new(0),
@@ -157,6 +164,19 @@ impl Backend {
         self.is_up.store(is_up, Ordering::Relaxed);
         self.reported.store(under_way, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the server that `affinity` names is one of its own.
+    fn has(&self, affinity: &Affinity) -> bool {
+        let mut servers = self.servers.iter();
+        servers.any(|server| affinity.is_to(server))
+    }
+
+    fn last_report(&self) -> Report {
+        Report {
+            is_up: self.is_up.load(Ordering::Relaxed),
+            under_way: self.under_way(),
+        }
     }
 
     fn under_way(&self) -> u32 {
@@ -178,27 +198,55 @@ impl Pool {
     /// The upstream of these settings, at the node called `name`.
     pub(crate) fn new(settings: &Upstream, config: &Config, name: &str) -> Self {
         let backends = config.backends().filter(|node| settings.is_at(&node.name));
-        let backends: Vec<Backend> = backends.map(|n| Backend::new(n.name.clone())).collect();
-        let node = config.node(name).filter(|node| node.is_backend());
-        let node = node.filter(|node| settings.is_at(&node.name));
-        let addresses = node.map(|node| node.upstream.as_ref().unwrap_or(&settings.address));
-        let addresses = addresses.into_iter().flat_map(|addresses| addresses.iter());
+        let backends: Vec<&Node> = backends.collect();
+        let addresses_at = |node: &Node| {
+            let addresses = node.upstream.as_ref().unwrap_or(&settings.address);
+            let is_only = addresses.len() == 1;
+            let new = |address| Address::new(address, &node.name, is_only);
+            addresses.iter().map(new).collect::<Vec<_>>()
+        };
+        let backend = |node: &Node| {
+            let servers = addresses_at(node).into_iter();
+            let servers = servers.map(|address| address.server);
+            Backend::new(node.name.clone(), servers.collect())
+        };
+        let own = backends.iter().find(|node| node.name == name);
+        let own = own.into_iter().flat_map(|node| addresses_at(node));
         Self {
             settings: settings.clone(),
-            addresses: addresses
-                .map(|address| Arc::new(Address::new(address)))
-                .collect(),
-            backends,
+            addresses: own.map(Arc::new).collect(),
+            backends: backends.into_iter().map(backend).collect(),
             turns_here: AtomicUsize::new(0),
             turns_there: AtomicUsize::new(0),
         }
     }
 
-    /// The part of a request that is hashed; empty if none is.
-    pub(crate) fn key(&self, head: &RequestHead) -> String {
-        match &self.settings.balance {
-            Balance::Hash(of) => matcher::key(of, head),
-            Balance::LeastRequests | Balance::RoundRobin => String::new(),
+    /// Takes over what is known of its addresses by `all`, and of its backends by `former`.
+    pub(crate) fn take_over(&mut self, all: &[Arc<Self>], former: Option<&Arc<Self>>) {
+        for address in &mut self.addresses {
+            let mut known = all.iter().flat_map(|pool| &pool.addresses);
+            let same = known.find(|one| one.address == address.address);
+            if let Some(same) = same.filter(|same| same.server == address.server) {
+                *address = same.clone();
+            }
+        }
+        for backend in &self.backends {
+            let mut known = former.iter().flat_map(|pool| &pool.backends);
+            if let Some(same) = known.find(|one| one.name == backend.name) {
+                backend.learn(Some(same.last_report()));
+            }
+        }
+    }
+
+    /// The parts of a request by which its server is chosen.
+    pub(crate) fn affinity(&self, head: &RequestHead) -> Affinity {
+        let cookie = self.settings.cookie.as_ref();
+        Affinity {
+            key: match &self.settings.balance {
+                Balance::Hash(of) => matcher::key(of, head),
+                Balance::LeastRequests | Balance::RoundRobin => String::new(),
+            },
+            server: cookie.and_then(|name| affinity::in_cookie(head, name)),
         }
     }
 
@@ -230,7 +278,7 @@ impl Pool {
     }
 
     /// The addresses at this node that a request tries, best first. If all are out, all are tried.
-    pub(crate) fn addresses(&self, key: &str) -> Vec<usize> {
+    pub(crate) fn addresses(&self, affinity: &Affinity) -> Vec<usize> {
         let is_up = self.is_up();
         let candidates = self.addresses.iter().map(|address| Candidate {
             name: &address.name,
@@ -238,12 +286,21 @@ impl Pool {
             under_way: address.under_way.load(Ordering::Relaxed),
         });
         let turn = self.turns_here.fetch_add(1, Ordering::Relaxed);
-        self.order(&candidates.collect::<Vec<_>>(), turn, key)
+        let mut places = self.order(&candidates.collect::<Vec<_>>(), turn, affinity);
+        places.sort_by_key(|place| {
+            let address = self.addresses.get(*place);
+            !address.is_some_and(|address| affinity.is_to(&address.server))
+        });
+        places
     }
 
     /// The backends that may answer a request, best first. `is_last` says which are the last
     /// choice by what else is known of them.
-    pub(crate) fn backends(&self, key: &str, is_last: &dyn Fn(&str) -> bool) -> Vec<&Backend> {
+    pub(crate) fn backends(
+        &self,
+        affinity: &Affinity,
+        is_last: &dyn Fn(&str) -> bool,
+    ) -> Vec<&Backend> {
         let turn = self.turns_there.load(Ordering::Relaxed);
         let of = |is_up: &dyn Fn(&Backend) -> bool| {
             let candidates = self.backends.iter().map(|backend| Candidate {
@@ -251,21 +308,30 @@ impl Pool {
                 is_up: is_up(backend),
                 under_way: backend.under_way(),
             });
-            self.order(&candidates.collect::<Vec<_>>(), turn, key)
+            self.order(&candidates.collect::<Vec<_>>(), turn, affinity)
         };
         let is_well =
             |backend: &Backend| backend.is_up.load(Ordering::Relaxed) && !is_last(&backend.name);
         let mut places = of(&is_well);
+        places.sort_by_key(|place| {
+            let backend = self.backends.get(*place);
+            !backend.is_some_and(|backend| backend.has(affinity))
+        });
         // The others are tried if nobody else answers.
         places.extend(of(&|backend| !is_well(backend)));
         let backends = places.into_iter();
         backends.filter_map(|n| self.backends.get(n)).collect()
     }
 
-    /// Whether this node, called `name`, gives its connection to the best of `backends`.
-    pub(crate) fn moves(&self, name: &str, best: &Backend) -> bool {
-        if best.name == name {
+    /// Whether this node, called `name`, gives its connection to the best of the backends.
+    pub(crate) fn moves(&self, name: &str, best: &Backend, affinity: &Affinity) -> bool {
+        let mut own = self.addresses.iter();
+        let is_own = own.any(|address| affinity.is_to(&address.server) && address.is_in());
+        if best.name == name || is_own {
             return false;
+        }
+        if best.has(affinity) {
+            return true;
         }
         match self.settings.balance {
             Balance::Hash(_) => true,
@@ -280,7 +346,7 @@ impl Pool {
         self.turns_there.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn order(&self, candidates: &[Candidate<'_>], turn: usize, key: &str) -> Vec<usize> {
-        choice::order(&self.settings.balance, candidates, turn, key)
+    fn order(&self, candidates: &[Candidate<'_>], turn: usize, affinity: &Affinity) -> Vec<usize> {
+        choice::order(&self.settings.balance, candidates, turn, &affinity.key)
     }
 }

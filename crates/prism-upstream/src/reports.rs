@@ -49,8 +49,8 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
             keep_alive: exchange.keep_alive && body.skip_rest(io).await,
             ..*exchange
         };
-        let reports = self.shared.pools.iter().map(|pool| pool.report());
-        let reports: Vec<Report> = reports.collect();
+        let pools = self.shared.pools();
+        let reports: Vec<Report> = pools.iter().map(|pool| pool.report()).collect();
         let text = serde_json::to_vec(&reports)?;
         send(io, &exchange, ResponseHead::new(200), &text).await
     }
@@ -82,15 +82,10 @@ struct Asking {
 
 impl Asking {
     async fn ask_always(&self) {
-        let pools = &self.shared.pools;
-        let backends = pools.iter().flat_map(|pool| &pool.backends);
-        let mut names: Vec<String> = backends.map(|backend| backend.name.clone()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.retain(|name| *name != self.shared.name);
-        let pause =
-            EVERY_PER_BACKEND.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
         loop {
+            let names = self.others();
+            let pause =
+                EVERY_PER_BACKEND.saturating_mul(u32::try_from(names.len()).unwrap_or(u32::MAX));
             let asked = names.iter().map(async |name| {
                 let report = tokio::time::timeout(ANSWER_TIMEOUT, self.ask(name)).await;
                 self.learn(name, report.ok().flatten().as_deref());
@@ -99,6 +94,17 @@ impl Asking {
             self.learn_own();
             tokio::time::sleep(EVERY.max(pause)).await;
         }
+    }
+
+    /// The other backends of all upstreams.
+    fn others(&self) -> Vec<String> {
+        let pools = self.shared.pools();
+        let backends = pools.iter().flat_map(|pool| &pool.backends);
+        let mut names: Vec<String> = backends.map(|backend| backend.name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| *name != self.shared.name);
+        names
     }
 
     /// The reports of a backend, one for each upstream; `None` if it does not answer.
@@ -120,7 +126,12 @@ impl Asking {
     }
 
     fn learn(&self, name: &str, reports: Option<&[Report]>) {
-        for (place, pool) in self.shared.pools.iter().enumerate() {
+        let pools = self.shared.pools();
+        if reports.is_some_and(|reports| reports.len() != pools.len()) {
+            // One of the two nodes has reloaded its configuration, and the other one not yet.
+            return;
+        }
+        for (place, pool) in pools.iter().enumerate() {
             let report = reports.and_then(|reports| reports.get(place).copied());
             if let Some(backend) = pool.backends.iter().find(|backend| backend.name == name) {
                 backend.learn(report);
@@ -129,7 +140,7 @@ impl Asking {
     }
 
     fn learn_own(&self) {
-        for pool in &self.shared.pools {
+        for pool in self.shared.pools().iter() {
             let mut backends = pool.backends.iter();
             if let Some(own) = backends.find(|backend| backend.name == self.shared.name) {
                 own.learn(Some(pool.report()));

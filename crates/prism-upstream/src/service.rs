@@ -1,8 +1,10 @@
 //! The service: its implementation of [`Service`], and the request's way to a server.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_config::Balance;
@@ -12,10 +14,12 @@ use prism_service::{
     About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
 };
 
+use crate::affinity::Affinity;
 use crate::error::Error;
 use crate::park::{Lease, Parked};
-use crate::pool::Pool;
+use crate::pool::{Backend, Pool};
 use crate::server::Idle;
+use crate::shared::Pools;
 use crate::{Shared, forwarded, tunnel};
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
@@ -23,17 +27,16 @@ use crate::{Shared, forwarded, tunnel};
 pub struct Upstreams<N> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) others: N,
-    /// Idle connections by the places of upstreams and of their addresses.
-    pub(crate) idle: Vec<Vec<Idle>>,
+    /// Idle connections by address.
+    idle: RefCell<HashMap<SocketAddr, Rc<Idle>>>,
+    /// The upstreams that have these addresses.
+    of_pools: RefCell<Pools>,
 }
 
 /// A request as this service understands it.
 pub struct Meaning {
     pub(crate) pool: Arc<Pool>,
-    /// The place of the pool.
-    pub(crate) place: usize,
-    /// The part of the request that is hashed.
-    pub(crate) key: String,
+    pub(crate) affinity: Affinity,
     path: Box<str>,
     /// The forecast of its answer's length is by host and target.
     host: Box<str>,
@@ -65,13 +68,27 @@ pub(crate) enum State {
 impl<N> Upstreams<N> {
     /// The service for the calling thread.
     pub fn new(shared: Arc<Shared>, others: N) -> Self {
-        let pools = shared.pools.iter();
-        let idle = pools.map(|pool| pool.addresses.iter().map(|_| Idle::default()).collect());
         Self {
-            idle: idle.collect(),
+            idle: RefCell::default(),
+            of_pools: shared.pools().into(),
             shared,
             others,
         }
+    }
+
+    /// The idle connections to an address.
+    pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
+        let mut idle = self.idle.borrow_mut();
+        if !self.shared.is_present(&self.of_pools.borrow()) {
+            let present = self.shared.pools();
+            let is_present = |address: &SocketAddr| {
+                let mut addresses = present.iter().flat_map(|pool| &pool.addresses);
+                addresses.any(|present| present.address == *address)
+            };
+            idle.retain(|address, _| is_present(address));
+            self.of_pools.replace(present);
+        }
+        idle.entry(address).or_default().clone()
     }
 
     /// Whether this node answers a request from a server of its own.
@@ -85,14 +102,15 @@ impl<N> Upstreams<N> {
         if pool.addresses.is_empty() {
             return false;
         }
-        let backends = self.shared.backends(pool, &meaning.key);
+        let backends = self.shared.backends(pool, &meaning.affinity);
         let name = self.shared.name.as_str();
         let others_may = backends.iter().any(|backend| backend.name != name);
         match meaning.is_sent || !others_may {
             true => pool.is_up() || !others_may,
             false => {
                 let best = backends.first();
-                pool.is_up() && !best.is_some_and(|best| pool.moves(name, best))
+                let moves = |best: &&Backend| pool.moves(name, best, &meaning.affinity);
+                pool.is_up() && !best.is_some_and(moves)
             }
         }
     }
@@ -119,19 +137,17 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         if is_spent && parked.is_none() && !head.method().is_safe() {
             return Err(Error::Lost);
         }
-        let found = match &parked {
-            Some(parked) => Some((parked.place, &parked.pool)),
-            None => self.shared.pool_of(head),
+        let pool = match &parked {
+            Some(parked) => parked.pool.clone(),
+            None => self.shared.pool_of(head).ok_or(Error::NoUpstream)?,
         };
-        let (place, pool) = found.ok_or(Error::NoUpstream)?;
         let max_bytes = pool.max_body_bytes();
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
             return Err(Error::BodyTooLong);
         }
         Ok(Meaning {
-            key: pool.key(head),
-            pool: pool.clone(),
-            place,
+            affinity: pool.affinity(head),
+            pool,
             path: head.path().into(),
             host: head.host_name().unwrap_or_default().into(),
             target: head.target().into(),
@@ -149,7 +165,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
         request.meaning.client.set(Some(client.address));
-        let added = forwarded::add(&mut request.head, client.address, client.is_tls);
+        let own = &request.meaning.pool.settings.request_headers;
+        let added = forwarded::add(&mut request.head, client.address, client.is_tls, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
 
@@ -170,7 +187,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             return Route::Here;
         }
         let pool = &meaning.pool;
-        let mut backends = self.shared.backends(pool, &meaning.key);
+        let mut backends = self.shared.backends(pool, &meaning.affinity);
         backends.retain(|backend| backend.name != self.shared.name);
         let Some(best) = backends.first() else {
             return Route::Here;

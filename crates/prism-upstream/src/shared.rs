@@ -9,10 +9,15 @@ use prism_config::Config;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
+use tokio::sync::watch;
 
+use crate::affinity::Affinity;
 use crate::matcher;
 use crate::park::Parking;
 use crate::pool::{Backend, Pool, ServerFigures};
+
+/// The upstreams, in the order in which requests try them.
+pub(crate) type Pools = Arc<[Arc<Pool>]>;
 
 /// The state that the threads of a node share to pass requests to servers.
 pub struct Shared {
@@ -20,7 +25,8 @@ pub struct Shared {
     pub(crate) limits: Limits,
     /// The addresses of the service.
     pub(crate) services: Vec<SocketAddr>,
-    pub(crate) pools: Vec<Arc<Pool>>,
+    /// Replaced by a reload.
+    pools: watch::Sender<Pools>,
     pub(crate) parking: Parking,
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
@@ -36,9 +42,6 @@ impl Shared {
         process: Arc<Process>,
         counters: Arc<RequestCounters>,
     ) -> Self {
-        let upstreams = config.service.upstream.iter();
-        let upstreams = upstreams.flat_map(|upstreams| upstreams.iter());
-        let pools = upstreams.map(|settings| Arc::new(Pool::new(settings, config, name)));
         Self {
             name: name.to_owned(),
             limits: Limits {
@@ -46,7 +49,7 @@ impl Shared {
                 ..Limits::DEFAULT
             },
             services: config.service.address.iter().collect(),
-            pools: pools.collect(),
+            pools: watch::Sender::new(pools(config, name, &[])),
             parking: Parking::default(),
             process,
             counters,
@@ -54,28 +57,58 @@ impl Shared {
         }
     }
 
+    /// Makes the upstreams of `config` the present ones. Requests under way end at their servers.
+    pub fn reconfigure(&self, config: &Config) {
+        let present = self.pools();
+        let new = pools(config, &self.name, &present);
+        let settings =
+            |pools: &Pools| -> Vec<_> { pools.iter().map(|pool| pool.settings.clone()).collect() };
+        if settings(&new) != settings(&present) {
+            self.pools.send_replace(new);
+        }
+    }
+
+    /// The present upstreams.
+    pub(crate) fn pools(&self) -> Pools {
+        self.pools.borrow().clone()
+    }
+
+    /// Whether no reload has replaced these upstreams.
+    pub(crate) fn is_present(&self, pools: &Pools) -> bool {
+        Arc::ptr_eq(pools, &self.pools.borrow())
+    }
+
+    /// The present upstreams, and those of later reloads.
+    pub(crate) fn follow_pools(&self) -> watch::Receiver<Pools> {
+        self.pools.subscribe()
+    }
+
     /// Limits of requests.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The upstream that gets a request, with its place.
-    pub(crate) fn pool_of(&self, head: &RequestHead) -> Option<(usize, &Arc<Pool>)> {
-        let mut pools = self.pools.iter().enumerate();
-        pools.find(|(_, pool)| matcher::fits(&pool.settings, head))
+    /// The upstream that gets a request.
+    pub(crate) fn pool_of(&self, head: &RequestHead) -> Option<Arc<Pool>> {
+        let pools = self.pools.borrow();
+        let mut pools = pools.iter();
+        pools
+            .find(|pool| matcher::fits(&pool.settings, head))
+            .cloned()
     }
 
     /// The backends that may answer a request of `pool`, best first.
-    pub(crate) fn backends<'p>(&self, pool: &'p Pool, key: &str) -> Vec<&'p Backend> {
+    pub(crate) fn backends<'p>(&self, pool: &'p Pool, affinity: &Affinity) -> Vec<&'p Backend> {
         let (process, now) = (&self.process, Instant::now());
-        pool.backends(key, &|name| {
+        pool.backends(affinity, &|name| {
             process.is_leaving(name) || process.health.comes_last(name, now)
         })
     }
 
     /// The figures of this node's servers.
     pub fn servers(&self) -> Vec<ServerFigures> {
-        let addresses = self.pools.iter().flat_map(|pool| &pool.addresses);
+        let pools = self.pools.borrow();
+        let addresses = pools.iter().flat_map(|pool| &pool.addresses);
         addresses.map(|address| address.figures()).collect()
     }
 
@@ -88,10 +121,23 @@ impl Shared {
     /// frontend sends a returned connection on to it.
     pub fn owner_of_unread(&self, unread: &[u8]) -> Option<String> {
         let (head, _) = RequestHead::parse(unread, &self.limits).ok()??;
-        let (_, pool) = self.pool_of(&head)?;
-        let backends = self.backends(pool, &pool.key(&head));
+        let pool = self.pool_of(&head)?;
+        let backends = self.backends(&pool, &pool.affinity(&head));
         let best = backends.first()?;
         pool.sends(best);
         Some(best.name.clone())
     }
+}
+
+/// The upstreams of a configuration, at the node called `name`. Servers that are in the `present`
+/// ones too keep their health.
+fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
+    let upstreams = config.service.upstream.iter();
+    let upstreams = upstreams.flat_map(|upstreams| upstreams.iter()).enumerate();
+    let pools = upstreams.map(|(place, settings)| {
+        let mut pool = Pool::new(settings, config, name);
+        pool.take_over(present, present.get(place));
+        Arc::new(pool)
+    });
+    pools.collect()
 }

@@ -2,10 +2,12 @@
 //! tunnel is between the client and this backend: no other node of Prism passes its bytes.
 
 use std::io;
+use std::time::Duration;
 
 use prism_http::{BodyFraming, Exchange, RequestHead, ResponseHead, Version};
 use prism_service::Io;
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 use crate::exchange::{Fault, Passed, Transfer};
 use crate::server::{Server, write_some};
@@ -35,12 +37,13 @@ enum Moved {
 }
 
 impl<I: Io> Transfer<'_, I> {
-    /// Passes the server's consent, and then all bytes in both directions until one side ends. A
-    /// tunnel in which no byte moves ends after `limits.stall_timeout_s`.
+    /// Passes the server's consent, and then all bytes in both directions until one side ends, or
+    /// no byte moves for `limit`. Without it the connection's own limit holds.
     pub(crate) async fn tunnel(
         &mut self,
         mut answer: ResponseHead,
         exchange: &Exchange<'_>,
+        limit: Option<Duration>,
     ) -> Result<Passed, Fault> {
         let protocol = answer
             .headers()
@@ -57,7 +60,7 @@ impl<I: Io> Transfer<'_, I> {
         head.extend_from_slice(b"\r\n\r\n");
         let sent = self.io.write_all(&head).await;
         sent.map_err(Fault::Connection)?;
-        let passed_bytes = self.pass_all().await.map_err(Fault::Connection)?;
+        let passed_bytes = self.pass_all(limit).await.map_err(Fault::Connection)?;
         if let Some(noted) = exchange.noted {
             noted.set_answer(SWITCHING, passed_bytes);
         }
@@ -68,8 +71,9 @@ impl<I: Io> Transfer<'_, I> {
     }
 
     /// Returns the number of bytes for the client.
-    async fn pass_all(&mut self) -> io::Result<u64> {
+    async fn pass_all(&mut self, limit: Option<Duration>) -> io::Result<u64> {
         let (mut passed_bytes, mut client_ended) = (0, false);
+        let mut last_moved = Instant::now();
         loop {
             let from_server = self.server.input.buffered();
             if !from_server.is_empty() {
@@ -94,12 +98,22 @@ impl<I: Io> Transfer<'_, I> {
                     }
                 }
             };
-            let moved = match client_ended || has_waiting {
+            let limit_now = match client_ended || has_waiting {
                 // The client is not read, so its own timeout does not apply.
-                true => tokio::time::timeout(self.timeout, moved).await,
-                false => Ok(moved.await),
+                true => Some(self.timeout),
+                false => limit,
+            };
+            let moved = match limit_now {
+                Some(limit) => tokio::time::timeout_at(last_moved + limit, moved).await,
+                None => Ok(moved.await),
             };
             match moved {
+                // The connection's own limit is shorter.
+                Ok(Moved::FromClient(Err(error)))
+                    if limit.is_some() && error.kind() == io::ErrorKind::TimedOut =>
+                {
+                    continue;
+                }
                 // The client's connection ends in order, also after a reset by the server.
                 Err(_) | Ok(Moved::FromServer(Ok(0) | Err(_))) => return Ok(passed_bytes),
                 Ok(Moved::FromServer(Ok(_))) => {}
@@ -115,6 +129,7 @@ impl<I: Io> Transfer<'_, I> {
                 }
                 Ok(Moved::FromClient(read)) => drop(read?),
             }
+            last_moved = Instant::now();
         }
     }
 }

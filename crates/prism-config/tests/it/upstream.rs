@@ -96,6 +96,22 @@ fn faults_are_named() {
             "service.upstream.health.fall: 0 is out of range",
         ),
         (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\ncookie = \"a b\"\n",
+            "service.upstream.cookie: \"a b\" is not the name",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\nrequest_headers = [\"X-Env\"]\n",
+            "service.upstream.request_headers: \"X-Env\" is not a header field with",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\nanswer_headers = [\"Date: a\"]\n",
+            "service.upstream.answer_headers: \"Date: a\" is a field that only",
+        ),
+        (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\ntunnel_timeout_s = 0\n",
+            "service.upstream.tunnel_timeout_s: 0 is out of range",
+        ),
+        (
             "[[service.upstream]]\naddress = \"127.0.0.1:9\"\n\
              [[service.upstream]]\naddress = \"127.0.0.1:8\"\n",
             "service.upstream[1].address: gets no request, because upstream 0 gets all",

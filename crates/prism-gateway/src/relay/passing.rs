@@ -118,12 +118,8 @@ pub(crate) async fn write_head(
     client: &mut Connection,
     mut answer: ResponseHead,
     exchange: &Exchange<'_>,
-    framing: ResponseFraming,
 ) -> Result<Written, RelayError> {
-    let body_bytes = match framing {
-        ResponseFraming::None => Some(answer.declared_length()?.unwrap_or_default()),
-        _ => answer.declared_length()?,
-    };
+    let body_bytes = answer.declared_length()?;
     answer.remove_hop_by_hop();
     let mut bytes = Vec::with_capacity(512);
     let written = answer.write_to(exchange, body_bytes, &mut bytes);

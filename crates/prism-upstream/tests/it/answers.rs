@@ -21,7 +21,7 @@ fn answered(head: &'static str, answer: &'static [u8], seed: u64) -> (String, bo
 
 #[test]
 fn an_answer_is_passed_on_in_any_pieces() {
-    let rows: [(&str, &[u8], &str); 7] = [
+    let rows: [(&str, &[u8], &str); 8] = [
         (
             GET,
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\nConnection: close, x-c\r\nX-C: d\r\n\r\nhello",
@@ -31,6 +31,12 @@ fn an_answer_is_passed_on_in_any_pieces() {
             "HEAD /a HTTP/1.1\r\nHost: h",
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDate: today\r\n\r\n",
+        ),
+        // The length of the answer to GET is unknown, and not 0.
+        (
+            "HEAD /a HTTP/1.1\r\nHost: h",
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
         ),
         (
             GET,
@@ -204,5 +210,62 @@ fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
         text.starts_with("HTTP/1.1 421 \r\nPrism-Answer: final\r\n"),
         "{text}"
     );
+    server.join();
+}
+
+#[test]
+fn an_answer_names_its_server_also_if_it_has_waited() {
+    let answer = || {
+        act(|stream| {
+            let request = read(stream, 0);
+            let is_relayed = request.starts_with("GET /b ");
+            assert!(is_relayed || request.contains("\r\nX-Real-IP: 192.0.2.7\r\n"));
+            let head = b"HTTP/1.1 200 OK\r\nX-Frame-Options: no\r\nContent-Length: 5\r\n\r\nhello";
+            write(stream, head, 3);
+        })
+    };
+    let server = Server::new(vec![answer(), answer(), answer()]);
+    let bed = Bed::new(server.address, 1, |upstream| {
+        upstream.idle_connections = 0;
+        upstream.cookie = Some("SRV".into());
+        upstream.request_headers = vec!["X-Real-IP: {client}".into()];
+        upstream.answer_headers = vec!["X-Frame-Options: DENY".into()];
+    });
+    let own = "HTTP/1.1 200 OK\r\nX-Frame-Options: DENY\r\n";
+    let cookie = "Set-Cookie: SRV=be0; Path=/; HttpOnly\r\nCache-Control: private\r\n";
+    let rest = "Content-Length: 5\r\n\r\nhello";
+    let first = bed.ask(&format!("{GET}\r\nX-Real-IP: 1"), &[]);
+    assert_eq!(first.client.text(), format!("{own}{cookie}{rest}"));
+    let again = bed.ask(&format!("{GET}\r\nCookie: a=b; SRV=be0"), &[]);
+    assert_eq!(again.client.text(), format!("{own}{rest}"));
+    let parked = bed.ask_relayed("GET /b HTTP/1.1\r\nHost: h", 7, Some(4));
+    assert!(!parked.client.text().contains("SRV"));
+    let moved = bed.ask_relayed("GET /b HTTP/1.1\r\nHost: h", 7, None);
+    assert_eq!(moved.client.text(), format!("{own}{cookie}{rest}"));
+    server.join();
+}
+
+#[test]
+fn a_tunnel_without_a_byte_ends_after_its_time() {
+    let server = Server::new(vec![act(|stream| {
+        read(stream, 0);
+        write(stream, b"HTTP/1.1 101 \r\nUpgrade: echo\r\n\r\n", 1);
+        // The bytes behind the request, and the end.
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(stream, &mut rest).unwrap();
+        assert_eq!(rest, b"GET /next");
+    })]);
+    let bed = Bed::new(server.address, 1, |upstream| {
+        upstream.tunnel_timeout_s = Some(1);
+        upstream.answer_timeout_s = 60;
+    });
+    let begun = std::time::Instant::now();
+    let end = bed.ask(
+        &format!("{GET}\r\nConnection: upgrade\r\nUpgrade: echo"),
+        &[],
+    );
+    assert_eq!(end.served.unwrap(), Served::Closed);
+    let lasted = begun.elapsed().as_secs_f64();
+    assert!((1.0..10.0).contains(&lasted), "{lasted} s");
     server.join();
 }

@@ -82,6 +82,8 @@ impl NodeRequests for Nobody {
 
 /// A node with one upstream.
 pub struct Bed {
+    shared: Arc<Shared>,
+    config: Config,
     service: Upstreams<Nobody>,
     runtime: tokio::runtime::Runtime,
     pub rng: RefCell<fastrand::Rng>,
@@ -122,14 +124,33 @@ impl Bed {
             ..Node::default()
         });
         let shared = Shared::new(&config, "be0", Arc::default(), Arc::default());
+        let shared = Arc::new(shared);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         Self {
-            service: Upstreams::new(Arc::new(shared), Nobody),
+            service: Upstreams::new(shared.clone(), Nobody),
+            shared,
+            config,
             runtime: runtime.unwrap(),
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
         }
+    }
+
+    /// Reloads a changed configuration.
+    pub fn reload(&mut self, change: impl Fn(&mut Upstream)) {
+        let upstreams = self.config.service.upstream.iter();
+        let upstreams = upstreams.flat_map(|all| all.iter().cloned());
+        let mut upstreams: Vec<Upstream> = upstreams.collect();
+        upstreams.iter_mut().for_each(change);
+        self.config.service.upstream = Some(upstreams.into());
+        self.shared.reconfigure(&self.config);
+    }
+
+    /// Whether each server gets requests.
+    pub fn are_in(&self) -> Vec<bool> {
+        let servers = self.shared.servers();
+        servers.iter().map(|server| server.is_in).collect()
     }
 
     /// A request of a client, with its body.

@@ -11,4 +11,5 @@
 mod answers;
 mod bed;
 mod failures;
+mod reload;
 mod routes;

@@ -18,6 +18,7 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
         balance: balance.parse().unwrap(),
         paths: paths.iter().map(|path| (*path).to_owned()).collect(),
         backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+        cookie: Some("SRV".into()),
         ..Upstream::default()
     };
     let mut config = Config::default();
@@ -39,13 +40,14 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
     Upstreams::new(Arc::new(shared), Nobody)
 }
 
-/// A request as the node understands it.
+/// A request with these header fields as the node understands it.
 fn understand(
     node: &Upstreams<Nobody>,
     line: &str,
+    fields: &str,
     verified: Option<Verified>,
 ) -> Result<Meaning, Error> {
-    let text = format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n");
+    let text = format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
     let (mut head, _) = parsed.unwrap();
     node.understand(&mut head, verified)
@@ -53,7 +55,13 @@ fn understand(
 
 /// The nodes that answer a request; empty for this node.
 fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
-    let meaning = understand(node, &format!("GET {path}"), is_sent.then(|| verified(1)));
+    route_of(node, path, "", is_sent)
+}
+
+/// The same for a request with more header fields.
+fn route_of(node: &Upstreams<Nobody>, path: &str, fields: &str, is_sent: bool) -> Vec<String> {
+    let verified = is_sent.then(|| verified(1));
+    let meaning = understand(node, &format!("GET {path}"), fields, verified);
     match node.route(&meaning.ok().unwrap()) {
         Route::Here => Vec::new(),
         Route::HandOff(names) | Route::Relay(names) => names,
@@ -90,7 +98,7 @@ fn a_connection_stays_where_its_requests_can_be_answered() {
 #[test]
 fn a_connection_that_was_sent_in_vain_moves_on_once() {
     let backend = node("be0", "least-requests");
-    let two = |verified| understand(&backend, "GET /two/x", verified).ok().unwrap();
+    let two = |verified| understand(&backend, "GET /two/x", "", verified).ok().unwrap();
     let clients = two(None);
     assert_eq!(backend.vouch(&clients).body, Body::Unsaid);
     let sent = two(Some(verified(1)));
@@ -111,7 +119,7 @@ fn a_request_whose_answer_is_lost_is_carried_out_again_only_if_it_is_safe() {
             body: body.clone(),
             ..verified(1)
         };
-        let understood = understand(&backend, line, Some(spent));
+        let understood = understand(&backend, line, "", Some(spent));
         assert_eq!(understood.is_ok(), is_safe, "{line}");
         assert!(is_safe || understood.err() == Some(Error::Lost));
     }
@@ -131,6 +139,27 @@ fn all_nodes_find_the_same_backend_for_a_key() {
             }
             // Wherever it was sent it is answered.
             assert!(route(node, &path, true).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_client_stays_with_the_server_that_its_cookie_names() {
+    for host in ["be0", "be1", "be2"] {
+        let cookie = format!("Cookie: a=b; SRV={host}\r\n");
+        for name in ["fe0", "be0", "be1", "be2"] {
+            let node = node(name, "round-robin");
+            for _ in 0..5 {
+                let names = route_of(&node, "/all", &cookie, false);
+                let expected = (name != host).then_some(host);
+                assert_eq!(names.first().map(String::as_str), expected, "at {name}");
+            }
+            // Wherever it was sent it is answered.
+            let names = route_of(&node, "/all", &cookie, true);
+            assert_eq!(names.is_empty(), name != "fe0");
+            // A server that this upstream lacks is as none.
+            let names = route_of(&node, "/two/x", &cookie, false);
+            assert!(!names.contains(&"be0".to_owned()));
         }
     }
 }

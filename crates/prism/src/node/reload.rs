@@ -194,8 +194,9 @@ fn spread(server: &Server) {
         server.link.set_mbit_s(settings.link_mbit_s);
     }
     server.gateway.reconfigure();
-    if let ServiceShared::Objects(objects) = &server.service {
-        objects.reconfigure(&config);
+    match &server.service {
+        ServiceShared::Objects(objects) => objects.reconfigure(&config),
+        ServiceShared::Upstreams(upstreams) => upstreams.reconfigure(&config),
     }
     let connections = config.limits.connections.into();
     server.clients.set(connections, newcomers(&config));

@@ -35,6 +35,7 @@ mod leaving;
 mod lifecycle;
 mod links;
 mod long_path;
+mod migrate;
 mod min_replicas;
 mod mixture;
 mod netem;
