@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -94,7 +95,7 @@ func webSocket(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no upgrade", http.StatusUpgradeRequired)
 		return
 	}
-	conn, both, err := http.NewResponseController(w).Hijack()
+	conn, both, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
 	}
@@ -121,7 +122,10 @@ func echo(both *bufio.ReadWriter) error {
 	case 127:
 		binary.Read(both, binary.BigEndian, &length)
 	}
-	masked := make([]byte, 4+min(length, 1<<20))
+	if length > 1<<20 {
+		return errors.New("a long message")
+	}
+	masked := make([]byte, 4+length)
 	if _, err := io.ReadFull(both, masked); err != nil {
 		return err
 	}

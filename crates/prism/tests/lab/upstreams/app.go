@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -38,10 +39,17 @@ func number(r *http.Request, name string) int {
 	return n
 }
 
+func least(a, b int) int {
+	if a < b {
+		return a
+	}
+	return b
+}
+
 // A body of n bytes that every instance makes alike.
 func send(w io.Writer, n int) {
 	for n > 0 {
-		piece := min(n, len(pattern))
+		piece := least(n, len(pattern))
 		if _, err := w.Write(pattern[:piece]); err != nil {
 			return
 		}
@@ -63,7 +71,7 @@ func tunnel(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no upgrade", http.StatusUpgradeRequired)
 		return
 	}
-	conn, both, err := http.NewResponseController(w).Hijack()
+	conn, both, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
 	}
@@ -87,7 +95,7 @@ func webSocket(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no upgrade", http.StatusUpgradeRequired)
 		return
 	}
-	conn, both, err := http.NewResponseController(w).Hijack()
+	conn, both, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
 	}
@@ -182,7 +190,7 @@ func main() {
 	handle("/chunks", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		for n := number(r, "n"); n > 0; n -= 10_000 {
-			send(w, min(n, 10_000))
+			send(w, least(n, 10_000))
 			w.(http.Flusher).Flush()
 		}
 		w.Header().Set("X-Sum", "seven")
@@ -193,10 +201,30 @@ func main() {
 		n, _ := io.Copy(hash, r.Body)
 		fmt.Fprintf(w, "%d %s %s\n", n, hex.EncodeToString(hash.Sum(nil)), r.Trailer.Get("X-Sum"))
 	})
-	// The body as it comes.
+	// The body as it comes, on a connection of its own: an answer of Go's server waits for the whole
+	// body.
 	handle("/echo", func(w http.ResponseWriter, r *http.Request) {
-		http.NewResponseController(w).EnableFullDuplex()
-		io.Copy(w, r.Body)
+		conn, both, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		var body io.Reader = io.LimitReader(both, r.ContentLength)
+		isChunked := r.ContentLength < 0
+		if isChunked {
+			body = httputil.NewChunkedReader(both)
+		}
+		if r.Header.Get("Expect") != "" {
+			fmt.Fprint(conn, "HTTP/1.1 100 Continue\r\n\r\n")
+		}
+		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+		chunks := httputil.NewChunkedWriter(conn)
+		io.Copy(chunks, body)
+		chunks.Close()
+		fmt.Fprint(conn, "\r\n")
+		if isChunked {
+			both.ReadString('\n')
+		}
 	})
 	handle("/refuse", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -208,7 +236,7 @@ func main() {
 	})
 	handle("/events", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		for n := range 5 {
+		for n := 0; n < 5; n++ {
 			fmt.Fprintf(w, "data: %d\n\n", n)
 			w.(http.Flusher).Flush()
 			time.Sleep(200 * time.Millisecond)
