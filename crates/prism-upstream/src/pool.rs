@@ -221,10 +221,12 @@ impl Pool {
         }
     }
 
-    /// Takes over what is known of its addresses by `all`, and of its backends by `former`.
+    /// Takes over the health of its addresses from `former` or one of `all`, and the reports of its
+    /// backends from `former`.
     pub(crate) fn take_over(&mut self, all: &[Arc<Self>], former: Option<&Arc<Self>>) {
         for address in &mut self.addresses {
-            let mut known = all.iter().flat_map(|pool| &pool.addresses);
+            let pools = former.into_iter().chain(all);
+            let mut known = pools.flat_map(|pool| &pool.addresses);
             let same = known.find(|one| one.address == address.address);
             if let Some(same) = same.filter(|same| same.server == address.server) {
                 *address = same.clone();

@@ -116,7 +116,8 @@ impl World {
         let flow = self.clients[packet.of.client].flow;
         // Only the frontend of a flow without an owner accepts a SYN.
         let is_owned = self.switch.table.entry(&flow).is_some();
-        if self.scenario.fence == Fence::Host && (is_owned || self.frontend_of(&flow) != host) {
+        let is_elsewhere = !self.scenario.is_spread && self.frontend_of(&flow) != host;
+        if self.scenario.fence == Fence::Host && (is_owned || is_elsewhere) {
             return;
         }
         if !is_frontend(host) {

@@ -200,6 +200,7 @@ fn connections_go_on_when_the_router_sends_them_to_another_frontend() {
             .collect();
         cluster.lab.spread_over(&others).unwrap();
         let outage = switches::fail_active(cluster, progress, Failure::Links);
+        switches::wait_for_both(cluster);
         cluster.lab.spread_over(&both).unwrap();
         progress.wait(cluster, "all go on by both again");
         vec![outage]
