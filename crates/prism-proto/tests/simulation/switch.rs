@@ -235,6 +235,8 @@ impl World {
                 Some(host) => host,
                 None => return,
             },
+            // The arbiter knows no more than that frontend.
+            (false, None) if self.scenario.is_spread => self.entry_of(&flow),
             (false, None) => self.frontend_of(&flow),
             (false, Some(entry)) if entry.blocked => return,
             (false, Some(entry)) => self.host_at(entry.owner),
