@@ -39,6 +39,7 @@ fn endpoint_config(service: SocketAddr) -> EndpointConfig {
         switch: None,
         placement: 0,
         fence: Fence::Switch,
+        tunnel_mtu_bytes: 0,
         method: Method::Freeze,
         carry_window: false,
         tls: None,

@@ -111,13 +111,18 @@ impl World {
         self.switch.lists.open(flow, now)
     }
 
+    /// The frontend that clients' packets of `flow` reach, when these are spread.
+    pub(crate) fn entry_of(&self, flow: &FlowKey) -> usize {
+        pick(&self.switch.lists.now, flow)
+    }
+
     /// The frontend that clients' packets of `flow` reach, if it takes this one: it has the socket,
     /// or it accepts. Otherwise it sends the packet to the arbiter.
     pub(crate) fn taken_by_frontend(&mut self, flow: &FlowKey, segment: &Segment) -> Option<usize> {
         if !self.scenario.is_spread {
             return None;
         }
-        let host = pick(&self.switch.lists.now, flow);
+        let host = self.entry_of(flow);
         let takes_mute = self.scenario.mutation == Mutation::MuteSocketsTake;
         let is_frozen = self.hosts[host].has_frozen(flow);
         let takes = match self.hosts[host].with_socket(flow) {
@@ -140,6 +145,9 @@ impl World {
         let lists = [vec![0], vec![1], vec![0, 1]];
         let next = lists[self.rng.usize(0..lists.len())].clone();
         self.log(|| format!("new connections go to {next:?}"));
+        if self.scenario.is_spread {
+            self.excuse_half_open();
+        }
         let lists = &mut self.switch.lists;
         lists.former = std::mem::replace(&mut lists.now, next);
         lists.former_until_ns = match self.scenario.mutation {

@@ -234,7 +234,6 @@ fn the_checks_find_a_broken_rule_of_host_mode() {
         (Mutation::StandbyDecides, Scenario::HOST_TAKEOVERS),
         (Mutation::YoungDecides, Scenario::HOST_ISOLATED),
         (Mutation::NoDropWhileYoung, Scenario::HOST_TAKEOVERS),
-        (Mutation::UnclaimedReset, Scenario::HOST_SPREAD),
         (Mutation::MuteSocketsTake, Scenario::HOST_SPREAD),
         (Mutation::AbsentAtOnce, Scenario::HOST_TAKEOVERS),
     ]);

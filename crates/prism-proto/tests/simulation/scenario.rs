@@ -65,8 +65,6 @@ pub(crate) enum Mutation {
     AbsentAtOnce,
     /// A frontend that is not the arbiter gives packets to a socket that says nothing.
     MuteSocketsTake,
-    /// The arbiter resets a client whose connection another frontend may have accepted.
-    UnclaimedReset,
 }
 
 /// Rates are probabilities from 0 to 1; times are nanoseconds.

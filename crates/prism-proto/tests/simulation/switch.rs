@@ -235,6 +235,8 @@ impl World {
                 Some(host) => host,
                 None => return,
             },
+            // The arbiter knows no more than that frontend.
+            (false, None) if self.scenario.is_spread => self.entry_of(&flow),
             (false, None) => self.frontend_of(&flow),
             (false, Some(entry)) if entry.blocked => return,
             (false, Some(entry)) => self.host_at(entry.owner),
@@ -306,9 +308,7 @@ impl World {
         let is_known = self.switch.table.entry(flow).is_some() || is_undecided;
         let is_fenced = self.scenario.fence == Fence::Host;
         let drops = is_fenced && self.scenario.mutation != Mutation::StrangersReset;
-        let may_be_elsewhere =
-            self.scenario.is_spread && self.scenario.mutation != Mutation::UnclaimedReset;
-        drops && (!is_frontend(host) || is_known || may_be_elsewhere)
+        drops && (!is_frontend(host) || is_known || self.scenario.is_spread)
     }
 
     /// Draws the outages of each host's path to the switch.

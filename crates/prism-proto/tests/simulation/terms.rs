@@ -9,7 +9,7 @@ use prism_proto::term::{ABSENT_NS, Admission, YOUNG_NS};
 use prism_reference::FlowTable;
 
 use crate::frontends::is_frontend;
-use crate::host::{Role, Work, addr_of, owner_record};
+use crate::host::{Connection, Role, Work, addr_of, owner_record};
 use crate::scenario::{MS, Mutation, Scenario};
 use crate::tcp::Segment;
 use crate::world::{Event, HOP_NS, World};
@@ -185,12 +185,14 @@ impl World {
     }
 
     /// A connection that is being opened is found by the hash alone. A take-over may cost it if the
-    /// list has changed since its SYN.
-    fn excuse_half_open(&mut self) {
+    /// list has changed since its SYN; a change of the list may, when clients are spread.
+    pub(crate) fn excuse_half_open(&mut self) {
         let mut excused = Vec::new();
         for (host, h) in self.hosts.iter().enumerate() {
             let half_open = h.connections.values().filter(|c| c.syn_ack.syn);
-            excused.extend(half_open.filter(|c| self.frontend_of(&c.flow) != host));
+            let is_lost =
+                |c: &&Connection| self.scenario.is_spread || self.frontend_of(&c.flow) != host;
+            excused.extend(half_open.filter(is_lost));
         }
         let excused: Vec<_> = excused.into_iter().map(|c| c.of).collect();
         self.excused.extend(excused);
