@@ -98,7 +98,11 @@ fn a_connection_stays_where_its_requests_can_be_answered() {
 #[test]
 fn a_connection_that_was_sent_in_vain_moves_on_once() {
     let backend = node("be0", "least-requests");
-    let two = |verified| understand(&backend, "GET /two/x", "", verified).ok().unwrap();
+    let two = |verified| {
+        understand(&backend, "GET /two/x", "", verified)
+            .ok()
+            .unwrap()
+    };
     let clients = two(None);
     assert_eq!(backend.vouch(&clients).body, Body::Unsaid);
     let sent = two(Some(verified(1)));

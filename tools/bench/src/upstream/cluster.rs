@@ -37,7 +37,7 @@ pub(super) const SYSTEMS: [System; 4] = [
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What the labs are built from.
+/// The parts that the labs are built from.
 pub(super) struct Asked<'a> {
     pub(super) network: &'a Network,
     pub(super) mode: Mode,

@@ -34,7 +34,7 @@ pub(super) enum Server {
     Versitygw,
 }
 
-/// What its processes are started from.
+/// The parts that its processes are started from.
 pub(super) struct Setup<'s> {
     pub(super) server: Server,
     pub(super) files: &'s Files,

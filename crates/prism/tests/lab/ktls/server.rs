@@ -1,5 +1,5 @@
-//! Long answers of an HTTP server behind Prism. Where the kernel makes the records, their bytes go
-//! from the server's socket to the client's without passing the process.
+//! Long answers of an HTTP server behind Prism. Their bytes go from the server's socket to the
+//! client's without passing the process, if the kernel makes the records.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
