@@ -20,6 +20,9 @@ const CHANGING_NS: u64 = 2_000 * MS;
 const AGAIN_NS: u64 = 1_000 * MS;
 /// Claims come sooner than in the product, so that they meet more other events.
 const MAX_CLAIM_AFTER_NS: u64 = 20 * MS;
+/// The same when clients are spread: a change of the list then meets connections that are not
+/// claimed.
+const MAX_SPREAD_CLAIM_AFTER_NS: u64 = 500 * MS;
 
 pub(crate) fn is_frontend(host: usize) -> bool {
     host < FRONTENDS
@@ -166,7 +169,11 @@ impl World {
 
     /// Claims the connection a little later.
     pub(crate) fn will_claim(&mut self, host: usize, id: u64) {
-        let delay = self.rng.u64(0..MAX_CLAIM_AFTER_NS);
+        let most_ns = match self.scenario.is_spread {
+            true => MAX_SPREAD_CLAIM_AFTER_NS,
+            false => MAX_CLAIM_AFTER_NS,
+        };
+        let delay = self.rng.u64(0..most_ns);
         if self.scenario.mutation != Mutation::NobodyClaims {
             self.works(host, delay, Work::Claim(id));
         }

@@ -235,6 +235,7 @@ fn the_checks_find_a_broken_rule_of_host_mode() {
         (Mutation::YoungDecides, Scenario::HOST_ISOLATED),
         (Mutation::NoDropWhileYoung, Scenario::HOST_TAKEOVERS),
         (Mutation::MuteSocketsTake, Scenario::HOST_SPREAD),
+        (Mutation::UnclaimedReset, Scenario::HOST_SPREAD),
         (Mutation::AbsentAtOnce, Scenario::HOST_TAKEOVERS),
     ]);
 }

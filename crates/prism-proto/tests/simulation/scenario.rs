@@ -27,6 +27,8 @@ pub(crate) enum Mutation {
     SynEndsFlow,
     /// A host that is about to stop takes connections that it does not wait for.
     LeaverTakes,
+    /// The arbiter resets a client whose connection another frontend may have accepted. Host mode.
+    UnclaimedReset,
     /// Connections go by the list of frontends for as long as they are at one.
     NobodyClaims,
     /// A change of the list of frontends is one for connections that are open, too.

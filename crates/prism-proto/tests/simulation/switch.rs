@@ -308,7 +308,9 @@ impl World {
         let is_known = self.switch.table.entry(flow).is_some() || is_undecided;
         let is_fenced = self.scenario.fence == Fence::Host;
         let drops = is_fenced && self.scenario.mutation != Mutation::StrangersReset;
-        drops && (!is_frontend(host) || is_known || self.scenario.is_spread)
+        let may_be_elsewhere =
+            self.scenario.is_spread && self.scenario.mutation != Mutation::UnclaimedReset;
+        drops && (!is_frontend(host) || is_known || may_be_elsewhere)
     }
 
     /// Draws the outages of each host's path to the switch.
