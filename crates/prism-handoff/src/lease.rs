@@ -16,6 +16,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use crate::control::Control;
 use crate::counters::Counters;
@@ -121,6 +122,10 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 4;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 
+/// The time after which the last message is repeated. Another host that has the switch's address
+/// now answers it with a reset, so an idle worker hears soon that a term has begun.
+const REPEATED: Duration = Duration::from_millis(200);
+
 /// Holds a lease for this worker until dropped, and counts it in `workers_leased`.
 pub(crate) async fn keep(control: &Control) {
     let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
@@ -198,6 +203,9 @@ impl Lease {
         let mut no_more = control.taking.no_more.subscribe();
         let mut done = control.flows.on_new_lease();
         let mut keys = self.keys.clone();
+        let mut last = None;
+        let mut turns = tokio::time::interval(REPEATED);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let told = hearing.told;
             tokio::select! {
@@ -212,7 +220,15 @@ impl Lease {
                 Ok(()) = done.changed() => {
                     let term = *done.borrow_and_update();
                     let runs = control.process.runs.load(Ordering::Relaxed).max(1);
-                    if self.direct.write(&Done { term, runs }.encode()).is_err() {
+                    let message = last.insert(Done { term, runs }.encode());
+                    if self.direct.write(message).is_err() {
+                        return;
+                    }
+                }
+                _ = turns.tick() => {
+                    if let Some(message) = &last
+                        && self.direct.write(message).is_err()
+                    {
                         return;
                     }
                 }

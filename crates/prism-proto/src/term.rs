@@ -17,8 +17,9 @@ use crate::lease::{Done, TermNotice};
 /// lease.
 pub const YOUNG_NS: u64 = 10_000_000_000;
 /// The time in which a node on the other host of a pair gets a lease of a new arbiter, if it lives.
-/// That host has most likely died. A living node tries each 50 ms.
-pub const ABSENT_NS: u64 = 1_000_000_000;
+/// That host has most likely died. A living node notices within 200 ms, or 400 ms if a segment is
+/// lost, and tries each 50 ms.
+pub const ABSENT_NS: u64 = 600_000_000;
 /// Epochs from here on (the year 2262) are no times, and no switch takes them.
 pub const MAX_EPOCH: u64 = 1 << 63;
 /// The most runs of all nodes: connections of leases.

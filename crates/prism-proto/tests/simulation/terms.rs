@@ -15,7 +15,7 @@ use crate::tcp::Segment;
 use crate::world::{Event, HOP_NS, World};
 
 /// The longest time until a host has a lease in a new term.
-const MAX_LEASE_NS: u64 = 1000 * MS;
+const MAX_LEASE_NS: u64 = 500 * MS;
 /// The longest time for which the former switch still decides.
 const MAX_SPLIT_NS: u64 = 50 * MS;
 
