@@ -40,9 +40,11 @@ impl World {
             return;
         };
         if connection.of != packet.of {
-            // A connection that is being opened resets a wrong acknowledgement.
+            // A connection that is being opened resets a wrong acknowledgement. The program of a
+            // frontend among several lets none pass.
             let is_wrong = self.scenario.losses > 0 && connection.syn_ack.syn;
-            if is_wrong && !packet.segment.rst {
+            let passes = !self.scenario.is_spread || !self.is_stranger(host, &flow);
+            if is_wrong && passes && !packet.segment.rst {
                 let segment = Segment {
                     seq: packet.segment.ack,
                     rst: true,
