@@ -221,13 +221,14 @@ impl Lease {
                     let term = *done.borrow_and_update();
                     let runs = control.process.runs.load(Ordering::Relaxed).max(1);
                     let message = last.insert(Done { term, runs }.encode());
-                    if self.direct.write(message).is_err() {
+                    // A part of a message would be read as another one.
+                    if self.direct.write_all(message).is_err() {
                         return;
                     }
                 }
                 _ = turns.tick() => {
                     if let Some(message) = &last
-                        && self.direct.write(message).is_err()
+                        && self.direct.write_all(message).is_err()
                     {
                         return;
                     }
