@@ -6,7 +6,7 @@
 //
 // It ends with status 1 if `problems` has any: a message in the console, an exception, a
 // violation of the policy, too little contrast, a control without a name, a focus that one does
-// not see, a page that stands still. The document has:
+// not see, a page without updates. The document has:
 //
 //   first, last     the page after the first document and `seconds` later: `values` by the name
 //                   of the number (`raw` and `text`), `alerts`, `connection`, `title`

@@ -156,7 +156,7 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
     // At rest, the page has the numbers of the clients and of the nodes.
     let _idle = [cluster.connect(), cluster.connect()];
     std::thread::sleep(Duration::from_secs(1));
-    let seen = browse(&cluster, &["--seconds", "1"]);
+    let seen = browse(&cluster, &["--seconds", "3"]);
     let values = &seen["last"]["values"];
     let raw = |name: &str| values[name]["raw"].as_u64().unwrap_or_default();
     let downloaded = moving["store"]["downloaded_bytes"].as_u64().unwrap();
