@@ -185,7 +185,7 @@ pub(crate) async fn copy_answer(
 ) -> Result<(), RelayError> {
     let breaks_off = |error: BodyError| RelayError::Connection(io::Error::other(error));
     // The client has got a part of the answer.
-    let ends = |error| match error {
+    let ends = |error: RelayError| match error {
         RelayError::Broken(error) => RelayError::Connection(error),
         RelayError::Body(error) => breaks_off(error),
         error => error,

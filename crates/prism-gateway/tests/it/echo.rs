@@ -14,12 +14,13 @@ use prism_service::{
 };
 
 /// Longest body, in bytes.
-const MAX_BODY_BYTES: u64 = 16 << 20;
+const MAX_BODY_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Default)]
 pub(crate) struct Echo {
-    /// The node that answers; none if it is this one.
-    pub(crate) relay_to: Option<String>,
+    /// Where requests are answered, if not here. Before a hand-off their answers are taken for
+    /// short.
+    pub(crate) route: Option<Route>,
     /// The paths of the requests that were carried out here.
     pub(crate) served: Rc<RefCell<Vec<String>>>,
 }
@@ -89,10 +90,7 @@ impl Service for Echo {
     }
 
     fn route(&self, (): &()) -> Route {
-        match &self.relay_to {
-            Some(peer) => Route::Relay(vec![peer.clone()]),
-            None => Route::Here,
-        }
+        self.route.clone().unwrap_or(Route::Here)
     }
 
     fn is_elsewhere(&self, (): &()) -> bool {
@@ -125,7 +123,11 @@ impl Service for Echo {
     }
 
     fn subject<'m>(&self, (): &'m ()) -> Option<Subject<'m>> {
-        None
+        matches!(self.route, Some(Route::HandOff(_))).then_some(Subject {
+            group: "group",
+            name: "name",
+            is_settling: false,
+        })
     }
 
     async fn serve(

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::{Config, RelayUpTo};
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{Endpoint, EndpointConfig, Peer, Process};
-use prism_service::Peers;
+use prism_service::{Peers, Route};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
@@ -29,7 +29,8 @@ struct Pair {
 }
 
 impl Pair {
-    async fn up() -> Self {
+    /// `route`: how the first one sends requests to these.
+    async fn up(route: fn(Vec<String>) -> Route) -> Self {
         let dir = tempfile::tempdir().unwrap();
         pki::init(dir.path(), &["near".into(), "far".into()]).unwrap();
         let nodes = [("near", 1), ("far", 2)].map(|(name, host)| Peer {
@@ -40,7 +41,7 @@ impl Pair {
         let peer_port = free_address(LOCALHOST).port();
         let far = Echo::default();
         let near = Echo {
-            relay_to: Some("far".into()),
+            route: Some(route(vec!["far".into()])),
             ..Echo::default()
         };
         for (name, service) in [("near", near), ("far", far.clone())] {
@@ -55,6 +56,7 @@ impl Pair {
             let endpoint = Endpoint::bind(endpoint, process.clone()).await.unwrap();
             let mut config = Config::default();
             config.limits.stall_timeout_s = STALL_TIMEOUT_S;
+            config.service.relay_up_to = RelayUpTo::Bytes(4_096);
             let stall_timeout = config.limits.stall_timeout();
             let peers = Rc::new(Peers::new(endpoint.handle(), stall_timeout));
             let mut parts = parts(config);
@@ -126,17 +128,20 @@ fn run(work: impl Future<Output = ()>) {
 #[test]
 fn a_request_at_a_node_that_is_silent_is_not_sent_again() {
     run(async {
-        let pair = Pair::up().await;
-        for method in ["GET", "DELETE"] {
-            let mut client = pair.client().await;
-            let (before, begun) = (pair.served("/silent"), Instant::now());
-            let request = format!("{method} /silent HTTP/1.1\r\nHost: h\r\n\r\n");
-            client.write_all(request.as_bytes()).await.unwrap();
-            let (status, text) = answer(&mut client).await;
-            assert_eq!((status, text.as_str()), (400, "OutOfReach"));
-            assert_eq!(pair.served("/silent"), before + 1, "{method}");
-            let silence = Duration::from_secs(STALL_TIMEOUT_S.into());
-            assert!(begun.elapsed() < 2 * silence, "{:?}", begun.elapsed());
+        // Without a switch no connection moves.
+        for route in [Route::Relay, Route::HandOff] {
+            let pair = Pair::up(route).await;
+            for method in ["GET", "DELETE"] {
+                let mut client = pair.client().await;
+                let (before, begun) = (pair.served("/silent"), Instant::now());
+                let request = format!("{method} /silent HTTP/1.1\r\nHost: h\r\n\r\n");
+                client.write_all(request.as_bytes()).await.unwrap();
+                let (status, text) = answer(&mut client).await;
+                assert_eq!((status, text.as_str()), (400, "OutOfReach"));
+                assert_eq!(pair.served("/silent"), before + 1, "{method}");
+                let silence = Duration::from_secs(STALL_TIMEOUT_S.into());
+                assert!(begun.elapsed() < 2 * silence, "{:?}", begun.elapsed());
+            }
         }
     });
 }
@@ -144,7 +149,7 @@ fn a_request_at_a_node_that_is_silent_is_not_sent_again() {
 #[test]
 fn an_error_of_the_only_node_that_may_answer_is_the_answer() {
     run(async {
-        let pair = Pair::up().await;
+        let pair = Pair::up(Route::Relay).await;
         let mut client = pair.client().await;
         for _ in 0..2 {
             client.write_all(&get("/out")).await.unwrap();
@@ -159,7 +164,7 @@ fn an_error_of_the_only_node_that_may_answer_is_the_answer() {
 #[test]
 fn an_interim_answer_does_not_stop_an_upload() {
     run(async {
-        let pair = Pair::up().await;
+        let pair = Pair::up(Route::Relay).await;
         let mut client = pair.client().await;
         for _ in 0..2 {
             client.write_all(&put_head("/hints", 8)).await.unwrap();
@@ -174,7 +179,7 @@ fn an_interim_answer_does_not_stop_an_upload() {
 #[test]
 fn an_upload_goes_on_while_its_answer_comes() {
     run(async {
-        let pair = Pair::up().await;
+        let pair = Pair::up(Route::Relay).await;
         let mut client = pair.client().await;
         client.write_all(&put_head("/stream", 8)).await.unwrap();
         let mut half = [0; 4];
@@ -189,7 +194,7 @@ fn an_upload_goes_on_while_its_answer_comes() {
         client.write_all(&get("/next")).await.unwrap();
         assert_eq!(answer(&mut client).await.0, 200);
         // More than all buffers on the way hold, of a client that writes and reads at once.
-        let sent: Vec<u8> = (0..12_000_000_u32).map(|n| (n % 251) as u8).collect();
+        let sent: Vec<u8> = (0..40_000_000_u32).map(|n| (n % 251) as u8).collect();
         let (mut reader, mut writer) = client.split();
         let writing = async {
             let head = put_head("/stream", sent.len());

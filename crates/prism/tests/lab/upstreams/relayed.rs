@@ -15,7 +15,7 @@ const STALL_TIMEOUT_S: u32 = 2;
 /// The time that the server needs for an answer.
 const WORK: Duration = Duration::from_secs(3);
 /// More than all buffers on the way hold.
-const UPLOAD_BYTES: usize = 24 << 20;
+const UPLOAD_BYTES: usize = 48 << 20;
 
 /// One backend, to which the connections of IPv6 clients cannot move.
 fn without_ipv6(spec: &mut LabSpec) {
