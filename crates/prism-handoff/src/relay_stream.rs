@@ -16,6 +16,7 @@ use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
 use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, receive};
@@ -432,6 +433,8 @@ impl Wire {
             {
                 return RelayStep::Sent(sent);
             }
+            // Without budget both have waited for nothing, and the socket may still be ready.
+            consume_budget().await;
             if let Err(error) = self.tcp.ready(interest).await {
                 return RelayStep::Read(Err(error));
             }
