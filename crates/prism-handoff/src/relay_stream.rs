@@ -433,7 +433,7 @@ impl Wire {
             {
                 return RelayStep::Sent(sent);
             }
-            // Without budget both have waited for nothing, and the socket may still be ready.
+            // When the budget of the task is spent, both are pending although the socket is ready.
             consume_budget().await;
             if let Err(error) = self.tcp.ready(interest).await {
                 return RelayStep::Read(Err(error));
