@@ -107,7 +107,7 @@ impl<S: Service> Gateway<S> {
                 next(client, Ok(answered.keep_alive && !self.is_stopping()))
             }
             Err(RelayError::Connection(error)) => next(client, Err(error)),
-            Err(_) if request.head.method().is_safe() => {
+            Err(error) if request.head.method().is_safe() && !error.is_silence() => {
                 self.relay_to(client, request, &[peer.to_owned()]).await
             }
             Err(error) => {

@@ -13,7 +13,9 @@ use prism_proto::relay::ANSWER_FIELD;
 use prism_service::{PeerRequest, RelayError, RequestBody, Service, has_body, read_answer};
 
 use crate::gateway::Gateway;
-use passing::{Head, copy_answer, invitation, is_simple, read_plain, send_body, write_head};
+use passing::{
+    Head, Upload, copy_answer, invitation, is_simple, read_plain, send_body, write_head,
+};
 
 /// An answer that was relayed.
 pub(crate) struct Answered {
@@ -34,12 +36,14 @@ impl<S: Service> Gateway<S> {
     ) -> Result<Answered, RelayError> {
         self.shared.counters.relayed.add_one();
         request.head.noted().set_peer(Some(peer));
-        let (mut upstream, answer) = self.exchange(client, peer, request, body).await?;
+        let mut upload = Upload::new(body);
+        let (mut upstream, answer) = self.exchange(client, peer, request, &mut upload).await?;
         let mut answer = match answer {
             Head::Plain(plain) => {
                 let noted = request.head.noted();
                 noted.set_answer(plain.status, plain.body_bytes);
-                return self.send_plain(client, peer, upstream, plain).await;
+                let sent = self.send_plain(client, peer, upstream, plain, &mut upload);
+                return sent.await;
             }
             Head::Parsed(answer) => answer,
         };
@@ -51,8 +55,7 @@ impl<S: Service> Gateway<S> {
             return Err(refused);
         }
         answer.headers_mut().remove(ANSWER_FIELD);
-        let is_whole = body.is_done();
-        let keep_alive = request.head.keep_alive() && body.can_skip_rest(client).await;
+        let keep_alive = request.head.keep_alive() && upload.body.can_skip_rest(client).await;
         let date = self.date.now();
         let exchange = Exchange {
             keep_alive,
@@ -61,12 +64,20 @@ impl<S: Service> Gateway<S> {
         let upstream_stays = answer.keep_alive();
         let written = write_head(client, answer, &exchange).await?;
         let mut answer_body = BodyReader::new(framing, u64::MAX);
-        copy_answer(&mut upstream, client, &mut answer_body, written.framing).await?;
+        let copied = copy_answer(
+            &mut upstream,
+            client,
+            &mut upload,
+            &mut answer_body,
+            written.framing,
+        );
+        copied.await?;
+        let is_whole = upload.body.is_done();
         if upstream_stays && is_whole && answer_body.is_done() && upstream.is_clean() {
             self.peers.keep(peer, upstream);
         }
         Ok(Answered {
-            keep_alive: written.keep_alive && body.skip_rest(client).await,
+            keep_alive: written.keep_alive && upload.body.skip_rest(client).await,
             body_bytes: match framing {
                 ResponseFraming::Length(bytes) => Some(bytes),
                 _ => None,
@@ -81,6 +92,7 @@ impl<S: Service> Gateway<S> {
         peer: &str,
         mut upstream: RelayStream,
         answer: PlainAnswer,
+        upload: &mut Upload<'_>,
     ) -> Result<Answered, RelayError> {
         let (head_bytes, body_bytes) = (answer.head_bytes, answer.body_bytes);
         let answer_bytes = usize::try_from(body_bytes).ok();
@@ -97,7 +109,7 @@ impl<S: Service> Gateway<S> {
             upstream.consume(head_bytes);
             let framing = ResponseFraming::Length(body_bytes);
             let mut body = BodyReader::new(framing, u64::MAX);
-            copy_answer(&mut upstream, client, &mut body, framing).await?;
+            copy_answer(&mut upstream, client, upload, &mut body, framing).await?;
         }
         if upstream.is_clean() {
             self.peers.keep(peer, upstream);
@@ -117,12 +129,17 @@ impl<S: Service> Gateway<S> {
         client: &mut Connection,
         peer: &str,
         request: &PeerRequest<'_>,
-        body: &mut RequestBody,
+        upload: &mut Upload<'_>,
     ) -> Result<(RelayStream, Head), RelayError> {
         let (mut upstream, used) = self.peers.begin(peer, request).await?;
         if has_body(request.head) {
             let mut invited = invitation(&mut upstream).await;
-            if used && matches!(invited, Err(RelayError::Broken(_) | RelayError::NotRead)) {
+            let is_lost = match &invited {
+                Err(RelayError::NotRead) => true,
+                Err(error @ RelayError::Broken(_)) => !error.is_silence(),
+                _ => false,
+            };
+            if used && is_lost {
                 upstream = self.peers.begin_again(peer, request, &[]).await?;
                 invited = invitation(&mut upstream).await;
             }
@@ -130,12 +147,13 @@ impl<S: Service> Gateway<S> {
                 return Ok((upstream, Head::Parsed(answer)));
             }
         }
-        body.invite(client).await.map_err(RelayError::Connection)?;
-        let is_whole = used && body.is_done();
+        let invited = upload.invite(client).await;
+        invited.map_err(RelayError::Connection)?;
+        let is_whole = used && upload.body.is_done();
         let answer = match is_simple(request.head) {
             true => read_plain(&mut upstream).await,
             false => {
-                let answer = send_body(&mut upstream, client, body).await;
+                let answer = send_body(&mut upstream, client, upload).await;
                 answer.map(Head::Parsed)
             }
         };

@@ -141,8 +141,10 @@ impl<S: Service> Gateway<S> {
                     RelayError::Parked => Err(Asked::Parked(client)),
                     RelayError::Elsewhere => Err(Asked::Elsewhere(client)),
                     RelayError::TooLong | RelayError::NotRead => Err(Asked::Unanswered(client)),
-                    _ if relayed.is_repeatable => Err(Asked::Unanswered(client)),
-                    // It may have been carried out.
+                    _ if relayed.is_repeatable && !error.is_silence() => {
+                        Err(Asked::Unanswered(client))
+                    }
+                    // It may have been carried out, or be under way.
                     _ => {
                         client.consume(request.head_bytes);
                         let body = request.take_body(MAX_SKIP_BYTES);

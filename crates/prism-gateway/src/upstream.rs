@@ -9,8 +9,8 @@ use prism_handoff::RelayStream;
 use prism_http::{Exchange, Method, RequestHead, ResponseHead};
 use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble};
 use prism_service::{
-    About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Served, Service,
-    send, span_below,
+    About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Route, Served,
+    Service, send, span_below,
 };
 
 use crate::gateway::Gateway;
@@ -135,8 +135,12 @@ impl<S: Service> Gateway<S> {
                 Served::Open => return Ok(true),
                 Served::Closed => return Ok(false),
                 Served::Elsewhere(error) => {
-                    tracing::debug!(%error, path = request.head.path(), "another node has to answer");
+                    tracing::debug!(%error, path = request.head.path(), "cannot answer");
                     request.give_body_back();
+                    // Nobody else may answer.
+                    if self.service.route(&request.meaning) == Route::Here {
+                        return self.refuse_relayed(io, &request.head, &error).await;
+                    }
                     let told = head.with(ANSWER_FIELD, ANSWER_ELSEWHERE);
                     head = told.map_err(io::Error::other)?;
                 }

@@ -66,7 +66,7 @@
 //! | accept, import | [`Endpoint::next`]; [`Connection::context`] is empty for an accepted client |
 //! | read, write | [`Connection::fill`], [`buffered`](Connection::buffered), [`consume`](Connection::consume), [`write_all`](Connection::write_all) |
 //! | export | [`Handle::export`], which ends as [`Exported`] |
-//! | relay | [`Handle::relay`], [`RelayStream`], [`Incoming::Relay`] |
+//! | relay | [`Handle::relay`], [`RelayStream`], [`RelayStep`], [`Incoming::Relay`] |
 //! | end | [`Connection::close`], [`Handle::leave`], [`Handle::stop`] |
 //!
 //! The modules have what fewer programs need. Items that the documentation leaves out serve
@@ -150,7 +150,7 @@ pub use newcomers::NewcomerLimits;
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use prism_proto::node::Refusal;
-pub use relay_stream::RelayStream;
+pub use relay_stream::{RelayStep, RelayStream};
 pub use signing::{SigningKey, SwitchAddress};
 
 /// Counters, moves and the health of peers.

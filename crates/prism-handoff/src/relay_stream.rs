@@ -2,10 +2,13 @@
 //! same record layer as clients' sessions and channels. Records are opened and sealed in place.
 
 use std::fs::File;
+use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use prism_sys::tcp::TcpInfo;
@@ -13,6 +16,7 @@ use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
 use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
 use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, receive};
@@ -40,6 +44,15 @@ pub struct RelayStream(Box<Inner>);
 struct Inner {
     wire: Wire,
     waits: Waits,
+}
+
+/// The outcome of [`RelayStream::fill_or_flush`].
+#[derive(Debug)]
+pub enum RelayStep {
+    /// As [`RelayStream::fill`] returns it.
+    Read(io::Result<usize>),
+    /// As [`RelayStream::flush`] returns it.
+    Sent(io::Result<()>),
 }
 
 /// Called when an answer takes long. Returns whether the peer, which is to answer requests here, is
@@ -153,12 +166,18 @@ impl RelayStream {
         wire.input.is_empty() && wire.output.is_empty() && !wire.ended
     }
 
+    /// Whether some written bytes have not left.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        !self.0.wire.output.is_empty()
+    }
+
     /// Reads more; returns 0 at the end of the stream. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// `TimedOut` if nothing comes in time, `InvalidData` for what is no record, `UnexpectedEof` if
-    /// the connection ends before the session does, `OutOfMemory` when more than 256 KiB are
-    /// unread; else the network's error.
+    /// `TimedOut` if nothing comes in time, `HostUnreachable` if the peer is dead, `InvalidData`
+    /// for what is no record, `UnexpectedEof` if the connection ends before the session does,
+    /// `OutOfMemory` when more than 256 KiB are unread; else the network's error.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -169,11 +188,37 @@ impl RelayStream {
         filled
     }
 
+    /// Reads more, or sends the written bytes, whichever is done first. A peer that reads nothing
+    /// before its own bytes are read does not block. Dropping the future loses nothing.
+    pub async fn fill_or_flush(&mut self) -> RelayStep {
+        if self.buffered().len() >= MAX_BUFFERED_BYTES {
+            return RelayStep::Read(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        let Inner { wire, waits } = &mut *self.0;
+        let sends = !wire.output.is_empty();
+        waits.may_be_waiting |= sends;
+        waits.expects_answer |= sends;
+        let next_look = if sends { LOOK_EVERY } else { Duration::MAX };
+        let moving = async { Ok(wire.fill_or_flush().await) };
+        let moved = waits.wait(moving, next_look).await;
+        let moved = moved.unwrap_or_else(|error| RelayStep::Read(Err(error)));
+        match &moved {
+            RelayStep::Read(filled) => waits.expects_answer &= filled.is_err(),
+            RelayStep::Sent(Ok(())) => {
+                // The kernel may have taken more since the last look.
+                waits.may_be_waiting = true;
+                wire.spare.take_back(&mut wire.output);
+            }
+            RelayStep::Sent(Err(_)) => {}
+        }
+        moved
+    }
+
     /// Seals `bytes`. They leave with later ones, or with [`Self::flush`].
     ///
     /// # Errors
-    /// `TimedOut` if the network takes nothing in time; the session is closed; else the network's
-    /// error.
+    /// `TimedOut` if the network takes nothing in time, `HostUnreachable` if the peer is dead; the
+    /// session is closed; else the network's error.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
@@ -219,7 +264,8 @@ impl RelayStream {
     /// Sends the written bytes.
     ///
     /// # Errors
-    /// `TimedOut` if the network takes nothing in time; else its error.
+    /// `TimedOut` if the network takes nothing in time, `HostUnreachable` if the peer is dead; else
+    /// the network's error.
     pub async fn flush(&mut self) -> io::Result<()> {
         let Inner { wire, waits } = &mut *self.0;
         waits.wait_to_send(wire.flush()).await?;
@@ -252,7 +298,7 @@ impl Waits {
         };
         let look = |begun| {
             if is_lost.is_some_and(|is_lost| is_lost()) {
-                return Err(io::ErrorKind::TimedOut.into());
+                return Err(io::ErrorKind::HostUnreachable.into());
             }
             let info = TcpInfo::read(self.tcp.as_fd())?;
             match self.silence.look(begun, Instant::now(), &info) {
@@ -261,7 +307,7 @@ impl Waits {
                     Ok(next_look)
                 }
                 Found::Waiting => Ok(next_look.min(LOOK_EVERY)),
-                Found::Dead => Err(io::ErrorKind::TimedOut.into()),
+                Found::Dead => Err(io::ErrorKind::HostUnreachable.into()),
             }
         };
         let timer = &mut self.wait_timer;
@@ -373,6 +419,28 @@ impl Wire {
         }
     }
 
+    async fn fill_or_flush(&mut self) -> RelayStep {
+        loop {
+            if let Some(filled) = at_once(self.fill()).await {
+                return RelayStep::Read(filled);
+            }
+            let interest = match self.output.is_empty() {
+                true => Interest::READABLE,
+                false => Interest::READABLE | Interest::WRITABLE,
+            };
+            if interest.is_writable()
+                && let Some(sent) = at_once(self.flush()).await
+            {
+                return RelayStep::Sent(sent);
+            }
+            // When the budget of the task is spent, both are pending although the socket is ready.
+            consume_budget().await;
+            if let Err(error) = self.tcp.ready(interest).await {
+                return RelayStep::Read(Err(error));
+            }
+        }
+    }
+
     async fn flush(&mut self) -> io::Result<()> {
         let output = &mut self.output;
         while let Some(rest @ [_, ..]) = output.get(self.sent_bytes..) {
@@ -383,6 +451,16 @@ impl Wire {
         output.clear();
         self.sent_bytes = 0;
         Ok(())
+    }
+}
+
+/// The result of `work`, if it need not wait.
+async fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let looked = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+    match looked {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
     }
 }
 

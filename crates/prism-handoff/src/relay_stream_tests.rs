@@ -218,6 +218,42 @@ async fn silence_and_a_peer_that_takes_nothing_end_in_time() {
 }
 
 #[tokio::test]
+async fn both_ends_send_more_than_the_network_holds_before_they_have_read() {
+    async fn exchange(stream: &mut RelayStream, sent: &[u8]) -> Vec<u8> {
+        let (mut rest, mut read) = (sent, Vec::new());
+        while read.len() < sent.len() || !rest.is_empty() || stream.has_unsent() {
+            if !stream.has_unsent() {
+                let (piece, behind) = rest.split_at(rest.len().min(48 << 10));
+                stream.write(piece).await.unwrap();
+                rest = behind;
+            }
+            match stream.fill_or_flush().await {
+                RelayStep::Read(filled) => {
+                    assert!(filled.unwrap() > 0);
+                    let filled = stream.buffered().len();
+                    read.extend_from_slice(stream.buffered());
+                    stream.consume(filled);
+                }
+                RelayStep::Sent(done) => done.unwrap(),
+            }
+        }
+        read
+    }
+    let ((mut near, mut far), sent) = (streams().await, bytes(24 << 20));
+    let both = async { tokio::join!(exchange(&mut near, &sent), exchange(&mut far, &sent)) };
+    let (here, there) = tokio::time::timeout(Duration::from_secs(20), both)
+        .await
+        .unwrap();
+    assert!(here == sent && there == sent);
+    assert!(near.is_clean() && far.is_clean());
+    near.set_io_timeout(Duration::from_millis(50));
+    let RelayStep::Read(Err(silent)) = near.fill_or_flush().await else {
+        panic!("nothing was sent");
+    };
+    assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test]
 async fn a_stream_that_is_closed_says_so_and_one_that_is_dropped_does_not() {
     let (mut near, far) = streams().await;
     far.close().await;

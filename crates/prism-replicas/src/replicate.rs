@@ -3,7 +3,7 @@
 //! Not here: the receiver of a change (`prepare.rs`), and changes that stay open
 //! (`open_changes.rs`).
 
-use std::io::{self, ErrorKind::TimedOut};
+use std::io::{self, ErrorKind::HostUnreachable, ErrorKind::TimedOut};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl Replicator {
         let mut answer = send_change(&mut upstream, change).await;
         // Another node may have closed an idle stream. Preparing twice has the same effect as once.
         let is_lost = match &answer {
-            Err(RelayError::Broken(error)) => error.kind() != TimedOut,
+            Err(RelayError::Broken(error)) => !matches!(error.kind(), TimedOut | HostUnreachable),
             answer => matches!(answer, Err(RelayError::NotRead)),
         };
         if used && is_lost {

@@ -54,6 +54,19 @@ pub enum RelayError {
     Connection(#[source] io::Error),
 }
 
+impl RelayError {
+    /// Whether the node lives, and has said nothing for too long. It may still be at work.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            // The kernel's own error is that of a peer which answers no probe.
+            Self::Broken(error) => {
+                error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A request to another node.
 pub struct PeerRequest<'r> {
     /// Its head.
@@ -83,7 +96,7 @@ impl PeerRequest<'_> {
     pub fn may_follow(&self, error: &RelayError) -> bool {
         match error {
             RelayError::NotRead => true,
-            RelayError::Broken(_) => self.is_repeatable,
+            RelayError::Broken(_) => self.is_repeatable && !error.is_silence(),
             _ => false,
         }
     }

@@ -12,6 +12,7 @@ use prism_http::{
 };
 use prism_service::{BodyFailure, Io, Request, RequestBody};
 
+use crate::at_work::AtWork;
 use crate::retry::Failure;
 use crate::server::{Server, write_some};
 use crate::service::Meaning;
@@ -78,6 +79,8 @@ pub(crate) struct Transfer<'t, I> {
     pub(crate) body: &'t mut RequestBody,
     /// The longest silence of the server.
     pub(crate) timeout: Duration,
+    /// For a relaying node, until the answer begins.
+    pub(crate) at_work: Option<AtWork>,
     /// Bytes for the server, of which the first `sent` have left.
     waiting: Vec<u8>,
     sent: usize,
@@ -137,6 +140,7 @@ impl<'t, I: Io> Transfer<'t, I> {
             server,
             body,
             timeout,
+            at_work: None,
             waiting: Vec::new(),
             sent: 0,
             sends_body: true,
@@ -162,7 +166,10 @@ impl<'t, I: Io> Transfer<'t, I> {
                 match head.status() {
                     100 => self.invite().await?,
                     102..=199 => self.pass_interim(head, exchange).await?,
-                    _ => return Ok(head),
+                    _ => {
+                        self.at_work = None;
+                        return Ok(head);
+                    }
                 }
                 continue;
             }
@@ -383,7 +390,12 @@ impl<'t, I: Io> Transfer<'t, I> {
                 written = write_some(stream, unsent), if has_waiting => Err(written),
             }
         };
-        match tokio::time::timeout(limit, moved).await {
+        let moved = tokio::time::timeout(limit, moved);
+        let moved = match &mut self.at_work {
+            Some(at_work) if self.body.is_done() => at_work.during(self.io, moved).await,
+            _ => Ok(moved.await),
+        };
+        match moved.map_err(Fault::Connection)? {
             Err(_) => Ok(Step::Silent),
             Ok(Ok(filled)) => Ok(came(filled)),
             Ok(Err(Ok(written))) => {

@@ -13,12 +13,14 @@
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
 //! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
+//! | what does a relaying node hear of a slow server? | `at_work.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
 //! Not here: the client's connection (`prism-gateway`).
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod at_work;
 mod checks;
 mod choice;
 mod error;

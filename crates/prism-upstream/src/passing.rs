@@ -6,6 +6,7 @@ use prism_http::{Exchange, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_service::{BodyFailure, Io, NodeRequests, Request, RequestBody, Served, Service, send};
 
+use crate::at_work::AtWork;
 use crate::error::Error;
 use crate::exchange::{Fault, Passed, Transfer};
 use crate::health::Outcome;
@@ -140,6 +141,8 @@ impl<N: NodeRequests> Upstreams<N> {
         let meaning = &request.meaning;
         let timeout = meaning.pool.settings.answer_timeout();
         let mut transfer = Transfer::new(io, &mut lease.server, body, request, timeout);
+        let is_relayed = request.is_relayed;
+        transfer.at_work = is_relayed.then(|| AtWork::new(self.shared.stall_timeout));
         let mut answer = transfer.answer(exchange).await?;
         let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
         if answer.status() == SWITCHING && !is_asked {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prism_config::Config;
 use prism_handoff::Process;
@@ -23,6 +23,9 @@ pub(crate) type Pools = Arc<[Arc<Pool>]>;
 pub struct Shared {
     pub(crate) name: String,
     pub(crate) limits: Limits,
+    /// The silence after which a node gives up a request that it relays. Nodes read it when they
+    /// start.
+    pub(crate) stall_timeout: Duration,
     /// The addresses of the service.
     pub(crate) services: Vec<SocketAddr>,
     /// Replaced by a reload.
@@ -48,6 +51,7 @@ impl Shared {
                 head_bytes: config.limits.head_bytes as usize,
                 ..Limits::DEFAULT
             },
+            stall_timeout: config.limits.stall_timeout(),
             services: config.service.address.iter().collect(),
             pools: watch::Sender::new(pools(config, name, &[])),
             parking: Parking::default(),

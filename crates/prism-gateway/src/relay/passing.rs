@@ -3,16 +3,16 @@
 
 use std::io;
 
-use prism_handoff::{Connection, RelayStream};
+use prism_handoff::{Connection, RelayStep, RelayStream};
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, Exchange, Method, PlainAnswer, RequestHead,
-    ResponseFraming, ResponseHead, Version, Written,
+    BodyError, BodyFraming, BodyReader, Exchange, Limits, Method, PlainAnswer, RequestHead,
+    ResponseFraming, ResponseHead, Version, Written, write_chunk, write_last_chunk,
 };
 use prism_proto::relay::HAND_OVER;
 use prism_service::{Io as _, RelayError, RequestBody, read_answer, read_any_answer};
 
-/// Body bytes on their way in one direction.
-const PIECE_BYTES: usize = 64 << 10;
+/// Body bytes that are sealed at once: fewer than those with which a stream waits until they leave.
+const PIECE_BYTES: usize = 48 << 10;
 
 /// The head of an answer, as it came from the other node.
 pub(crate) enum Head {
@@ -35,63 +35,107 @@ pub(crate) async fn invitation(
     }
 }
 
-/// Sends the body until it ends or the answer begins, whichever is first.
-pub(crate) async fn send_body(
-    upstream: &mut RelayStream,
-    client: &mut Connection,
-    body: &mut RequestBody,
-) -> Result<ResponseHead, RelayError> {
-    let mut chunks = Vec::new();
-    let is_chunked = body.is_chunked();
-    while !body.is_done() {
-        if client.buffered().is_empty() {
-            // The client may be slow, so what it has sent leaves now.
-            if upstream.flush().await.is_err() {
-                return read_answer(upstream).await;
+/// The body of a request on its way to the node that answers.
+pub(crate) struct Upload<'b> {
+    pub(crate) body: &'b mut RequestBody,
+    /// Whether the peer wants it, and takes it.
+    is_wanted: bool,
+}
+
+impl<'b> Upload<'b> {
+    /// A body that the peer does not want yet.
+    pub(crate) fn new(body: &'b mut RequestBody) -> Self {
+        Self {
+            body,
+            is_wanted: false,
+        }
+    }
+
+    /// Lets the client send the body, which the peer wants.
+    pub(crate) async fn invite(&mut self, client: &mut Connection) -> io::Result<()> {
+        self.is_wanted = true;
+        self.body.invite(client).await
+    }
+
+    /// Reads from the peer, and sends it the body meanwhile. Returns the number of bytes; 0 at the
+    /// end of the stream.
+    async fn fill(
+        &mut self,
+        upstream: &mut RelayStream,
+        client: &mut Connection,
+    ) -> Result<usize, RelayError> {
+        loop {
+            let is_sent = self.body.is_done() && !upstream.has_unsent();
+            if is_sent || !self.is_wanted {
+                return upstream.fill().await.map_err(RelayError::Broken);
             }
-            // The peer may refuse before the end of the body.
+            let sends_more = !self.body.is_done() && !upstream.has_unsent();
+            if sends_more && !client.buffered().is_empty() {
+                self.send_piece(upstream, client).await?;
+                continue;
+            }
             tokio::select! {
-                read = client.fill() => {
+                step = upstream.fill_or_flush() => match step {
+                    RelayStep::Read(filled) => return filled.map_err(RelayError::Broken),
+                    // The peer may have answered before it stopped reading.
+                    RelayStep::Sent(sent) => self.is_wanted = sent.is_ok(),
+                },
+                read = client.fill(), if sends_more => {
                     if read.map_err(RelayError::Connection)? == 0 {
-                        body.reader().end_of_input()?;
+                        self.body.reader().end_of_input()?;
                     }
                 }
-                read = upstream.fill() => {
-                    return match read {
-                        Ok(_) => read_answer(upstream).await,
-                        Err(error) => Err(RelayError::Broken(error)),
-                    };
-                }
             }
-            continue;
         }
+    }
+
+    /// Writes the next bytes of the body, which are buffered. They leave with the next fill.
+    async fn send_piece(
+        &mut self,
+        upstream: &mut RelayStream,
+        client: &mut Connection,
+    ) -> Result<(), RelayError> {
+        let is_chunked = self.body.is_chunked();
         let piece = client.buffered();
-        let piece = piece
-            .get(..piece.len().min(PIECE_BYTES))
-            .unwrap_or_default();
-        let step = body.reader().consume(piece)?;
+        let piece = piece.get(..piece.len().min(PIECE_BYTES));
+        let piece = piece.unwrap_or_default();
+        let step = self.body.reader().consume(piece)?;
         let data = piece.get(step.data).unwrap_or_default();
-        let sent = if is_chunked {
-            chunks.clear();
-            if !data.is_empty() {
-                prism_http::write_chunk(data, &mut chunks);
-            }
+        let written = if is_chunked {
+            let mut chunks = Vec::with_capacity(data.len() + 64);
+            write_chunk(data, &mut chunks);
             if step.done {
-                prism_http::write_last_chunk(body.trailers(), &mut chunks);
+                write_last_chunk(self.body.trailers(), &mut chunks);
             }
             upstream.write_more(&chunks).await
         } else {
             upstream.write_more(data).await
         };
         client.consume(step.consumed);
-        if sent.is_err() {
-            // The peer may have answered before it stopped reading.
-            return read_answer(upstream).await;
+        self.is_wanted = written.is_ok();
+        Ok(())
+    }
+}
+
+/// Sends the body until the final answer begins. Interim answers are skipped.
+pub(crate) async fn send_body(
+    upstream: &mut RelayStream,
+    client: &mut Connection,
+    upload: &mut Upload<'_>,
+) -> Result<ResponseHead, RelayError> {
+    if upload.body.is_done() {
+        return read_answer(upstream).await;
+    }
+    loop {
+        if let Some((head, len)) = ResponseHead::parse(upstream.buffered(), &Limits::ANSWER)? {
+            upstream.consume(len);
+            if head.status() >= 200 {
+                return Ok(head);
+            }
+        } else if upload.fill(upstream, client).await? == 0 {
+            return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into()));
         }
     }
-    // After an error here the peer may have answered too.
-    let _ = upstream.flush().await;
-    read_answer(upstream).await
 }
 
 /// Whether a plain answer means the same to the client as to this node.
@@ -108,7 +152,7 @@ pub(crate) async fn read_plain(upstream: &mut RelayStream) -> Result<Head, Relay
     if is_empty && upstream.fill().await.map_err(RelayError::Broken)? == 0 {
         return Err(RelayError::NotRead);
     }
-    match PlainAnswer::find(upstream.buffered(), &prism_http::Limits::ANSWER) {
+    match PlainAnswer::find(upstream.buffered(), &Limits::ANSWER) {
         Some(plain) if plain.status != HAND_OVER => Ok(Head::Plain(plain)),
         _ => read_answer(upstream).await.map(Head::Parsed),
     }
@@ -131,18 +175,26 @@ pub(crate) async fn write_head(
     Ok(written)
 }
 
+/// Copies the body of the answer to the client, and the rest of the request's to the peer.
 pub(crate) async fn copy_answer(
     upstream: &mut RelayStream,
     client: &mut Connection,
+    upload: &mut Upload<'_>,
     body: &mut BodyReader,
     to_client: ResponseFraming,
 ) -> Result<(), RelayError> {
     let breaks_off = |error: BodyError| RelayError::Connection(io::Error::other(error));
+    // The client has got a part of the answer.
+    let ends = |error: RelayError| match error {
+        RelayError::Broken(error) => RelayError::Connection(error),
+        RelayError::Body(error) => breaks_off(error),
+        error => error,
+    };
     let mut chunks = Vec::new();
     while !body.is_done() {
         if upstream.buffered().is_empty() {
-            let filled = upstream.fill().await.map_err(RelayError::Connection)?;
-            if filled == 0 {
+            let filled = upload.fill(upstream, client).await;
+            if filled.map_err(ends)? == 0 {
                 body.end_of_input().map_err(breaks_off)?;
                 break;
             }
@@ -151,7 +203,7 @@ pub(crate) async fn copy_answer(
         let data = upstream.buffered().get(step.data).unwrap_or_default();
         let sent = if to_client == ResponseFraming::Chunked && !data.is_empty() {
             chunks.clear();
-            prism_http::write_chunk(data, &mut chunks);
+            write_chunk(data, &mut chunks);
             client.write_all(&chunks).await
         } else {
             client.write_all(data).await
@@ -161,7 +213,7 @@ pub(crate) async fn copy_answer(
     }
     if to_client == ResponseFraming::Chunked {
         chunks.clear();
-        prism_http::write_last_chunk(body.trailers(), &mut chunks);
+        write_last_chunk(body.trailers(), &mut chunks);
         let sent = client.write_all(&chunks).await;
         sent.map_err(RelayError::Connection)?;
     }

@@ -1,17 +1,54 @@
-//! A service that sends the body of each request back.
+//! A service that sends the body of each request back, here or at another node, and that fails by
+//! the request's path.
 
+use std::cell::RefCell;
+use std::future::pending;
 use std::io;
+use std::rc::Rc;
 
 use prism_http::{Exchange, Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{
-    About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
+    About, Fault, Io, NodeRequests, Remote, Request, RequestBody, Route, Served, Service, Subject,
+    send,
 };
 
 /// Longest body, in bytes.
-const MAX_BODY_BYTES: u64 = 1 << 10;
+const MAX_BODY_BYTES: u64 = 64 << 20;
 
-pub(crate) struct Echo;
+#[derive(Clone, Default)]
+pub(crate) struct Echo {
+    /// Where requests are answered, if not here. Before a hand-off their answers are taken for
+    /// short.
+    pub(crate) route: Option<Route>,
+    /// The paths of the requests that were carried out here.
+    pub(crate) served: Rc<RefCell<Vec<String>>>,
+}
+
+impl Echo {
+    /// Sends each piece of a body back when it arrives.
+    async fn stream(
+        io: &mut impl Io,
+        body: &mut RequestBody,
+        exchange: &Exchange<'_>,
+    ) -> io::Result<Served<String>> {
+        let mut head = Vec::new();
+        let written = ResponseHead::new(200).write_to(exchange, body.left(), &mut head);
+        body.invite(io).await?;
+        io.write_all(&head).await?;
+        while !body.is_done() {
+            if io.buffered().is_empty() && io.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let step = body.reader().consume(io.buffered());
+            let step = step.map_err(io::Error::other)?;
+            let data = io.buffered()[step.data].to_vec();
+            io.consume(step.consumed);
+            io.write_all(&data).await?;
+        }
+        Ok(Served::answered(written.keep_alive))
+    }
+}
 
 impl NodeRequests for Echo {
     const HEADER_BYTES: u64 = 0;
@@ -53,7 +90,7 @@ impl Service for Echo {
     }
 
     fn route(&self, (): &()) -> Route {
-        Route::Here
+        self.route.clone().unwrap_or(Route::Here)
     }
 
     fn is_elsewhere(&self, (): &()) -> bool {
@@ -86,7 +123,11 @@ impl Service for Echo {
     }
 
     fn subject<'m>(&self, (): &'m ()) -> Option<Subject<'m>> {
-        None
+        matches!(self.route, Some(Route::HandOff(_))).then_some(Subject {
+            group: "group",
+            name: "name",
+            is_settling: false,
+        })
     }
 
     async fn serve(
@@ -95,7 +136,21 @@ impl Service for Echo {
         request: &Request<()>,
         exchange: &Exchange<'_>,
     ) -> io::Result<Served<String>> {
+        let path = request.head.path();
+        self.served.borrow_mut().push(path.to_owned());
         let mut body = request.take_body(MAX_BODY_BYTES);
+        match path {
+            "/silent" => return pending().await,
+            "/out" => return Ok(Served::Elsewhere("out of order".into())),
+            "/stream" => return Self::stream(io, &mut body, exchange).await,
+            "/hints" => {
+                body.invite(io).await?;
+                io.fill().await?;
+                io.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </s>\r\n\r\n")
+                    .await?;
+            }
+            _ => {}
+        }
         let bytes = body.read_to_end(io, MAX_BODY_BYTES).await;
         let bytes = bytes.map_err(io::Error::other)?;
         let sent = send(io, exchange, ResponseHead::new(200), &bytes).await;

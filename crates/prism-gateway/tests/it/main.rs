@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
 
 mod echo;
+mod relayed;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -78,24 +79,14 @@ fn answers_at(
         let (address, process) = (free_address(host), Arc::new(Process::default()));
         let endpoint = Endpoint::bind(endpoint_config(address), process.clone()).await;
         let endpoint = endpoint.unwrap();
-        let node = prism_config::Node {
-            name: "a".into(),
-            ..prism_config::Node::default()
-        };
         let parts = Parts {
-            requests: Arc::<Requests>::default(),
-            config: Arc::new(Running::new(config)),
-            process,
             counters: given,
-            link: Arc::new(Link::new(0)),
-            orders: Orders::default(),
-            neighbours: Box::new(Vec::new),
+            process,
             challenges,
+            ..parts(config)
         };
-        let shared = Arc::new(Shared::new(&node, parts));
-        let (handle, peers) = (endpoint.handle(), Rc::new(Peers::none()));
-        let gateway = Rc::new(Gateway::new(shared, Echo, handle, peers));
-        tokio::task::spawn_local(gateway.run(endpoint));
+        let peers = Rc::new(Peers::none());
+        serve("a", endpoint, Echo::default(), parts, peers);
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(bytes).await.unwrap();
         let mut received = Vec::new();
@@ -105,6 +96,31 @@ fn answers_at(
         received
     });
     (received, counters)
+}
+
+/// The parts of a node that is alone.
+fn parts(config: Config) -> Parts {
+    Parts {
+        requests: Arc::<Requests>::default(),
+        config: Arc::new(Running::new(config)),
+        process: Arc::default(),
+        counters: Arc::default(),
+        link: Arc::new(Link::new(0)),
+        orders: Orders::default(),
+        neighbours: Box::new(Vec::new),
+        challenges: None,
+    }
+}
+
+/// Serves what arrives at an endpoint.
+fn serve(name: &str, endpoint: Endpoint, service: Echo, parts: Parts, peers: Rc<Peers>) {
+    let node = prism_config::Node {
+        name: name.into(),
+        ..prism_config::Node::default()
+    };
+    let shared = Arc::new(Shared::new(&node, parts));
+    let gateway = Rc::new(Gateway::new(shared, service, endpoint.handle(), peers));
+    tokio::task::spawn_local(gateway.run(endpoint));
 }
 
 /// The status and body of each answer.

@@ -118,6 +118,7 @@ impl Bed {
         change(&mut upstream);
         let mut config = Config::default();
         config.service.upstream = Some(vec![upstream].into());
+        config.limits.stall_timeout_s = 1;
         config.nodes.push(Node {
             name: "be0".into(),
             roles: vec![Role::Backend],

@@ -102,6 +102,42 @@ fn a_server_that_is_out_of_reach_or_silent_is_named() {
 }
 
 #[test]
+fn a_relaying_node_hears_that_a_slow_server_is_at_work() {
+    // The relaying node gives up after 1 s of silence.
+    let slow = |works_for_ms| {
+        Server::new(vec![act(move |stream| {
+            read(stream, 0);
+            std::thread::sleep(std::time::Duration::from_millis(works_for_ms));
+            write(stream, OK, 1);
+        })])
+    };
+    let processing = "HTTP/1.1 102 Processing\r\n\r\n";
+    for (answer_timeout_s, works_for_ms, expected) in
+        [(3, 1_200, "HTTP/1.1 200 "), (1, 1_500, "HTTP/1.1 504 ")]
+    {
+        let server = slow(works_for_ms);
+        let bed = Bed::new(server.address, 1, |upstream| {
+            upstream.answer_timeout_s = answer_timeout_s;
+        });
+        let text = bed.ask_relayed(POST, 1, None).client.text();
+        server.join();
+        let count = text.matches(processing).count();
+        assert!((2..=3).contains(&count), "{text}");
+        let rest = text.strip_prefix(&processing.repeat(count));
+        assert!(
+            rest.is_some_and(|rest| rest.starts_with(expected)),
+            "{text}"
+        );
+    }
+    // A client waits by itself.
+    let server = slow(500);
+    let bed = Bed::new(server.address, 1, |_| {});
+    let text = bed.ask(GET, &[]).client.text();
+    server.join();
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+}
+
+#[test]
 fn an_answer_that_breaks_off_ends_the_connection() {
     let server = Server::new(vec![act(|stream| {
         read(stream, 0);

@@ -6,6 +6,7 @@ mod behind;
 mod faults;
 mod idle;
 mod once;
+mod relayed;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,0 +1,50 @@
+//! Tells a node that relays a request that the server is at work on it. A relaying node gives up a
+//! node that is silent, and does not know how long the server may take.
+
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use prism_http::PROCESSING;
+use prism_service::Io;
+use tokio::time::{Instant, timeout_at};
+
+/// The longest time between two interim answers.
+const INTERIM_EVERY: Duration = Duration::from_secs(10);
+
+/// The interim answers to a relaying node until the answer of the server begins.
+pub(crate) struct AtWork {
+    every: Duration,
+    /// The time runs across waits, because many short ones need interim answers as well.
+    next: Instant,
+}
+
+impl AtWork {
+    /// For a node that gives up after `silence`: several interim answers come before.
+    pub(crate) fn new(silence: Duration) -> Self {
+        let every = INTERIM_EVERY.min(silence / 3);
+        Self {
+            every,
+            next: Instant::now() + every,
+        }
+    }
+
+    /// Waits for `work`.
+    ///
+    /// # Errors
+    /// The relaying node has ended the connection.
+    pub(crate) async fn during<T>(
+        &mut self,
+        io: &mut impl Io,
+        work: impl Future<Output = T>,
+    ) -> io::Result<T> {
+        let mut work = pin!(work);
+        loop {
+            match timeout_at(self.next, &mut work).await {
+                Ok(done) => return Ok(done),
+                Err(_) => self.next = Instant::now() + self.every,
+            }
+            io.write_all(PROCESSING).await?;
+        }
+    }
+}
