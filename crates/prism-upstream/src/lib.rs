@@ -12,13 +12,14 @@
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
-//! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
+//! | how do bytes move? | `exchange.rs`, `answer.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
 //! Not here: the client's connection (`prism-gateway`).
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod answer;
 mod checks;
 mod choice;
 mod error;

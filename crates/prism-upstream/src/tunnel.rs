@@ -9,7 +9,8 @@ use prism_service::Io;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-use crate::exchange::{Fault, Passed, Transfer};
+use crate::answer::Passed;
+use crate::exchange::{Fault, Transfer};
 use crate::server::{Server, write_some};
 
 /// The status with which a server agrees.
