@@ -1,10 +1,12 @@
-//! The answer of a server on its way to the client.
+//! The answer of a server on its way to the client, with the rest of the request on its way to the
+//! server.
 
 use std::io;
 use std::time::Duration;
 
 use prism_http::{
-    BodyReader, Exchange, Method, ResponseFraming, ResponseHead, write_chunk, write_last_chunk,
+    BodyError, BodyReader, Exchange, Method, ResponseFraming, ResponseHead, write_chunk,
+    write_last_chunk,
 };
 use prism_service::Io;
 
@@ -16,8 +18,6 @@ use crate::server::Server;
 const SHORT_WAIT: Duration = Duration::from_millis(10);
 /// If less of a body is left, it is copied: a pipe would cost more.
 const SPLICE_BYTES: u64 = 32 << 10;
-/// The longest body that leaves with its head in one write.
-const SHORT_BYTES: usize = 16 << 10;
 
 /// An answer that was sent to the client.
 pub(crate) struct Passed {
@@ -53,7 +53,13 @@ impl<I: Io> Transfer<'_, I> {
                         Ok(Ok(1..)) => {}
                         // The next read finds the end again.
                         Ok(Ok(0)) => return Ok(framing == ResponseFraming::UntilClose),
-                        Ok(Err(_)) | Err(_) => return Ok(false),
+                        // Full.
+                        Ok(Err(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
+                            return Ok(false);
+                        }
+                        // The next read would find an end in order.
+                        Ok(Err(_)) => return Err(Fault::Server(Failure::Malformed)),
+                        Err(_) => return Ok(false),
                     }
                 }
             }
@@ -78,18 +84,14 @@ impl<I: Io> Transfer<'_, I> {
             ..*exchange
         };
         answer.remove_hop_by_hop();
-        let mut head = Vec::with_capacity(512);
-        let written = answer.write_to(&exchange, body_bytes, &mut head);
+        let written = answer.write_to(&exchange, body_bytes, self.to_client.bytes_mut());
         let mut reader = BodyReader::new(framing, u64::MAX);
-        let short = self.take_short(&mut reader, &mut head)?;
-        let follows_at_once = !reader.is_done() && !self.server.input.buffered().is_empty();
-        let sent = match follows_at_once {
-            true => self.io.write_more(&head).await,
-            false => self.io.write_all(&head).await,
-        };
-        sent.map_err(Fault::Connection)?;
-        let passed_bytes = self.pass_body(&mut reader, written.framing).await;
-        let passed_bytes = short + passed_bytes.map_err(broken_off)?;
+        let is_chunked = written.framing == ResponseFraming::Chunked;
+        // The bytes of the body that have come leave with the head.
+        let first = self.take_pieces(&mut reader, is_chunked);
+        let first = first.map_err(|_| Fault::Server(Failure::Malformed))?;
+        let rest = self.pass_body(&mut reader, is_chunked).await;
+        let passed_bytes = first + rest.map_err(broken_off)?;
         if let Some(noted) = exchange.noted {
             noted.set_answer(status, passed_bytes);
         }
@@ -100,74 +102,83 @@ impl<I: Io> Transfer<'_, I> {
         })
     }
 
-    /// Adds a short body of known length that has come to the head, so that one write sends both.
-    /// Returns its bytes.
-    fn take_short(&mut self, reader: &mut BodyReader, head: &mut Vec<u8>) -> Result<u64, Fault> {
-        let input = &mut self.server.input;
-        let left = reader.left().and_then(|left| usize::try_from(left).ok());
-        let Some(left) = left.filter(|left| *left <= input.buffered().len().min(SHORT_BYTES))
-        else {
-            return Ok(0);
-        };
-        let step = reader.consume(input.buffered())?;
-        head.extend_from_slice(input.buffered().get(step.data).unwrap_or_default());
-        input.consume(step.consumed);
-        Ok(left as u64)
+    /// Takes all that has come of the body for the client. Returns the number of its bytes.
+    fn take_pieces(&mut self, reader: &mut BodyReader, is_chunked: bool) -> Result<u64, BodyError> {
+        let (input, out) = (&mut self.server.input, self.to_client.bytes_mut());
+        let mut taken_bytes = 0;
+        while !reader.is_done() && !input.buffered().is_empty() {
+            let step = reader.consume(input.buffered())?;
+            let data = input.buffered().get(step.data).unwrap_or_default();
+            taken_bytes += data.len() as u64;
+            match is_chunked {
+                true => write_chunk(data, out),
+                false => out.extend_from_slice(data),
+            }
+            input.consume(step.consumed);
+        }
+        Ok(taken_bytes)
     }
 
-    /// Returns the number of bytes.
-    async fn pass_body(
-        &mut self,
-        reader: &mut BodyReader,
-        to_client: ResponseFraming,
-    ) -> Result<u64, Fault> {
-        let (mut chunk, mut passed_bytes) = (Vec::new(), 0);
-        let is_chunked = to_client == ResponseFraming::Chunked;
-        let mut may_splice = true;
+    /// Sends what waits for the client, and the rest of the body. Returns the number of its bytes.
+    async fn pass_body(&mut self, reader: &mut BodyReader, is_chunked: bool) -> Result<u64, Fault> {
+        let is_plain = !is_chunked && !matches!(reader, BodyReader::Chunked(_));
+        let (mut passed_bytes, mut may_splice) = (0, true);
         while !reader.is_done() {
-            let is_request_sent = self.is_request_sent();
-            let input = &mut self.server.input;
-            if input.buffered().is_empty() {
-                let left = reader.left().filter(|left| *left >= SPLICE_BYTES);
-                if let Some(left) = left.filter(|_| may_splice && is_request_sent) {
-                    let stream = &self.server.stream;
-                    let sent = self.io.send_stream(stream, left, self.timeout).await;
-                    let sent = sent.map_err(Fault::Connection)?;
-                    reader.skip(sent);
-                    passed_bytes += sent;
-                    may_splice = sent > 0;
-                    continue;
-                }
-                match self.step().await? {
-                    Step::Sent | Step::Came => continue,
+            self.send().await?;
+            let goes_on = self.goes_on();
+            let has_come = !self.server.input.buffered().is_empty();
+            let long = reader.left().filter(|left| *left >= SPLICE_BYTES);
+            if has_come && is_plain && !goes_on {
+                passed_bytes += self.pass_piece(reader).await?;
+            } else if has_come {
+                passed_bytes += self.take_pieces(reader, is_chunked)?;
+            } else if let Some(left) = long.filter(|_| may_splice && !goes_on) {
+                let stream = &self.server.stream;
+                let sent = self.io.send_stream(stream, left, self.timeout).await;
+                let sent = sent.map_err(Fault::Connection)?;
+                reader.skip(sent);
+                passed_bytes += sent;
+                may_splice = sent > 0;
+            } else {
+                match self.step(self.timeout).await? {
+                    Step::Moved | Step::Came => {}
                     Step::Ended => {
                         reader.end_of_input()?;
                         break;
                     }
+                    Step::Broken(error) => return Err(Fault::Connection(error)),
                     Step::Silent => return Err(Fault::Server(Failure::Silent)),
                 }
             }
-            let step = reader.consume(input.buffered())?;
-            let data = input.buffered().get(step.data).unwrap_or_default();
-            passed_bytes += data.len() as u64;
-            let sent = match is_chunked {
-                true => {
-                    chunk.clear();
-                    write_chunk(data, &mut chunk);
-                    self.io.write_all(&chunk).await
-                }
-                false => self.io.write_all(data).await,
-            };
-            sent.map_err(Fault::Connection)?;
-            input.consume(step.consumed);
         }
         if is_chunked {
-            chunk.clear();
-            write_last_chunk(reader.trailers(), &mut chunk);
-            let sent = self.io.write_all(&chunk).await;
-            sent.map_err(Fault::Connection)?;
+            write_last_chunk(reader.trailers(), self.to_client.bytes_mut());
         }
+        self.send().await?;
         Ok(passed_bytes)
+    }
+
+    /// Passes what has come of a body without chunks, and copies nothing for that.
+    async fn pass_piece(&mut self, reader: &mut BodyReader) -> Result<u64, Fault> {
+        let input = &mut self.server.input;
+        let step = reader.consume(input.buffered())?;
+        let data = input.buffered().get(step.data).unwrap_or_default();
+        let sent = self.io.write_all(data).await;
+        sent.map_err(Fault::Connection)?;
+        input.consume(step.consumed);
+        Ok(step.consumed as u64)
+    }
+
+    /// Sends what waits for the client, while the body of the request goes on.
+    async fn send(&mut self) -> Result<(), Fault> {
+        while !self.to_client.is_empty() {
+            if self.goes_on() {
+                self.step(self.timeout).await?;
+            } else {
+                self.send_all().await.map_err(Fault::Connection)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! One request and its answer between a client and a server: bytes in both directions at the same
-//! time, with at most two buffers of 64 KiB.
+//! One request to a server, until its answer begins. The body goes on to the server also behind the
+//! beginning of the answer.
 //!
 //! Not here: which server, and whether a request that failed is sent again (`service.rs`).
 
@@ -12,15 +12,14 @@ use prism_http::{
 };
 use prism_service::{BodyFailure, Io, Request, RequestBody};
 
+use crate::pump::{Moved, PIECE_BYTES, Queue};
 use crate::retry::Failure;
-use crate::server::{Server, write_some};
+use crate::server::Server;
 use crate::service::Meaning;
 
 /// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
 /// not know `Expect` (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-/// Body bytes that are taken from the client at once.
-const PIECE_BYTES: usize = 64 << 10;
 
 /// The reason why an exchange failed.
 #[derive(Debug)]
@@ -47,12 +46,14 @@ impl From<HeadError> for Fault {
 
 /// A step of an exchange.
 pub(crate) enum Step {
-    /// Bytes went to the server, or came from the client.
-    Sent,
+    /// Bytes came from the client, or went to either side.
+    Moved,
     /// Bytes came from the server.
     Came,
     /// The server has ended its direction.
     Ended,
+    /// The server has reset the connection, or cannot be reached any more.
+    Broken(io::Error),
     /// The server was silent for long enough.
     Silent,
 }
@@ -64,13 +65,12 @@ pub(crate) struct Transfer<'t, I> {
     pub(crate) body: &'t mut RequestBody,
     /// The longest silence of the server.
     pub(crate) timeout: Duration,
-    /// Bytes for the server, of which the first `sent` have left.
-    waiting: Vec<u8>,
-    sent: usize,
+    pub(crate) to_client: Queue,
+    pub(crate) to_server: Queue,
     /// Whether the server gets the body now.
     sends_body: bool,
     /// Whether the server takes no more bytes.
-    is_deaf: bool,
+    pub(crate) is_deaf: bool,
 }
 
 impl<'t, I: Io> Transfer<'t, I> {
@@ -101,14 +101,13 @@ impl<'t, I: Io> Transfer<'t, I> {
             let _ = extra.append("Connection", "upgrade");
             let _ = extra.append("Upgrade", protocol.as_bytes());
         }
-        let mut waiting = std::mem::take(&mut server.preface);
-        waiting.reserve(1024);
-        head.write_forward(head.framing(), &extra, &mut waiting);
-        Self {
-            waiting,
-            sends_body: !asks && head.framing() != BodyFraming::None,
-            ..Self::begun(io, server, body, timeout)
-        }
+        let mut bytes = std::mem::take(&mut server.preface);
+        bytes.reserve(1024);
+        head.write_forward(head.framing(), &extra, &mut bytes);
+        let mut transfer = Self::begun(io, server, body, timeout);
+        *transfer.to_server.bytes_mut() = bytes;
+        transfer.sends_body = !asks && head.framing() != BodyFraming::None;
+        transfer
     }
 
     /// An exchange whose answer has begun.
@@ -123,8 +122,8 @@ impl<'t, I: Io> Transfer<'t, I> {
             server,
             body,
             timeout,
-            waiting: Vec::new(),
-            sent: 0,
+            to_client: Queue::default(),
+            to_server: Queue::default(),
             sends_body: true,
             is_deaf: false,
         }
@@ -152,11 +151,18 @@ impl<'t, I: Io> Transfer<'t, I> {
                 }
                 continue;
             }
-            match self.step().await? {
-                Step::Sent => {}
+            let is_asking = !self.sends_body && !self.body.is_done() && self.to_server.is_empty();
+            let limit = match is_asking {
+                true => CONTINUE_WAIT.min(self.timeout),
+                false => self.timeout,
+            };
+            match self.step(limit).await? {
+                Step::Moved => {}
                 Step::Came => has_begun = true,
-                Step::Ended if has_begun => return Err(Fault::Server(Failure::Malformed)),
-                Step::Ended => {
+                Step::Ended | Step::Broken(_) if has_begun => {
+                    return Err(Fault::Server(Failure::Malformed));
+                }
+                Step::Ended | Step::Broken(_) => {
                     let was_idle = self.server.was_idle;
                     return Err(Fault::Server(Failure::Ended { was_idle }));
                 }
@@ -192,74 +198,67 @@ impl<'t, I: Io> Transfer<'t, I> {
 
     /// Whether the server has all of the request.
     pub(crate) fn is_request_sent(&self) -> bool {
-        self.body.is_done() && self.sent == self.waiting.len() && !self.is_deaf
+        self.body.is_done() && self.to_server.is_empty() && !self.is_deaf
     }
 
-    /// Waits until bytes can go on in one direction, and moves them.
-    pub(crate) async fn step(&mut self) -> Result<Step, Fault> {
-        let has_waiting = self.sent < self.waiting.len() && !self.is_deaf;
-        let wants_body = self.sends_body && !self.is_deaf && !self.body.is_done();
-        if !has_waiting && wants_body && !self.io.buffered().is_empty() {
+    /// Whether the server gets more of the body.
+    fn wants_body(&self) -> bool {
+        self.sends_body && !self.is_deaf && !self.body.is_done()
+    }
+
+    /// Whether bytes may go to the server.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.wants_body() || !self.to_server.is_empty()
+    }
+
+    /// Waits until bytes can go on in one direction, and moves them. The server may be silent for
+    /// `limit`.
+    pub(crate) async fn step(&mut self, limit: Duration) -> Result<Step, Fault> {
+        let reads = self.wants_body() && self.to_server.is_empty();
+        if reads && !self.io.buffered().is_empty() {
             self.take_body()?;
-            return Ok(Step::Sent);
+            return Ok(Step::Moved);
         }
-        let Server { stream, input, .. } = &mut *self.server;
-        if !has_waiting && wants_body {
-            // The client's own timeout applies.
-            return tokio::select! {
-                filled = input.fill(stream) => Ok(came(filled)),
-                read = self.io.fill() => match read {
-                    Ok(0) => Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into())),
-                    Ok(_) => Ok(Step::Sent),
-                    Err(error) => Err(Fault::Connection(error)),
-                },
-            };
-        }
-        let is_asking = !self.sends_body && !self.body.is_done() && !has_waiting;
-        let limit = match is_asking {
-            true => CONTINUE_WAIT.min(self.timeout),
-            false => self.timeout,
+        // The client's own timeout applies to what it sends and takes.
+        let is_for_client = reads || !self.to_client.is_empty();
+        let moving = self.move_some(reads);
+        let moved = match is_for_client {
+            true => moving.await,
+            false => match tokio::time::timeout(limit, moving).await {
+                Ok(moved) => moved,
+                Err(_) => return Ok(Step::Silent),
+            },
         };
-        let unsent = self.waiting.get(self.sent..).unwrap_or_default();
-        let moved = async {
-            tokio::select! {
-                filled = input.fill(stream) => Ok(filled),
-                written = write_some(stream, unsent), if has_waiting => Err(written),
+        Ok(match moved.map_err(Fault::Connection)? {
+            Moved::FromServer(Ok(0)) => Step::Ended,
+            Moved::FromServer(Ok(_)) => Step::Came,
+            Moved::FromServer(Err(error)) => Step::Broken(error),
+            Moved::FromClient(0) => {
+                return Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into()));
             }
-        };
-        match tokio::time::timeout(limit, moved).await {
-            Err(_) => Ok(Step::Silent),
-            Ok(Ok(filled)) => Ok(came(filled)),
-            Ok(Err(Ok(written))) => {
-                self.sent += written;
-                Ok(Step::Sent)
-            }
-            Ok(Err(Err(_))) => {
-                // It may have answered before it stopped reading.
-                self.is_deaf = true;
-                Ok(Step::Sent)
-            }
-        }
+            Moved::ToServer | Moved::FromClient(_) | Moved::ToClient => Step::Moved,
+        })
     }
 
-    /// Takes the next piece of the body from the client.
+    /// Takes what has come of the body from the client, at most one piece.
     fn take_body(&mut self) -> Result<(), Fault> {
-        self.waiting.clear();
-        self.sent = 0;
         let is_chunked = self.body.is_chunked();
-        let piece = self.io.buffered();
-        let piece = piece.get(..piece.len().min(PIECE_BYTES));
-        let piece = piece.unwrap_or_default();
-        let step = self.body.reader().consume(piece)?;
-        let data = piece.get(step.data).unwrap_or_default();
-        match is_chunked {
-            true => write_chunk(data, &mut self.waiting),
-            false => self.waiting.extend_from_slice(data),
+        let out = self.to_server.bytes_mut();
+        while !self.body.is_done() && !self.io.buffered().is_empty() && out.len() < PIECE_BYTES {
+            let piece = self.io.buffered();
+            let room = PIECE_BYTES - out.len();
+            let piece = piece.get(..room).unwrap_or(piece);
+            let step = self.body.reader().consume(piece)?;
+            let data = piece.get(step.data).unwrap_or_default();
+            match is_chunked {
+                true => write_chunk(data, out),
+                false => out.extend_from_slice(data),
+            }
+            self.io.consume(step.consumed);
         }
-        if is_chunked && step.done {
-            write_last_chunk(self.body.trailers(), &mut self.waiting);
+        if is_chunked && self.body.is_done() {
+            write_last_chunk(self.body.trailers(), out);
         }
-        self.io.consume(step.consumed);
         Ok(())
     }
 }
@@ -275,12 +274,4 @@ fn check_chunks(mut bytes: &[u8]) -> Result<(), BodyError> {
         bytes = bytes.get(consumed..).unwrap_or_default();
     }
     Ok(())
-}
-
-/// The step that a read from the server has made. A reset after bytes of an answer ends it too.
-fn came(filled: io::Result<usize>) -> Step {
-    match filled {
-        Ok(1..) => Step::Came,
-        Ok(0) | Err(_) => Step::Ended,
-    }
 }
