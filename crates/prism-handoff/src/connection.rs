@@ -33,7 +33,7 @@ use crate::wait_timer::WaitTimer;
 /// worker.
 const SENDFILE_BYTES: usize = 1 << 20;
 /// The largest number of bytes that are sealed before they are written.
-const SEAL_BYTES: usize = 128 << 10;
+pub(crate) const SEAL_BYTES: usize = 128 << 10;
 /// The time from a client's close_notify to its FIN, with the jitter of a round trip. Afterwards
 /// the client may be waiting for our close_notify.
 const GOODBYE: Duration = Duration::from_millis(200);
@@ -326,7 +326,9 @@ impl Connection {
     }
 
     async fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
-        self.flush(true).await?;
+        let sealed = (self.state.tls.as_mut()).map_or(0, Records::take_sealed_bytes);
+        let bytes = bytes.get(sealed..).unwrap_or_default();
+        self.flush(more || !bytes.is_empty()).await?;
         if !self.is_tls() {
             return self.write_parts(bytes, more).await;
         }

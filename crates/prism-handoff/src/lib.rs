@@ -103,6 +103,7 @@ pub mod cost;
 mod counters;
 mod deferred;
 mod dial;
+mod duplex;
 mod endpoint;
 mod export;
 mod first_flight;
@@ -142,6 +143,7 @@ mod wait_timer;
 
 pub use client_limits::ClientLimits;
 pub use connection::Connection;
+pub use duplex::Moved;
 pub use endpoint::{
     Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
 };

@@ -16,7 +16,7 @@ const MAX_READ_BYTES: usize = 256 << 10;
 
 impl ConnectionState {
     /// Reads once. Also returns whether the socket is empty now.
-    fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
+    pub(crate) fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
         let room = self.read_bytes.max(MIN_READ_BYTES);
         let bytes = from_socket(&mut self.tls, &mut self.input).bytes_mut();
         self.shared.spare.lend(bytes);
@@ -43,7 +43,7 @@ impl ConnectionState {
     }
 
     /// Opens the records that were received.
-    fn open_records(&mut self) -> io::Result<Found> {
+    pub(crate) fn open_records(&mut self) -> io::Result<Found> {
         let Some(records) = &mut self.tls else {
             return Ok(Found::Data(0));
         };

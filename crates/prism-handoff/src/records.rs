@@ -19,6 +19,8 @@ pub(crate) struct Records {
     pub(crate) session: Session,
     /// The bytes of the socket that were not opened.
     pub(crate) sealed: Input,
+    /// Bytes of an unfinished write whose records are made.
+    pub(crate) sealed_bytes: usize,
     kernel: Kernel,
     /// The alert that ends the session and that the kernel is to send.
     pub(crate) alert: Option<[u8; 2]>,
@@ -50,6 +52,7 @@ impl Records {
         Self {
             session,
             sealed: Input::new(sealed),
+            sealed_bytes: 0,
             kernel: Kernel::Idle,
             alert: None,
         }
@@ -111,6 +114,11 @@ impl Records {
             return Ok(());
         }
         self.session.seal_control(output).map_err(not_sealed)
+    }
+
+    /// Ends the unfinished write, whose records are in the output, and returns its bytes.
+    pub(crate) fn take_sealed_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.sealed_bytes)
     }
 
     /// Ends the session here. Returns its state for another host, and the kernel's part for

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use prism_handoff::{Connection, RelayStream};
+use prism_handoff::{Connection, Moved, RelayStream};
 use tokio::net::TcpStream;
 
 /// A source of bytes.
@@ -36,6 +36,17 @@ pub trait Io: Input {
     async fn write_more(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Sends `len` bytes of a file from `offset` on.
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Writes some of `bytes`, or reads more if `reads` is set, whichever can be done first. With
+    /// neither it waits until the connection breaks. May be cancelled without loss if the next
+    /// write begins with the same bytes. `Written(0)`: only `write_all` can write them now.
+    async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
+        match (bytes.is_empty(), reads) {
+            (false, _) => Ok(Moved::Written(0)),
+            (true, true) => self.fill().await.map(Moved::Read),
+            (true, false) => std::future::pending().await,
+        }
+    }
 
     /// Sends `len` bytes that come from `source`, which may be silent for `silence`, if they
     /// need not be copied for that. Returns how many were sent: 0 if they must be copied.
@@ -78,6 +89,10 @@ impl Io for Connection {
 
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         Connection::send_file(self, file, offset, len).await
+    }
+
+    async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
+        Connection::write_or_fill(self, bytes, reads).await
     }
 
     async fn send_stream(

@@ -42,6 +42,7 @@ pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
     read_any_answer,
 };
+pub use prism_handoff::Moved;
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
 pub use service::{Fault, NodeRequests, Remote, Route, Served, Service, Subject};

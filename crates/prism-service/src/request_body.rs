@@ -131,7 +131,7 @@ impl RequestBody {
 
     /// Whether the client waits for `100 Continue`.
     fn is_held_back(&self, io: &impl Input) -> bool {
-        self.expects_continue && io.buffered().is_empty()
+        self.expects_continue && !self.has_begun && io.buffered().is_empty()
     }
 
     /// Whether the connection can live on after an answer that does not wait for the rest. After
@@ -341,6 +341,13 @@ mod tests {
             client.sent.extend_from_slice(b"0123GET /");
             assert!(body.skip_rest(&mut client).await);
             assert_eq!(client.told, CONTINUE);
+            // Sent unasked, and read behind the answer's head: nobody waits for an invitation.
+            let (mut body, mut client) = put(expects, b"0123");
+            assert!(client.fill().await.is_ok() && body.can_skip_rest(&mut client).await);
+            let step = body.reader().consume(client.buffered()).unwrap();
+            client.consume(step.consumed);
+            assert!(body.is_done() && body.skip_rest(&mut client).await);
+            assert!(client.told.is_empty());
             // For nothing: see `RequestHead::expects_continue`.
             let nothing = "Content-Length: 0\r\nExpect: 100-continue\r\n";
             let (mut body, mut client) = put(nothing, b"");

@@ -2,12 +2,11 @@
 //! node that is silent, and does not know how long the server may take.
 
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use prism_http::PROCESSING;
 use prism_service::Io;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 /// The longest time between two interim answers.
 const INTERIM_EVERY: Duration = Duration::from_secs(10);
@@ -29,22 +28,17 @@ impl AtWork {
         }
     }
 
-    /// Waits for `work`.
+    /// When the next interim answer is due.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Sends an interim answer.
     ///
     /// # Errors
     /// The relaying node has ended the connection.
-    pub(crate) async fn during<T>(
-        &mut self,
-        io: &mut impl Io,
-        work: impl Future<Output = T>,
-    ) -> io::Result<T> {
-        let mut work = pin!(work);
-        loop {
-            match timeout_at(self.next, &mut work).await {
-                Ok(done) => return Ok(done),
-                Err(_) => self.next = Instant::now() + self.every,
-            }
-            io.write_all(PROCESSING).await?;
-        }
+    pub(crate) async fn tell(&mut self, io: &mut impl Io) -> io::Result<()> {
+        self.next = Instant::now() + self.every;
+        io.write_all(PROCESSING).await
     }
 }

@@ -12,7 +12,7 @@
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
-//! | how do bytes move? | `exchange.rs`, `server.rs`; after an upgrade: `tunnel.rs` |
+//! | how do bytes move? | `pump.rs`, for `exchange.rs`, `answer.rs` and, after an upgrade, `tunnel.rs` |
 //! | what does a relaying node hear of a slow server? | `at_work.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod answer;
 mod at_work;
 mod checks;
 mod choice;
@@ -32,6 +33,7 @@ mod park;
 mod passing;
 mod pool;
 mod proxy_header;
+mod pump;
 mod reports;
 mod retry;
 mod server;

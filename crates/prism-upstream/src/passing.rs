@@ -6,9 +6,10 @@ use prism_http::{Exchange, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_service::{BodyFailure, Io, NodeRequests, Request, RequestBody, Served, Service, send};
 
+use crate::answer::Passed;
 use crate::at_work::AtWork;
 use crate::error::Error;
-use crate::exchange::{Fault, Passed, Transfer};
+use crate::exchange::{Fault, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
 use crate::pool::{Address, UnderWay};

@@ -9,13 +9,12 @@ use prism_service::Io;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-use crate::exchange::{Fault, Passed, Transfer};
-use crate::server::{Server, write_some};
+use crate::answer::Passed;
+use crate::exchange::{Fault, Transfer};
+use crate::pump::{Moved, PIECE_BYTES};
 
 /// The status with which a server agrees.
 pub(crate) const SWITCHING: u16 = 101;
-/// Bytes from a client that wait for the server.
-const MAX_WAITING_BYTES: usize = 64 << 10;
 
 /// The protocol that a client wants to go on with. HTTP/2 is none of them: it is not spoken here.
 pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
@@ -27,13 +26,6 @@ pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
         && !protocol.is_empty()
         && !protocol.to_ascii_lowercase().contains("h2");
     is_asked.then(|| protocol.into())
-}
-
-/// One movement of bytes in a tunnel.
-enum Moved {
-    FromServer(io::Result<usize>),
-    ToServer(io::Result<usize>),
-    FromClient(io::Result<usize>),
 }
 
 impl<I: Io> Transfer<'_, I> {
@@ -75,62 +67,58 @@ impl<I: Io> Transfer<'_, I> {
         let (mut passed_bytes, mut client_ended) = (0, false);
         let mut last_moved = Instant::now();
         loop {
-            let from_server = self.server.input.buffered();
-            if !from_server.is_empty() {
-                let bytes = from_server.len();
-                self.io.write_all(from_server).await?;
-                self.server.input.consume(bytes);
-                passed_bytes += bytes as u64;
-            }
-            let waiting = self.io.buffered();
-            let waiting = waiting.get(..waiting.len().min(MAX_WAITING_BYTES));
-            let waiting = waiting.unwrap_or_default().to_vec();
-            let Server { stream, input, .. } = &mut *self.server;
-            let has_waiting = !waiting.is_empty();
-            let moved = async {
-                tokio::select! {
-                    filled = input.fill(stream) => Moved::FromServer(filled),
-                    written = write_some(stream, &waiting), if has_waiting => {
-                        Moved::ToServer(written)
-                    }
-                    read = self.io.fill(), if !has_waiting && !client_ended => {
-                        Moved::FromClient(read)
-                    }
-                }
-            };
-            let limit_now = match client_ended || has_waiting {
+            passed_bytes += self.take_all() as u64;
+            let reads = self.to_server.is_empty() && !client_ended && !self.is_deaf;
+            let is_taking = !self.to_client.is_empty();
+            let limit_now = match reads {
+                true => limit,
                 // The client is not read, so its own timeout does not apply.
-                true => Some(self.timeout),
-                false => limit,
+                false => Some(self.timeout),
             };
+            let moving = self.move_some(reads);
             let moved = match limit_now {
-                Some(limit) => tokio::time::timeout_at(last_moved + limit, moved).await,
-                None => Ok(moved.await),
+                Some(limit) => tokio::time::timeout_at(last_moved + limit, moving).await,
+                None => Ok(moving.await),
             };
             match moved {
                 // The connection's own limit is shorter.
-                Ok(Moved::FromClient(Err(error)))
-                    if limit.is_some() && error.kind() == io::ErrorKind::TimedOut =>
+                Ok(Err(error))
+                    if limit.is_some() && !is_taking && error.kind() == io::ErrorKind::TimedOut =>
                 {
                     continue;
                 }
+                Ok(Err(error)) => return Err(error),
                 // The client's connection ends in order, also after a reset by the server.
-                Err(_) | Ok(Moved::FromServer(Ok(0) | Err(_))) => return Ok(passed_bytes),
-                Ok(Moved::FromServer(Ok(_))) => {}
-                Ok(Moved::ToServer(Ok(written))) => self.io.consume(written),
-                Ok(Moved::ToServer(Err(_))) => {
-                    // It may have said something before it stopped reading.
-                    self.io.consume(waiting.len());
-                    client_ended = true;
-                }
-                Ok(Moved::FromClient(Ok(0))) => {
+                Err(_) | Ok(Ok(Moved::FromServer(Ok(0) | Err(_)))) => return Ok(passed_bytes),
+                Ok(Ok(Moved::FromClient(0))) => {
                     client_ended = true;
                     let _ = self.server.stream.shutdown().await;
                 }
-                Ok(Moved::FromClient(read)) => drop(read?),
+                Ok(Ok(_)) => {}
             }
             last_moved = Instant::now();
         }
+    }
+
+    /// Takes what has come for both sides. Returns the number of bytes for the client.
+    fn take_all(&mut self) -> usize {
+        let mut for_client = 0;
+        if self.to_client.is_empty() {
+            let input = &mut self.server.input;
+            for_client = input.buffered().len();
+            self.to_client
+                .bytes_mut()
+                .extend_from_slice(input.buffered());
+            input.consume(for_client);
+        }
+        if self.to_server.is_empty() && !self.is_deaf {
+            let waiting = self.io.buffered();
+            let piece = waiting.get(..PIECE_BYTES).unwrap_or(waiting);
+            let piece_bytes = piece.len();
+            self.to_server.bytes_mut().extend_from_slice(piece);
+            self.io.consume(piece_bytes);
+        }
+        for_client
     }
 }
 

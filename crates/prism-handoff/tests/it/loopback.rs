@@ -20,14 +20,14 @@ use tokio::sync::Notify;
 use crate::app::{eventually, run};
 
 /// Certificates of `near` and `far`, and the addresses of one test.
-struct Cluster {
-    pki: TempDir,
-    service: SocketAddr,
+pub struct Cluster {
+    pub pki: TempDir,
+    pub service: SocketAddr,
     peer_port: u16,
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let pki = tempfile::tempdir().unwrap();
         pki::init(pki.path(), &["near".into(), "far".into()]).unwrap();
         Self {
@@ -38,7 +38,7 @@ impl Cluster {
     }
 
     /// The node `near` accepts clients.
-    fn config(&self, name: &str, pki_dir: &Path) -> EndpointConfig {
+    pub fn config(&self, name: &str, pki_dir: &Path) -> EndpointConfig {
         let peer = |name: &str, host| Peer {
             name: name.to_owned(),
             addresses: vec![Ipv4Addr::new(127, 0, 0, host).into()],
@@ -50,7 +50,7 @@ impl Cluster {
         config
     }
 
-    async fn node(&self, name: &str, process: &Arc<Process>) -> Endpoint {
+    pub async fn node(&self, name: &str, process: &Arc<Process>) -> Endpoint {
         let config = self.config(name, self.pki.path());
         Endpoint::bind(config, process.clone()).await.unwrap()
     }
@@ -60,12 +60,12 @@ impl Cluster {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     free.local_addr().unwrap().port()
 }
 
-async fn next_client(endpoint: &mut Endpoint) -> Connection {
+pub async fn next_client(endpoint: &mut Endpoint) -> Connection {
     match endpoint.next().await {
         Some(Incoming::Client(client)) => client,
         other => panic!("not a client: {other:?}"),

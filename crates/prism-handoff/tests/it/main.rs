@@ -12,5 +12,6 @@
 mod app;
 mod document;
 mod documented;
+mod duplex;
 mod hand_off;
 mod loopback;

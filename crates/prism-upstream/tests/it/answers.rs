@@ -166,6 +166,26 @@ fn a_body_waits_for_the_servers_word() {
 }
 
 #[test]
+fn an_answer_to_a_body_that_was_not_asked_for_may_pause() {
+    let server = Server::new(vec![act(|stream| {
+        read(stream, 0);
+        write(stream, b"HTTP/1.1 401 \r\nContent-Length: 4\r\n\r\nno", 1);
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        write(stream, b"ne", 1);
+    })]);
+    let bed = Bed::new(server.address, 1, |upstream| upstream.answer_timeout_s = 5);
+    let head = "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue";
+    let end = bed.ask(head, b"abc");
+    server.join();
+    assert_eq!(end.served.unwrap(), Served::Closed);
+    let text = end.client.text();
+    assert!(
+        text.starts_with("HTTP/1.1 401 ") && text.ends_with("\r\n\r\nnone"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
     let long = act(|stream| {
         read(stream, 0);

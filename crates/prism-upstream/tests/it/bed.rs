@@ -1,17 +1,28 @@
-//! A node with one upstream, a client in memory, and a server that does what the test says.
+//! A node with one upstream, a client in memory or on the loopback interface, and a server that does
+//! what the test says.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use prism_config::{Config, Node, Role, Upstream};
+use prism_handoff::{
+    ClientLimits, Endpoint, EndpointConfig, Incoming, Method, Moved, NewcomerLimits,
+};
 use prism_http::{Exchange, Limits, RequestHead};
+use prism_proto::fence::Fence;
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{Input, Io, NodeRequests, Remote, Request, Served, Service};
 use prism_upstream::{Error, Meaning, Shared, Upstreams};
+use tokio::net::TcpSocket;
+use tokio::task::LocalSet;
+
+/// The buffers of a client's kernel.
+const CLIENT_BUFFER_BYTES: u32 = 32 << 10;
 
 /// A client that has sent `sent`, of which reads get random pieces.
 pub struct Client {
@@ -19,6 +30,9 @@ pub struct Client {
     seen: usize,
     rng: fastrand::Rng,
     pub got: Vec<u8>,
+    /// The number of writes, and of waits for either side.
+    pub writes: usize,
+    pub waits: usize,
 }
 
 impl Input for Client {
@@ -44,6 +58,7 @@ impl Input for Client {
 
 impl Io for Client {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writes += 1;
         self.got.extend_from_slice(bytes);
         Ok(())
     }
@@ -54,6 +69,19 @@ impl Io for Client {
 
     async fn send_file(&mut self, _: &File, _: u64, _: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
+        self.waits += 1;
+        if !bytes.is_empty() {
+            let some = self.rng.usize(1..=bytes.len());
+            self.write_all(&bytes[..some]).await?;
+            return Ok(Moved::Written(some));
+        }
+        match reads {
+            true => self.fill().await.map(Moved::Read),
+            false => std::future::pending().await,
+        }
     }
 }
 
@@ -182,35 +210,108 @@ impl Bed {
             seen: 0,
             rng: self.rng.borrow_mut().fork(),
             got: Vec::new(),
+            writes: 0,
+            waits: 0,
         };
         if let Some(verified) = &verified {
             head.noted().set_id(verified.request_id);
         }
-        let served = self.runtime.block_on(async {
-            let meaning = match self.service.understand(&mut head, verified) {
-                Ok(meaning) => meaning,
-                Err(error) => return (Ok(Served::Elsewhere(error)), None),
-            };
-            let mut request = Request::new(head, 0, meaning);
-            change(&mut request);
-            if !request.is_relayed {
-                let remote = Remote {
-                    address: "192.0.2.7:4711".parse().unwrap(),
-                    is_tls: false,
-                };
-                self.service.admit(&mut request, remote).await.unwrap();
-            }
-            self.service.begin(&request.meaning).await;
-            let exchange = request.head.exchange("");
-            let served = self.service.serve(&mut client, &request, &exchange).await;
-            (served, request.head.noted().status())
-        });
-        let (served, status) = served;
+        let serving = self.serve(&mut client, head, verified, change);
+        let (served, status) = self.runtime.block_on(serving);
         End {
             client,
             served,
             status,
         }
+    }
+
+    /// Answers a request that came on `io`. Also returns the status that logs have.
+    async fn serve(
+        &self,
+        io: &mut impl Io,
+        mut head: RequestHead,
+        verified: Option<Verified>,
+        change: impl FnOnce(&mut Request<Meaning>),
+    ) -> (io::Result<Served<Error>>, Option<u16>) {
+        let meaning = match self.service.understand(&mut head, verified) {
+            Ok(meaning) => meaning,
+            Err(error) => return (Ok(Served::Elsewhere(error)), None),
+        };
+        let mut request = Request::new(head, 0, meaning);
+        change(&mut request);
+        if !request.is_relayed {
+            let remote = Remote {
+                address: "192.0.2.7:4711".parse().unwrap(),
+                is_tls: false,
+            };
+            self.service.admit(&mut request, remote).await.unwrap();
+        }
+        self.service.begin(&request.meaning).await;
+        let exchange = request.head.exchange("");
+        let served = self.service.serve(io, &request, &exchange).await;
+        (served, request.head.noted().status())
+    }
+
+    /// One request of a client on the loopback interface, which does what `work` says.
+    pub fn with_client<T>(
+        &self,
+        work: impl AsyncFnOnce(tokio::net::TcpStream) -> T,
+    ) -> (T, io::Result<Served<Error>>) {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let client = async {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_recv_buffer_size(CLIENT_BUFFER_BYTES).unwrap();
+            socket.set_send_buffer_size(CLIENT_BUFFER_BYTES).unwrap();
+            work(socket.connect(address).await.unwrap()).await
+        };
+        LocalSet::new().block_on(&self.runtime, async {
+            let endpoint = Endpoint::bind(endpoint_config(address), Arc::default()).await;
+            let mut endpoint = endpoint.unwrap();
+            let serving = async {
+                let Some(Incoming::Client(mut connection)) = endpoint.next().await else {
+                    panic!("no client");
+                };
+                connection.set_io_timeout(Duration::from_secs(5));
+                let (head, len) = loop {
+                    let parsed = RequestHead::parse(connection.buffered(), &Limits::DEFAULT);
+                    match parsed.unwrap() {
+                        Some(parsed) => break parsed,
+                        None => assert!(connection.fill().await.unwrap() > 0),
+                    }
+                };
+                connection.consume(len);
+                let (served, _) = self.serve(&mut connection, head, None, |_| {}).await;
+                if served.is_ok() {
+                    connection.close().await;
+                }
+                served
+            };
+            tokio::join!(client, serving)
+        })
+    }
+}
+
+/// A node without a switch that has this address.
+fn endpoint_config(service: SocketAddr) -> EndpointConfig {
+    EndpointConfig {
+        name: "a".into(),
+        addresses: vec![service.ip()],
+        services: vec![service],
+        listen: true,
+        peer_port: 0,
+        peers: Vec::new(),
+        identity: None,
+        switch: None,
+        placement: 0,
+        fence: Fence::Switch,
+        tunnel_mtu_bytes: 0,
+        method: Method::Freeze,
+        carry_window: false,
+        tls: None,
+        clients: Arc::new(ClientLimits::new(10, NewcomerLimits::default())),
+        transit: None,
     }
 }
 

@@ -154,6 +154,42 @@ fn an_answer_that_breaks_off_ends_the_connection() {
     server.join();
 }
 
+/// A server that answers without a length, and resets the connection in the body: what it has not
+/// read makes its end a reset.
+fn resets() -> Server {
+    Server::new(vec![act(|stream| {
+        std::io::Read::read_exact(stream, &mut [0; 10]).unwrap();
+        write(stream, b"HTTP/1.1 200 OK\r\n\r\nhalf", 1);
+    })])
+}
+
+#[test]
+fn an_answer_without_length_that_a_reset_cuts_is_not_complete() {
+    let server = resets();
+    let bed = Bed::new(server.address, 1, |_| {});
+    let end = bed.ask(GET, &[]);
+    server.join();
+    assert!(end.served.is_err());
+    let text = end.client.text();
+    assert!(!text.ends_with("0\r\n\r\n"), "{text}");
+}
+
+#[test]
+fn a_relayed_answer_without_length_that_a_reset_cuts_is_not_complete_either() {
+    let server = resets();
+    let bed = Bed::new(server.address, 1, |_| {});
+    let asked = bed.ask_relayed(GET, 7, Some(9));
+    server.join();
+    let text = asked.client.text();
+    // If the reset comes late, the answer is parked.
+    if text.contains("Prism-Answer: parked") {
+        let end = bed.ask_relayed(GET, 7, None);
+        assert!(end.served.is_err());
+    } else {
+        assert!(text.starts_with("HTTP/1.1 502 "), "{text}");
+    }
+}
+
 #[test]
 fn bodies_have_a_bound() {
     let server = Server::new(vec![act(|stream| {

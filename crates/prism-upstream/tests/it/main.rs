@@ -10,6 +10,7 @@
 
 mod answers;
 mod bed;
+mod duplex;
 mod failures;
 mod reload;
 mod routes;
