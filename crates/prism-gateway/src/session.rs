@@ -137,6 +137,7 @@ impl<S: Service> Gateway<S> {
         }
         let remote = Remote {
             address: client.client(),
+            service: client.service(),
             is_tls: client.is_tls(),
         };
         if let Err(error) = self.admit(&mut request, remote).await {

@@ -37,10 +37,10 @@ pub(crate) const SEAL_BYTES: usize = 128 << 10;
 /// The time from a client's close_notify to its FIN, with the jitter of a round trip. Afterwards
 /// the client may be waiting for our close_notify.
 const GOODBYE: Duration = Duration::from_millis(200);
-/// The time that a closing connection waits for the client to close too.
-const LINGER: Duration = Duration::from_secs(2);
-/// The largest number of bytes that a closing connection reads and drops.
-const LINGER_BYTES: usize = 1 << 20;
+/// The longest silence of a client that a closing connection waits for, and the longest time for
+/// which it reads and drops what the client still sends.
+const LINGER_SILENCE: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(10);
 
 /// A live connection with a client.
 ///
@@ -268,16 +268,18 @@ impl Connection {
         if shut.is_err() {
             return;
         }
-        self.state.io_timeout = LINGER;
-        let mut dropped = 0;
-        while dropped < LINGER_BYTES {
-            let unread = self.buffered().len();
-            self.consume(unread);
-            match self.fill().await {
-                Ok(n) if n > 0 => dropped += n,
-                _ => break,
+        self.state.io_timeout = LINGER_SILENCE;
+        let dropping = async {
+            loop {
+                self.state.give_up_input();
+                self.state.read_bytes = 0;
+                if !matches!(self.fill().await, Ok(1..)) {
+                    return;
+                }
             }
-        }
+        };
+        // A reset would take the answer from a client that sends nevertheless.
+        let _ = tokio::time::timeout(LINGER, dropping).await;
     }
 
     /// Ends the TLS session, and writes the rest of the output.

@@ -101,11 +101,13 @@ impl<N: NodeRequests> NodeRequests for Rc<N> {
     }
 }
 
-/// The client's end of the connection that a request came on.
+/// The client's connection that a request came on.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     /// The client's address.
     pub address: SocketAddr,
+    /// The address that the client has connected to.
+    pub service: SocketAddr,
     /// Whether the connection has TLS.
     pub is_tls: bool,
 }

@@ -9,6 +9,7 @@ use prism_http::{Limits, ResponseHead};
 use prism_service::join_all;
 
 use crate::Shared;
+use crate::health::is_of_server;
 use crate::pool::{Address, Pool};
 use crate::proxy_header::of_prism;
 use crate::server::{Server, write_some};
@@ -65,14 +66,20 @@ async fn check(address: &Arc<Address>, pool: &Pool) {
         true => of_prism(),
         false => Vec::new(),
     };
+    let limit = health.map_or(CONNECT_TIMEOUT, |health| {
+        Duration::from_secs(health.timeout_s.into())
+    });
+    let server = match Server::connect(address.address, limit).await {
+        Err(fault) if !is_of_server(&fault) => {
+            tracing::debug!(address = %address.address, error = %fault, "no check");
+            return;
+        }
+        connected => connected.ok(),
+    };
     let is_good = match health {
-        None => Server::connect(address.address, CONNECT_TIMEOUT)
-            .await
-            .is_ok(),
+        None => server.is_some(),
         Some(health) => {
-            let limit = Duration::from_secs(health.timeout_s.into());
-            let server = Server::connect(address.address, limit).await;
-            let asked = async { status(server.ok()?, preface, health).await };
+            let asked = async { status(server?, preface, health).await };
             let asked = tokio::time::timeout(limit, asked);
             let status = asked.await.ok().flatten();
             status.is_some_and(|status| (200..400).contains(&status))
@@ -107,5 +114,46 @@ async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> O
                 Ok(0) | Err(_) => return None,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::SocketAddr;
+
+    use prism_config::{Config, Node, Role, Upstream};
+
+    use super::*;
+
+    /// Whether one check leaves the only address in.
+    fn is_in_after_check(address: &str) -> bool {
+        let settings = Upstream {
+            address: address.parse::<SocketAddr>().unwrap().into(),
+            health: Some(HealthCheck {
+                fall: 1,
+                ..HealthCheck::default()
+            }),
+            ..Upstream::default()
+        };
+        let mut config = Config::default();
+        config.nodes.push(Node {
+            name: "be0".into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        });
+        let pool = Pool::new(&settings, &config, "be0");
+        let address = pool.addresses.first().unwrap();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(check(address, &pool));
+        address.is_in()
+    }
+
+    #[test]
+    fn a_check_that_this_host_cannot_make_says_nothing() {
+        // Without an interface such an address is invalid here.
+        assert!(is_in_after_check("[fe80::1]:9"));
+        assert!(!is_in_after_check("127.0.0.1:9"));
     }
 }

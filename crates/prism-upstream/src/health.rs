@@ -1,6 +1,7 @@
 //! Whether an address of an upstream gets requests: by the answers to requests (passive), and by
 //! checks (active). Pure: times are parameters.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Requests in a row without an answer after which an address is ejected.
@@ -23,6 +24,25 @@ pub(crate) enum Outcome {
     Silent,
     /// It answered with this status.
     Answered(u16),
+}
+
+impl Outcome {
+    /// Whether some of these in a row eject an address.
+    pub(crate) const fn is_bad(self) -> bool {
+        !matches!(self, Self::Answered(..502 | 505..))
+    }
+}
+
+/// Whether the server, or the way to it, is the reason why a `connect` failed. Else this node is:
+/// it lacks descriptors, ports or memory.
+pub(crate) fn is_of_server(fault: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut,
+    };
+    matches!(
+        fault.kind(),
+        ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable | TimedOut
+    )
 }
 
 /// Bad and good checks in a row that change the state.
@@ -80,8 +100,9 @@ impl Health {
         matches!(self.state, State::In { .. })
     }
 
-    /// A request had this outcome. Returns whether the address is ejected by it.
-    pub(crate) fn request(&mut self, outcome: Outcome, now: Instant) -> bool {
+    /// A request had this outcome, by which the address may be ejected or not. Returns whether it
+    /// is.
+    pub(crate) fn request(&mut self, outcome: Outcome, may_eject: bool, now: Instant) -> bool {
         let State::In {
             silent,
             bad_answers,
@@ -92,12 +113,15 @@ impl Health {
             return false;
         };
         match outcome {
-            Outcome::Answered(502..=504) => (*silent, *bad_answers) = (0, *bad_answers + 1),
+            Outcome::Answered(_) if outcome.is_bad() => {
+                (*silent, *bad_answers) = (0, bad_answers.saturating_add(1));
+            }
             Outcome::Answered(_) => (*silent, *bad_answers) = (0, 0),
-            Outcome::Silent => *silent += 1,
+            Outcome::Silent => *silent = silent.saturating_add(1),
             Outcome::Refused => *silent = MAX_SILENT,
         }
-        let ejects = *silent >= MAX_SILENT || *bad_answers >= MAX_BAD_ANSWERS;
+        let is_too_bad = *silent >= MAX_SILENT || *bad_answers >= MAX_BAD_ANSWERS;
+        let ejects = may_eject && is_too_bad;
         if ejects {
             self.eject(now);
         }
@@ -154,7 +178,7 @@ mod tests {
         let now = Instant::now();
         let times = |outcome| {
             let mut health = Health::default();
-            (1..).find(|_| health.request(outcome, now))
+            (1..).find(|_| health.request(outcome, true, now))
         };
         assert_eq!(times(Outcome::Refused), Some(1));
         assert_eq!(times(Outcome::Silent), Some(MAX_SILENT));
@@ -166,7 +190,28 @@ mod tests {
                 _ if n % 2 == 0 => Outcome::Answered(502),
                 _ => Outcome::Answered(504),
             };
-            assert!(!health.request(outcome, now));
+            assert!(!health.request(outcome, true, now));
+        }
+    }
+
+    #[test]
+    fn an_address_that_must_stay_is_ejected_once_it_may_go() {
+        let (now, mut health) = (Instant::now(), Health::default());
+        for _ in 0..100 {
+            assert!(!health.request(Outcome::Answered(503), false, now));
+        }
+        assert!(health.is_in() && health.request(Outcome::Answered(503), true, now));
+    }
+
+    #[test]
+    fn only_the_ends_of_a_way_to_a_server_are_its_fault() {
+        // ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ECONNRESET and ETIMEDOUT of Linux.
+        for code in [111, 113, 101, 104, 110] {
+            assert!(is_of_server(&io::Error::from_raw_os_error(code)), "{code}");
+        }
+        // ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS and ENOMEM.
+        for code in [23, 24, 99, 105, 12] {
+            assert!(!is_of_server(&io::Error::from_raw_os_error(code)), "{code}");
         }
     }
 
@@ -174,17 +219,17 @@ mod tests {
     fn an_ejected_address_returns_after_its_time_and_good_checks() {
         let start = Instant::now();
         let mut health = Health::default();
-        assert!(health.request(Outcome::Refused, start));
+        assert!(health.request(Outcome::Refused, true, start));
         assert!(!health.check(true, BOUNDS, start) && !health.check(true, BOUNDS, start));
         let later = start + FIRST_EJECTION;
         assert!(health.check(true, BOUNDS, later) && health.is_in());
         // The next one lasts longer, unless it was in for long.
-        assert!(health.request(Outcome::Refused, later));
+        assert!(health.request(Outcome::Refused, true, later));
         health.check(true, BOUNDS, later);
         assert!(!health.check(true, BOUNDS, later + FIRST_EJECTION));
         assert!(health.check(true, BOUNDS, later + 2 * FIRST_EJECTION));
         let much_later = later + 2 * FIRST_EJECTION + FORGET_AFTER;
-        assert!(health.request(Outcome::Refused, much_later));
+        assert!(health.request(Outcome::Refused, true, much_later));
         health.check(true, BOUNDS, much_later);
         assert!(health.check(true, BOUNDS, much_later + FIRST_EJECTION));
     }
@@ -208,9 +253,9 @@ mod tests {
                 now += Duration::from_millis(rng.u64(..2_000));
                 let was_in = health.is_in();
                 let changed = match rng.u8(..5) {
-                    0 => health.request(Outcome::Refused, now),
-                    1 => health.request(Outcome::Silent, now),
-                    2 => health.request(Outcome::Answered(rng.u16(200..600)), now),
+                    0 => health.request(Outcome::Refused, true, now),
+                    1 => health.request(Outcome::Silent, rng.bool(), now),
+                    2 => health.request(Outcome::Answered(rng.u16(200..600)), true, now),
                     _ => health.check(rng.bool(), BOUNDS, now),
                 };
                 assert_eq!(changed, was_in != health.is_in(), "seed {seed}");

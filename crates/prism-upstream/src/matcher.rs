@@ -16,6 +16,14 @@ pub(crate) fn fits(upstream: &Upstream, head: &RequestHead) -> bool {
         && upstream.headers.iter().all(|field| has_field(field, head))
 }
 
+/// Whether both get the same requests.
+pub(crate) fn is_same(one: &Upstream, other: &Upstream) -> bool {
+    one.hosts == other.hosts
+        && one.paths == other.paths
+        && one.methods == other.methods
+        && one.headers == other.headers
+}
+
 /// `*.example.com` stands for all names below `example.com`.
 fn is_host(pattern: &str, host: &str) -> bool {
     let Some(domain) = pattern.strip_prefix('*') else {

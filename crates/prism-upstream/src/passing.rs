@@ -49,13 +49,13 @@ impl<N> Upstreams<N> {
             match Server::connect(address.address, limit).await {
                 Ok(mut server) => {
                     if let Some(client) = meaning.client.get().filter(|_| says_client) {
-                        server.preface = of_client(client, &self.shared.services);
+                        server.preface = of_client(&client);
                     }
                     return Ok(Lease { server, under_way });
                 }
                 Err(fault) => {
                     tracing::debug!(address = %address.address, error = %fault, "no connection");
-                    address.learn(Outcome::Refused);
+                    pool.learn_fault(address, &fault);
                     error = match fault.kind() {
                         io::ErrorKind::TimedOut => Error::ConnectTimedOut,
                         _ => Error::NotConnected,
@@ -110,8 +110,9 @@ impl<N: NodeRequests> Upstreams<N> {
                 }
                 Err(Fault::Server(failure)) => {
                     tracing::debug!(address = %lease.under_way.address().address, ?failure, "no answer");
-                    if !matches!(failure, Failure::Ended { was_idle: true }) {
-                        lease.under_way.address().learn(Outcome::Silent);
+                    if body.is_done() && failure != (Failure::Ended { was_idle: true }) {
+                        let address = lease.under_way.address();
+                        meaning.pool.learn(address, Outcome::Silent);
                     }
                     let method = request.head.method();
                     let error = error_of(failure);
@@ -150,7 +151,9 @@ impl<N: NodeRequests> Upstreams<N> {
             return Err(Fault::Server(Failure::Malformed));
         }
         let address = lease.under_way.address();
-        address.learn(Outcome::Answered(answer.status()));
+        meaning
+            .pool
+            .learn(address, Outcome::Answered(answer.status()));
         if let Some(max_bytes) = request.max_answer_bytes
             && self.shared.parking.has_room()
             && !transfer

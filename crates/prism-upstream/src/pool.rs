@@ -1,5 +1,6 @@
 //! An upstream while the node runs: its backends and its addresses, as all threads know them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use prism_http::RequestHead;
 
 use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
-use crate::health::{Bounds, Health, Outcome};
+use crate::health::{Bounds, Health, Outcome, is_of_server};
 use crate::matcher;
 
 /// An upstream.
@@ -43,7 +44,7 @@ pub(crate) struct Address {
 pub struct ServerFigures {
     /// Its address.
     pub address: SocketAddr,
-    /// Whether it gets requests.
+    /// Whether it gets requests of all its upstreams.
     pub is_in: bool,
     /// Requests under way.
     pub under_way: u32,
@@ -51,9 +52,20 @@ pub struct ServerFigures {
     pub ejected: u64,
 }
 
+impl ServerFigures {
+    /// Adds those of the same server in another upstream.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.is_in &= other.is_in;
+        self.under_way = self.under_way.saturating_add(other.under_way);
+        self.ejected = self.ejected.saturating_add(other.ejected);
+    }
+}
+
 /// A backend as this node knows it.
 pub(crate) struct Backend {
     pub(crate) name: String,
+    /// Whether it is this node.
+    is_own: bool,
     /// Its servers, by their names in cookies.
     servers: Vec<String>,
     /// Whether a server of it is up, by its last report.
@@ -104,9 +116,14 @@ impl Address {
         self.health().is_in()
     }
 
-    /// Learns the outcome of a request.
-    pub(crate) fn learn(&self, outcome: Outcome) {
-        if self.health().request(outcome, Instant::now()) {
+    /// Whether both are the same server, by all its names.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.address == other.address && self.server == other.server
+    }
+
+    /// Learns the outcome of a request, by which it may be ejected or not.
+    fn learn(&self, outcome: Outcome, may_eject: bool) {
+        if self.health().request(outcome, may_eject, Instant::now()) {
             self.ejected.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(address = %self.address, ?outcome, "a server is ejected");
         }
@@ -144,9 +161,10 @@ impl Address {
 }
 
 impl Backend {
-    fn new(name: String, servers: Vec<String>) -> Self {
+    fn new(name: String, is_own: bool, servers: Vec<String>) -> Self {
         Self {
             name,
+            is_own,
             servers,
             is_up: true.into(),
             reported: AtomicU32::new(0),
@@ -208,7 +226,7 @@ impl Pool {
         let backend = |node: &Node| {
             let servers = addresses_at(node).into_iter();
             let servers = servers.map(|address| address.server);
-            Backend::new(node.name.clone(), servers.collect())
+            Backend::new(node.name.clone(), node.name == name, servers.collect())
         };
         let own = backends.iter().find(|node| node.name == name);
         let own = own.into_iter().flat_map(|node| addresses_at(node));
@@ -221,23 +239,43 @@ impl Pool {
         }
     }
 
-    /// Takes over the health of its addresses from `former` or one of `all`, and the reports of its
-    /// backends from `former`.
-    pub(crate) fn take_over(&mut self, all: &[Arc<Self>], former: Option<&Arc<Self>>) {
-        for address in &mut self.addresses {
-            let pools = former.into_iter().chain(all);
-            let mut known = pools.flat_map(|pool| &pool.addresses);
-            let same = known.find(|one| one.address == address.address);
-            if let Some(same) = same.filter(|same| same.server == address.server) {
-                *address = same.clone();
-            }
-        }
+    /// Takes over the reports of its backends from `former`.
+    pub(crate) fn take_over(&self, former: &Self) {
         for backend in &self.backends {
-            let mut known = former.iter().flat_map(|pool| &pool.backends);
+            let mut known = former.backends.iter();
             if let Some(same) = known.find(|one| one.name == backend.name) {
                 backend.learn(Some(same.last_report()));
             }
         }
+    }
+
+    /// Learns the outcome of a request at one of its addresses. A client can cause all bad outcomes
+    /// but a refusal. By those others, at most half of its servers are out.
+    pub(crate) fn learn(&self, address: &Address, outcome: Outcome) {
+        let may_eject = outcome == Outcome::Refused || outcome.is_bad() && self.can_spare_one();
+        address.learn(outcome, may_eject);
+    }
+
+    /// Learns that one of its addresses took no connection.
+    pub(crate) fn learn_fault(&self, address: &Address, fault: &io::Error) {
+        if is_of_server(fault) {
+            self.learn(address, Outcome::Refused);
+        }
+    }
+
+    /// Whether at least half of its servers are in without one that is in now. Another backend
+    /// counts as one server.
+    fn can_spare_one(&self) -> bool {
+        let own = self.addresses.iter().map(|address| address.is_in());
+        let all: Vec<bool> = own.chain(self.others_are_up()).collect();
+        let count_in = all.iter().filter(|is_in| **is_in).count();
+        2 * count_in >= all.len() + 2
+    }
+
+    /// Whether a server is up at each other backend, by its last report.
+    fn others_are_up(&self) -> impl Iterator<Item = bool> {
+        let others = self.backends.iter().filter(|backend| !backend.is_own);
+        others.map(|backend| backend.is_up.load(Ordering::Relaxed))
     }
 
     /// The parts of a request by which its server is chosen.
@@ -249,6 +287,14 @@ impl Pool {
                 Balance::LeastRequests | Balance::RoundRobin => String::new(),
             },
             server: cookie.and_then(|name| affinity::in_cookie(head, name)),
+        }
+    }
+
+    /// The balance of a request. Requests without the hashed part take turns.
+    pub(crate) fn balance(&self, affinity: &Affinity) -> &Balance {
+        match &self.settings.balance {
+            Balance::Hash(_) if affinity.key.is_empty() => &Balance::RoundRobin,
+            balance => balance,
         }
     }
 
@@ -271,6 +317,11 @@ impl Pool {
     /// Whether a server is up as this node sees it.
     pub(crate) fn is_up(&self) -> bool {
         self.addresses.iter().any(|address| address.is_in())
+    }
+
+    /// Whether a request is tried at this node: a server is up here, or none is up anywhere.
+    pub(crate) fn is_tried(&self) -> bool {
+        self.is_up() || !self.others_are_up().any(|is_up| is_up)
     }
 
     fn under_way(&self) -> u32 {
@@ -335,7 +386,7 @@ impl Pool {
         if best.has(affinity) {
             return true;
         }
-        match self.settings.balance {
+        match self.balance(affinity) {
             Balance::Hash(_) => true,
             Balance::RoundRobin => false,
             Balance::LeastRequests => is_overloaded(self.under_way(), best.under_way()),
@@ -349,6 +400,50 @@ impl Pool {
     }
 
     fn order(&self, candidates: &[Candidate<'_>], turn: usize, affinity: &Affinity) -> Vec<usize> {
-        choice::order(&self.settings.balance, candidates, turn, &affinity.key)
+        choice::order(self.balance(affinity), candidates, turn, &affinity.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use prism_config::Role;
+
+    use super::*;
+
+    #[test]
+    fn clients_take_at_most_half_of_the_servers_out() {
+        let addresses = [9, 10].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let settings = Upstream {
+            address: addresses.into_iter().collect(),
+            ..Upstream::default()
+        };
+        let mut config = Config::default();
+        for name in ["be0", "be1"] {
+            config.nodes.push(Node {
+                name: name.into(),
+                roles: vec![Role::Backend],
+                ..Node::default()
+            });
+        }
+        for outcome in [Outcome::Silent, Outcome::Answered(503)] {
+            let pool = Pool::new(&settings, &config, "be0");
+            let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
+            let many = |address: &Address| (0..20).for_each(|_| pool.learn(address, outcome));
+            many(first);
+            many(second);
+            assert!(!first.is_in() && second.is_in());
+            assert!(pool.is_tried());
+            // A refusal is never a client's doing.
+            pool.learn(second, Outcome::Refused);
+            assert!(!second.is_in() && !pool.is_tried());
+            // The other backend is out too.
+            pool.backends[1].learn(None);
+            assert!(pool.is_tried());
+        }
+        let pool = Pool::new(&settings, &config, "be0");
+        pool.backends[1].learn(None);
+        (0..20).for_each(|_| pool.learn(&pool.addresses[0], Outcome::Silent));
+        assert!(pool.addresses[0].is_in());
     }
 }

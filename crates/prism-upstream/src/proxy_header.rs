@@ -10,11 +10,21 @@ const UNSPEC: u8 = 0x00;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// The header of a connection for `client`, which has connected to one of `services`.
-pub(crate) fn of_client(client: SocketAddr, services: &[SocketAddr]) -> Vec<u8> {
-    let client = SocketAddr::new(client.ip().to_canonical(), client.port());
-    let mut alike = services.iter().copied();
-    let service = alike.find(|service| service.is_ipv4() == client.is_ipv4());
+/// The ends of a client's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// The client's address; its port is 0 if another node has the connection.
+    pub(crate) client: SocketAddr,
+    /// The address that it has connected to, if it is known.
+    pub(crate) service: Option<SocketAddr>,
+}
+
+/// The header of a connection for a client.
+pub(crate) fn of_client(ends: &Ends) -> Vec<u8> {
+    let canonical = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+    let client = canonical(ends.client);
+    let service = ends.service.map(canonical);
+    let service = service.filter(|service| service.is_ipv4() == client.is_ipv4());
     let unknown: IpAddr = match client.is_ipv4() {
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
@@ -56,8 +66,17 @@ mod tests {
 
     #[test]
     fn a_header_has_both_addresses_of_one_family() {
-        let services = ["203.0.113.10:80", "[2001:db8::10]:80"].map(|a| a.parse().unwrap());
-        let four = of_client("192.0.2.7:4711".parse().unwrap(), &services);
+        let header = |client: &str, service: &str| {
+            of_client(&Ends {
+                client: client.parse().unwrap(),
+                service: Some(service.parse().unwrap()),
+            })
+        };
+        let four = header("192.0.2.7:4711", "203.0.113.10:80");
+        assert_eq!(
+            header("[::ffff:192.0.2.7]:4711", "[::ffff:203.0.113.10]:80"),
+            four
+        );
         let expected = [
             &SIGNATURE[..],
             &[
@@ -65,11 +84,11 @@ mod tests {
             ],
         ];
         assert_eq!(four, expected.concat());
-        let six = of_client("[2001:db8::7]:1".parse().unwrap(), &services);
+        let six = header("[2001:db8::7]:1", "[2001:db8::10]:80");
         assert_eq!(six.get(12..16).unwrap(), [0x21, 0x21, 0, 36]);
         assert_eq!(six.len(), 16 + 36);
         assert_eq!(six.get(48..).unwrap(), [0, 1, 0, 80]);
-        let alone = of_client("[2001:db8::7]:1".parse().unwrap(), &services[..1]);
+        let alone = header("[2001:db8::7]:1", "203.0.113.10:80");
         assert_eq!(alone.get(32..48).unwrap(), [0; 16]);
         assert_eq!(of_prism().get(12..).unwrap(), [0x20, 0, 0, 0]);
     }

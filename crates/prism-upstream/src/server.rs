@@ -4,13 +4,16 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
 /// Bytes of an answer that are read at first, and that are held at most.
 const FIRST_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 64 << 10;
+/// The longest time for which a connection waits for a request. A firewall may forget an idle one
+/// without a word, and the next request on it would wait for `answer_timeout_s`.
+const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// A connection to a server. Its buffer lives as long as a request.
 #[derive(Debug)]
@@ -121,16 +124,28 @@ fn is_stale(stream: &TcpStream) -> bool {
 
 /// The connections of one thread to one address that wait for a request.
 #[derive(Default)]
-pub(crate) struct Idle(RefCell<VecDeque<TcpStream>>);
+pub(crate) struct Idle(RefCell<VecDeque<Waiting>>);
+
+/// A connection that waits for a request.
+struct Waiting {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Waiting {
+    fn is_usable(&self) -> bool {
+        Instant::now() < self.until && !is_stale(&self.stream)
+    }
+}
 
 impl Idle {
     /// The connection that waits for the shortest time.
     pub(crate) fn take(&self) -> Option<Server> {
         let mut idle = self.0.borrow_mut();
         loop {
-            let stream = idle.pop_back()?;
-            if !is_stale(&stream) {
-                return Some(Server::of(stream, true));
+            let waiting = idle.pop_back()?;
+            if waiting.is_usable() {
+                return Some(Server::of(waiting.stream, true));
             }
         }
     }
@@ -141,11 +156,14 @@ impl Idle {
             return;
         }
         let mut idle = self.0.borrow_mut();
-        while idle.front().is_some_and(is_stale) || idle.len() > max {
+        while idle.front().is_some_and(|first| !first.is_usable()) || idle.len() > max {
             idle.pop_front();
         }
         if idle.len() < max {
-            idle.push_back(server.stream);
+            idle.push_back(Waiting {
+                stream: server.stream,
+                until: Instant::now() + MAX_IDLE,
+            });
         }
     }
 }
@@ -186,6 +204,10 @@ mod tests {
             assert_eq!(taken.input.fill(&taken.stream).await.unwrap(), 0);
             idle.keep(taken, 0);
             assert!(idle.take().is_none());
+            let (third, _open) = connect().await;
+            idle.keep(third, 1);
+            idle.0.borrow_mut().front_mut().unwrap().until = Instant::now();
+            assert!(idle.take().is_none() && idle.0.borrow().is_empty());
             drop(listener);
             let refused = Server::connect(address, Duration::from_secs(5)).await;
             assert_eq!(

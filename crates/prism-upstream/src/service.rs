@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use crate::affinity::Affinity;
 use crate::error::Error;
 use crate::park::{Lease, Parked};
 use crate::pool::{Backend, Pool};
+use crate::proxy_header::Ends;
 use crate::server::Idle;
 use crate::shared::Pools;
 use crate::{Shared, forwarded, tunnel};
@@ -44,8 +45,8 @@ pub struct Meaning {
     operation: &'static str,
     /// The protocol that the client wants to go on with, such as `websocket`.
     pub(crate) upgrade: Option<Box<str>>,
-    /// The client's address; its port is 0 if another node has the connection.
-    pub(crate) client: Cell<Option<SocketAddr>>,
+    /// The client's connection, if it is known.
+    pub(crate) client: Cell<Option<Ends>>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
     /// Whether the connection has moved on already, and stays here.
@@ -76,19 +77,27 @@ impl<N> Upstreams<N> {
         }
     }
 
-    /// The idle connections to an address.
+    /// The idle connections to an address. Those to an address that a reload has removed are not
+    /// kept.
     pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
         let mut idle = self.idle.borrow_mut();
-        if !self.shared.is_present(&self.of_pools.borrow()) {
-            let present = self.shared.pools();
-            let is_present = |address: &SocketAddr| {
-                let mut addresses = present.iter().flat_map(|pool| &pool.addresses);
-                addresses.any(|present| present.address == *address)
-            };
-            idle.retain(|address, _| is_present(address));
-            self.of_pools.replace(present);
+        let mut of_pools = self.of_pools.borrow_mut();
+        let is_new = !self.shared.is_present(&of_pools);
+        if is_new {
+            *of_pools = self.shared.pools();
         }
-        idle.entry(address).or_default().clone()
+        let is_known = |address: SocketAddr| {
+            let mut addresses = of_pools.iter().flat_map(|pool| &pool.addresses);
+            addresses.any(|known| known.address == address)
+        };
+        if is_new {
+            idle.retain(|address, _| is_known(*address));
+        }
+        match idle.get(&address) {
+            Some(idle) => idle.clone(),
+            None if is_known(address) => idle.entry(address).or_default().clone(),
+            None => Rc::default(),
+        }
     }
 
     /// Whether this node answers a request from a server of its own.
@@ -102,17 +111,25 @@ impl<N> Upstreams<N> {
         if pool.addresses.is_empty() {
             return false;
         }
+        if meaning.is_sent {
+            // One that has moved on comes from a backend that is no better off.
+            return pool.is_tried() || meaning.stays;
+        }
         let backends = self.shared.backends(pool, &meaning.affinity);
         let name = self.shared.name.as_str();
-        let others_may = backends.iter().any(|backend| backend.name != name);
-        match meaning.is_sent || !others_may {
-            true => pool.is_up() || !others_may,
-            false => {
-                let best = backends.first();
-                let moves = |best: &&Backend| pool.moves(name, best, &meaning.affinity);
-                pool.is_up() && !best.is_some_and(moves)
-            }
-        }
+        let moves = |best: &&Backend| pool.moves(name, best, &meaning.affinity);
+        pool.is_tried() && !backends.first().is_some_and(moves)
+    }
+
+    /// The connection of a relayed request, as the node that has it says.
+    fn ends_said(&self, head: &RequestHead) -> Option<Ends> {
+        let said = head.headers().get_str("X-Forwarded-For")?;
+        let client: IpAddr = said.parse().ok()?;
+        let is_tls = head.headers().get_str("X-Forwarded-Proto") == Some("https");
+        Some(Ends {
+            client: SocketAddr::new(client, 0),
+            service: self.shared.service_of(client, is_tls),
+        })
     }
 }
 
@@ -153,7 +170,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             target: head.target().into(),
             operation: operation(head.method()),
             upgrade: tunnel::wanted(head),
-            client: Cell::new(verified.as_ref().and_then(|_| client_said(head))),
+            client: Cell::new(verified.as_ref().and_then(|_| self.ends_said(head))),
             is_sent: verified.is_some(),
             stays: verified.is_some_and(|v| v.body == Body::MovedOn),
             state: RefCell::new(match parked {
@@ -164,7 +181,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 
     async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
-        request.meaning.client.set(Some(client.address));
+        request.meaning.client.set(Some(Ends {
+            client: client.address,
+            service: Some(client.service),
+        }));
         let own = &request.meaning.pool.settings.request_headers;
         let added = forwarded::add(&mut request.head, client.address, client.is_tls, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
@@ -242,7 +262,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             group: &meaning.host,
             name: &meaning.target,
             // With a hash each request has a backend of its own.
-            is_settling: !matches!(meaning.pool.settings.balance, Balance::Hash(_)),
+            is_settling: !matches!(meaning.pool.balance(&meaning.affinity), Balance::Hash(_)),
         })
     }
 
@@ -311,12 +331,6 @@ pub(crate) const fn nobody() -> Verified {
     }
 }
 
-/// The client of a relayed request, as the node that has the connection says.
-fn client_said(head: &RequestHead) -> Option<SocketAddr> {
-    let said = head.headers().get_str("X-Forwarded-For")?;
-    Some(SocketAddr::new(said.parse().ok()?, 0))
-}
-
 /// The operation of a request for logs and metrics.
 const fn operation(method: &Method) -> &'static str {
     match method {
@@ -329,5 +343,60 @@ const fn operation(method: &Method) -> &'static str {
         Method::Patch => "PATCH",
         Method::Trace => "TRACE",
         Method::Other(_) => "OTHER",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prism_config::{Config, Node, Role, Upstream};
+
+    use super::*;
+    use crate::health::Outcome;
+
+    #[test]
+    fn if_everything_is_out_a_server_is_tried_nevertheless() {
+        let mut config = Config::default();
+        let upstream = Upstream {
+            address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
+            ..Upstream::default()
+        };
+        config.service.upstream = Some(vec![upstream].into());
+        for name in ["be0", "be1"] {
+            config.nodes.push(Node {
+                name: name.into(),
+                roles: vec![Role::Backend],
+                ..Node::default()
+            });
+        }
+        let shared = Shared::new(&config, "be0", Arc::default(), Arc::default());
+        let node = Upstreams::new(Arc::new(shared), ());
+        let pool = node.shared.pools().first().unwrap().clone();
+        let is_here = |is_sent: bool, stays: bool| {
+            node.is_here(&Meaning {
+                pool: pool.clone(),
+                affinity: Affinity {
+                    key: String::new(),
+                    server: None,
+                },
+                path: "/".into(),
+                host: "h".into(),
+                target: "/".into(),
+                operation: "GET",
+                upgrade: None,
+                client: Cell::new(None),
+                is_sent,
+                stays,
+                state: RefCell::new(State::Open),
+            })
+        };
+        assert!(is_here(false, false) && is_here(true, false));
+        pool.learn(pool.addresses.first().unwrap(), Outcome::Refused);
+        assert!(!is_here(false, false) && !is_here(true, false));
+        // The report of be1 is old: it has sent the request on.
+        assert!(is_here(true, true));
+        let mut backends = pool.backends.iter();
+        backends.find(|one| one.name == "be1").unwrap().learn(None);
+        assert!(is_here(false, false) && is_here(true, false));
     }
 }

@@ -1,11 +1,11 @@
 //! The state that the threads of a node share.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::{Config, Upstream};
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::affinity::Affinity;
 use crate::matcher;
 use crate::park::Parking;
-use crate::pool::{Backend, Pool, ServerFigures};
+use crate::pool::{Address, Backend, Pool, ServerFigures};
 
 /// The upstreams, in the order in which requests try them.
 pub(crate) type Pools = Arc<[Arc<Pool>]>;
@@ -26,8 +26,9 @@ pub struct Shared {
     /// The silence after which a node gives up a request that it relays. Nodes read it when they
     /// start.
     pub(crate) stall_timeout: Duration,
-    /// The addresses of the service.
-    pub(crate) services: Vec<SocketAddr>,
+    /// The addresses of the service, and its port of HTTPS.
+    services: Vec<SocketAddr>,
+    tls_port: Option<u16>,
     /// Replaced by a reload.
     pools: watch::Sender<Pools>,
     pub(crate) parking: Parking,
@@ -53,6 +54,7 @@ impl Shared {
             },
             stall_timeout: config.limits.stall_timeout(),
             services: config.service.address.iter().collect(),
+            tls_port: config.service.tls.as_ref().map(|tls| tls.port),
             pools: watch::Sender::new(pools(config, name, &[])),
             parking: Parking::default(),
             process,
@@ -109,11 +111,29 @@ impl Shared {
         })
     }
 
-    /// The figures of this node's servers.
+    /// The address of the service that a client of another node has connected to, as far as its
+    /// family and TLS tell.
+    pub(crate) fn service_of(&self, client: IpAddr, is_tls: bool) -> Option<SocketAddr> {
+        let mut services = self.services.iter().copied();
+        let mut service = services.find(|service| service.is_ipv4() == client.is_ipv4())?;
+        if let Some(port) = self.tls_port.filter(|_| is_tls) {
+            service.set_port(port);
+        }
+        Some(service)
+    }
+
+    /// The figures of this node's servers, one for each address.
     pub fn servers(&self) -> Vec<ServerFigures> {
-        let pools = self.pools.borrow();
-        let addresses = pools.iter().flat_map(|pool| &pool.addresses);
-        addresses.map(|address| address.figures()).collect()
+        let pools = self.pools();
+        let mut all: Vec<ServerFigures> = Vec::new();
+        for address in pools.iter().flat_map(|pool| &pool.addresses) {
+            let figures = address.figures();
+            match all.iter_mut().find(|one| one.address == figures.address) {
+                Some(one) => one.add(&figures),
+                None => all.push(figures),
+            }
+        }
+        all
     }
 
     /// Whether this call is the first one.
@@ -133,15 +153,137 @@ impl Shared {
     }
 }
 
-/// The upstreams of a configuration, at the node called `name`. Servers that are in the `present`
-/// ones too keep their health.
+/// The upstreams of a configuration, at the node called `name`. Servers and backends that are in the
+/// `present` ones too keep what is known of them.
 fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
-    let upstreams = config.service.upstream.iter();
-    let upstreams = upstreams.flat_map(|upstreams| upstreams.iter()).enumerate();
-    let pools = upstreams.map(|(place, settings)| {
-        let mut pool = Pool::new(settings, config, name);
-        pool.take_over(present, present.get(place));
-        Arc::new(pool)
+    let upstreams = config.service.upstream.iter().flat_map(|all| all.iter());
+    let mut pools: Vec<Pool> = upstreams
+        .map(|settings| Pool::new(settings, config, name))
+        .collect();
+    for pool in &pools {
+        let mut former = present.iter();
+        if let Some(same) = former.find(|one| matcher::is_same(&one.settings, &pool.settings)) {
+            pool.take_over(same);
+        }
+    }
+    take_over_addresses(&mut pools, present);
+    pools.into_iter().map(Arc::new).collect()
+}
+
+/// Gives each address of the `present` upstreams to at most one of `pools`: to one for the same
+/// requests if there is one, else to any. Each upstream has checks of its own for its addresses.
+fn take_over_addresses(pools: &mut [Pool], present: &[Arc<Pool>]) {
+    let former = present.iter().flat_map(|pool| {
+        let settings = &pool.settings;
+        pool.addresses
+            .iter()
+            .map(move |address| Placed { settings, address })
     });
-    pools.collect()
+    let mut former: Vec<Placed<'_, &Arc<Address>>> = former.collect();
+    let new = pools.iter_mut().flat_map(|pool| {
+        let (settings, addresses) = (&pool.settings, pool.addresses.iter_mut());
+        addresses.map(move |address| Placed { settings, address })
+    });
+    let mut new: Vec<Placed<'_, &mut Arc<Address>>> = new.collect();
+    for is_any in [false, true] {
+        new.retain_mut(|one| {
+            let same = former.iter().position(|known| {
+                known.address.is_same(one.address)
+                    && (is_any || matcher::is_same(known.settings, one.settings))
+            });
+            let same = same.map(|place| former.remove(place).address.clone());
+            let is_known = same.is_some();
+            if let Some(same) = same {
+                *one.address = same;
+            }
+            !is_known
+        });
+    }
+}
+
+/// An address in the upstream of these settings.
+struct Placed<'p, A> {
+    settings: &'p Upstream,
+    address: A,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use prism_config::{Node, Role, Tls};
+
+    use super::*;
+    use crate::health::Outcome;
+
+    /// The upstreams for these paths, all with one server at a backend.
+    fn config(paths: &[&str]) -> Config {
+        let upstream = |path: &&str| Upstream {
+            address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
+            paths: vec![(*path).to_owned()],
+            ..Upstream::default()
+        };
+        let mut config = Config::default();
+        let upstreams: Vec<Upstream> = paths.iter().map(upstream).collect();
+        config.service.upstream = Some(upstreams.into());
+        config.nodes.push(Node {
+            name: "be0".into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        });
+        config
+    }
+
+    fn shared(config: &Config) -> Shared {
+        Shared::new(config, "be0", Arc::default(), Arc::default())
+    }
+
+    #[test]
+    fn an_address_goes_to_one_upstream_after_a_reload() {
+        let shared = shared(&config(&["/a"]));
+        let former = shared.pools()[0].addresses[0].clone();
+        let is_former = |shared: &Shared| -> Vec<bool> {
+            let pools = shared.pools();
+            let addresses = pools.iter().flat_map(|pool| &pool.addresses);
+            addresses
+                .map(|address| Arc::ptr_eq(address, &former))
+                .collect()
+        };
+        for (paths, expected) in [
+            (&["/new", "/a"][..], &[false, true][..]),
+            (&["/a", "/new"], &[true, false]),
+            // Nobody has its requests any more.
+            (&["/b", "/new"], &[true, false]),
+            (&["/new", "/b"], &[false, true]),
+        ] {
+            shared.reconfigure(&config(paths));
+            assert_eq!(is_former(&shared), expected, "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_two_upstreams_has_one_line_of_figures() {
+        let shared = shared(&config(&["/a", "/b"]));
+        let pool = shared.pools()[1].clone();
+        pool.learn(&pool.addresses[0], Outcome::Refused);
+        let servers = shared.servers();
+        assert_eq!(servers.len(), 1);
+        assert!(!servers[0].is_in && servers[0].ejected == 1);
+    }
+
+    #[test]
+    fn a_client_of_another_node_has_connected_by_its_family_and_tls() {
+        let mut config = config(&["/"]);
+        let services = ["203.0.113.10:80", "[2001:db8::10]:80"];
+        let services = services.map(|service| service.parse::<SocketAddr>().unwrap());
+        config.service.address = services.into_iter().take(1).collect();
+        config.service.tls = Some(Tls::default());
+        let [four, six] = services.map(|service| service.ip());
+        let near = shared(&config);
+        assert_eq!(near.service_of(four, false), Some(services[0]));
+        assert_eq!(near.service_of(four, true), Some((four, 443).into()));
+        assert_eq!(near.service_of(six, true), None);
+        config.service.address = services.into_iter().collect();
+        let both = shared(&config);
+        assert_eq!(both.service_of(six, true), Some((six, 443).into()));
+    }
 }

@@ -120,6 +120,49 @@ fn a_client_is_served_and_stays_where_there_is_no_switch() {
     });
 }
 
+#[test]
+fn a_client_that_still_sends_gets_the_answer_and_no_reset() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut near = cluster.node("near", &Arc::default()).await;
+        let (mut reading, mut writing) = cluster.client().await.into_split();
+        let mut accepted = next_client(&mut near).await;
+        accepted.write_all(b"too long").await.unwrap();
+        let piece = vec![0; 1 << 20];
+        let sending = async {
+            for _ in 0..64 {
+                writing.write_all(&piece).await.unwrap();
+            }
+            drop(writing);
+        };
+        tokio::join!(accepted.close(), sending);
+        let mut answer = Vec::new();
+        reading.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"too long");
+    });
+}
+
+#[test]
+fn a_client_that_drips_holds_a_closing_connection_for_a_bounded_time() {
+    let cluster = Cluster::new();
+    run(async {
+        let mut near = cluster.node("near", &Arc::default()).await;
+        let mut client = cluster.client().await;
+        let accepted = next_client(&mut near).await;
+        let dripping = async {
+            while client.write_u8(0).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        };
+        let closing = tokio::time::timeout(Duration::from_secs(15), accepted.close());
+        tokio::select! {
+            biased;
+            closed = closing => closed.unwrap(),
+            () = dripping => {}
+        }
+    });
+}
+
 /// Two ends of a connection over loopback.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

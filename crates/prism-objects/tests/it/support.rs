@@ -155,6 +155,7 @@ impl Server {
             };
             let client = Remote {
                 address: CLIENT.parse::<SocketAddr>().unwrap(),
+                service: ([203, 0, 113, 10], 80).into(),
                 is_tls: false,
             };
             let mut request = Request::new(head, 0, meaning);

@@ -289,3 +289,18 @@ fn a_tunnel_without_a_byte_ends_after_its_time() {
     assert!((1.0..10.0).contains(&lasted), "{lasted} s");
     server.join();
 }
+
+#[test]
+fn the_proxy_header_has_the_address_that_the_client_has_connected_to() {
+    let server = Server::new(vec![act(|stream| {
+        let mut header = [0; 28];
+        std::io::Read::read_exact(stream, &mut header).unwrap();
+        let ends = [192, 0, 2, 7, 203, 0, 113, 10, 0x12, 0x67, 1, 0xbb];
+        assert_eq!(header[16..], ends);
+        read(stream, 0);
+        write(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1);
+    })]);
+    let bed = Bed::new(server.address, 1, |upstream| upstream.proxy_protocol = true);
+    assert_eq!(bed.ask(GET, &[]).status, Some(200));
+    server.join();
+}

@@ -168,12 +168,15 @@ impl Bed {
 
     /// Reloads a changed configuration.
     pub fn reload(&mut self, change: impl Fn(&mut Upstream)) {
-        let upstreams = self.config.service.upstream.iter();
-        let upstreams = upstreams.flat_map(|all| all.iter().cloned());
-        let mut upstreams: Vec<Upstream> = upstreams.collect();
-        upstreams.iter_mut().for_each(change);
-        self.config.service.upstream = Some(upstreams.into());
+        change_upstreams(&mut self.config, change);
         self.shared.reconfigure(&self.config);
+    }
+
+    /// A reload of a changed configuration, for another thread and a later time.
+    pub fn later_reload(&self, change: impl Fn(&mut Upstream)) -> Box<dyn FnOnce() + Send> {
+        let (shared, mut config) = (self.shared.clone(), self.config.clone());
+        change_upstreams(&mut config, change);
+        Box::new(move || shared.reconfigure(&config))
     }
 
     /// Whether each server gets requests.
@@ -242,6 +245,7 @@ impl Bed {
         if !request.is_relayed {
             let remote = Remote {
                 address: "192.0.2.7:4711".parse().unwrap(),
+                service: "203.0.113.10:443".parse().unwrap(),
                 is_tls: false,
             };
             self.service.admit(&mut request, remote).await.unwrap();
@@ -313,6 +317,14 @@ fn endpoint_config(service: SocketAddr) -> EndpointConfig {
         clients: Arc::new(ClientLimits::new(10, NewcomerLimits::default())),
         transit: None,
     }
+}
+
+fn change_upstreams(config: &mut Config, change: impl Fn(&mut Upstream)) {
+    let upstreams = config.service.upstream.iter();
+    let upstreams = upstreams.flat_map(|all| all.iter().cloned());
+    let mut upstreams: Vec<Upstream> = upstreams.collect();
+    upstreams.iter_mut().for_each(change);
+    config.service.upstream = Some(upstreams.into());
 }
 
 /// The server of a test: its n-th connection does what the n-th function says.

@@ -1,5 +1,6 @@
 //! Servers that fail, and what the client gets.
 
+use prism_config::Balance;
 use prism_service::Served;
 use prism_upstream::Error;
 
@@ -227,4 +228,66 @@ fn a_tunnel_whose_server_resets_it_ends_in_order() {
     server.join();
     assert_eq!(end.served.unwrap(), Served::Closed);
     assert!(end.client.text().ends_with("\r\n\r\nbye"));
+}
+
+/// A node with two servers of which each gets every second request, `count` each. They do this, and
+/// end the connection.
+fn two_servers(count: usize, work: fn(&mut std::net::TcpStream)) -> (Bed, [Server; 2]) {
+    let server = || Server::new((0..count).map(|_| act(work)).collect());
+    let servers = [server(), server()];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let bed = Bed::new(addresses[0], 1, |upstream| {
+        upstream.address = addresses.into_iter().collect();
+        upstream.balance = Balance::RoundRobin;
+    });
+    (bed, servers)
+}
+
+#[test]
+fn a_client_that_is_left_unanswered_takes_at_most_half_of_the_servers_out() {
+    let (bed, servers) = two_servers(3, |stream| drop(read(stream, 0)));
+    for _ in 0..6 {
+        assert!(matches!(bed.ask(GET, &[]).served, Ok(Served::Elsewhere(_))));
+    }
+    servers.into_iter().for_each(Server::join);
+    let are_in = bed.are_in();
+    assert_eq!(are_in.iter().filter(|is_in| **is_in).count(), 1);
+}
+
+#[test]
+fn a_client_that_gets_errors_takes_at_most_half_of_the_servers_out() {
+    let (bed, servers) = two_servers(5, |stream| {
+        read(stream, 0);
+        let answer = b"HTTP/1.1 503 \r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        write(stream, answer, 1);
+    });
+    for _ in 0..10 {
+        assert_eq!(bed.ask(GET, &[]).status, Some(503));
+    }
+    servers.into_iter().for_each(Server::join);
+    let are_in = bed.are_in();
+    assert_eq!(are_in.iter().filter(|is_in| **is_in).count(), 1);
+}
+
+#[test]
+fn uploads_that_a_server_does_not_wait_for_take_none_out() {
+    let (bed, servers) = two_servers(4, |stream| drop(read(stream, 2)));
+    let head = "PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000";
+    for _ in 0..8 {
+        assert_eq!(bed.ask(head, b"abcd").status, Some(502));
+    }
+    servers.into_iter().for_each(Server::join);
+    assert_eq!(bed.are_in(), [true, true]);
+}
+
+#[test]
+fn a_server_does_not_answer_for_faults_of_this_host() {
+    // Without an interface such an address is invalid here, whatever the server does.
+    let bed = Bed::new("[fe80::1]:9".parse().unwrap(), 1, |_| {});
+    let served = bed.ask(GET, &[]).served.unwrap();
+    assert!(
+        matches!(served, Served::Elsewhere(Error::NotConnected)),
+        "{served:?}"
+    );
+    assert_eq!(bed.are_in(), [true]);
 }

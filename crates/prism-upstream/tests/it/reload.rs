@@ -59,3 +59,24 @@ fn a_server_keeps_its_health() {
     });
     assert_eq!(bed.are_in().len(), 2);
 }
+
+#[test]
+fn a_connection_to_a_server_that_a_reload_has_removed_is_not_kept() {
+    let (sender, reloads) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+    let server = Server::new(vec![act(move |stream| {
+        read(stream, 0);
+        reloads.recv().unwrap()();
+        write(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 1);
+        let patience = std::time::Duration::from_secs(10);
+        stream.set_read_timeout(Some(patience)).unwrap();
+        assert_eq!(std::io::Read::read(stream, &mut [0]).unwrap(), 0);
+    })]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    let another = |upstream: &mut prism_config::Upstream| {
+        upstream.address = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+    };
+    sender.send(bed.later_reload(another)).unwrap();
+    assert_eq!(bed.ask(GET, &[]).served.unwrap(), Served::Open);
+    server.join();
+    assert_eq!(bed.are_in(), [true]);
+}

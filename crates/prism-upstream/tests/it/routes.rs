@@ -148,6 +148,27 @@ fn all_nodes_find_the_same_backend_for_a_key() {
 }
 
 #[test]
+fn requests_without_the_hashed_part_take_turns_and_stay_where_they_are() {
+    let nodes = ["fe0", "be0"].map(|name| node(name, "hash:query:user"));
+    let mut counts = std::collections::HashMap::<String, usize>::new();
+    for _ in 0..30 {
+        *counts
+            .entry(route(&nodes[0], "/all", false).remove(0))
+            .or_default() += 1;
+        assert!(route(&nodes[1], "/all", false).is_empty());
+    }
+    assert!(counts.len() == 3 && counts.values().all(|count| *count == 10));
+    let firsts = (0..30).map(|_| route(&nodes[0], "/all?user=bob", false).remove(0));
+    assert_eq!(firsts.collect::<std::collections::HashSet<_>>().len(), 1);
+    for (path, is_settling) in [("/all", true), ("/all?user=bob", false)] {
+        let meaning = understand(&nodes[0], &format!("GET {path}"), "", None);
+        let meaning = meaning.ok().unwrap();
+        let subject = nodes[0].subject(&meaning).unwrap();
+        assert_eq!(subject.is_settling, is_settling, "{path}");
+    }
+}
+
+#[test]
 fn a_client_stays_with_the_server_that_its_cookie_names() {
     for host in ["be0", "be1", "be2"] {
         let cookie = format!("Cookie: a=b; SRV={host}\r\n");
