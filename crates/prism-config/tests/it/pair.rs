@@ -89,7 +89,7 @@ fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family(
     assert_eq!(found[0].field, "switch.hosts");
     assert!(found[0].fault.contains("two hosts"), "{}", found[0]);
 
-    let of_v4 = |lines| spread(lines).replace(DUAL[1].1, DUAL[1].0);
+    let of_v4 = |lines: &str| spread(lines).replace(DUAL[1].1, DUAL[1].0);
     Config::from_toml(&of_v4(pair)).unwrap();
     let found = problems(&of_v4(&tunnel));
     assert_eq!(found.len(), 1, "{found:?}");
