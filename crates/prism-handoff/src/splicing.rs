@@ -17,9 +17,9 @@ use crate::connection::Connection;
 const PIECE_BYTES: usize = 1 << 20;
 /// Empty pipes that a thread keeps.
 const KEPT_PIPES: usize = 16;
-/// The most pipes of a process. Each has two descriptors. Of a user's pipes, the kernel gives 1,024
-/// their full size (`fs.pipe-user-pages-soft` of 16,384 pages, and 16 for each). Moving bytes through
-/// a smaller one costs more than copying them.
+/// The most pipes of a process. Each has two descriptors. The kernel gives a user 1,024 pipes of full
+/// size (`fs.pipe-user-pages-soft` is 16,384 pages, and a pipe has 16). Moving bytes through a
+/// smaller one costs more than copying them.
 pub const MAX_PIPES: usize = 768;
 
 static OPEN_PIPES: AtomicUsize = AtomicUsize::new(0);

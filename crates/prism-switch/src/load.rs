@@ -36,8 +36,7 @@ pub struct Switch {
     own: Own,
 }
 
-/// What the programs of host mode have of their host as constants: its addresses, and whether it is
-/// a frontend.
+/// The constants of host mode about this host: its addresses, and whether it is a frontend.
 #[derive(PartialEq, Eq)]
 struct Own {
     addresses: Option<BTreeSet<IpAddr>>,
