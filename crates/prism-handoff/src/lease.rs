@@ -127,20 +127,13 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 const REPEATED: Duration = Duration::from_millis(200);
 
 /// Holds a lease for this worker until dropped, and counts it in `workers_leased`. A new term ends
-/// an attempt and a pause, because the switch waits for the lease
-/// ([`prism_proto::term::ABSENT_NS`]).
+/// a pause, because the switch waits for the lease ([`prism_proto::term::ABSENT_NS`]).
 pub(crate) async fn keep(control: &Control) {
     let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
     loop {
         let term = control.term();
-        let asked = tokio::select! {
-            asked = tokio::time::timeout(DEADLINE, Lease::ask(control)) => {
-                asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            }
-            // The new host does not wait until TCP repeats a packet that the old one got.
-            () = control.flows.hear_of_another(term) => Err(io::ErrorKind::Interrupted.into()),
-        };
-        match asked {
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, term)).await;
+        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
                 held.add_one();
                 lease.hold(control).await;
@@ -177,10 +170,17 @@ struct Lease {
 }
 
 impl Lease {
-    async fn ask(control: &Control) -> io::Result<Self> {
+    /// Asks for a lease. It does not wait for an answer to its first packet once there is a later
+    /// term than `term`: that packet went to another host.
+    async fn ask(control: &Control, term: Term) -> io::Result<Self> {
         let holder = &control.holder;
         let (switch, node) = (&holder.switch, holder.node);
-        let mut stream = dial(switch.control, node).await?;
+        let mut stream = tokio::select! {
+            dialed = dial(switch.control, node) => dialed?,
+            () = control.flows.hear_of_another(term) => {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        };
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
         let request = LeaseRequest {

@@ -81,7 +81,10 @@ fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family(
         { name = "fe1", address = ["10.77.0.12", "fd77::12"] }]"#;
     let tunnel = format!("tunnel_mtu_bytes = 1500\n{pair}");
     Config::from_toml(&spread(&tunnel)).unwrap();
-    let alone = dual().replace("[switch]", "[switch]\nmode = \"host\"\ntunnel_mtu_bytes = 1500");
+    let alone = dual().replace(
+        "[switch]",
+        "[switch]\nmode = \"host\"\ntunnel_mtu_bytes = 1500",
+    );
     Config::from_toml(&alone.replace(DUAL[1].1, DUAL[1].0)).unwrap();
 
     let found = problems(&spread(""));

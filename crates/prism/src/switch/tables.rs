@@ -314,7 +314,10 @@ mod tests {
         };
         check(&["10.0.0.2", "fd77::2", "10.9.9.9"]).unwrap();
         for (here, fault) in [
-            (&["10.0.0.2", "10.9.9.9"][..], "node be1, and lacks its address fd77::2"),
+            (
+                &["10.0.0.2", "10.9.9.9"][..],
+                "node be1, and lacks its address fd77::2",
+            ),
             (&["fd77::1"][..], "node be0, and lacks its address 10.0.0.1"),
             (&["10.9.9.9"][..], "no node's address"),
         ] {
