@@ -11,6 +11,7 @@ use toml::{Table, Value};
 use crate::load::ConfigError;
 use crate::model::Config;
 use crate::place::Place;
+use crate::switch::HookMode;
 
 /// The moment at which a process acts by a changed field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ impl Change {
         }
     }
 
+    /// The same in host mode, where the programs have the addresses and roles of their own host as
+    /// constants.
+    fn in_host_mode(mut self) -> Self {
+        if let [section, _, field] = self.path.as_slice()
+            && section == "node"
+            && OF_ALL.contains(&field.as_str())
+        {
+            self.at_switch = Restart;
+        }
+        self
+    }
+
     /// The node that alone uses the field, if it is such a field.
     fn only_node(&self) -> Option<&str> {
         match self.path.as_slice() {
@@ -205,7 +218,11 @@ impl Config {
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let (mut found, mut path) = (Vec::new(), Vec::new());
         compare(&tree(self), &tree(new), &mut path, &mut found);
-        found
+        let switch = self.switch.as_ref();
+        match switch.is_some_and(|switch| switch.mode == HookMode::Host) {
+            true => found.into_iter().map(Change::in_host_mode).collect(),
+            false => found,
+        }
     }
 
     /// This configuration with `changes`, which lead to `new`.

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::model::Role;
 use crate::service::ServiceLimits;
 use crate::upstream::{HealthCheck, Upstream};
 
@@ -211,6 +212,34 @@ fn a_nodes_own_field_concerns_no_other_process() {
         changes[0].effect(),
         "reload of the nodes and the switch agent"
     );
+}
+
+#[test]
+fn in_host_mode_a_nodes_address_and_roles_need_a_restart_of_the_agents() {
+    for (mode, expected, shown) in [
+        (
+            HookMode::Tc,
+            Reload,
+            "reload of the switch agent, restart of the nodes",
+        ),
+        (
+            HookMode::Host,
+            Restart,
+            "restart of the nodes and the switch agent",
+        ),
+    ] {
+        let mut old = full();
+        old.switch.as_mut().unwrap().mode = mode;
+        let mut new = old.clone();
+        new.nodes[1].address = [10, 77, 0, 12].into();
+        new.nodes[1].roles.push(Role::Frontend);
+        let changes = old.changes_to(&new);
+        assert_eq!(changes.len(), 2);
+        for change in changes {
+            assert_eq!(change.effect_at(Reader::Switch), expected, "{change}");
+            assert_eq!(change.effect(), shown);
+        }
+    }
 }
 
 #[test]

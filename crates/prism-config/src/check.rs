@@ -96,6 +96,9 @@ impl Config {
         }
         self.check_control(switch, found);
         self.check_switch_hosts(switch, found);
+        if switch.mode == HookMode::Host {
+            self.check_host_mode(switch, found);
+        }
         let key_file = &switch.key_file;
         found.path("switch.key_file", key_file, "the file of the control key");
         let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));

@@ -110,6 +110,38 @@ impl Config {
         }
     }
 
+    /// Checks of host mode, where one of the frontends has the control address beside its own.
+    pub(crate) fn check_host_mode(&self, switch: &Switch, found: &mut Found) {
+        let (field, control) = ("switch.control", switch.control.hosts);
+        for host in control.iter() {
+            let node = self.nodes.iter().find(|node| node.address.contains(host));
+            let name = node.map_or("", |node| node.name.as_str());
+            let fault = format!("{host} is the address of node {name:?}");
+            let fix = "give the frontend a further address for it";
+            found.check(node.is_none(), field, fault, fix);
+        }
+        if self.frontends().nth(1).is_none() {
+            return;
+        }
+        // Hosts that are in no pair make the same terms.
+        let is_pair = switch.hosts.len() >= MAX_SWITCH_HOSTS;
+        let fault = "does not name two hosts, but there are several frontends";
+        let fix = "name the two frontends that may have the address of switch.control";
+        found.check(is_pair, "switch.hosts", fault, fix);
+        // Frontends send the arbiter what is not theirs, in a tunnel of the packet's family.
+        let services = self.service.iter().flat_map(|one| one.address.hosts());
+        let services = services.filter(|_| switch.tunnel_mtu_bytes > 0);
+        let families: BTreeSet<_> = services
+            .filter(|service| control.of(*service).is_none())
+            .map(family)
+            .collect();
+        for family in families {
+            let fault = format!("has no {family} address, but a service has one");
+            let fix = "give it one too: frontends send such packets of moved connections there";
+            found.check(false, field, fault, fix);
+        }
+    }
+
     pub(crate) fn check_node_address(
         &self,
         node: &Node,

@@ -61,8 +61,8 @@ struct Closing {
 #[derive(Clone, Copy)]
 struct Release {
     flow: FlowKey,
-    /// The address of the socket.
-    local: SocketAddr,
+    /// This worker's record as the owner. It has the address of the socket.
+    owner: Owner,
     /// The epoch of the release.
     epoch: u64,
     /// The term in which the switch confirmed the flow; `None` for the present one.
@@ -84,15 +84,15 @@ impl ClosedSockets {
         }))
     }
 
-    /// The application has closed the socket `local` of `flow`, which the switch confirmed at
+    /// The application has closed the socket of `flow`, which the switch confirmed as `owner`'s at
     /// `epoch` and in `term`.
-    pub(crate) fn watch(&self, local: SocketAddr, flow: FlowKey, epoch: u64, term: Option<Term>) {
-        let remote = flow.client;
+    pub(crate) fn watch(&self, owner: Owner, flow: FlowKey, epoch: u64, term: Option<Term>) {
+        let (local, remote) = (owner.addr, flow.client);
         let tuple = Tuple { local, remote };
         self.forget(tuple);
         let release = Release {
             flow,
-            local,
+            owner,
             epoch: epoch.saturating_add(1),
             term,
             rounds_left: MAX_RELEASE_ROUNDS,
@@ -299,10 +299,10 @@ impl ClosedSockets {
     }
 
     /// Whether the flow is still to be released: this worker has announced it since, or its epoch is
-    /// of a former switch's clock.
+    /// of a former switch's clock. In host mode the sockets of all owners have the same address.
     fn is_left(&self, release: &Release, answer: &Answer) -> bool {
         matches!(answer.status, Status::OldTerm | Status::Ahead)
-            && answer.owner.addr == release.local
+            && answer.owner == release.owner
             && answer.epoch < release.epoch
             && !self.control.has(&release.flow)
     }

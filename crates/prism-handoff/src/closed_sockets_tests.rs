@@ -59,7 +59,7 @@ impl Switch {
     }
 
     /// The flow of a client's port, owned at [`EPOCH`].
-    fn add(&self, flow: FlowKey, owner: SocketAddr) {
+    fn add(&self, flow: FlowKey, owner: Owner) {
         let request = Request {
             key_id: KEY_ID,
             request_id: 0,
@@ -67,10 +67,7 @@ impl Switch {
             ops: Ops::OWN.and(Ops::UNBLOCK),
             epoch: EPOCH,
             flow,
-            owner: Owner {
-                addr: owner,
-                via: owner.ip(),
-            },
+            owner,
             run: RunId::NONE,
         };
         let answer = self.table.lock().unwrap().apply(&request, now_ns());
@@ -86,6 +83,12 @@ fn flow(port: u16) -> FlowKey {
         client: (Ipv4Addr::new(192, 0, 2, 1), port).into(),
         vip: "198.51.100.1:80".parse().unwrap(),
     }
+}
+
+/// The owner record of a node with this address.
+fn owner_at(via: Ipv4Addr) -> Owner {
+    let (addr, via) = ((Ipv4Addr::LOCALHOST, 9).into(), via.into());
+    Owner { addr, via }
 }
 
 /// Runs `work` with a worker's client of a switch.
@@ -122,13 +125,13 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         let gone = ClosedSockets::new(control).unwrap();
         let releasing = gone.clone();
         tokio::task::spawn_local(async move { releasing.release_all().await });
-        let local: SocketAddr = (Ipv4Addr::LOCALHOST, 9).into();
+        let here = owner_at(Ipv4Addr::LOCALHOST);
         for port in 0..FLOWS {
-            switch.add(flow(port), local);
+            switch.add(flow(port), here);
         }
         switch.is_out.store(true, Ordering::Relaxed);
         for port in 0..FLOWS {
-            gone.watch(local, flow(port), EPOCH, None);
+            gone.watch(here, flow(port), EPOCH, None);
         }
         tokio::time::sleep(OUTAGE).await;
         assert_eq!(counters.flows_released.read(), 0);
@@ -146,6 +149,35 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         let table = switch.table.lock().unwrap();
         let left = (0..FLOWS).filter(|port| table.entry(&flow(*port)).is_some());
         assert_eq!(left.count(), 0);
+    });
+}
+
+#[test]
+fn a_late_release_ends_no_flow_of_another_node_with_the_same_service_address() {
+    run(async |_, control, _| {
+        let closed_sockets = ClosedSockets::new(control).unwrap();
+        let here = owner_at(Ipv4Addr::LOCALHOST);
+        let release = Release {
+            flow: flow(1),
+            owner: here,
+            epoch: EPOCH + 1,
+            term: None,
+            rounds_left: 1,
+        };
+        for (owner, expected) in [(here, true), (owner_at([10, 0, 0, 2].into()), false)] {
+            let answer = Answer {
+                status: Status::OldTerm,
+                state: FlowState::Forward,
+                time_ns: 1,
+                epoch: EPOCH,
+                owner,
+                key_id: KEY_ID,
+                request_id: 1,
+                ops: Ops::RELEASE,
+                flow: flow(1),
+            };
+            assert_eq!(closed_sockets.is_left(&release, &answer), expected);
+        }
     });
 }
 

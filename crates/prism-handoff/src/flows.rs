@@ -83,6 +83,13 @@ impl Flows {
         self.done.subscribe()
     }
 
+    /// The term in which all flows were announced, if it is settled and the present one.
+    pub(crate) fn settled_term(&self) -> Option<Term> {
+        let (announcer, term) = (self.announcer.borrow(), *self.done.borrow());
+        let is_present = term == announcer.term() && term != Term::NONE;
+        (is_present && !announcer.is_young()).then_some(term)
+    }
+
     /// Waits until this worker announces to a later term than `told`.
     pub(crate) async fn hear_of_another(&self, told: Term) {
         // The sender lives as long as `self`.

@@ -126,11 +126,13 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 /// now answers it with a reset, so an idle worker hears soon that a term has begun.
 const REPEATED: Duration = Duration::from_millis(200);
 
-/// Holds a lease for this worker until dropped, and counts it in `workers_leased`.
+/// Holds a lease for this worker until dropped, and counts it in `workers_leased`. A new term ends
+/// a pause, because the switch waits for the lease ([`prism_proto::term::ABSENT_NS`]).
 pub(crate) async fn keep(control: &Control) {
     let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
     loop {
-        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control)).await;
+        let term = control.term();
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, term)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
                 held.add_one();
@@ -148,7 +150,12 @@ pub(crate) async fn keep(control: &Control) {
                 wait = LATER.min(wait * 2);
             }
         }
-        tokio::time::sleep(wait).await;
+        let heard = control.flows.hear_of_another(term);
+        if tokio::time::timeout(wait, heard).await.is_ok() {
+            wait = AGAIN;
+            // All workers hear of a term at about the same time.
+            tokio::time::sleep(AGAIN.mul_f32(fastrand::f32())).await;
+        }
     }
 }
 
@@ -163,10 +170,17 @@ struct Lease {
 }
 
 impl Lease {
-    async fn ask(control: &Control) -> io::Result<Self> {
+    /// Asks for a lease. It does not wait for an answer to its first packet once there is a later
+    /// term than `term`: that packet went to another host.
+    async fn ask(control: &Control, term: Term) -> io::Result<Self> {
         let holder = &control.holder;
         let (switch, node) = (&holder.switch, holder.node);
-        let mut stream = dial(switch.control, node).await?;
+        let mut stream = tokio::select! {
+            dialed = dial(switch.control, node) => dialed?,
+            () = control.flows.hear_of_another(term) => {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        };
         let mut challenge = [0; CHALLENGE_BYTES];
         stream.read_exact(&mut challenge).await?;
         let request = LeaseRequest {
@@ -203,6 +217,10 @@ impl Lease {
         let mut no_more = control.taking.no_more.subscribe();
         let mut done = control.flows.on_new_lease();
         let mut keys = self.keys.clone();
+        let message = |term| {
+            let runs = control.process.runs.load(Ordering::Relaxed).max(1);
+            Done { term, runs }.encode()
+        };
         let mut last = None;
         let mut turns = tokio::time::interval(REPEATED);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -218,15 +236,16 @@ impl Lease {
                 // The agent is to hear of it before it forgets the old key.
                 () = signing::changed(&mut keys) => return,
                 Ok(()) = done.changed() => {
-                    let term = *done.borrow_and_update();
-                    let runs = control.process.runs.load(Ordering::Relaxed).max(1);
-                    let message = last.insert(Done { term, runs }.encode());
+                    let message = last.insert(message(*done.borrow_and_update()));
                     // A part of a message would be read as another one.
                     if self.direct.write_all(message).is_err() {
                         return;
                     }
                 }
                 _ = turns.tick() => {
+                    // Nothing is announced again in a term that was settled before this lease.
+                    let settled = control.flows.settled_term().filter(|term| *term == told);
+                    last = last.or_else(|| settled.map(message));
                     if let Some(message) = &last
                         && self.direct.write_all(message).is_err()
                     {
@@ -282,3 +301,7 @@ async fn dial(to: SocketAddr, from: IpAddr) -> io::Result<TcpStream> {
     SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
     socket.connect(to).await
 }
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

@@ -154,6 +154,7 @@ pub use prism_proto::export::{Kept, Method};
 pub use prism_proto::node::Refusal;
 pub use relay_stream::{RelayStep, RelayStream};
 pub use signing::{SigningKey, SwitchAddress};
+pub use splicing::MAX_PIPES;
 
 /// Counters, moves and the health of peers.
 pub mod observe {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prism_sys::pipe::Pipe;
@@ -14,17 +15,48 @@ use crate::connection::Connection;
 /// The largest number of bytes that are taken at once, so that one connection does not occupy a
 /// worker.
 const PIECE_BYTES: usize = 1 << 20;
-/// Empty pipes that a thread keeps. Each has two descriptors.
+/// Empty pipes that a thread keeps.
 const KEPT_PIPES: usize = 16;
+/// The most pipes of a process. Each has two descriptors. The kernel gives a user 1,024 pipes of full
+/// size (`fs.pipe-user-pages-soft` is 16,384 pages, and a pipe has 16). Moving bytes through a
+/// smaller one costs more than copying them.
+pub const MAX_PIPES: usize = 768;
+
+static OPEN_PIPES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
+    static PIPES: RefCell<Vec<CountedPipe>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One of the pipes of this process.
+struct CountedPipe(Pipe);
+
+impl CountedPipe {
+    /// `None` if the process has all that it may have, or no descriptors left.
+    fn open() -> Option<Self> {
+        let has_room = |open| (open < MAX_PIPES).then_some(open + 1);
+        let order = Ordering::Relaxed;
+        OPEN_PIPES.fetch_update(order, order, has_room).ok()?;
+        match Pipe::new() {
+            Ok(pipe) => Some(Self(pipe)),
+            Err(_) => {
+                OPEN_PIPES.fetch_sub(1, order);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for CountedPipe {
+    fn drop(&mut self) {
+        OPEN_PIPES.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Connection {
     /// Sends `len` bytes that come from `source`, and returns how many were sent. They are fewer
-    /// if the rest has to be copied by the caller: because records of TLS are made in user space,
-    /// or because there are no descriptors left.
+    /// if the rest has to be copied by the caller: because records of TLS are made in user space, or
+    /// because the process has [`MAX_PIPES`] pipes or no descriptors left.
     ///
     /// # Errors
     /// `UnexpectedEof` if `source` ends first, `TimedOut` if it was silent for `silence`; else as
@@ -36,13 +68,14 @@ impl Connection {
         silence: Duration,
     ) -> io::Result<u64> {
         self.flush(true).await?;
-        if self.is_tls() && !self.enter_kernel(len).await? {
+        if self.is_tls() && !(self.enter_kernel(len).await? && self.key_lasts()?) {
             return Ok(0);
         }
         let kept = PIPES.with_borrow_mut(Vec::pop);
-        let Some(mut pipe) = kept.or_else(|| Pipe::new().ok()) else {
+        let Some(mut counted) = kept.or_else(CountedPipe::open) else {
             return Ok(0);
         };
+        let pipe = &mut counted.0;
         let mut sent = 0;
         while sent < len && (sent == 0 || self.key_lasts()?) {
             let count = usize::try_from(len - sent).unwrap_or(PIECE_BYTES);
@@ -62,9 +95,24 @@ impl Connection {
         }
         PIPES.with_borrow_mut(|kept| {
             if kept.len() < KEPT_PIPES {
-                kept.push(pipe);
+                kept.push(counted);
             }
         });
         Ok(sent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_so_many_pipes_at_most() {
+        OPEN_PIPES.store(MAX_PIPES - 1, Ordering::Relaxed);
+        let last = CountedPipe::open();
+        assert!(last.is_some() && CountedPipe::open().is_none());
+        drop(last);
+        assert!(CountedPipe::open().is_some());
+        assert_eq!(OPEN_PIPES.load(Ordering::Relaxed), MAX_PIPES - 1);
     }
 }

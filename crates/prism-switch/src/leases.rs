@@ -247,9 +247,12 @@ impl Leases {
         true
     }
 
+    /// Each run repeats its last message, which is news once.
     fn note_done(&self, run: Run, done: Done) {
         let mut table = self.table();
-        if let Some(lease) = table.leases.get_mut(&run) {
+        if let Some(lease) = table.leases.get_mut(&run)
+            && lease.done != Some(done)
+        {
             lease.done = Some(done);
             self.tell_agent(&mut table);
         }

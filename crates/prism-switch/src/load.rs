@@ -1,6 +1,8 @@
 //! Loads a switch, takes it over, and removes it.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +33,23 @@ pub struct Switch {
     pub(crate) skel: SwitchSkel<'static>,
     pub(crate) due_flows: Link,
     dir: PathBuf,
+    own: Own,
+}
+
+/// The constants of host mode about this host: its addresses, and whether it is a frontend.
+#[derive(PartialEq, Eq)]
+struct Own {
+    addresses: Option<BTreeSet<IpAddr>>,
+    is_frontend: bool,
+}
+
+impl Own {
+    fn of(config: &SwitchConfig) -> Self {
+        Self {
+            addresses: config.host_mode.clone(),
+            is_frontend: config.has_frontend_here(),
+        }
+    }
 }
 
 impl Switch {
@@ -60,6 +79,7 @@ impl Switch {
             due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
             skel,
             dir,
+            own: Own::of(config),
         };
         switch.pin_flow_list()?;
         for interface in &config.interfaces {
@@ -80,7 +100,8 @@ impl Switch {
         Ok(())
     }
 
-    /// Replaces services, nodes and senders by those of `config`, and ignores its other fields.
+    /// Replaces services, nodes and senders by those of `config`, and ignores its other fields. In
+    /// host mode this host stays the node that it was at the load.
     ///
     /// # Errors
     /// [`LoadError`]. Entries that were written before the error stay.
@@ -88,7 +109,17 @@ impl Switch {
         if let Some(problem) = config.problem() {
             return Err(LoadError::Config(problem));
         }
-        Ok(tables::sync(&self.skel.maps, config).map_err(kernel("fill the tables"))?)
+        if self.own != Own::of(config) {
+            tracing::error!(
+                "this host has other addresses or roles of a node than at the agent's start: \
+                 restart the agent, which costs no connection"
+            );
+        }
+        let config = SwitchConfig {
+            host_mode: self.own.addresses.clone(),
+            ..config.clone()
+        };
+        Ok(tables::sync(&self.skel.maps, &config).map_err(kernel("fill the tables"))?)
     }
 
     /// The programs and maps themselves, for tests and measurements.

@@ -29,7 +29,8 @@ use self::interfaces::{Interfaces, Ways};
 use self::role::Role;
 use self::secrets::Secrets;
 use self::tables::{
-    addresses, lease_keys, leases_of, nodes, switch_config, update_tables, with_interfaces,
+    addresses, lease_keys, leases_of, nodes, nodes_at_start, switch_config, update_tables,
+    with_interfaces,
 };
 
 /// The directory of state without one from systemd.
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
     let role = Arc::new(Role::of(settings, args.host.as_deref())?);
-    let directories = nodes(&config, &[]);
+    let directories = nodes_at_start(&config, settings.mode)?;
     let secrets = secrets::read(&config).context("switch.key_file")?;
     let tables = SwitchConfig {
         copies: role.own().collect(),

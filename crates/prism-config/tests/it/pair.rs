@@ -65,3 +65,44 @@ fn hosts_of_a_pair_that_cannot_be_are_faults() {
     let text = with_hosts(first).replace(DUAL[3].1, "\"10.77.0.11\"\ngateway = \"10.77.0.3\"");
     assert_eq!(fields(&text), ["node[1].gateway"]);
 }
+
+/// Host mode with two frontends.
+fn spread(lines: &str) -> String {
+    let further = "[[node]]\nname = \"fe1\"\naddress = [\"10.77.0.12\", \"fd77::12\"]\n\
+                   roles = [\"frontend\"]\n[peers]";
+    dual()
+        .replace("[peers]", further)
+        .replace("[switch]", &format!("[switch]\nmode = \"host\"\n{lines}"))
+}
+
+#[test]
+fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family() {
+    let pair = r#"hosts = [{ name = "fe0", address = ["10.77.0.10", "fd77::10"] },
+        { name = "fe1", address = ["10.77.0.12", "fd77::12"] }]"#;
+    let tunnel = format!("tunnel_mtu_bytes = 1500\n{pair}");
+    Config::from_toml(&spread(&tunnel)).unwrap();
+    let alone = dual().replace(
+        "[switch]",
+        "[switch]\nmode = \"host\"\ntunnel_mtu_bytes = 1500",
+    );
+    Config::from_toml(&alone.replace(DUAL[1].1, DUAL[1].0)).unwrap();
+
+    let found = problems(&spread(""));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "switch.hosts");
+    assert!(found[0].fault.contains("two hosts"), "{}", found[0]);
+
+    let of_v4 = |lines: &str| spread(lines).replace(DUAL[1].1, DUAL[1].0);
+    Config::from_toml(&of_v4(pair)).unwrap();
+    let found = problems(&of_v4(&tunnel));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "switch.control");
+    assert!(found[0].fault.contains("no IPv6 address"), "{}", found[0]);
+
+    let own = alone.replace(DUAL[2].1, "[\"10.77.0.2\", \"fd77::10\"]");
+    let found = problems(&own);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].field, "switch.control");
+    assert!(found[0].fault.contains("node \"fe0\""), "{}", found[0]);
+    Config::from_toml(&own.replace("mode = \"host\"\ntunnel_mtu_bytes = 1500", "")).unwrap();
+}

@@ -300,7 +300,7 @@ impl Shared {
     pub(crate) fn on_closed(&self, state: &ConnectionState) {
         if let (Some(epoch), Some(closed_sockets)) = (state.steered_epoch(), &self.closed_sockets) {
             let term = state.forget();
-            closed_sockets.watch(state.local, state.flow, epoch, term);
+            closed_sockets.watch(self.owner(state.local), state.flow, epoch, term);
         }
     }
 }

@@ -207,3 +207,33 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     socket.set_tcp_keepalive(&keepalive)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use prism_proto::control::ControlKey;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_a_run_repeats_wakes_the_agent_once() {
+        let node = IpAddr::from([10, 0, 0, 7]);
+        let leases = Leases::new([vec![node]], 3, ControlKey::new([7; 16]));
+        let run = (node, RunId(99));
+        let greeting = Greeting {
+            run,
+            digest: 0,
+            term: Some(Term(5)),
+            key_id: 3,
+        };
+        leases.begin(&greeting, Instant::now());
+        let is_news = || std::mem::take(&mut leases.table().has_news);
+        assert!(is_news());
+        for (term, runs, expected) in [(5, 1, true), (5, 1, false), (5, 2, true), (6, 2, true)] {
+            let term = Term(term);
+            leases.note_done(run, Done { term, runs });
+            assert_eq!(is_news(), expected, "{term:?}, {runs} runs");
+        }
+    }
+}

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use prism_handoff::MAX_PIPES;
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::{Finding, Part, Subject, read};
 
 /// File descriptors besides those of client connections: peers, 512 open files of objects,
-/// 256 of the metadata tree, eBPF maps.
-const OTHER_DESCRIPTORS: u64 = 1_536;
+/// 256 of the metadata tree, eBPF maps, and the two of each pipe that bodies pass.
+const OTHER_DESCRIPTORS: u64 = 1_536 + 2 * MAX_PIPES as u64;
 /// 2025-01-01, in seconds since 1970. An earlier clock is wrong.
 const EARLIEST_S: u64 = 1_735_689_600;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use prism_config::{Config, ControlSecret, HookMode};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
@@ -23,6 +23,10 @@ use super::secrets::Secrets;
 const FIRST_TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
+/// The longest wait for the addresses of a host that starts. IPv6 checks a new one for some seconds.
+const ADDRESS_WAIT: Duration = Duration::from_secs(10);
+/// The pause between two looks for them.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The addresses of each node.
 pub(super) fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<IpAddr>> {
@@ -99,6 +103,50 @@ pub(super) fn switch_config(
 fn here(directories: &[Directory]) -> BTreeSet<IpAddr> {
     let all = addresses(directories).flatten();
     all.filter(|address| role::is_here(*address)).collect()
+}
+
+/// The nodes of the file. In host mode it waits until this host has all addresses of its node,
+/// because the programs have them as constants.
+///
+/// # Errors
+/// An address that this host still lacks after 10 s.
+pub(super) fn nodes_at_start(config: &Config, mode: HookMode) -> anyhow::Result<Vec<Directory>> {
+    let directories = nodes(config, &[]);
+    let until = Instant::now() + ADDRESS_WAIT;
+    while mode == HookMode::Host
+        && let Err(error) = check_addresses(&directories, role::is_here)
+    {
+        if Instant::now() >= until {
+            return Err(error);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    Ok(directories)
+}
+
+fn check_addresses(
+    directories: &[Directory],
+    is_here: impl Fn(IpAddr) -> bool,
+) -> anyhow::Result<()> {
+    let mut is_node = false;
+    for (name, host) in directories.iter().flat_map(Directory::iter) {
+        let addresses = host.address.iter();
+        let (here, absent): (Vec<_>, Vec<_>) = addresses.partition(|address| is_here(*address));
+        is_node |= !here.is_empty();
+        if let ([_, ..], [address, ..]) = (here.as_slice(), absent.as_slice()) {
+            bail!(
+                "this host is node {name}, and lacks its address {address}; give an interface \
+                 that address, or correct node.address"
+            );
+        }
+    }
+    if !is_node {
+        bail!(
+            "in host mode the agent runs on hosts of nodes, and this host has no node's address; \
+             give an interface that address, or correct node.address"
+        );
+    }
+    Ok(())
 }
 
 /// The keys of a service's nodes. While a key that all share is valid, no node is held to its own
@@ -235,4 +283,46 @@ fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
     resolved
         .map(|address| address.ip().to_canonical())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use prism_config::{HostAddrs, Node};
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_lacks_an_address_of_its_node_is_told_which() {
+        let node = |name: &str, last: u8| Node {
+            name: name.into(),
+            address: HostAddrs {
+                v4: Some([10, 0, 0, last].into()),
+                v6: Some([0xfd77, 0, 0, 0, 0, 0, 0, last.into()].into()),
+            },
+            ..Node::default()
+        };
+        let config = Config {
+            nodes: vec![node("be0", 1), node("be1", 2)],
+            ..Config::default()
+        };
+        let directories = [Directory::of(&config)];
+        let check = |here: &[&str]| {
+            let here = here.iter().map(|address| address.parse().unwrap());
+            let here: Vec<IpAddr> = here.collect();
+            check_addresses(&directories, |address| here.contains(&address))
+        };
+        check(&["10.0.0.2", "fd77::2", "10.9.9.9"]).unwrap();
+        for (here, fault) in [
+            (
+                &["10.0.0.2", "10.9.9.9"][..],
+                "node be1, and lacks its address fd77::2",
+            ),
+            (&["fd77::1"][..], "node be0, and lacks its address 10.0.0.1"),
+            (&["10.9.9.9"][..], "no node's address"),
+        ] {
+            let told = check(here).unwrap_err().to_string();
+            assert!(told.contains(fault), "{told}");
+        }
+    }
 }

@@ -1,0 +1,122 @@
+//! A worker's lease at an agent that starts again, or that is another one.
+#![allow(clippy::unwrap_used)]
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use prism_proto::control::{ControlKey, FlowState, Owner, Request};
+use prism_proto::lease::NO_DIGEST;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::*;
+use crate::claims::Claims;
+use crate::control::now_ns;
+use crate::endpoint::Process;
+use crate::flows::announce_all;
+
+const KEY: [u8; 16] = [7; 16];
+const KEY_ID: u32 = 1;
+const TERM: u32 = 5;
+
+/// A switch and its agent in a settled term, without flows.
+struct Switch {
+    term: AtomicU32,
+    leases: TcpListener,
+}
+
+impl Switch {
+    /// Answers commands for ever.
+    async fn answer(&self, socket: UdpSocket) {
+        let (mut buffer, key) = ([0; MESSAGE_BYTES], ControlKey::new(KEY));
+        loop {
+            let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
+            let received = buffer.get(..len).unwrap();
+            let request = Request::decode(received, KEY_ID, &key).unwrap();
+            let answer = request.answer(Status::Ok, FlowState::Absent, 0, Owner::NONE, now_ns());
+            let term = Term(self.term.load(Ordering::Relaxed));
+            let answer = answer.in_term(term).encode(&key);
+            socket.send_to(&answer, from).await.unwrap();
+        }
+    }
+
+    /// Grants the next lease that is requested, and tells the term.
+    async fn grant(&self) -> TcpStream {
+        let mut stream = self.leases.accept().await.unwrap().0;
+        stream.write_all(&[1; CHALLENGE_BYTES]).await.unwrap();
+        let (mut request, key) = ([0; MESSAGE_BYTES], ControlKey::new(KEY));
+        stream.read_exact(&mut request).await.unwrap();
+        let request = Request::decode(&request, KEY_ID, &key).unwrap();
+        let answer = request.answer(Status::Ok, FlowState::Absent, 0, Owner::NONE, 0);
+        stream.write_all(&answer.encode(&key)).await.unwrap();
+        let notice = TermNotice {
+            term: Term(self.term.load(Ordering::Relaxed)),
+            is_settled: true,
+        };
+        stream.write_all(&notice.encode()).await.unwrap();
+        stream
+    }
+}
+
+/// Runs `work` with a switch, and with a worker that wants a lease.
+fn run<F: Future>(work: impl FnOnce(Rc<Switch>, Rc<Control>) -> F) -> F::Output {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let switch = Rc::new(Switch {
+            term: AtomicU32::new(TERM),
+            leases: TcpListener::bind(address).await.unwrap(),
+        });
+        let here = [Ipv4Addr::LOCALHOST.into()];
+        let known = SwitchAddress::new(address, KEY_ID, KEY);
+        let process = Arc::new(Process::default());
+        let control = Control::open(&here, NO_DIGEST, &known, process).unwrap();
+        let answering = switch.clone();
+        spawn_local(async move { answering.answer(socket).await });
+        let [running, clock, flows, lease] = std::array::from_fn(|_| control.clone());
+        spawn_local(async move { running.run().await });
+        spawn_local(async move { clock.refresh_clock().await });
+        spawn_local(async move { announce_all(&flows, &Claims::default()).await });
+        spawn_local(async move { keep(&lease).await });
+        work(switch, control).await
+    })
+}
+
+#[test]
+fn a_worker_says_again_what_a_settled_term_knows_of_it() {
+    run(async |switch, _control| {
+        for _ in 0..3 {
+            let mut stream = switch.grant().await;
+            for _ in 0..3 {
+                let mut said = [0; Done::BYTES];
+                let heard = stream.read_exact(&mut said);
+                let heard = tokio::time::timeout(REPEATED * 5, heard).await;
+                heard.unwrap().unwrap();
+                let term = Term(TERM);
+                assert_eq!(Done::decode(said).unwrap(), Done { term, runs: 1 });
+            }
+        }
+    });
+}
+
+#[test]
+fn a_new_term_ends_the_pause_before_the_next_attempt() {
+    run(async |switch, control| {
+        drop(switch.grant().await);
+        // The longest pause comes after some failures.
+        for _ in 0..5 {
+            drop(switch.leases.accept().await.unwrap());
+        }
+        let refused = Instant::now();
+        switch.term.store(TERM + 2, Ordering::Relaxed);
+        control.ask_clock();
+        let _lease = switch.grant().await;
+        let pause = refused.elapsed();
+        assert!(pause < LATER / 2, "{pause:?}");
+    });
+}
