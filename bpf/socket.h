@@ -110,10 +110,7 @@ static __always_inline bool is_mute(struct bpf_sock *sk)
 	return full && (full->sk_mark & 0xffff0000) == frozen_marks;
 }
 
-/*
- * Whether the arbiter has seen no packet of the connection for a quarter of the time after which
- * it takes the flow for idle. The answer counts as seen.
- */
+/* Whether the arbiter is to see a packet of the connection again. If so, it is this one. */
 static __always_inline bool is_unseen(struct bpf_sock *sk, __u64 now_ns)
 {
 	struct sight fresh = { .since_ns = now_ns };
@@ -121,7 +118,7 @@ static __always_inline bool is_unseen(struct bpf_sock *sk, __u64 now_ns)
 						 BPF_SK_STORAGE_GET_F_CREATE);
 
 	/* The clock of another CPU may be a tick ahead. */
-	if (!sight || (__s64)(now_ns - sight->since_ns) < (__s64)(idle_ns / 4))
+	if (!sight || (__s64)(now_ns - sight->since_ns) < (__s64)unseen_ns())
 		return false;
 	sight->since_ns = now_ns;
 	return true;
