@@ -59,14 +59,22 @@ static __always_inline bool arbiter_addr(bool is_v6, struct ip_addr *addr)
 	return false;
 }
 
+/* The control address if `as_arbiter`, which has one of the packet's family, or this host's. */
+static __always_inline void outer_source(struct ip_addr *from, const bool is_v6,
+					 bool as_arbiter)
+{
+	if (!as_arbiter || !arbiter_addr(is_v6, from))
+		copy_set_addr(from, &own_addrs[is_v6]);
+}
+
 /*
  * Writes the outer header. Its marks of congestion stay unused (RFC 6040, compatibility mode).
  * No router may cut it: the receiver's program sees packets before the kernel joins fragments.
  */
 static __always_inline long write_outer(struct __sk_buff *skb,
 					const struct packet *p,
-					const struct ip_addr *from,
-					const struct ip_addr *to)
+					const struct ip_addr *to,
+					bool as_arbiter)
 {
 	__u32 bytes = p->l4 - IP_AT + p->l4_bytes;
 
@@ -81,11 +89,14 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 			.hop_limit = TUNNEL_HOP_LIMIT,
 		};
 
-		copy_addr((struct ip_addr *)&outer.saddr, from);
+		outer_source((struct ip_addr *)&outer.saddr, true, as_arbiter);
 		copy_addr((struct ip_addr *)&outer.daddr, to);
 		return bpf_skb_store_bytes(skb, IP_AT, &outer, sizeof(outer),
 					   BPF_F_RECOMPUTE_CSUM);
 	}
+	struct ip_addr from ALIGNED;
+
+	outer_source(&from, false, as_arbiter);
 	struct iphdr outer = {
 		.version = 4,
 		.ihl = sizeof(outer) / 4,
@@ -93,7 +104,7 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 		.frag_off = bpf_htons(IP_DONT_FRAGMENT),
 		.ttl = TUNNEL_HOP_LIMIT,
 		.protocol = IPPROTO_IPIP,
-		.saddr = from->word[3],
+		.saddr = from.word[3],
 		.daddr = to->word[3],
 	};
 
@@ -111,21 +122,14 @@ static __noinline int send_in_tunnel(struct __sk_buff *skb,
 				     const struct packet *p,
 				     const struct ip_addr *to, bool as_arbiter)
 {
-	struct ip_addr from ALIGNED;
 	struct nexthop *slot;
 
-	if (p->is_v6)
-		copy_set_addr(&from, &own_addrs[1]);
-	else
-		copy_set_addr(&from, &own_addrs[0]);
-	if (as_arbiter && !arbiter_addr(p->is_v6, &from))
-		return drop(COUNTER_drop_no_way, false);
 	if (is_mapped(to) == p->is_v6 ||
 	    resolve(skb, p, to, &slot, false) == HOP_KERNEL || !slot)
 		return drop(COUNTER_drop_no_way, false);
 	if (is_too_long(skb, p, tunnel_mtu_bytes - outer_bytes(p), false))
 		return drop(COUNTER_drop_mtu, false);
-	if (make_room(skb, p) || write_outer(skb, p, &from, to))
+	if (make_room(skb, p) || write_outer(skb, p, to, as_arbiter))
 		return drop(COUNTER_drop_store, false);
 	count(COUNTER_forward_in_tunnel);
 	return bpf_redirect_neigh(slot->ifindex, NULL, 0, 0);
