@@ -72,7 +72,7 @@ static __always_inline __u8 due(const struct flow *f, const struct term_state *t
 {
 	__u64 since_ns = f->last_seen_ns;
 	__u8 kind = ORDER_EXPIRE;
-	__u64 limit_ns = idle_ns;
+	__u64 limit_ns = idle_ns + unseen_ns();
 	__u32 end = 0;
 
 	if (is_doomed(f))

@@ -13,7 +13,7 @@
 	X(forward_to_frontend)    /* client to a frontend */                   \
 	X(forward_to_client)      /* owner to client, as the VIP */            \
 	X(forward_from_frontend)  /* frontend to client */                     \
-	X(forward_in_tunnel)      /* host mode: client to the owner's host */  \
+	X(forward_in_tunnel)      /* host mode: to another node's host */      \
 	X(forward_icmp)           /* ICMP error about a flow, to its owner */  \
 	X(seen_ip_options)        /* the above with IP options or extensions */\
 	X(seen_neighbour_missing) /* the above that wait for a neighbour */    \

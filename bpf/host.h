@@ -8,128 +8,52 @@
 #ifndef PRISM_HOST_H
 #define PRISM_HOST_H
 
-#include "tunnel.h"
-
-/* The kernel's type information has the offsets of these fields. */
-struct tcp_request_sock {
-	__u32 rcv_isn;
-	__u32 snt_isn;
-} __attribute__((preserve_access_index));
-
-struct sock {
-	__u32 sk_mark;
-} __attribute__((preserve_access_index));
-
-/* This host's connection that a packet belongs to. */
-enum socket_kind {
-	SOCKET_NONE,
-	SOCKET_MUTE,		/* frozen: it only keeps the stack from resetting the client */
-	SOCKET_LIVE,
-};
-
-/*
- * Whether the packet belongs to this handshake: it acknowledges the answer to the SYN, or resets
- * the server of a SYN that was forged.
- */
-static __always_inline bool is_opening(struct bpf_sock *sk,
-				       const struct packet *p)
-{
-	struct tcp_request_sock *req = bpf_skc_to_tcp_request_sock(sk);
-
-	if (!req)
-		return false;
-	if (p->tcp_flags & TCP_RST)
-		return bpf_ntohl(p->tcp_seq) == req->rcv_isn + 1;
-	return p->tcp_flags & TCP_ACK &&
-	       bpf_ntohl(p->tcp_ack) == req->snt_isn + 1;
-}
-
-/* Whether the socket sends nothing, because its flow is elsewhere or may be. */
-static __always_inline bool is_mute(struct bpf_sock *sk)
-{
-	struct sock *full = (struct sock *)bpf_skc_to_tcp_sock(sk);
-
-	return full && (full->sk_mark & 0xffff0000) == frozen_marks;
-}
-
-/*
- * Finds this host's connection that the packet belongs to, TIME_WAIT included, or a handshake
- * that it goes on with.
- */
-static __noinline int find_socket(void *ctx, const struct packet *p)
-{
-	struct bpf_sock_tuple tuple = {};
-	__u32 bytes = sizeof(tuple.ipv4);
-	struct bpf_sock *sk;
-	int found = SOCKET_LIVE;
-
-	if (p->is_v6) {
-		bytes = sizeof(tuple.ipv6);
-		__builtin_memcpy(tuple.ipv6.saddr, &p->source, 16);
-		__builtin_memcpy(tuple.ipv6.daddr, &p->dest, 16);
-		tuple.ipv6.sport = p->source_port;
-		tuple.ipv6.dport = p->dest_port;
-	} else {
-		tuple.ipv4.saddr = p->source.word[3];
-		tuple.ipv4.daddr = p->dest.word[3];
-		tuple.ipv4.sport = p->source_port;
-		tuple.ipv4.dport = p->dest_port;
-	}
-	sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return SOCKET_NONE;
-	if (sk->state == BPF_TCP_LISTEN)
-		found = SOCKET_NONE;
-	else if (sk->state == BPF_TCP_NEW_SYN_RECV)
-		found = is_opening(sk, p) ? SOCKET_LIVE : SOCKET_NONE;
-	else if (is_mute(sk))
-		found = SOCKET_MUTE;
-	bpf_sk_release(sk);
-	return found;
-}
-
-static __always_inline bool is_syn(const struct packet *p)
-{
-	return (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
-}
+#include "icmp.h"
 
 /* Handles a packet whose owner is this host. */
 static __always_inline int host_owned(void *ctx, const struct packet *p)
 {
-	if (find_socket(ctx, p) == SOCKET_NONE)
+	if (find_socket(ctx, p, false) < SOCKET_MUTE)
 		return drop(COUNTER_drop_no_socket, false);
 	return punt(COUNTER_punt_here, false);
 }
 
 /*
- * Handles a packet at a frontend that is not the arbiter. Several frontends may accept clients at
- * once, and the network may send a connection's packets to any of them. The flow may be this
- * host's own copy, so it decides nothing but that a SYN may be of a live connection. A mute
- * socket would swallow what its flow's owner waits for.
+ * Handles a packet at a frontend that is not the arbiter, unless it is for a live socket. Several
+ * frontends may accept clients at once, and the network may send a connection's packets to any of
+ * them. The flow may be this host's own copy, so it decides nothing but that a SYN may be of a
+ * live connection. A mute socket would swallow what its flow's owner waits for.
+ *
+ * The arbiter gets a packet of a live socket at times, and sends it back. Otherwise it would take
+ * the flow for idle.
  */
 static __always_inline int host_aside(void *ctx, const struct packet *p,
-				      const struct flow *f)
+				      const struct flow *f, int socket)
 {
-	int socket = find_socket(ctx, p);
-	bool is_new = socket == SOCKET_NONE && is_syn(p) &&
-		      (!f || f->state == FLOW_ABSENT);
-	struct ip_addr arbiter ALIGNED;
-
-	if (socket == SOCKET_LIVE || is_new)
+	if (socket < SOCKET_MUTE && is_syn(p) &&
+	    (!f || f->state == FLOW_ABSENT))
 		return punt(COUNTER_punt_here, false);
-	if (!arbiter_addr(p->is_v6, &arbiter))
-		return drop(COUNTER_drop_no_way, false);
-	return send_in_tunnel(ctx, p, &arbiter);
+	return send_to_arbiter(ctx, p);
 }
 
 /*
- * Whether another frontend may have accepted the packet's connection, and not claimed it yet.
- * If no frontend has, the client gets no answer.
+ * Handles a packet of an unknown flow, other than a SYN, while several frontends accept: another
+ * one may have accepted the connection, and not claimed it yet. Then the client gets no answer.
+ * The packet may acknowledge a SYN cookie, which its frontend alone can tell; `from` is the one
+ * that has sent it here. A cookie counts for minutes, and does not tell whether the connection has
+ * been accepted and moved. So it counts only if a settled arbiter knows no flow.
  */
-static __always_inline bool may_be_unclaimed(const struct packet *p,
-					     const struct service *service)
+static __always_inline int host_unclaimed(void *ctx, const struct packet *p,
+					  const struct term *t, int socket,
+					  const struct ip_addr *from)
 {
-	return tunnel_mtu_bytes && service->now.count > 1 && !is_syn(p);
+	if (is_undecided(t))
+		return drop(COUNTER_drop_young, false);
+	if (socket == SOCKET_COOKIE)
+		return punt(COUNTER_punt_here, false);
+	if (from && is_ack(p))
+		return send_in_tunnel(ctx, p, from, true);
+	return drop(COUNTER_drop_no_socket, false);
 }
 
 /*
@@ -139,13 +63,17 @@ static __always_inline bool may_be_unclaimed(const struct packet *p,
  */
 static __always_inline int host_unowned(void *ctx, const struct packet *p,
 					const struct service *service,
-					const struct term *t)
+					const struct term *t,
+					const struct ip_addr *from)
 {
-	if (find_socket(ctx, p) != SOCKET_NONE)
+	int socket = find_socket(ctx, p, false);
+
+	if (socket >= SOCKET_MUTE)
 		return punt(COUNTER_punt_here, false);
-	if (!accepts_clients || t->phase == TERM_STANDBY ||
-	    may_be_unclaimed(p, service))
+	if (!accepts_clients || t->phase == TERM_STANDBY)
 		return drop(COUNTER_drop_no_socket, false);
+	if (tunnel_mtu_bytes && service->now.count > 1 && !is_syn(p))
+		return host_unclaimed(ctx, p, t, socket, from);
 	if (is_undecided(t) && !is_syn(p))
 		return drop(COUNTER_drop_young, false);
 	return punt(COUNTER_punt_here, false);
@@ -154,7 +82,8 @@ static __always_inline int host_unowned(void *ctx, const struct packet *p,
 static __always_inline int host_flow(void *ctx, const struct packet *p,
 				     struct flow *f,
 				     const struct service *service,
-				     const struct term *t)
+				     const struct term *t,
+				     const struct ip_addr *from)
 {
 	struct rewrite none = { .side = SIDE_NONE };
 	struct route r;
@@ -169,25 +98,29 @@ static __always_inline int host_flow(void *ctx, const struct packet *p,
 		if (is_here(&r.via))
 			return host_owned(ctx, p);
 		if (tunnel_mtu_bytes)
-			return send_in_tunnel(ctx, p, &r.via);
+			return send_in_tunnel(ctx, p, &r.via, false);
 		return forward(ctx, p, &r.via, &none, COUNTER_forward_to_owner,
 			       false);
 	}
 	/* The SYN may be forged, and the flow's owner may announce it yet. */
 	if (is_undecided(t))
-		return host_unowned(ctx, p, service, t);
+		return host_unowned(ctx, p, service, t, from);
 	if (is_syn(p))
 		flow_purge(f, p->now_ns, 0);
 	else if (is_released(f))
 		return drop(COUNTER_drop_released, false);
-	return host_unowned(ctx, p, service, t);
+	return host_unowned(ctx, p, service, t, from);
 }
 
-static __always_inline int host_tcp(void *ctx, const struct packet *p)
+/* `from`: the node that has sent the packet here in a tunnel, or NULL. */
+static __always_inline int host_tcp(void *ctx, const struct packet *p,
+				    const struct ip_addr *from)
 {
+	bool is_aside = accepts_clients && tunnel_mtu_bytes;
 	struct service *service;
 	struct term t;
 	struct flow *f;
+	int socket;
 
 	if (!is_service_port(p->dest_port))
 		return pass(false);
@@ -196,29 +129,41 @@ static __always_inline int host_tcp(void *ctx, const struct packet *p)
 		return pass(false);
 	f = flow_find(key_to_service(p));
 	t = term_now();
-	if (t.phase == TERM_STANDBY && accepts_clients && tunnel_mtu_bytes)
-		return host_aside(ctx, p, f);
-	return f ? host_flow(ctx, p, f, service, &t) :
-		   host_unowned(ctx, p, service, &t);
+	if (t.phase == TERM_STANDBY) {
+		/* A copy of the flow may be outdated, and a live socket is not. */
+		socket = find_socket(ctx, p, is_aside);
+		if (socket == SOCKET_LIVE)
+			return punt(COUNTER_punt_here, false);
+		if (is_aside)
+			return host_aside(ctx, p, f, socket);
+	}
+	return f ? host_flow(ctx, p, f, service, &t, from) :
+		   host_unowned(ctx, p, service, &t, from);
 }
 
 /*
  * Handles a packet that another node's host has sent here in a tunnel. If that host took this
  * one for the arbiter, and it is, the packet goes on to its owner. Any other is for a socket of
- * this host: no two hosts send a packet to each other for ever.
+ * this host: no two hosts send a packet to each other for ever. One whose flow the arbiter does
+ * not know comes from the control address, and may acknowledge a SYN cookie.
  */
 static __always_inline int host_arrived(struct __sk_buff *skb, struct packet *p)
 {
-	bool is_for_arbiter = !is_here(&p->dest);
-	struct term t = term_now();
+	bool is_judged = !is_here(&p->dest) && !is_standby_now();
+	bool is_unknown = is_arbiter(p, &p->source);
+	struct ip_addr from ALIGNED;
 
+	copy_addr(&from, &p->source);
 	switch (leave_tunnel(skb, p)) {
 	case PARSED_TCP:
-		if (is_for_arbiter && t.phase != TERM_STANDBY)
-			return host_tcp(skb, p);
+		if (is_judged)
+			return host_tcp(skb, p, &from);
+		if (is_unknown &&
+		    find_socket(skb, p, false) == SOCKET_COOKIE)
+			return punt(COUNTER_punt_here, false);
 		return host_owned(skb, p);
 	case PARSED_ICMP:
-		return pass(false);
+		return is_judged ? steer_icmp(skb, p, false) : pass(false);
 	}
 	return drop(COUNTER_drop_tunnel, false);
 }

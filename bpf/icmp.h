@@ -10,6 +10,7 @@
 #ifndef PRISM_ICMP_H
 #define PRISM_ICMP_H
 
+#include "socket.h"
 #include "tunnel.h"
 
 /* Error types of RFC 792. */
@@ -192,6 +193,13 @@ static __always_inline int icmp_to_service(void *ctx, const struct packet *p,
 	copy_addr(&key.vip, &e->service);
 	key.client_port = e->tcp.dest;
 	key.vip_port = e->tcp.source;
+	/* A copy of the flow may be outdated, and a live socket is not. */
+	if (host_mode && is_standby_now()) {
+		if (has_live_socket(ctx, &key))
+			return pass(xdp);
+		if (accepts_clients && tunnel_mtu_bytes)
+			return send_to_arbiter(ctx, p);
+	}
 	f = flow_find(&key);
 	if (f)
 		flow_route(f, &r);
@@ -208,7 +216,7 @@ static __always_inline int icmp_to_service(void *ctx, const struct packet *p,
 		copy_addr(&r.via, frontend);
 	}
 	if (host_mode && tunnel_mtu_bytes)
-		return send_in_tunnel(ctx, p, &r.via);
+		return send_in_tunnel(ctx, p, &r.via, false);
 	return icmp_forward(ctx, p, e, &r, xdp);
 }
 

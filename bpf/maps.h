@@ -408,6 +408,15 @@ const volatile __u64 left_ns = 0;
 const volatile __u64 copied_ns = 0;
 
 /*
+ * The time after which a frontend that is not the arbiter sends it a packet of a live socket again
+ * (host.h). The arbiter waits for so much longer before it takes a flow for idle.
+ */
+static __always_inline __u64 unseen_ns(void)
+{
+	return tunnel_mtu_bytes ? idle_ns / 4 : 0;
+}
+
+/*
  * CLOCK_MONOTONIC at the last tick. A call of the kernel takes more than a tenth of a
  * packet's time; the number of the tick is a single load.
  */

@@ -12,7 +12,6 @@
 #include "collect.h"
 #include "control.h"
 #include "host.h"
-#include "icmp.h"
 
 static __always_inline int steer(void *ctx, const bool xdp)
 {
@@ -31,7 +30,7 @@ static __always_inline int steer(void *ctx, const bool xdp)
 		/* A request for a lease. */
 		if (is_control(&p) && !is_from_nodes(ctx, xdp))
 			return drop(COUNTER_control_interface, xdp);
-		return host_mode ? host_tcp(ctx, &p) :
+		return host_mode ? host_tcp(ctx, &p, NULL) :
 				   steer_tcp(ctx, &p, xdp);
 	}
 	switch (parsed) {

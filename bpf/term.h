@@ -58,6 +58,14 @@ static __always_inline bool is_undecided_now(void)
 	return is_undecided(&t);
 }
 
+/* Whether another host is the arbiter: entries of flows here are copies. */
+static __always_inline bool is_standby_now(void)
+{
+	struct term t = term_now();
+
+	return t.phase == TERM_STANDBY;
+}
+
 static __always_inline __u32 term_number(const struct control_message *m)
 {
 	return m->term[0] << 16 | m->term[1] << 8 | m->term[2];

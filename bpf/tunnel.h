@@ -46,12 +46,35 @@ static __always_inline long make_room(struct __sk_buff *skb,
 }
 
 /*
+ * The address of the arbiter in a family, namely the control address. Those that follow it are
+ * for copies. False: it has none.
+ */
+static __always_inline bool arbiter_addr(bool is_v6, struct ip_addr *addr)
+{
+	for (int i = 0; i < CONTROL_ADDRS; i++) {
+		copy_set_addr(addr, &control_addrs[i]);
+		if (is_mapped(addr) != is_v6)
+			return !is_zero_addr(addr);
+	}
+	return false;
+}
+
+/* The control address if `as_arbiter`, which has one of the packet's family, or this host's. */
+static __always_inline void outer_source(struct ip_addr *from, const bool is_v6,
+					 bool as_arbiter)
+{
+	if (!as_arbiter || !arbiter_addr(is_v6, from))
+		copy_set_addr(from, &own_addrs[is_v6]);
+}
+
+/*
  * Writes the outer header. Its marks of congestion stay unused (RFC 6040, compatibility mode).
  * No router may cut it: the receiver's program sees packets before the kernel joins fragments.
  */
 static __always_inline long write_outer(struct __sk_buff *skb,
 					const struct packet *p,
-					const struct ip_addr *to)
+					const struct ip_addr *to,
+					bool as_arbiter)
 {
 	__u32 bytes = p->l4 - IP_AT + p->l4_bytes;
 
@@ -66,11 +89,14 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 			.hop_limit = TUNNEL_HOP_LIMIT,
 		};
 
-		copy_set_addr((struct ip_addr *)&outer.saddr, &own_addrs[1]);
+		outer_source((struct ip_addr *)&outer.saddr, true, as_arbiter);
 		copy_addr((struct ip_addr *)&outer.daddr, to);
 		return bpf_skb_store_bytes(skb, IP_AT, &outer, sizeof(outer),
 					   BPF_F_RECOMPUTE_CSUM);
 	}
+	struct ip_addr from ALIGNED;
+
+	outer_source(&from, false, as_arbiter);
 	struct iphdr outer = {
 		.version = 4,
 		.ihl = sizeof(outer) / 4,
@@ -78,7 +104,7 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 		.frag_off = bpf_htons(IP_DONT_FRAGMENT),
 		.ttl = TUNNEL_HOP_LIMIT,
 		.protocol = IPPROTO_IPIP,
-		.saddr = own_addrs[0].word[3],
+		.saddr = from.word[3],
 		.daddr = to->word[3],
 	};
 
@@ -89,23 +115,12 @@ static __always_inline long write_outer(struct __sk_buff *skb,
 }
 
 /*
- * The address of the arbiter in a family, namely the control address. Those that follow it are
- * for copies. False: it has none.
+ * Sends a packet to the node at `to` in a tunnel. The kernel knows the way there. `as_arbiter`:
+ * no flow is known for it (host_arrived).
  */
-static __always_inline bool arbiter_addr(bool is_v6, struct ip_addr *addr)
-{
-	for (int i = 0; i < CONTROL_ADDRS; i++) {
-		copy_set_addr(addr, &control_addrs[i]);
-		if (is_mapped(addr) != is_v6)
-			return !is_zero_addr(addr);
-	}
-	return false;
-}
-
-/* Sends a packet to the node at `to` in a tunnel. The kernel knows the way there. */
 static __noinline int send_in_tunnel(struct __sk_buff *skb,
 				     const struct packet *p,
-				     const struct ip_addr *to)
+				     const struct ip_addr *to, bool as_arbiter)
 {
 	struct nexthop *slot;
 
@@ -114,10 +129,38 @@ static __noinline int send_in_tunnel(struct __sk_buff *skb,
 		return drop(COUNTER_drop_no_way, false);
 	if (is_too_long(skb, p, tunnel_mtu_bytes - outer_bytes(p), false))
 		return drop(COUNTER_drop_mtu, false);
-	if (make_room(skb, p) || write_outer(skb, p, to))
+	if (make_room(skb, p) || write_outer(skb, p, to, as_arbiter))
 		return drop(COUNTER_drop_store, false);
 	count(COUNTER_forward_in_tunnel);
 	return bpf_redirect_neigh(slot->ifindex, NULL, 0, 0);
+}
+
+/* Sends a packet to the arbiter in a tunnel. */
+static __always_inline int send_to_arbiter(struct __sk_buff *skb,
+					   const struct packet *p)
+{
+	struct ip_addr arbiter ALIGNED;
+
+	if (!arbiter_addr(p->is_v6, &arbiter))
+		return drop(COUNTER_drop_no_way, false);
+	return send_in_tunnel(skb, p, &arbiter, false);
+}
+
+static __always_inline bool is_arbiter(const struct packet *p,
+				       const struct ip_addr *addr)
+{
+	struct ip_addr arbiter ALIGNED;
+
+	return arbiter_addr(p->is_v6, &arbiter) && same_addr(addr, &arbiter);
+}
+
+/* Whether the address is that of a host that packets come from in tunnels. */
+static __always_inline bool sends_in_tunnels(const struct ip_addr *addr)
+{
+	struct node *node = bpf_map_lookup_elem(&nodes, addr);
+
+	return node &&
+	       node->roles & (ROLE_FRONTEND | ROLE_BACKEND | ROLE_FORMER);
 }
 
 /* Whether the packet is one that another node's host has sent to this one, about a service. */
@@ -126,15 +169,14 @@ static __always_inline bool is_of_tunnel(struct __sk_buff *skb,
 {
 	__u8 protocol = p->is_v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
 	struct service_key key ALIGNED = {};
-	struct ip_addr arbiter ALIGNED;
 	__u32 at = p->l4;
 	__be32 dest;
 
-	if (!tunnel_mtu_bytes || p->protocol != protocol || p->has_options ||
-	    !bpf_map_lookup_elem(&nodes, &p->source))
+	if (!tunnel_mtu_bytes || p->protocol != protocol || p->has_options)
 		return false;
-	if (!is_here(&p->dest) && !(arbiter_addr(p->is_v6, &arbiter) &&
-				    same_addr(&p->dest, &arbiter)))
+	if (!sends_in_tunnels(&p->source) && !is_arbiter(p, &p->source))
+		return false;
+	if (!is_here(&p->dest) && !is_arbiter(p, &p->dest))
 		return false;
 	if (p->is_v6) {
 		at += offsetof(struct ipv6hdr, daddr);

@@ -102,3 +102,42 @@ fn a_young_frontend_takes_new_connections_and_those_that_it_has() {
         }
     });
 }
+
+#[test]
+fn a_standby_keeps_packets_of_its_sockets_whatever_its_copies_say() {
+    in_lab("host-standby", at_frontend, |lab| {
+        let (client, _sockets) = connect();
+        for from in [client, CLIENT] {
+            own_flow_at(lab, from, BACKEND.ip());
+        }
+        set_term(lab, 1, TermPhase::Standby, 1);
+        for flags in [ACK, SYN] {
+            assert_eq!(left(lab, client, flags, "punt_here"), Verdict::Pass);
+        }
+        let tcp = Tcp::new(CLIENT, VIP);
+        let out = (mac_of(BACKEND.ip()), CLIENT, VIP);
+        check_sent(&lab.run(Hook::Tc, &tcp.build()), &tcp, out, "by the copy");
+    });
+}
+
+#[test]
+fn a_syn_cookie_is_taken_by_a_settled_arbiter_that_knows_no_flow() {
+    in_lab("host-cookie", at_frontend, |lab| {
+        let (ack, _sockets) = cookie();
+        let verdict = |counter: &str| {
+            let before = lab.counter(counter);
+            let run = lab.run(Hook::Tc, &ack.build());
+            assert_eq!(lab.counter(counter), before + 1, "{counter}");
+            run.verdict
+        };
+        set_term(lab, 1, TermPhase::Young, 1);
+        assert_eq!(verdict("drop_young"), Verdict::Drop);
+        set_term(lab, 1, TermPhase::Settled, 1);
+        assert_eq!(verdict("punt_here"), Verdict::Pass);
+        // The connection has moved, and this packet is late.
+        own_flow_at(lab, ack.source, BACKEND.ip());
+        assert_eq!(verdict("forward_to_owner"), Verdict::Send);
+        own_flow_at(lab, ack.source, FRONTEND);
+        assert_eq!(verdict("drop_no_socket"), Verdict::Drop);
+    });
+}

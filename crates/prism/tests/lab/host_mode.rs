@@ -208,6 +208,67 @@ fn connections_go_on_when_the_router_sends_them_to_another_frontend() {
 }
 
 #[test]
+fn clients_connect_while_a_frontend_answers_with_syn_cookies() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up(Layout::Segment);
+    cookies_complete(&cluster, &cluster.frontends());
+}
+
+#[test]
+fn clients_connect_while_several_frontends_answer_with_syn_cookies() {
+    let Some(_turn) = turn() else { return };
+    let cluster = up_pair(Layout::Spread);
+    let frontends = cluster.frontends();
+    let is_active = |host: &String| cluster.lab.is_active(host);
+    let (arbiter, others): (Vec<_>, Vec<_>) = frontends.into_iter().partition(is_active);
+    // First, because all hosts of a lab have the secret of one kernel: if the arbiter made cookies
+    // too, it would take those of the others for its own.
+    for by in [others, arbiter] {
+        let ways: Vec<&str> = by.iter().map(String::as_str).collect();
+        cluster.lab.spread_over(&ways).unwrap();
+        cookies_complete(&cluster, &by);
+    }
+}
+
+/// Has these frontends accept by cookies alone. Each client's connection opens and moves.
+fn cookies_complete(cluster: &Cluster, frontends: &[String]) {
+    let objects = cluster.one_on_each("cookies", |_| LEN);
+    cluster.put_all(&objects);
+    for host in frontends {
+        cluster.on(host, || {
+            std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
+        });
+    }
+    let (taken, moved) = (cookies(cluster), cluster.sum("handoff", "exports_moved"));
+    let mut clients: Vec<_> = (0..2).flat_map(|_| clients(cluster)).collect();
+    for client in &mut clients {
+        for object in &objects {
+            client.get(cluster, object);
+        }
+    }
+    let count = clients.len() as u64;
+    drop(clients);
+    assert!(cookies(cluster) - taken >= count, "by cookies");
+    let moved = cluster.sum("handoff", "exports_moved") - moved;
+    assert!(moved >= count, "{moved} moves of {count} clients");
+    cluster.assert_no_flows();
+}
+
+/// The cookies that the frontends' kernels have taken.
+fn cookies(cluster: &Cluster) -> u64 {
+    let of = |host: &String| {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+        let text = cluster.on(host, read);
+        let mut rows = text.lines().filter(|line| line.starts_with("TcpExt:"));
+        let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+        let mut row = names.split(' ').zip(values.split(' '));
+        let (_, count) = row.find(|(name, _)| *name == "SyncookiesRecv").unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    cluster.frontends().iter().map(of).sum()
+}
+
+#[test]
 fn transfers_go_on_when_another_frontend_becomes_the_arbiter() {
     let Some(_turn) = turn() else { return };
     let mut cluster = tls::up(3, |spec| {

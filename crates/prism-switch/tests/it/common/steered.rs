@@ -1,11 +1,13 @@
 //! The state of the flow of `CLIENT`, and its packets behind the switch.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 
 use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::{Hook, Run, Verdict};
 use prism_proto::control::{Ops, Owner, Status};
 use prism_switch::TermPhase;
+use prism_sys::tcp::Paused;
 
 use super::packet::{Parsed, Tcp, verify};
 use super::{ALONE, BACKEND, CLIENT, Lab, VIP, flow, request, sh};
@@ -69,7 +71,12 @@ pub fn set_term(lab: &Lab, term: u32, phase: TermPhase, generation: u8) {
 
 /// Makes `via` the owner of the flow in host mode, by a socket with the service's address.
 pub fn own_at(lab: &Lab, via: IpAddr) {
-    let mut owned = request(Ops::OWN, lab.clock() + 1, flow(CLIENT), 0);
+    own_flow_at(lab, CLIENT, via);
+}
+
+/// The same for the flow of another client.
+pub fn own_flow_at(lab: &Lab, client: SocketAddr, via: IpAddr) {
+    let mut owned = request(Ops::OWN, lab.clock() + 1, flow(client), 0);
     owned.owner = Owner { addr: VIP, via };
     assert_eq!(lab.command(Hook::Tc, owned).status, Status::Ok);
 }
@@ -81,4 +88,18 @@ pub fn connect() -> (SocketAddr, (TcpListener, TcpStream)) {
     let listener = TcpListener::bind(VIP).unwrap();
     let stream = TcpStream::connect(VIP).unwrap();
     (stream.local_addr().unwrap(), (listener, stream))
+}
+
+/// A client's acknowledgement of a SYN cookie of this host. The connection was accepted, and its
+/// socket is gone silently, as that of a moved connection is.
+pub fn cookie() -> (Tcp, (TcpListener, TcpStream)) {
+    sh("echo 2 > /proc/sys/net/ipv4/tcp_syncookies");
+    let (client, (listener, stream)) = connect();
+    let (accepted, _) = listener.accept().unwrap();
+    let paused = Paused::pause(OwnedFd::from(accepted)).unwrap();
+    let state = paused.save(VIP).unwrap();
+    paused.close_silently();
+    let mut ack = Tcp::new(client, VIP);
+    (ack.seq, ack.ack) = (state.receive_seq, state.write_seq);
+    (ack, (listener, stream))
 }
