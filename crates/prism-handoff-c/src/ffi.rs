@@ -241,8 +241,8 @@ pub unsafe extern "C" fn prism_relay(
 
 /// Hands a client's connection over to the node `peer`, with all that is written first, with
 /// the unread bytes, and with a context of at most 4096 bytes for the program there.
-/// on_exported says how that ended, some 15 s at most after the last write before it. Until then
-/// prism_consume(), prism_write() and another export are PRISM_STATUS_BUSY.
+/// on_exported says how that ended, some 15 s at most after the kernel has taken what is written.
+/// Until then prism_consume(), prism_write() and another export are PRISM_STATUS_BUSY.
 ///
 /// # Safety
 /// `peer` is text that ends with a byte of value 0, and `context` has `len` bytes.
@@ -307,7 +307,7 @@ pub extern "C" fn prism_consume(
 }
 
 /// Writes a copy of `len` bytes, at most 8 MiB. PRISM_STATUS_BUSY if more than 8 MiB would wait:
-/// on_written says when none do.
+/// on_written says when none do. If a write fails, on_end tells why, and later ones are dropped.
 ///
 /// # Safety
 /// `data` has `len` bytes.
