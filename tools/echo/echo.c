@@ -6,8 +6,8 @@
  *
  *   echo NODE PKI_DIR SERVICE SWITCH KEY NAME ADDRESS NAME ADDRESS
  *
- * KEY has 16 characters, and the first NAME accepts clients. The server ends with its
- * standard input.
+ * KEY has 16 characters, NODE at most 63, and the first NAME accepts clients. The server ends
+ * with its standard input.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -17,6 +17,7 @@
 
 #include "prism_handoff.h"
 
+#define MAX_NAME_BYTES 63
 #define MAX_LINE_BYTES 4096
 /* The context of an export: the unread line is for the node that imports. */
 #define YOUR_TURN "your turn"
@@ -99,18 +100,34 @@ static void say(struct server *server, prism_connection connection, const void *
         fprintf(stderr, "%s: %s\n", server->name, prism_error());
 }
 
-/* The length of the first unread line with its end; 0 if it is not complete. */
-static size_t line_of(struct server *server, prism_connection connection, const char **line)
+/* Writes the name of this server, `between`, and a line. */
+static void answer(struct server *server, prism_connection connection, const char *between,
+                   const char *line, size_t len)
+{
+    char text[MAX_NAME_BYTES + sizeof " and " + MAX_LINE_BYTES];
+    size_t head = (size_t)snprintf(text, sizeof text, "%s%s", server->name, between);
+
+    memcpy(text + head, line, len);
+    say(server, connection, text, head + len);
+}
+
+/*
+ * The length of the first unread line with its end; 0 if it is not complete, and -1 if it is too
+ * long. Such a connection has to end: if too much is unread, nothing more is read from it, and
+ * no timeout runs.
+ */
+static long line_of(struct server *server, prism_connection connection, const char **line)
 {
     size_t unread = 0;
     const char *bytes = (const char *)prism_unread(server->endpoint, connection, &unread);
-    const char *newline;
+    const char *newline = NULL;
 
-    if (bytes == NULL || unread == 0)
-        return 0;
-    newline = memchr(bytes, '\n', unread);
     *line = bytes;
-    return newline == NULL ? 0 : (size_t)(newline - bytes) + 1;
+    if (unread > 0)
+        newline = memchr(bytes, '\n', unread < MAX_LINE_BYTES ? unread : MAX_LINE_BYTES);
+    if (newline != NULL)
+        return newline - bytes + 1;
+    return unread < MAX_LINE_BYTES ? 0 : -1;
 }
 
 static void ask_other(struct server *server, prism_connection client, struct session *session)
@@ -128,7 +145,7 @@ static void answer_lines(struct server *server, prism_connection client)
 {
     struct session *session = session_of(server, client);
     const char *line;
-    size_t len;
+    long len = 0;
 
     while (session->asked == 0 && (len = line_of(server, client, &line)) > 0) {
         if (!session->is_my_turn) {
@@ -142,19 +159,14 @@ static void answer_lines(struct server *server, prism_connection client)
             return;
         }
         if (len == 4 && memcmp(line, "ask\n", len) == 0) {
-            check(prism_consume(server->endpoint, client, len), "consume");
             ask_other(server, client, session);
         } else {
-            char answer[MAX_LINE_BYTES + 64];
-            int written = snprintf(answer, sizeof answer, "%s: %.*s", server->name,
-                                   (int)(len < MAX_LINE_BYTES ? len : MAX_LINE_BYTES), line);
-
-            check(prism_consume(server->endpoint, client, len), "consume");
-            say(server, client, answer, (size_t)written);
+            answer(server, client, ": ", line, (size_t)len);
         }
+        check(prism_consume(server->endpoint, client, (size_t)len), "consume");
         session->is_my_turn = false;
     }
-    if (session->has_ended && session->asked == 0)
+    if (session->asked == 0 && (session->has_ended || len < 0))
         end(server, client);
 }
 
@@ -162,18 +174,16 @@ static void answer_lines(struct server *server, prism_connection client)
 static void pass_on(struct server *server, prism_connection asked, prism_connection client)
 {
     const char *line;
-    size_t len = line_of(server, asked, &line);
-    struct session *session = session_of(server, client);
-    char answer[MAX_LINE_BYTES];
-    int written;
+    long len = line_of(server, asked, &line);
 
-    if (len == 0)
-        return;
-    written = snprintf(answer, sizeof answer, "%s and %.*s", server->name, (int)len, line);
-    say(server, client, answer, (size_t)written);
-    session->asked = 0;
-    end(server, asked);
-    answer_lines(server, client);
+    if (len < 0) {
+        end(server, client);
+    } else if (len > 0) {
+        answer(server, client, " and ", line, (size_t)len);
+        session_of(server, client)->asked = 0;
+        end(server, asked);
+        answer_lines(server, client);
+    }
 }
 
 static void on_ready(void *user)
@@ -207,18 +217,17 @@ static void on_data(void *user, prism_connection connection)
     struct server *server = user;
     struct session *session = session_of(server, connection);
     const char *line;
-    size_t len;
+    long len;
 
     if (session->client != 0) {
         pass_on(server, connection, session->client);
     } else if (!session->is_from_node) {
         answer_lines(server, connection);
-    } else if ((len = line_of(server, connection, &line)) > 0) {
-        char answer[64];
-        int written = snprintf(answer, sizeof answer, "%s\n", server->name);
-
-        check(prism_consume(server->endpoint, connection, len), "consume");
-        say(server, connection, answer, (size_t)written);
+    } else if ((len = line_of(server, connection, &line)) < 0) {
+        end(server, connection);
+    } else if (len > 0) {
+        answer(server, connection, "\n", "", 0);
+        check(prism_consume(server->endpoint, connection, (size_t)len), "consume");
     }
 }
 
@@ -286,7 +295,7 @@ int main(int argc, char **argv)
     struct server server = {0};
     struct pollfd waits[2];
 
-    if (argc != 10 || strlen(argv[5]) != 16) {
+    if (argc != 10 || strlen(argv[5]) != 16 || strlen(argv[1]) > MAX_NAME_BYTES) {
         fprintf(stderr, "usage: see the head of echo.c\n");
         return 2;
     }

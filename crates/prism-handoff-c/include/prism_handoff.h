@@ -147,7 +147,8 @@ typedef struct prism_callbacks {
                       const char *reason);
   /**
    * Nothing more can be read. The reason is null if the other side has closed its
-   * direction; it may still wait for an answer. The connection lasts until prism_close().
+   * direction; it may still wait for an answer. If a write fails after that, this is
+   * called a second time, with the reason. The connection lasts until prism_close().
    */
   void (*on_end)(void *user, prism_connection connection, const char *reason);
 } prism_callbacks;
@@ -196,8 +197,8 @@ prism_status prism_config_add_node(struct prism_config *config,
 prism_status prism_config_add_service(struct prism_config *config, const char *address);
 
 /**
- * Sets the switch: its control address, and the key of 16 bytes under the number `key_id`.
- * Without a switch no connection moves.
+ * Sets the switch: its control address, and the key of 16 bytes that the switch and all nodes
+ * share, under the number `key_id`. Without a switch no connection moves.
  *
  * The caller has to make sure:
  * `address` is text that ends with a byte of value 0, and `key` has 16 bytes.
@@ -219,21 +220,25 @@ prism_status prism_config_set_node_port(struct prism_config *config, uint16_t po
 
 /**
  * Sets the time after which a connection that sends or takes nothing ends, in milliseconds.
- * Default 60,000.
+ * Default 60,000. A client's connection of which nothing was consumed, and to which nothing was
+ * written, ends 30 s after it was accepted, or earlier if many such connections wait.
  */
 prism_status prism_config_set_timeout_ms(struct prism_config *config,
                                          uint32_t ms);
 
 /**
- * Opens an endpoint: binds its addresses and starts its worker. `user` is what callbacks get.
- * Null after an error. All later calls have to come from the calling thread.
+ * Opens an endpoint: binds its addresses and starts its worker, and waits for that. `user` is
+ * what callbacks get. Null after an error. All later calls have to come from the calling thread.
+ * The threads of the library block all signals.
  */
 struct prism_endpoint *prism_endpoint_open(const struct prism_config *config,
                                            const struct prism_callbacks *callbacks,
                                            void *user);
 
 /**
- * Closes all connections, ends the worker and frees the endpoint. Not in a callback.
+ * Closes all connections, ends the worker, waits for that, and frees the endpoint. Not in a
+ * callback. Bytes that no kernel has taken are lost, also those of a connection after
+ * prism_close(): on_written tells of them before it.
  *
  * The caller has to make sure:
  * The endpoint is null or was opened and not freed, and is not used afterwards if this
@@ -265,8 +270,8 @@ prism_connection prism_relay(const struct prism_endpoint *endpoint,
 /**
  * Hands a client's connection over to the node `peer`, with all that is written first, with
  * the unread bytes, and with a context of at most 4096 bytes for the program there.
- * on_exported says how that ended, after 15 s at most. Until then the connection can only be
- * read and closed.
+ * on_exported says how that ended, some 15 s at most after the kernel has taken what is written.
+ * Until then prism_consume(), prism_write() and another export are PRISM_STATUS_BUSY.
  *
  * The caller has to make sure:
  * `peer` is text that ends with a byte of value 0, and `context` has `len` bytes.
@@ -279,8 +284,9 @@ prism_status prism_export(const struct prism_endpoint *endpoint,
 
 /**
  * The unread bytes, whose number goes to `len`; null after an error. They are valid until the
- * next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. At most
- * some 512 KiB are read ahead.
+ * next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. While 256
+ * KiB are unread nothing more is read and no timeout runs: consume them or close. At most some
+ * 512 KiB are read ahead.
  */
 const uint8_t *prism_unread(const struct prism_endpoint *endpoint,
                             prism_connection connection,
@@ -301,7 +307,8 @@ prism_status prism_consume(const struct prism_endpoint *endpoint,
                            size_t len);
 
 /**
- * Writes a copy of `len` bytes. PRISM_STATUS_BUSY if more than 8 MiB would wait.
+ * Writes a copy of `len` bytes, at most 8 MiB. PRISM_STATUS_BUSY if more than 8 MiB would wait:
+ * on_written says when none do. If a write fails, on_end tells why, and later ones are dropped.
  *
  * The caller has to make sure:
  * `data` has `len` bytes.
@@ -312,7 +319,8 @@ prism_status prism_write(const struct prism_endpoint *endpoint,
                          size_t len);
 
 /**
- * Closes a connection when all is written. It is gone at once for the program.
+ * Closes a connection when all is written. It is gone at once for the program, and no callback
+ * tells of it any more. During an export it is closed only if it stays here.
  */
 prism_status prism_close(const struct prism_endpoint *endpoint,
                          prism_connection connection);

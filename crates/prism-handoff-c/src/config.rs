@@ -91,3 +91,19 @@ fn parsed<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, Error> {
     text.parse()
         .map_err(|_| Error::invalid(format!("{text:?} is not {what}")))
 }
+
+/// The configuration of a node on loopback without a switch, and the address of its service.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) fn of_lone_node() -> (Config, SocketAddr) {
+    let dir = tempfile::tempdir().unwrap();
+    prism_handoff::pki::init(dir.path(), &["node".into()]).unwrap();
+    let mut config = Config::new("node", dir.path().to_str().unwrap()).unwrap();
+    config.add_node("node", "127.0.0.1").unwrap();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let (service, node) = (free().unwrap(), free().unwrap());
+    config.services.push(service);
+    config.node_port = Some(node.port());
+    config.listen = true;
+    (config, service)
+}

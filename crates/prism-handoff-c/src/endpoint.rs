@@ -56,7 +56,8 @@ pub struct Callbacks {
         ),
     >,
     /// Nothing more can be read. The reason is null if the other side has closed its
-    /// direction; it may still wait for an answer. The connection lasts until prism_close().
+    /// direction; it may still wait for an answer. If a write fails after that, this is
+    /// called a second time, with the reason. The connection lasts until prism_close().
     pub on_end:
         Option<extern "C" fn(user: *mut c_void, connection: ConnectionId, reason: *const c_char)>,
 }
@@ -64,6 +65,8 @@ pub struct Callbacks {
 struct Entry {
     commander: Commander,
     input: Vec<u8>,
+    /// The number of bytes at the start of `input` that are consumed.
+    consumed_bytes: usize,
     context: Vec<u8>,
     from: CString,
     origin: CString,
@@ -133,17 +136,13 @@ impl Endpoint {
         if self.is_polling.replace(true) {
             return Err(Error::busy("a callback is running"));
         }
+        let _polling = Polling(&self.is_polling);
         for (id, event) in self.shared.events.take() {
             self.dispatch(id, event);
         }
-        self.is_polling.set(false);
-        match self
-            .worker
-            .as_ref()
-            .is_some_and(|worker| !worker.is_finished())
-        {
-            true => Ok(()),
-            false => Err(Error::stopped()),
+        match self.shared.has_stopped.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::stopped()),
         }
     }
 
@@ -166,7 +165,7 @@ impl Endpoint {
             Event::Arrived(_) => {}
             Event::Data(bytes) => {
                 if let Some(entry) = self.entries.borrow_mut().get_mut(&id) {
-                    entry.input.extend_from_slice(&bytes);
+                    entry.add(bytes);
                 }
                 calls_it(calls.on_data);
             }
@@ -203,6 +202,7 @@ impl Endpoint {
         let entry = Entry {
             commander,
             input,
+            consumed_bytes: 0,
             context,
             from,
             origin,
@@ -234,6 +234,7 @@ impl Endpoint {
         let entry = Entry {
             commander,
             input: Vec::new(),
+            consumed_bytes: 0,
             context: Vec::new(),
             from: crate::status::c_text(peer),
             origin: CString::default(),
@@ -252,7 +253,10 @@ impl Endpoint {
     /// The place and the number of the unread bytes. They stay there until the next event or
     /// [`Self::consume`].
     pub(crate) fn unread(&self, id: ConnectionId) -> Result<(*const u8, usize), Error> {
-        self.with(id, |entry| Ok((entry.input.as_ptr(), entry.input.len())))
+        self.with(id, |entry| {
+            let unread = entry.unread();
+            Ok((unread.as_ptr(), unread.len()))
+        })
     }
 
     pub(crate) fn context(&self, id: ConnectionId) -> Result<(*const u8, usize), Error> {
@@ -283,10 +287,10 @@ impl Endpoint {
     pub(crate) fn consume(&self, id: ConnectionId, bytes: usize) -> Result<(), Error> {
         self.with(id, |entry| {
             entry.may_change()?;
-            if bytes > entry.input.len() {
+            if bytes > entry.unread().len() {
                 return Err(Error::invalid("more bytes than are unread"));
             }
-            entry.input.drain(..bytes);
+            entry.consume(bytes);
             entry.send(Command::Consume(bytes))
         })
     }
@@ -294,6 +298,9 @@ impl Endpoint {
     pub(crate) fn write(&self, id: ConnectionId, bytes: &[u8]) -> Result<(), Error> {
         self.with(id, |entry| {
             entry.may_change()?;
+            if bytes.len() > MAX_UNWRITTEN_BYTES {
+                return Err(Error::invalid("a write has at most 8 MiB"));
+            }
             let unwritten_bytes = entry.commander.unwritten_bytes.load(Ordering::Relaxed);
             if unwritten_bytes.saturating_add(bytes.len()) > MAX_UNWRITTEN_BYTES {
                 let why = "more than 8 MiB would be unwritten: wait for on_written";
@@ -329,6 +336,29 @@ impl Endpoint {
 }
 
 impl Entry {
+    fn unread(&self) -> &[u8] {
+        self.input.get(self.consumed_bytes..).unwrap_or_default()
+    }
+
+    /// Adds bytes that were read.
+    fn add(&mut self, bytes: Vec<u8>) {
+        if self.input.is_empty() {
+            self.input = bytes;
+            return;
+        }
+        self.input.drain(..self.consumed_bytes);
+        self.consumed_bytes = 0;
+        self.input.extend_from_slice(&bytes);
+    }
+
+    /// Consumes the first `bytes`. The others stay where they are.
+    fn consume(&mut self, bytes: usize) {
+        self.consumed_bytes += bytes;
+        if self.unread().is_empty() {
+            (self.input, self.consumed_bytes) = (Vec::new(), 0);
+        }
+    }
+
     fn may_change(&self) -> Result<(), Error> {
         match self.is_exporting {
             true => Err(Error::busy("the connection is being exported")),
@@ -344,12 +374,50 @@ impl Entry {
     }
 }
 
+/// Notes the end of a poll, also if a panic ends it.
+struct Polling<'e>(&'e Cell<bool>);
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Drop for Endpoint {
     fn drop(&mut self) {
         // The worker ends when nobody can order anything.
         self.orders = None;
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::config::of_lone_node;
+    use crate::status::Status;
+
+    #[test]
+    fn the_last_wake_of_a_worker_tells_that_it_has_stopped() {
+        let limit = Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
+        for _ in 0..20 {
+            let (config, _) = of_lone_node();
+            let opened = Endpoint::open(&config, Callbacks::default(), std::ptr::null_mut());
+            let mut endpoint = opened.unwrap();
+            endpoint.orders = None;
+            while endpoint.poll().is_ok() {
+                let mut waits = [PollFd::new(&endpoint.shared.events, PollFlags::IN)];
+                assert_eq!(poll(&mut waits, Some(&limit)).unwrap(), 1);
+            }
+            assert!(matches!(endpoint.poll(), Err(Error(Status::Stopped, _))));
         }
     }
 }

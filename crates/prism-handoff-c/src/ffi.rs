@@ -127,8 +127,8 @@ pub unsafe extern "C" fn prism_config_add_service(
     status(|| unsafe { given(config)?.add_service(text(address)?) })
 }
 
-/// Sets the switch: its control address, and the key of 16 bytes under the number `key_id`.
-/// Without a switch no connection moves.
+/// Sets the switch: its control address, and the key of 16 bytes that the switch and all nodes
+/// share, under the number `key_id`. Without a switch no connection moves.
 ///
 /// # Safety
 /// `address` is text that ends with a byte of value 0, and `key` has 16 bytes.
@@ -162,7 +162,8 @@ pub extern "C" fn prism_config_set_node_port(config: Option<&mut Config>, port: 
 }
 
 /// Sets the time after which a connection that sends or takes nothing ends, in milliseconds.
-/// Default 60,000.
+/// Default 60,000. A client's connection of which nothing was consumed, and to which nothing was
+/// written, ends 30 s after it was accepted, or earlier if many such connections wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_config_set_timeout_ms(config: Option<&mut Config>, ms: u32) -> Status {
     status(|| {
@@ -171,8 +172,9 @@ pub extern "C" fn prism_config_set_timeout_ms(config: Option<&mut Config>, ms: u
     })
 }
 
-/// Opens an endpoint: binds its addresses and starts its worker. `user` is what callbacks get.
-/// Null after an error. All later calls have to come from the calling thread.
+/// Opens an endpoint: binds its addresses and starts its worker, and waits for that. `user` is
+/// what callbacks get. Null after an error. All later calls have to come from the calling thread.
+/// The threads of the library block all signals.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_endpoint_open(
     config: Option<&Config>,
@@ -186,7 +188,9 @@ pub extern "C" fn prism_endpoint_open(
     guarded(work, |_| None)
 }
 
-/// Closes all connections, ends the worker and frees the endpoint. Not in a callback.
+/// Closes all connections, ends the worker, waits for that, and frees the endpoint. Not in a
+/// callback. Bytes that no kernel has taken are lost, also those of a connection after
+/// prism_close(): on_written tells of them before it.
 ///
 /// # Safety
 /// The endpoint is null or was opened and not freed, and is not used afterwards if this
@@ -237,8 +241,8 @@ pub unsafe extern "C" fn prism_relay(
 
 /// Hands a client's connection over to the node `peer`, with all that is written first, with
 /// the unread bytes, and with a context of at most 4096 bytes for the program there.
-/// on_exported says how that ended, after 15 s at most. Until then the connection can only be
-/// read and closed.
+/// on_exported says how that ended, some 15 s at most after the kernel has taken what is written.
+/// Until then prism_consume(), prism_write() and another export are PRISM_STATUS_BUSY.
 ///
 /// # Safety
 /// `peer` is text that ends with a byte of value 0, and `context` has `len` bytes.
@@ -258,8 +262,9 @@ pub unsafe extern "C" fn prism_export(
 }
 
 /// The unread bytes, whose number goes to `len`; null after an error. They are valid until the
-/// next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. At most
-/// some 512 KiB are read ahead.
+/// next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. While 256
+/// KiB are unread nothing more is read and no timeout runs: consume them or close. At most some
+/// 512 KiB are read ahead.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_unread(
     endpoint: Option<&Endpoint>,
@@ -301,7 +306,8 @@ pub extern "C" fn prism_consume(
     status(|| owned(endpoint)?.consume(connection, len))
 }
 
-/// Writes a copy of `len` bytes. PRISM_STATUS_BUSY if more than 8 MiB would wait.
+/// Writes a copy of `len` bytes, at most 8 MiB. PRISM_STATUS_BUSY if more than 8 MiB would wait:
+/// on_written says when none do. If a write fails, on_end tells why, and later ones are dropped.
 ///
 /// # Safety
 /// `data` has `len` bytes.
@@ -316,7 +322,8 @@ pub unsafe extern "C" fn prism_write(
     status(|| unsafe { owned(endpoint)?.write(connection, bytes(data, len)?) })
 }
 
-/// Closes a connection when all is written. It is gone at once for the program.
+/// Closes a connection when all is written. It is gone at once for the program, and no callback
+/// tells of it any more. During an export it is closed only if it stays here.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_close(endpoint: Option<&Endpoint>, connection: ConnectionId) -> Status {
     status(|| owned(endpoint)?.close(connection))

@@ -3,14 +3,14 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use prism_handoff::{
     Connection, Endpoint, EndpointConfig, Exported, Handle, Incoming, Process, RelayStream,
 };
 use tokio::sync::mpsc;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::carrier::Carrier;
 use crate::endpoint::ConnectionId;
@@ -23,6 +23,7 @@ pub(crate) const MAX_UNREAD_BYTES: usize = 256 << 10;
 /// The state that the worker and the program share.
 pub(crate) struct Shared {
     pub(crate) events: Events,
+    pub(crate) has_stopped: AtomicBool,
     next_id: AtomicU64,
 }
 
@@ -30,6 +31,7 @@ impl Shared {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             events: Events::new()?,
+            has_stopped: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
         })
     }
@@ -38,15 +40,61 @@ impl Shared {
     pub(crate) fn new_id(&self) -> ConnectionId {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
+
+    fn ended(&self, id: ConnectionId, why: Option<&dyn std::fmt::Display>) {
+        let reason = why.map(|why| c_text(&why.to_string()));
+        self.events.push(id, Event::Ended { reason });
+    }
 }
 
-/// Wakes the program at the worker's end, whatever the reason.
-struct Wakes(Arc<Shared>);
+/// Tells the program of the worker's end, whatever the reason.
+struct Stops(Arc<Shared>);
 
-impl Drop for Wakes {
+impl Drop for Stops {
     fn drop(&mut self) {
+        self.0.has_stopped.store(true, Ordering::Release);
         self.0.events.wake();
     }
+}
+
+/// Tells the program if the task of a connection panics.
+struct Panics {
+    shared: Arc<Shared>,
+    id: ConnectionId,
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared
+                .ended(self.id, Some(&"an error in this library"));
+        }
+    }
+}
+
+/// Starts the task of a connection.
+fn spawn_watched(
+    shared: Arc<Shared>,
+    id: ConnectionId,
+    task: impl Future<Output = ()> + 'static,
+) -> JoinHandle<()> {
+    spawn_local(async move {
+        let _panics = Panics { shared, id };
+        task.await;
+    })
+}
+
+/// The part of a connection that works.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It reads and writes.
+    Open,
+    /// The other side has closed its direction.
+    HalfClosed,
+    /// Nothing can be read, and the program knows the reason.
+    ReadFailed,
+    /// A write has failed, and the program knows that. Nothing may follow the gap.
+    WriteFailed,
 }
 
 /// Runs an endpoint until `orders` are closed. `bound` gets the result of its start.
@@ -57,7 +105,9 @@ pub(crate) fn run(
     orders: mpsc::UnboundedReceiver<Order>,
     bound: &std::sync::mpsc::Sender<io::Result<()>>,
 ) {
-    let _wakes = Wakes(shared.clone());
+    let _stops = Stops(shared.clone());
+    // The program's handlers run in its own threads, and signalfd finds what it has blocked.
+    prism_sys::process::block_signals();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
@@ -105,7 +155,8 @@ impl Worker {
                 },
                 order = orders.recv() => match order {
                     Some(Order::Relay { peer, commands }) => {
-                        spawn_local(self.clone().dial(peer, commands));
+                        let (shared, id) = (self.shared.clone(), commands.id);
+                        spawn_watched(shared, id, self.clone().dial(peer, commands));
                     }
                     None => return,
                 },
@@ -131,7 +182,7 @@ impl Worker {
             Incoming::Relay { stream, peer } => self.relay(commander, stream, &peer),
         };
         self.tell(id, Event::Arrived(Box::new(arrival)));
-        spawn_local(self.serve_one(carrier, commands));
+        spawn_watched(self.shared.clone(), id, self.serve_one(carrier, commands));
     }
 
     fn client(&self, commander: Commander, mut client: Connection) -> (Arrival, Carrier) {
@@ -171,52 +222,58 @@ impl Worker {
                 stream.set_io_timeout(self.io_timeout);
                 self.serve_one(Carrier::Relay(stream), commands).await;
             }
-            Err(error) => self.ended(commands.id, Some(&error)),
+            Err(error) => self.shared.ended(commands.id, Some(&error)),
         }
-    }
-
-    fn ended(&self, id: ConnectionId, why: Option<&dyn std::fmt::Display>) {
-        let reason = why.map(|why| c_text(&why.to_string()));
-        self.tell(id, Event::Ended { reason });
     }
 
     /// Carries out the commands for one connection, and reads from it in between.
     async fn serve_one(self: Rc<Self>, mut carrier: Carrier, mut commands: Commands) {
         let id = commands.id;
-        let mut may_read = true;
+        let mut phase = Phase::Open;
         loop {
             let has_room = carrier.buffered().len() < MAX_UNREAD_BYTES;
             let command = tokio::select! {
                 biased;
                 command = commands.queue.recv() => command,
-                filled = carrier.fill(), if may_read && has_room => {
+                filled = carrier.fill(), if phase == Phase::Open && has_room => {
                     match filled {
-                        Ok(0) => self.ended(id, None),
+                        Ok(0) => {
+                            phase = Phase::HalfClosed;
+                            self.shared.ended(id, None);
+                        }
                         Ok(new_bytes) => {
                             self.tell_of_data(id, &carrier, carrier.buffered().len() - new_bytes);
-                            continue;
                         }
-                        Err(error) => self.ended(id, Some(&error)),
+                        Err(error) => {
+                            phase = Phase::ReadFailed;
+                            self.shared.ended(id, Some(&error));
+                        }
                     }
-                    may_read = false;
                     continue;
                 }
             };
             match command {
                 Some(Command::Consume(bytes)) => carrier.consume(bytes),
                 Some(Command::Write(bytes)) => {
-                    let written = carrier.write(&bytes).await;
+                    let written = match phase {
+                        Phase::WriteFailed => Err(io::ErrorKind::BrokenPipe.into()),
+                        _ => carrier.write(&bytes).await,
+                    };
                     let unwritten = &commands.unwritten_bytes;
                     let before = unwritten.fetch_sub(bytes.len(), Ordering::Relaxed);
                     match written {
                         Ok(()) if before == bytes.len() => self.tell(id, Event::Written),
                         Ok(()) => {}
-                        Err(_) if !may_read => {}
                         Err(error) => {
-                            may_read = false;
-                            self.ended(id, Some(&error));
+                            if matches!(phase, Phase::Open | Phase::HalfClosed) {
+                                self.shared.ended(id, Some(&error));
+                            }
+                            phase = Phase::WriteFailed;
                         }
                     }
+                }
+                Some(Command::Export { .. }) if phase == Phase::WriteFailed => {
+                    return self.exported(id, Outcome::Lost, "");
                 }
                 Some(Command::Export { peer, context }) => {
                     let told_bytes = carrier.buffered().len();
@@ -256,8 +313,37 @@ impl Worker {
             Exported::Lost => (None, Outcome::Lost, String::new()),
             Exported::Unknown => (None, Outcome::Unknown, String::new()),
         };
-        let reason = c_text(&reason);
-        self.tell(id, Event::Exported { outcome, reason });
+        self.exported(id, outcome, &reason);
         kept.map(Carrier::Client)
+    }
+
+    fn exported(&self, id: ConnectionId, outcome: Outcome, reason: &str) {
+        let reason = c_text(reason);
+        self.tell(id, Event::Exported { outcome, reason });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::panic, clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_program_hears_of_a_task_that_panics() {
+        let shared = Arc::new(Shared::new().unwrap());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let ends = spawn_watched(shared.clone(), 7, async {});
+            assert!(ends.await.is_ok());
+            let panics = spawn_watched(shared.clone(), 8, async { panic!("on purpose") });
+            assert!(panics.await.is_err());
+        });
+        let told: Vec<_> = shared.events.take().into();
+        let [(8, Event::Ended { reason: Some(why) })] = &told[..] else {
+            panic!("{} events", told.len());
+        };
+        assert_eq!(why.as_c_str(), c"an error in this library");
     }
 }

@@ -159,6 +159,12 @@ fn a_server_in_c_hands_connections_to_and_fro() {
     ] {
         assert_eq!(ask(&client, &mut answers, line).unwrap(), answer, "{line}");
     }
+    let longest = "x".repeat(4095);
+    let answer = ask(&client, &mut answers, &longest).unwrap();
+    assert_eq!(answer, format!("left: {longest}"));
+    // More would fill the buffers while no timeout runs, so the server closes.
+    (&client).write_all(&[b'x'; 5000]).unwrap();
+    assert_eq!(answers.read(&mut [0]).unwrap(), 0);
     drop((client, answers));
     let lines: String = (0..40).map(|n| format!("line {n}\n")).collect();
     let expected: String = (0..40)

@@ -6,6 +6,8 @@
     reason = "test code"
 )]
 
+mod connections;
 mod echo;
 mod header;
 mod misuse;
+mod node;

@@ -1,66 +1,17 @@
 //! Calls that cannot work are errors with a message, whatever they are given.
 
-use std::ffi::{CStr, CString, c_void};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::ffi::c_void;
+use std::net::{Ipv4Addr, TcpStream};
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
-use prism_handoff::pki;
 use prism_handoff_c::{
-    Callbacks, ConnectionId, Endpoint, Status, prism_close, prism_config_add_node,
-    prism_config_add_service, prism_config_free, prism_config_new, prism_config_set_listen,
-    prism_config_set_node_port, prism_consume, prism_endpoint_fd, prism_endpoint_free,
-    prism_endpoint_open, prism_endpoint_poll, prism_error, prism_export, prism_relay, prism_unread,
-    prism_write,
+    Callbacks, ConnectionId, Endpoint, Status, prism_close, prism_config_new,
+    prism_config_set_listen, prism_consume, prism_endpoint_fd, prism_endpoint_free,
+    prism_endpoint_open, prism_endpoint_poll, prism_export, prism_relay, prism_unread, prism_write,
 };
 
-fn message() -> String {
-    // SAFETY: it is text of this thread, and no call comes in between.
-    let text = unsafe { CStr::from_ptr(prism_error()) };
-    text.to_str().unwrap().to_owned()
-}
-
-fn free_port() -> u16 {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    free.local_addr().unwrap().port()
-}
-
-/// A node on loopback without a switch, and the port of its service.
-fn open(callbacks: &Callbacks, user: *mut c_void) -> (Box<Endpoint>, u16) {
-    let dir = tempfile::tempdir().unwrap();
-    pki::init(dir.path(), &["node".into()]).unwrap();
-    let text = |text: &str| CString::new(text).unwrap();
-    let port = free_port();
-    let (name, pki_dir) = (text("node"), text(dir.path().to_str().unwrap()));
-    // SAFETY: all is text that lives as long as the call.
-    unsafe {
-        let mut config = prism_config_new(name.as_ptr(), pki_dir.as_ptr()).unwrap();
-        assert_eq!(
-            prism_config_add_service(Some(&mut config), text("nowhere").as_ptr()),
-            Status::Invalid
-        );
-        assert_eq!(message(), "\"nowhere\" is not ADDRESS:PORT");
-        let service = text(&format!("127.0.0.1:{port}"));
-        assert_eq!(
-            prism_config_add_service(Some(&mut config), service.as_ptr()),
-            Status::Ok
-        );
-        assert!(prism_endpoint_open(Some(&config), Some(callbacks), user).is_none());
-        assert!(
-            message().contains("no node is called node"),
-            "{}",
-            message()
-        );
-        let address = text("127.0.0.1");
-        let added = prism_config_add_node(Some(&mut config), name.as_ptr(), address.as_ptr());
-        assert_eq!(added, Status::Ok);
-        prism_config_set_node_port(Some(&mut config), free_port());
-        prism_config_set_listen(Some(&mut config), true);
-        let endpoint = prism_endpoint_open(Some(&config), Some(callbacks), user).unwrap();
-        prism_config_free(Some(config));
-        (endpoint, port)
-    }
-}
+use crate::node::{message, open};
 
 #[test]
 fn null_is_an_error() {
