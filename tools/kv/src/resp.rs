@@ -18,13 +18,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of a client's commands.
+    /// The limits of a client's commands.
     pub(crate) const CLIENT: Self = Self {
         arguments: 1024,
         argument_bytes: MAX_VALUE_BYTES,
         before_last_bytes: 128 << 10,
     };
-    /// Those of nodes, which put a number in front of a client's command, spell its lengths their
+    /// The limits between nodes. They put a number in front of a client's command, spell lengths their
     /// own way, and send a whole answer as one argument.
     pub(crate) const NODE: Self = Self {
         arguments: Self::CLIENT.arguments + 1,
