@@ -2,11 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use prism_handoff::pki::Identity;
-use prism_handoff::{EndpointConfig, Peer, SwitchAddress};
+use prism_handoff::{ClientLimits, EndpointConfig, NewcomerLimits, Peer, SwitchAddress};
 use serde::{Deserialize, Serialize};
+
+/// The largest number of clients of a node. Each may hold 512 KiB of a command in its buffer.
+const MAX_CLIENTS: u64 = 10_000;
 
 /// The configuration of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -75,6 +79,8 @@ impl Config {
         let config = EndpointConfig::new(&self.name, &nodes, &[self.service], identity);
         let mut config = config.with_context(|| format!("no node is called {}", self.name))?;
         config.listen = self.listen;
+        let clients = ClientLimits::new(MAX_CLIENTS, NewcomerLimits::default());
+        config.clients = Arc::new(clients);
         let switch = self.switch.as_ref();
         config.switch = switch.map(|s| SwitchAddress::new(s.control, s.key_id, s.key));
         Ok(config)

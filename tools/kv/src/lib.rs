@@ -13,6 +13,7 @@
 //! nobody takes over for the primary.
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod client;
 pub mod config;
 pub mod node;

@@ -8,6 +8,7 @@ use anyhow::Result;
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
 use tokio::task::spawn_local;
 
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::primary::Primary;
 use crate::replica::Replica;
@@ -20,6 +21,8 @@ pub(crate) struct Node {
     pub(crate) handle: Handle,
     pub(crate) process: Arc<Process>,
     pub(crate) store: RefCell<Store>,
+    /// The memory of values that arrive from clients, and of relayed answers to them.
+    pub(crate) arriving: Budget,
     pub(crate) role: Role,
     /// The number of connections that were sent to a replica.
     pub(crate) turn: Cell<usize>,
@@ -39,7 +42,7 @@ pub async fn serve(config: Config) -> Result<()> {
     let mut endpoint = Endpoint::bind(config.endpoint()?, process.clone()).await?;
     let primary = config.primary()?.to_owned();
     let role = match primary == config.name {
-        true => Role::Primary(Primary::default()),
+        true => Role::Primary(Primary::new()),
         false => Role::Replica(Replica::new(primary)),
     };
     let node = Rc::new(Node {
@@ -47,6 +50,7 @@ pub async fn serve(config: Config) -> Result<()> {
         handle: endpoint.handle(),
         process,
         store: RefCell::default(),
+        arriving: Budget::default(),
         role,
         turn: Cell::new(0),
     });

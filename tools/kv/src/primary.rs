@@ -32,8 +32,9 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 /// The number of a write, from 1.
 type Number = u64;
 
-#[derive(Default)]
 pub(crate) struct Primary {
+    /// The end of all leases that an earlier process of the primary may have granted.
+    earlier_leases_until: Instant,
     state: RefCell<State>,
     /// A replica has acknowledged a write, or is gone.
     acknowledged: Notify,
@@ -58,7 +59,7 @@ struct Follower {
     has_lease: bool,
 }
 
-/// Writes that a follower has not been sent.
+/// Writes that a follower has not been sent. One that has become too large stays empty.
 #[derive(Default)]
 struct Queue {
     writes: RefCell<VecDeque<Rc<[u8]>>>,
@@ -69,12 +70,41 @@ struct Queue {
 impl Queue {
     fn add(&self, write: Rc<[u8]>) {
         self.bytes.set(self.bytes.get().saturating_add(write.len()));
-        self.writes.borrow_mut().push_back(write);
+        match self.check() {
+            Ok(()) => self.writes.borrow_mut().push_back(write),
+            Err(_) => *self.writes.borrow_mut() = VecDeque::new(),
+        }
         self.added.notify_one();
+    }
+
+    /// Fails if the queue has become too large.
+    fn check(&self) -> io::Result<()> {
+        match self.bytes.get() > MAX_QUEUE_BYTES {
+            true => Err(io::Error::other("it is too far behind")),
+            false => Ok(()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.writes.borrow().len()
+    }
+
+    fn pop(&self) -> Option<Rc<[u8]>> {
+        let write = self.writes.borrow_mut().pop_front()?;
+        self.bytes.set(self.bytes.get() - write.len());
+        Some(write)
     }
 }
 
 impl Primary {
+    pub(crate) fn new() -> Self {
+        Self {
+            earlier_leases_until: Instant::now() + LEASE_IS_OVER,
+            state: RefCell::default(),
+            acknowledged: Notify::new(),
+        }
+    }
+
     /// The number of replicas with a lease.
     pub(crate) fn leases(&self) -> usize {
         let state = self.state.borrow();
@@ -105,6 +135,8 @@ impl Primary {
             }
             number
         };
+        // Replicas may have the lease of an earlier process, and not follow this one yet.
+        tokio::time::sleep_until(self.earlier_leases_until).await;
         loop {
             let acknowledged = self.acknowledged.notified();
             let Some(until) = self.state.borrow().waits_until(number) else {
@@ -122,7 +154,7 @@ impl Primary {
         stream.set_io_timeout(SILENT_FOR);
         // The values and the queue follow each other without a gap: nothing is awaited between.
         let values = node.store.borrow().all();
-        let led = match self.copy_all(&mut stream, values).await {
+        let led = match self.copy_all(&mut stream, &queue, values).await {
             Ok(()) => self.pass_on(&mut stream, &queue, id).await,
             Err(error) => Err(error),
         };
@@ -163,10 +195,12 @@ impl Primary {
     async fn copy_all(
         &self,
         stream: &mut RelayStream,
+        queue: &Queue,
         values: Vec<(Vec<u8>, Value)>,
     ) -> io::Result<()> {
         let last = self.state.borrow().last.to_string();
         for (key, value) in values {
+            queue.check()?;
             let copy = resp::encode(&[b"COPY", &key, &value]);
             stream.write(&copy).await?;
         }
@@ -186,12 +220,10 @@ impl Primary {
                     stream.write(&resp::encode(&[b"LEASE", stamp])).await?;
                 }
             }
-            if queue.bytes.get() > MAX_QUEUE_BYTES {
-                return Err(io::Error::other("it is too far behind"));
-            }
-            let taken = queue.writes.take();
-            queue.bytes.set(0);
-            for write in taken {
+            queue.check()?;
+            // Not those that come meanwhile: acknowledgements are waiting.
+            for _ in 0..queue.len() {
+                let Some(write) = queue.pop() else { break };
                 stream.write(&write).await?;
             }
             stream.flush().await?;
@@ -238,5 +270,26 @@ impl Follower {
     fn is_waited_for(&self) -> bool {
         self.waited_for_until
             .is_some_and(|until| until > Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_has_become_too_large_holds_nothing() {
+        let (queue, write) = (Queue::default(), Rc::<[u8]>::from(vec![0; 1 << 20]));
+        let most = MAX_QUEUE_BYTES >> 20;
+        for _ in 0..most {
+            queue.add(write.clone());
+        }
+        // A write that was sent makes room for another.
+        assert!(queue.pop().is_some());
+        queue.add(write.clone());
+        assert_eq!((queue.len(), queue.check().is_ok()), (most, true));
+        queue.add(write.clone());
+        queue.add(write.clone());
+        assert_eq!((queue.len(), queue.check().is_ok()), (0, false));
     }
 }

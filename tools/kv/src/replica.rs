@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use prism_handoff::RelayStream;
 
+use crate::budget::Share;
 use crate::node::{Node, Role};
 use crate::resp;
 use crate::wire;
@@ -76,7 +77,7 @@ async fn follow_once(node: &Node, replica: &Replica) -> io::Result<()> {
             (is_due, renewal) = (false, tokio::time::Instant::now() + RENEWAL);
         }
         let before = last;
-        while let Some(arguments) = wire::begun_command(&mut stream).await? {
+        while let Some(arguments) = wire::begun_command(&mut stream, &mut Share::alone()).await? {
             last = apply(node, replica, last, arguments)?;
         }
         if last != before {
@@ -94,7 +95,7 @@ async fn follow_once(node: &Node, replica: &Replica) -> io::Result<()> {
 
 /// Takes all values, and returns the number of the last write in them.
 async fn copied(node: &Node, stream: &mut RelayStream) -> io::Result<u64> {
-    while let Some(command) = wire::next_command(stream).await? {
+    while let Some(command) = wire::next_command(stream, &mut Share::alone()).await? {
         match command.as_slice() {
             [copy, key, value] if copy == b"COPY" => {
                 let value = value.as_slice().into();

@@ -3,15 +3,20 @@
 use std::io;
 use std::time::Duration;
 
-use prism_handoff::{Connection, Exported, RelayStream};
+use prism_handoff::{Connection, Exported, PeerError, RelayStream};
+use tokio::time::timeout;
 
+use crate::budget::Share;
 use crate::node::{Node, Role};
-use crate::resp::{self, Command, Rest};
+use crate::resp::{self, Command, Limits, MAX_VALUE_BYTES, Rest};
 use crate::store::Value;
-use crate::wire::{self, next_command, take_value};
+use crate::wire::{self, Stream, next_command, take_value};
 
-/// A client may say nothing for this time.
+/// A client may say nothing between two commands for this time, and a node on a relay stream.
 const IDLE: Duration = Duration::from_secs(3600);
+/// A large value has this time to arrive. A client that sends nothing of the rest of a command, or
+/// takes nothing of an answer, is given up after it.
+const IN_COMMAND: Duration = Duration::from_secs(60);
 /// Values of this size are sent from where they are. Smaller ones are copied into one write
 /// with other answers.
 const LARGE_BYTES: usize = 16 << 10;
@@ -41,13 +46,31 @@ enum Route {
 /// A part of an answer.
 enum Part {
     Text(Vec<u8>),
-    Value(Value),
+    /// A value, or that of no key.
+    Value(Option<Value>),
+}
+
+impl Part {
+    fn error(text: &str) -> Self {
+        Self::line(b'-', text)
+    }
+
+    fn line(kind: u8, text: &str) -> Self {
+        let mut line = Vec::new();
+        resp::add_line(&mut line, kind, text);
+        Self::Text(line)
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Value(value) => resp::value_bytes(value.as_deref()),
+        }
+    }
 }
 
 /// Serves one client until it leaves or its connection moves.
 pub(crate) async fn serve_client(node: &Node, mut client: Connection) {
-    client.caller_is_known();
-    client.set_io_timeout(IDLE);
     let mut answers = Vec::new();
     loop {
         match step(node, client, &mut answers).await {
@@ -65,29 +88,29 @@ async fn step(
     mut client: Connection,
     answers: &mut Vec<u8>,
 ) -> io::Result<Option<Connection>> {
-    let command = match resp::command(client.buffered()) {
+    let command = match resp::command(client.buffered(), Limits::CLIENT) {
         Ok(command) => command,
         Err(malformed) => {
             resp::add_line(answers, b'-', &format!("ERR {}", malformed.0));
-            client.write_all(answers).await?;
-            client.close().await;
-            return Ok(None);
+            return end(client, answers).await;
         }
     };
     let asked = command.and_then(|command| asked(client.buffered(), command));
     let Some(asked) = asked else {
         flush(&mut client, answers).await?;
+        client.release_buffer();
+        let is_idle = client.buffered().is_empty();
+        client.set_io_timeout(if is_idle { IDLE } else { IN_COMMAND });
         if client.fill().await? == 0 {
-            client.close().await;
-            return Ok(None);
+            return end(client, answers).await;
         }
         return Ok(Some(client));
     };
+    client.caller_is_known();
+    client.set_io_timeout(IN_COMMAND);
     if asked.name == "QUIT" {
         resp::add_line(answers, b'+', "OK");
-        client.write_all(answers).await?;
-        client.close().await;
-        return Ok(None);
+        return end(client, answers).await;
     }
     let mut route = route(node, &asked);
     if let Route::Move(peer) = &route {
@@ -98,23 +121,22 @@ async fn step(
         }
         route = without_moving(node);
     }
-    let (name, arguments) = take(&mut client, asked).await?;
+    let mut held = node.arriving.share();
+    let (name, arguments) = match take(&mut client, asked, &mut held).await {
+        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+            resp::add_line(answers, b'-', "OOM too many values arrive at once");
+            return end(client, answers).await;
+        }
+        taken => taken?,
+    };
     match route {
         Route::Relay(peer) => {
             flush(&mut client, answers).await?;
-            relay(node, &peer, &name, &arguments, answers).await;
+            *answers = relay(node, &peer, &name, &arguments, &mut held).await;
         }
         Route::Here | Route::Move(_) => {
-            for part in answer(node, &name, arguments).await {
-                match part {
-                    Part::Text(text) => answers.extend_from_slice(&text),
-                    Part::Value(value) => {
-                        client.write_more(answers).await?;
-                        answers.clear();
-                        client.write_more(&value).await?;
-                    }
-                }
-            }
+            let parts = answer(node, &name, arguments).await;
+            send(&mut client, parts, answers).await?;
         }
     }
     if answers.len() > MAX_ANSWERS_BYTES {
@@ -127,13 +149,44 @@ async fn flush(client: &mut Connection, answers: &mut Vec<u8>) -> io::Result<()>
     if !answers.is_empty() {
         client.write_all(answers).await?;
         answers.clear();
+        // A large answer leaves no large buffer.
+        answers.shrink_to(MAX_ANSWERS_BYTES);
+    }
+    Ok(())
+}
+
+/// Sends the last answers, and ends the connection.
+async fn end(mut client: Connection, answers: &mut Vec<u8>) -> io::Result<Option<Connection>> {
+    flush(&mut client, answers).await?;
+    client.close().await;
+    Ok(None)
+}
+
+/// Adds the parts of an answer to `unsent`, and sends what is too much for it. Something of the
+/// answer is left.
+async fn send(stream: &mut impl Stream, parts: Vec<Part>, unsent: &mut Vec<u8>) -> io::Result<()> {
+    for part in parts {
+        if unsent.len() > MAX_ANSWERS_BYTES {
+            stream.send(unsent).await?;
+            unsent.clear();
+        }
+        match part {
+            Part::Text(text) => unsent.extend_from_slice(&text),
+            Part::Value(Some(value)) if value.len() >= LARGE_BYTES => {
+                resp::add_line(unsent, b'$', &value.len().to_string());
+                stream.send(unsent).await?;
+                unsent.clear();
+                stream.send(&value).await?;
+                unsent.extend_from_slice(b"\r\n");
+            }
+            Part::Value(value) => resp::add_value(unsent, value.as_deref()),
+        }
     }
     Ok(())
 }
 
 /// The command, if enough of it has arrived to answer it.
 fn asked(input: &[u8], command: Command) -> Option<Asked> {
-    let mut arguments = wire::arguments(input, &command.arguments);
     let (missing, bytes) = match command.rest {
         Rest::Complete(bytes) => (None, bytes),
         Rest::Last { start, bytes } if bytes >= wire::TAKEN_IN_PARTS_BYTES => {
@@ -141,6 +194,7 @@ fn asked(input: &[u8], command: Command) -> Option<Asked> {
         }
         Rest::Last { .. } | Rest::Missing => return None,
     };
+    let mut arguments = wire::arguments(input, &command.arguments);
     let name = match arguments.is_empty() {
         true => String::new(),
         false => String::from_utf8_lossy(&arguments.remove(0)).to_ascii_uppercase(),
@@ -154,12 +208,17 @@ fn asked(input: &[u8], command: Command) -> Option<Asked> {
 }
 
 /// Takes the command off the connection, with what was missing.
-async fn take(client: &mut Connection, asked: Asked) -> io::Result<(String, Vec<Vec<u8>>)> {
+async fn take(
+    client: &mut Connection,
+    asked: Asked,
+    held: &mut Share,
+) -> io::Result<(String, Vec<Vec<u8>>)> {
     let mut arguments = asked.arguments;
     match asked.missing {
         Some((start, bytes)) => {
             client.consume(start);
-            arguments.push(take_value(client, bytes).await?);
+            let taking = timeout(IN_COMMAND, take_value(client, bytes, held));
+            arguments.push(taking.await??);
         }
         None => client.consume(asked.bytes),
     }
@@ -216,59 +275,50 @@ fn value_bytes(node: &Node, keys: &[Vec<u8>]) -> usize {
 }
 
 async fn answer(node: &Node, name: &str, arguments: Vec<Vec<u8>>) -> Vec<Part> {
-    let mut text = Vec::new();
-    match (name, arguments.as_slice()) {
-        ("GET", [key]) => return values(node, std::slice::from_ref(key), false),
-        ("MGET", [_, ..]) => return values(node, &arguments, true),
-        ("SET", [key, value]) => set(node, key, value, &mut text).await,
-        ("DEL", [_, ..]) => delete(node, &arguments, &mut text).await,
-        ("PING", []) => resp::add_line(&mut text, b'+', "PONG"),
-        ("PING", [said]) => resp::add_value(&mut text, Some(said)),
-        ("INFO", _) => resp::add_value(&mut text, Some(info(node).as_bytes())),
-        ("", _) => {}
-        _ => {
-            let error = "ERR unknown command or wrong number of arguments";
-            resp::add_line(&mut text, b'-', error);
+    let part = match (name, arguments.as_slice()) {
+        ("GET", [_]) => return values(node, &arguments).collect(),
+        ("MGET", [_, ..]) if value_bytes(node, &arguments) > MAX_VALUE_BYTES => {
+            Part::error("ERR the values take more than 64 MiB")
         }
-    }
-    vec![Part::Text(text)]
+        ("MGET", [_, ..]) => {
+            let count = Part::line(b'*', &arguments.len().to_string());
+            return [count]
+                .into_iter()
+                .chain(values(node, &arguments))
+                .collect();
+        }
+        ("SET", [key, value]) => set(node, key, value).await,
+        ("DEL", [_, ..]) => delete(node, &arguments).await,
+        ("PING", []) => Part::line(b'+', "PONG"),
+        ("PING", [said]) => Part::Value(Some(said.as_slice().into())),
+        ("INFO", _) => Part::Value(Some(info(node).as_bytes().into())),
+        ("", _) => return Vec::new(),
+        _ => Part::error("ERR unknown command or wrong number of arguments"),
+    };
+    vec![part]
 }
 
-fn values(node: &Node, keys: &[Vec<u8>], are_many: bool) -> Vec<Part> {
-    let (store, mut parts, mut text) = (node.store.borrow(), Vec::new(), Vec::new());
-    if are_many {
-        resp::add_line(&mut text, b'*', &keys.len().to_string());
-    }
-    for key in keys {
-        match store.get(key) {
-            Some(value) if value.len() >= LARGE_BYTES => {
-                resp::add_line(&mut text, b'$', &value.len().to_string());
-                parts.push(Part::Text(std::mem::take(&mut text)));
-                parts.push(Part::Value(value.clone()));
-                text.extend_from_slice(b"\r\n");
-            }
-            found => resp::add_value(&mut text, found.map(|value| &value[..])),
-        }
-    }
-    parts.push(Part::Text(text));
-    parts
+fn values(node: &Node, keys: &[Vec<u8>]) -> impl Iterator<Item = Part> {
+    let store = node.store.borrow();
+    keys.iter()
+        .map(move |key| Part::Value(store.get(key).cloned()))
 }
 
-async fn set(node: &Node, key: &[u8], value: &[u8], text: &mut Vec<u8>) {
+async fn set(node: &Node, key: &[u8], value: &[u8]) -> Part {
     let Role::Primary(primary) = &node.role else {
-        return resp::add_line(text, b'-', "ERR not the primary");
+        return Part::error("ERR not the primary");
     };
     if !node.store.borrow().has_room(key, value.len()) {
-        return resp::add_line(text, b'-', "OOM the values take too much memory");
+        return Part::error("OOM the values take too much memory");
     }
     node.store.borrow_mut().set(key, value.into());
     primary.commit(&[b"SET", key, value]).await;
-    resp::add_line(text, b'+', "OK");
+    Part::line(b'+', "OK")
 }
 
-async fn delete(node: &Node, keys: &[Vec<u8>], text: &mut Vec<u8>) {
+async fn delete(node: &Node, keys: &[Vec<u8>]) -> Part {
     let Role::Primary(primary) = &node.role else {
-        return resp::add_line(text, b'-', "ERR not the primary");
+        return Part::error("ERR not the primary");
     };
     let count = {
         let mut store = node.store.borrow_mut();
@@ -277,7 +327,7 @@ async fn delete(node: &Node, keys: &[Vec<u8>], text: &mut Vec<u8>) {
     let mut write: Vec<&[u8]> = vec![b"DEL"];
     write.extend(keys.iter().map(Vec::as_slice));
     primary.commit(&write).await;
-    resp::add_line(text, b':', &count.to_string());
+    Part::line(b':', &count.to_string())
 }
 
 fn info(node: &Node) -> String {
@@ -295,56 +345,83 @@ fn info(node: &Node) -> String {
 }
 
 /// Has `peer` answer a command.
-async fn relay(node: &Node, peer: &str, name: &str, arguments: &[Vec<u8>], answers: &mut Vec<u8>) {
+async fn relay(
+    node: &Node,
+    peer: &str,
+    name: &str,
+    arguments: &[Vec<u8>],
+    held: &mut Share,
+) -> Vec<u8> {
     let mut command: Vec<&[u8]> = vec![name.as_bytes()];
     command.extend(arguments.iter().map(Vec::as_slice));
-    match ask(node, peer, &resp::encode(&command)).await {
-        Ok(answer) => answers.extend_from_slice(&answer),
-        Err(error) => {
-            let error = format!("TRYAGAIN {peer} does not answer: {error}");
-            resp::add_line(answers, b'-', &error.replace(['\r', '\n'], " "));
+    let error = match ask(node, peer, &resp::encode(&command), held).await {
+        Ok(Ok(answer)) => return answer,
+        // Clients repeat a command after TRYAGAIN.
+        Ok(Err(error)) if matches!(name, "SET" | "DEL") => {
+            format!("ERR the outcome is unknown, {peer} does not answer: {error}")
         }
-    }
+        Ok(Err(error)) => format!("TRYAGAIN {peer} does not answer: {error}"),
+        Err(unsent) => format!("TRYAGAIN {unsent}"),
+    };
+    let mut answer = Vec::new();
+    resp::add_line(&mut answer, b'-', &error.replace(['\r', '\n'], " "));
+    answer
 }
 
-async fn ask(node: &Node, peer: &str, command: &[u8]) -> io::Result<Vec<u8>> {
+/// The answer of `peer` to a command, or why it is not known.
+///
+/// # Errors
+/// If `peer` was not reached, so that nothing was sent.
+async fn ask(
+    node: &Node,
+    peer: &str,
+    command: &[u8],
+    held: &mut Share,
+) -> Result<io::Result<Vec<u8>>, PeerError> {
     loop {
-        let relay = node.handle.relay(peer).await;
-        let (mut stream, was_used) = relay.map_err(io::Error::other)?;
-        stream.write(command).await?;
-        stream.flush().await?;
-        match next_command(&mut stream).await? {
-            Some(mut answer) => {
+        let (mut stream, was_used) = node.handle.relay(peer).await?;
+        let asking = async {
+            stream.write(command).await?;
+            stream.flush().await?;
+            next_command(&mut stream, held).await
+        };
+        let answer = match asking.await {
+            Ok(Some(mut answer)) => {
                 node.handle.keep_relay(peer, stream);
-                return answer.pop().ok_or_else(|| wire::malformed("an answer"));
+                answer.pop().ok_or_else(|| wire::malformed("an answer"))
             }
             // An orderly end: the peer had closed it, and has not read the command.
-            None if was_used => {}
-            None => return Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+            Ok(None) if was_used => continue,
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        };
+        return Ok(answer);
     }
 }
 
 /// Answers another node: a replica that follows, or relays.
 pub(crate) async fn serve_node(node: &Node, mut stream: RelayStream, peer: &str) {
     stream.set_io_timeout(IDLE);
-    while let Ok(Some(mut arguments)) = next_command(&mut stream).await {
-        if arguments.is_empty() {
-            return;
-        }
+    loop {
+        let mut arguments = match next_command(&mut stream, &mut Share::alone()).await {
+            Ok(Some(arguments)) if !arguments.is_empty() => arguments,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && stream.is_clean() => {
+                // The peer learns that a command that it sends now is not read.
+                return stream.close().await;
+            }
+            _ => return,
+        };
         let name = String::from_utf8_lossy(&arguments.remove(0)).into_owned();
         if let (Role::Primary(primary), "FOLLOW") = (&node.role, name.as_str()) {
             return primary.lead(node, stream, peer).await;
         }
-        let mut text = Vec::new();
-        for part in answer(node, &name, arguments).await {
-            match part {
-                Part::Text(part) => text.extend_from_slice(&part),
-                Part::Value(value) => text.extend_from_slice(&value),
-            }
-        }
+        let parts = answer(node, &name, arguments).await;
+        let bytes: usize = parts.iter().map(Part::bytes).sum();
+        let mut unsent = format!("*1\r\n${bytes}\r\n").into_bytes();
         let answered = async {
-            stream.write(&resp::encode(&[&text])).await?;
+            send(&mut stream, parts, &mut unsent).await?;
+            unsent.extend_from_slice(b"\r\n");
+            stream.write(&unsent).await?;
             stream.flush().await
         };
         if answered.await.is_err() {

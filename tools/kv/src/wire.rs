@@ -5,10 +5,12 @@ use std::ops::Range;
 
 use prism_handoff::{Connection, RelayStream};
 
-use crate::resp::{self, Command, MAX_VALUE_BYTES, Rest};
+use crate::budget::Share;
+use crate::resp::{self, Command, Limits, Rest};
 
-/// An incomplete value of this size is not waited for in the buffer of a stream.
-pub(crate) const TAKEN_IN_PARTS_BYTES: usize = 128 << 10;
+/// An incomplete value of this size is not waited for in the buffer of a stream, which takes 256
+/// KiB. A smaller one fits into it behind the other arguments.
+pub(crate) const TAKEN_IN_PARTS_BYTES: usize = 64 << 10;
 
 /// The operations that both kinds of streams have.
 pub(crate) trait Stream {
@@ -16,6 +18,8 @@ pub(crate) trait Stream {
     fn consume(&mut self, bytes: usize);
     /// Reads more; 0 at the end.
     async fn fill(&mut self) -> io::Result<usize>;
+    /// Writes bytes that others follow.
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
 impl Stream for Connection {
@@ -30,6 +34,10 @@ impl Stream for Connection {
     async fn fill(&mut self) -> io::Result<usize> {
         self.fill().await
     }
+
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_more(bytes).await
+    }
 }
 
 impl Stream for RelayStream {
@@ -43,6 +51,10 @@ impl Stream for RelayStream {
 
     async fn fill(&mut self) -> io::Result<usize> {
         self.fill().await
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(bytes).await
     }
 }
 
@@ -71,7 +83,10 @@ pub(crate) fn buffered_command(stream: &mut impl Stream) -> io::Result<Option<Ve
 
 /// Takes a command that is complete in the buffer, or waits for the rest of one that does not
 /// fit. Not to be dropped meanwhile.
-pub(crate) async fn begun_command(stream: &mut impl Stream) -> io::Result<Option<Vec<Vec<u8>>>> {
+pub(crate) async fn begun_command(
+    stream: &mut impl Stream,
+    held: &mut Share,
+) -> io::Result<Option<Vec<Vec<u8>>>> {
     if let Some(Command {
         rest: Rest::Last { start, bytes },
         arguments: places,
@@ -80,16 +95,19 @@ pub(crate) async fn begun_command(stream: &mut impl Stream) -> io::Result<Option
     {
         let mut taken = arguments(stream.buffered(), &places);
         stream.consume(start);
-        taken.push(take_value(stream, bytes).await?);
+        taken.push(take_value(stream, bytes, held).await?);
         return Ok(Some(taken));
     }
     buffered_command(stream)
 }
 
 /// Takes the next command; `None` at the end of the stream. Not to be dropped meanwhile.
-pub(crate) async fn next_command(stream: &mut impl Stream) -> io::Result<Option<Vec<Vec<u8>>>> {
+pub(crate) async fn next_command(
+    stream: &mut impl Stream,
+    held: &mut Share,
+) -> io::Result<Option<Vec<Vec<u8>>>> {
     loop {
-        if let Some(command) = begun_command(stream).await? {
+        if let Some(command) = begun_command(stream, held).await? {
             return Ok(Some(command));
         }
         if stream.fill().await? == 0 {
@@ -99,15 +117,20 @@ pub(crate) async fn next_command(stream: &mut impl Stream) -> io::Result<Option<
 }
 
 fn command(stream: &impl Stream) -> io::Result<Option<Command>> {
-    resp::command(stream.buffered()).map_err(|found| malformed(found.0))
+    resp::command(stream.buffered(), Limits::NODE).map_err(|found| malformed(found.0))
 }
 
-/// Takes a value of so many bytes, and the end of its line.
-pub(crate) async fn take_value(stream: &mut impl Stream, bytes: usize) -> io::Result<Vec<u8>> {
-    let mut value = Vec::with_capacity(bytes.min(MAX_VALUE_BYTES));
+/// Takes a value of so many bytes, and the end of its line. `held` grows as it arrives.
+pub(crate) async fn take_value(
+    stream: &mut impl Stream,
+    bytes: usize,
+    held: &mut Share,
+) -> io::Result<Vec<u8>> {
+    let mut value = Vec::new();
     while value.len() < bytes {
         let found = stream.buffered();
         let some = found.get(..bytes - value.len()).unwrap_or(found);
+        held.add(some.len())?;
         value.extend_from_slice(some);
         let taken = some.len();
         stream.consume(taken);

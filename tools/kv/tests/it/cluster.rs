@@ -37,10 +37,14 @@ impl Cluster {
             let node = cluster.start_node(name);
             cluster.nodes.push(node);
         }
-        let mut client = cluster.client();
-        let is_so = |client: &mut Client| client.info("leases").unwrap() == "2";
-        eventually(&mut client, "both replicas have a lease", is_so);
+        cluster.until_leased();
         cluster
+    }
+
+    /// Waits until both replicas have a lease.
+    pub fn until_leased(&self) {
+        let is_so = |client: &mut Client| client.info("leases").unwrap() == "2";
+        eventually(&mut self.client(), "both replicas have a lease", is_so);
     }
 
     fn start_node(&self, name: &str) -> Child {
@@ -77,10 +81,17 @@ impl Cluster {
         node
     }
 
+    /// Kills a node, and starts it again.
+    pub fn restart(&mut self, name: &str) {
+        let n = number(name);
+        self.nodes[n].kill().unwrap();
+        self.nodes[n].wait().unwrap();
+        self.nodes[n] = self.start_node(name);
+    }
+
     /// The process of a node.
     pub fn pid(&self, name: &str) -> rustix::process::Pid {
-        let n = PLAN.nodes.iter().position(|node| *node == name).unwrap();
-        rustix::process::Pid::from_child(&self.nodes[n])
+        rustix::process::Pid::from_child(&self.nodes[number(name)])
     }
 
     pub fn client(&self) -> Client {
@@ -134,6 +145,10 @@ impl Drop for Cluster {
             let _ = node.wait();
         }
     }
+}
+
+fn number(name: &str) -> usize {
+    PLAN.nodes.iter().position(|node| *node == name).unwrap()
 }
 
 pub fn eventually(client: &mut Client, what: &str, is_so: impl Fn(&mut Client) -> bool) {

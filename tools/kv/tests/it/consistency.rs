@@ -53,7 +53,12 @@ fn a_replica_that_is_cut_off_does_not_answer_from_the_past() {
     let replica = reader.info("node").unwrap();
     assert_eq!(writer.call(&[b"SET", b"key", b"old"]).unwrap(), b"OK");
     assert_eq!(reader.call(&[b"GET", b"key"]).unwrap(), b"old");
+    // A write by the replica leaves a stream on which the next one is sent.
+    assert_eq!(reader.call(&[b"SET", b"by it", b"1"]).unwrap(), b"OK");
     cluster.set_reachable(&replica, false);
+    let answer = String::from_utf8(reader.call(&[b"SET", b"by it", b"2"]).unwrap()).unwrap();
+    assert!(answer.starts_with("ERR the outcome is unknown"), "{answer}");
+    assert_eq!(writer.call(&[b"GET", b"by it"]).unwrap(), b"2");
     // It waits until the lease of the replica is over.
     assert_eq!(writer.call(&[b"SET", b"key", b"new"]).unwrap(), b"OK");
     let answer = String::from_utf8(reader.call(&[b"GET", b"key"]).unwrap()).unwrap();
@@ -80,4 +85,25 @@ fn writes_go_on_without_a_replica_that_died() {
         assert_eq!(client.call(&[b"GET", b"key"]).unwrap(), value);
     }
     assert_eq!(client.info("node").unwrap(), "r2");
+}
+
+#[test]
+fn a_primary_that_starts_again_waits_for_the_leases_of_its_last_process() {
+    if !is_root() {
+        return;
+    }
+    let mut cluster = Cluster::start("again");
+    let mut reader = cluster.client_at_replica();
+    let replica = reader.info("node").unwrap();
+    assert_eq!(reader.call(&[b"SET", b"key", b"old"]).unwrap(), b"OK");
+    cluster.set_reachable(&replica, false);
+    cluster.restart("primary");
+    let mut writer = cluster.client();
+    assert_eq!(writer.call(&[b"SET", b"key", b"new"]).unwrap(), b"OK");
+    assert_ne!(reader.call(&[b"GET", b"key"]).unwrap(), b"old");
+    cluster.set_reachable(&replica, true);
+    cluster.until_leased();
+    eventually(&mut reader, "the client reads the new value", |reader| {
+        reader.call(&[b"GET", b"key"]).unwrap() == b"new"
+    });
 }

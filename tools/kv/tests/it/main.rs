@@ -12,3 +12,4 @@
 mod clients;
 mod cluster;
 mod consistency;
+mod limits;
