@@ -207,7 +207,7 @@ impl Bed {
     ) -> End {
         let text = format!("{head}\r\n\r\n");
         let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
-        let (mut head, _) = parsed.unwrap();
+        let (head, _) = parsed.unwrap();
         let mut client = Client {
             sent: [body, b"GET /next"].concat(),
             seen: 0,
