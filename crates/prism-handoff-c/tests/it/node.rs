@@ -147,7 +147,7 @@ impl Drop for Node {
     }
 }
 
-/// What a callback changes.
+/// The record that a callback changes.
 ///
 /// # Safety
 /// `user` is a node's `told`, and nothing else refers to it during the callback.
