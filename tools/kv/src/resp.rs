@@ -24,8 +24,8 @@ impl Limits {
         argument_bytes: MAX_VALUE_BYTES,
         before_last_bytes: 128 << 10,
     };
-    /// The limits between nodes. They put a number in front of a client's command, spell lengths their
-    /// own way, and send a whole answer as one argument.
+    /// The limits between nodes, which put a number in front of a client's command, spell lengths
+    /// their own way, and send a whole answer as one argument.
     pub(crate) const NODE: Self = Self {
         arguments: Self::CLIENT.arguments + 1,
         argument_bytes: Self::CLIENT.argument_bytes + (64 << 10),
