@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prism_config::{Config, RelayUpTo};
-use prism_lab::LabSpec;
+use prism_lab::{LabSpec, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
@@ -192,9 +192,19 @@ fn faults(behind: &mut Behind) -> Times {
 #[test]
 fn unmodified_clients_notice_only_what_a_kill_has_to_cut() {
     let Some(_turn) = turn() else { return };
+    clients_notice_only_cuts(Mode::Switch);
+}
+
+#[test]
+fn unmodified_clients_of_host_mode_notice_only_what_a_kill_has_to_cut() {
+    let Some(_turn) = turn() else { return };
+    clients_notice_only_cuts(Mode::Host);
+}
+
+fn clients_notice_only_cuts(mode: Mode) {
     let health = "[service.upstream.health]\npath = \"/health\"\ninterval_s = 1\n";
     let up = |spec: &mut LabSpec| {
-        (spec.tls, spec.relay_up_to) = (true, RelayUpTo::default());
+        (spec.mode, spec.tls, spec.relay_up_to) = (mode, true, RelayUpTo::default());
         let drains = |config: &mut Config| config.limits.drain_timeout_s = DRAIN_S;
         spec.configure_nodes = Some(Box::new(drains));
     };

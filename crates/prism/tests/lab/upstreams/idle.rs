@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use prism_config::Config;
-use prism_lab::LabSpec;
+use prism_lab::{LabSpec, Mode};
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 
 use super::PATIENCE;
@@ -122,6 +122,16 @@ fn count() -> usize {
 #[test]
 fn idle_connections_outlast_a_failed_check_and_a_drain() {
     let Some(_turn) = turn() else { return };
+    idle_connections_last(Mode::Switch);
+}
+
+#[test]
+fn idle_connections_of_host_mode_outlast_a_failed_check_and_a_drain() {
+    let Some(_turn) = turn() else { return };
+    idle_connections_last(Mode::Host);
+}
+
+fn idle_connections_last(mode: Mode) {
     let count = count();
     let health = "[service.upstream.health]\npath = \"/health\"\ninterval_s = 1\n";
     // Every connection is with a backend.
@@ -129,7 +139,7 @@ fn idle_connections_outlast_a_failed_check_and_a_drain() {
         let lasts = |config: &mut Config| {
             (config.limits.idle_timeout_s, config.limits.drain_timeout_s) = (300, 30);
         };
-        spec.configure_nodes = Some(Box::new(lasts));
+        (spec.mode, spec.configure_nodes) = (mode, Some(Box::new(lasts)));
     };
     let behind = Behind::up(up, health);
     let cluster = &behind.cluster;

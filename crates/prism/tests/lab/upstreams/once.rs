@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_config::RelayUpTo;
-use prism_lab::{Lab, LabSpec};
+use prism_lab::{Lab, LabSpec, Mode};
 use prism_netns::NetNs;
 
 use super::behind::Behind;
@@ -159,10 +159,20 @@ fn mend(lab: &Lab, host: &str) {
 #[test]
 fn no_request_is_carried_out_twice_whatever_fails() {
     let Some(_turn) = turn() else { return };
+    none_is_carried_out_twice(Mode::Switch);
+}
+
+#[test]
+fn no_request_is_carried_out_twice_in_host_mode() {
+    let Some(_turn) = turn() else { return };
+    none_is_carried_out_twice(Mode::Host);
+}
+
+fn none_is_carried_out_twice(mode: Mode) {
     let seed = std::env::var("PRISM_SEED").map_or(7, |seed| seed.parse().unwrap());
     let up = |spec: &mut LabSpec| {
         // Some answers are relayed, and some wait for their connection.
-        (spec.frontends, spec.relay_up_to) = (2, RelayUpTo::Bytes(4_096));
+        (spec.mode, spec.frontends, spec.relay_up_to) = (mode, 2, RelayUpTo::Bytes(4_096));
     };
     let mut behind = Behind::up(up, "");
     let lab = &behind.cluster.lab;
