@@ -139,7 +139,8 @@ fn idle_connections_last(mode: Mode) {
         let lasts = |config: &mut Config| {
             (config.limits.idle_timeout_s, config.limits.drain_timeout_s) = (300, 30);
         };
-        (spec.mode, spec.configure_nodes) = (mode, Some(Box::new(lasts)));
+        spec.mode = mode;
+        spec.configure_nodes = Some(Box::new(lasts));
     };
     let behind = Behind::up(up, health);
     let cluster = &behind.cluster;
