@@ -22,7 +22,7 @@ use tokio::net::TcpSocket;
 use tokio::task::LocalSet;
 
 /// The buffers of a client's kernel.
-const CLIENT_BUFFER_BYTES: u32 = 32 << 10;
+const CLIENT_BUFFER_BYTES: u32 = 128 << 10;
 
 /// A client that has sent `sent`, of which reads get random pieces.
 pub struct Client {
