@@ -14,6 +14,7 @@ use crate::environment;
 use crate::error::LabError;
 use crate::family::Families;
 use crate::files;
+use crate::mode::Mode;
 use crate::name::LabName;
 use crate::network::{self, InterfaceBytes};
 use crate::plan::{SERVICE_PORT, first, url};
@@ -322,6 +323,15 @@ impl Lab {
     #[must_use]
     pub fn address(&self, host: &str) -> Option<IpAddr> {
         self.addresses(host)?.first()
+    }
+
+    /// The place of the programs that steer.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.state.plan.is_host_mode() {
+            true => Mode::Host,
+            false => Mode::Switch,
+        }
     }
 
     /// The path of the configuration that the processes read.

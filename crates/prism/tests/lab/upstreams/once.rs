@@ -201,7 +201,8 @@ fn none_is_carried_out_twice(mode: Mode) {
         let count = counts.get(id).copied().unwrap_or_default();
         assert!(
             count <= *most,
-            "{method} {id} was carried out {count} times, status {status}"
+            "{method} {id} was carried out {count} times, status {status}: {}",
+            behind.hosts_of(id)
         );
         assert!(
             count > 0 || *status != 200,
