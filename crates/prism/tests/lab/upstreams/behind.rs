@@ -170,7 +170,7 @@ impl Behind {
                 let mut curl = self.cluster.lab.command(&host, "curl").unwrap();
                 let metrics = output(curl.args(["--silent", "http://127.0.0.1:9464/metrics"]));
                 let is_in = |server| {
-                    metrics.contains(&format!("prism_upstream_up{{address=\"{server}\"}} 1\n"))
+                    metrics.contains(&format!("prism_upstream_up{{address=\"{server}\"}} 1"))
                 };
                 [APP, FILES, WHO].into_iter().all(is_in)
             });
