@@ -261,13 +261,11 @@ impl Connection {
         if self.state.output.is_empty() && self.client_has_left().await {
             return;
         }
-        if self.end_session().await.is_err() {
+        let ended = self.end_session().await;
+        let stream = ended.and_then(|()| present(&self.stream));
+        let Ok(Ok(())) = stream.map(|s| SockRef::from(&s).shutdown(Shutdown::Write)) else {
             return;
-        }
-        let shut = present(&self.stream).and_then(|s| SockRef::from(&s).shutdown(Shutdown::Write));
-        if shut.is_err() {
-            return;
-        }
+        };
         self.state.io_timeout = LINGER_SILENCE;
         let dropping = async {
             loop {

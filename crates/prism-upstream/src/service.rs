@@ -77,8 +77,7 @@ impl<N> Upstreams<N> {
         }
     }
 
-    /// The idle connections to an address. Those to an address that a reload has removed are not
-    /// kept.
+    /// The idle connections to an address. An address that a reload has removed keeps none.
     pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
         let mut idle = self.idle.borrow_mut();
         let mut of_pools = self.of_pools.borrow_mut();
