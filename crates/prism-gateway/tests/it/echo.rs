@@ -18,8 +18,8 @@ const MAX_BODY_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Default)]
 pub(crate) struct Echo {
-    /// Where requests are answered, if not here. Before a hand-off their answers are taken for
-    /// short.
+    /// The way of requests, if they are not answered here. Before a hand-off their answers are
+    /// taken for short.
     pub(crate) route: Option<Route>,
     /// The paths of the requests that were carried out here.
     pub(crate) served: Rc<RefCell<Vec<String>>>,
