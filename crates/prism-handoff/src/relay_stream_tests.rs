@@ -247,10 +247,10 @@ async fn both_ends_send_more_than_the_network_holds_before_they_have_read() {
     assert!(here == sent && there == sent);
     assert!(near.is_clean() && far.is_clean());
     near.set_io_timeout(Duration::from_millis(50));
-    let RelayStep::Read(Err(silent)) = near.fill_or_flush().await else {
-        panic!("nothing was sent");
-    };
-    assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+    let step = near.fill_or_flush().await;
+    let is_silent =
+        |step| matches!(step, RelayStep::Read(Err(e)) if e.kind() == io::ErrorKind::TimedOut);
+    assert!(is_silent(step));
 }
 
 #[tokio::test]

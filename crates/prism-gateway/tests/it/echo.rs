@@ -18,7 +18,7 @@ const MAX_BODY_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Default)]
 pub(crate) struct Echo {
-    /// The other nodes that answer requests, if there are any. Before a hand-off their answers are
+    /// The way of requests, if they are not answered here. Before a hand-off their answers are
     /// taken for short.
     pub(crate) route: Option<Route>,
     /// The paths of the requests that were carried out here.

@@ -115,7 +115,7 @@ async fn head(client: &mut TcpStream) -> String {
 
 async fn read(client: &mut TcpStream, bytes: &mut [u8]) {
     let reading = tokio::time::timeout(GIVEN_UP_IN, client.read_exact(bytes));
-    reading.await.expect("an answer").unwrap();
+    reading.await.unwrap().unwrap();
 }
 
 fn run(work: impl Future<Output = ()>) {
