@@ -142,6 +142,9 @@ impl<'t, I: Io> Transfer<'t, I> {
         }
         if self.sends_body {
             self.invite().await?;
+            if self.at_work.is_some() {
+                self.await_body().await?;
+            }
         }
         let mut has_begun = false;
         loop {
@@ -179,6 +182,19 @@ impl<'t, I: Io> Transfer<'t, I> {
                 }
                 Step::Silent => self.invite().await?,
             }
+        }
+    }
+
+    /// Waits for the body to begin. Before that, a relaying node that hears nothing may send the
+    /// request again, and a server may begin with the head alone.
+    async fn await_body(&mut self) -> Result<(), Fault> {
+        if self.body.is_done() || !self.io.buffered().is_empty() {
+            return Ok(());
+        }
+        match self.io.fill().await {
+            Ok(1..) => Ok(()),
+            Ok(0) => Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(Fault::Connection(error)),
         }
     }
 

@@ -24,10 +24,15 @@ use tokio::task::LocalSet;
 /// The buffers of a client's kernel.
 const CLIENT_BUFFER_BYTES: u32 = 128 << 10;
 
+/// The beginning of a client's next request.
+const NEXT: &[u8] = b"GET /next";
+
 /// A client that has sent `sent`, of which reads get random pieces.
 pub struct Client {
     sent: Vec<u8>,
     seen: usize,
+    /// Whether it ends behind that.
+    ends: bool,
     rng: fastrand::Rng,
     pub got: Vec<u8>,
     /// The number of writes, and of waits for either side.
@@ -47,6 +52,9 @@ impl Input for Client {
 
     async fn fill(&mut self) -> io::Result<usize> {
         let left = self.sent.len() - self.seen;
+        if left == 0 && self.ends {
+            return Ok(0);
+        }
         if left == 0 {
             std::future::pending::<()>().await;
         }
@@ -187,21 +195,28 @@ impl Bed {
 
     /// A request of a client, with its body.
     pub fn ask(&self, head: &str, body: &[u8]) -> End {
-        self.pass(head, body, None, |_| {})
+        self.pass(head, &[body, NEXT].concat(), None, |_| {})
     }
 
     /// The same, relayed by another node that wants at most `max_bytes`.
     pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
-        self.pass(head, &[], Some(verified(id)), |request| {
+        self.pass(head, NEXT, Some(verified(id)), |request| {
             request.is_relayed = true;
             request.max_answer_bytes = max_bytes;
+        })
+    }
+
+    /// The same, by a node that breaks off before it sends a byte of the body.
+    pub fn ask_broken_off(&self, head: &str) -> End {
+        self.pass(head, &[], Some(verified(1)), |request| {
+            request.is_relayed = true;
         })
     }
 
     fn pass(
         &self,
         head: &str,
-        body: &[u8],
+        sent: &[u8],
         verified: Option<Verified>,
         change: impl FnOnce(&mut Request<Meaning>),
     ) -> End {
@@ -209,8 +224,9 @@ impl Bed {
         let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
         let (head, _) = parsed.unwrap();
         let mut client = Client {
-            sent: [body, b"GET /next"].concat(),
+            sent: sent.to_vec(),
             seen: 0,
+            ends: sent.is_empty(),
             rng: self.rng.borrow_mut().fork(),
             got: Vec::new(),
             writes: 0,

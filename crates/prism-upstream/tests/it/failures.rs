@@ -1,5 +1,7 @@
 //! Servers that fail, and what the client gets.
 
+use std::io::Read;
+
 use prism_config::Balance;
 use prism_service::Served;
 use prism_upstream::Error;
@@ -136,6 +138,21 @@ fn a_relaying_node_hears_that_a_slow_server_is_at_work() {
     let text = bed.ask(GET, &[]).client.text();
     server.join();
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+}
+
+#[test]
+fn a_server_hears_of_a_relayed_request_when_its_body_begins() {
+    let server = Server::new(vec![act(|stream| {
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got), "");
+    })]);
+    let bed = Bed::new(server.address, 1, |_| {});
+    let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue";
+    let end = bed.ask_broken_off(head);
+    assert!(end.served.is_err());
+    assert_eq!(end.client.text(), "HTTP/1.1 100 Continue\r\n\r\n");
+    server.join();
 }
 
 #[test]
