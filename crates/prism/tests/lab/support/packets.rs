@@ -56,7 +56,9 @@ impl Watch {
     }
 
     fn start(cluster: &Cluster, label: &str, filter: &str) -> Self {
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}.pcap"));
+        // Another test may run at the same time.
+        let name = format!("{label}-{}.pcap", cluster.lab.name());
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let options = CaptureOptions {
             snaplen: SNAPLEN,
             ..CaptureOptions::default()
