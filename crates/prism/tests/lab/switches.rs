@@ -157,7 +157,8 @@ fn connect(cluster: &Cluster) -> Vec<Client> {
 pub fn survives(cluster: &mut Cluster, fail: impl FnOnce(&mut Cluster, &Progress) -> Vec<Outage>) {
     let objects = cluster.one_on_each("switches", |_| LEN);
     cluster.put_all(&objects);
-    let captured = Path::new(env!("CARGO_TARGET_TMPDIR")).join("switches-resets.pcap");
+    let name = format!("resets-{}.pcap", cluster.lab.name());
+    let captured = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let filter = format!("{} and {RST}", one_of("src host", &cluster.vips()));
     let resets = cluster.lab.capture("client", &captured, &filter).unwrap();
     let clients = connect(cluster);
