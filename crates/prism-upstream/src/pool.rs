@@ -361,15 +361,16 @@ impl Pool {
                 is_up: is_up(backend),
                 under_way: backend.under_way(),
             });
-            self.order(&candidates.collect::<Vec<_>>(), turn, affinity)
+            let mut places = self.order(&candidates.collect::<Vec<_>>(), turn, affinity);
+            places.sort_by_key(|place| {
+                let backend = self.backends.get(*place);
+                !backend.is_some_and(|backend| backend.has(affinity))
+            });
+            places
         };
         let is_well =
             |backend: &Backend| backend.is_up.load(Ordering::Relaxed) && !is_last(&backend.name);
         let mut places = of(&is_well);
-        places.sort_by_key(|place| {
-            let backend = self.backends.get(*place);
-            !backend.is_some_and(|backend| backend.has(affinity))
-        });
         // The others are tried if nobody else answers.
         places.extend(of(&|backend| !is_well(backend)));
         let backends = places.into_iter();
@@ -445,5 +446,32 @@ mod tests {
         pool.backends[1].learn(None);
         (0..20).for_each(|_| pool.learn(&pool.addresses[0], Outcome::Silent));
         assert!(pool.addresses[0].is_in());
+    }
+
+    #[test]
+    fn a_client_stays_with_its_server_also_if_all_are_out() {
+        let settings = Upstream {
+            address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
+            ..Upstream::default()
+        };
+        let mut config = Config::default();
+        for name in ["be0", "be1", "be2"] {
+            config.nodes.push(Node {
+                name: name.into(),
+                roles: vec![Role::Backend],
+                ..Node::default()
+            });
+        }
+        let pool = Pool::new(&settings, &config, "fe0");
+        pool.backends.iter().for_each(|backend| backend.learn(None));
+        let affinity = Affinity {
+            key: String::new(),
+            server: Some("be1".into()),
+        };
+        for _ in 0..4 {
+            let backends = pool.backends(&affinity, &|_| false);
+            assert_eq!((backends[0].name.as_str(), backends.len()), ("be1", 3));
+            pool.sends(backends[0]);
+        }
     }
 }

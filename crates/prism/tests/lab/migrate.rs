@@ -129,6 +129,7 @@ impl Shop {
 
     /// Waits until both proxies hold every server for well: no client is given another one.
     fn await_servers(&self) {
+        self.both.cluster.await_servers();
         let url = format!("https://{HOST}/file");
         let stays = |way, host: &str| {
             let cookie = format!("Cookie: SRV={host}");

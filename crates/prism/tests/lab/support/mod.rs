@@ -72,6 +72,9 @@ pub fn output(command: &mut Command) -> String {
     text
 }
 
+/// The longest time until a server that listens gets requests again.
+const SERVERS_RETURN_IN: Duration = Duration::from_secs(30);
+
 /// A lab whose nodes hand off, and whose bucket exists. Unless a test says otherwise, it has
 /// both families of addresses, and each new connection takes the other one.
 pub struct Cluster {
@@ -323,6 +326,22 @@ impl Cluster {
     pub fn counter(&self, host: &str, group: &str, name: &str) -> u64 {
         let counters = self.lab.admin(host).unwrap();
         counters[group][name].as_u64().unwrap()
+    }
+
+    /// Waits until all backends hold all their HTTP servers for well, and all nodes know it. A node
+    /// that was asked before its servers ran has ejected them.
+    pub fn await_servers(&self) {
+        for host in self.backends() {
+            eventually("all servers are in", SERVERS_RETURN_IN, || {
+                let mut curl = self.lab.command(&host, "curl").unwrap();
+                let metrics = output(curl.args(["--silent", "http://127.0.0.1:9464/metrics"]));
+                let is_of_server = |line: &&str| line.starts_with("prism_upstream_up{");
+                let servers: Vec<&str> = metrics.lines().filter(is_of_server).collect();
+                !servers.is_empty() && servers.iter().all(|line| line.contains("} 1"))
+            });
+        }
+        // Nodes tell each other twice a second.
+        std::thread::sleep(Duration::from_secs(1));
     }
 
     /// A counter summed over all nodes that run. Ends of hand-offs are read when all

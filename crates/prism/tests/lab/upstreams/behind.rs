@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use prism_config::{Config, RelayUpTo};
 use prism_lab::{Families, Lab, LabName, LabSpec};
@@ -18,8 +17,6 @@ const APP: &str = "127.0.0.1:9000";
 const FILES: &str = "127.0.0.1:9001";
 /// nginx that expects the PROXY protocol.
 const WHO: &str = "127.0.0.1:9002";
-/// A little more than the time between two reports of a node to the others.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The bytes of every body of the application.
 pub fn pattern(len: usize) -> Vec<u8> {
@@ -162,21 +159,9 @@ impl Behind {
         behind
     }
 
-    /// Nodes relay until they have heard from the switch and from each other. A node that was asked
-    /// before its servers ran has ejected them.
+    /// Nodes relay until they have heard from the switch and from each other.
     fn warm_up(&self) {
-        for host in self.cluster.backends() {
-            eventually("its servers are in", PATIENCE, || {
-                let mut curl = self.cluster.lab.command(&host, "curl").unwrap();
-                let metrics = output(curl.args(["--silent", "http://127.0.0.1:9464/metrics"]));
-                let is_in = |server| {
-                    metrics.contains(&format!("prism_upstream_up{{address=\"{server}\"}} 1"))
-                };
-                [APP, FILES, WHO].into_iter().all(is_in)
-            });
-        }
-        // By their next reports all nodes know it.
-        std::thread::sleep(REPORT_EVERY);
+        self.cluster.await_servers();
         // The forecast of lengths is by host.
         for path in ["/bytes?n=100000", "/files/long"] {
             eventually("every backend answers directly", PATIENCE, || {
