@@ -59,7 +59,7 @@ impl<I: Io> Transfer<'_, I> {
     /// May be cancelled without loss.
     ///
     /// # Errors
-    /// Those of the client's connection, also while nothing is to be moved there.
+    /// The client's connection is broken, also while nothing is to be moved there.
     pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Moved> {
         let Server { stream, input, .. } = &mut *self.server;
         let (to_client, to_server) = (self.to_client.rest(), self.to_server.rest());
