@@ -27,7 +27,7 @@ const ETCD_PEER_PORT: u16 = 2380;
 /// The port of each node's metrics.
 pub(crate) const METRICS_PORT: u16 = 9464;
 /// The port of the same pages of the agent of the switch.
-const SWITCH_METRICS_PORT: u16 = 9465;
+pub(crate) const SWITCH_METRICS_PORT: u16 = 9465;
 /// The longest IP packet of a veth interface.
 const MTU_BYTES: u32 = 1_500;
 /// The speed of a link without a limit: more than processors can send.

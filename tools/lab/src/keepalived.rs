@@ -1,5 +1,5 @@
-//! keepalived on the hosts of a pair of switches. It moves the addresses by VRRP. Its file is
-//! the example of `contrib`, with the segments of the lab.
+//! keepalived on the hosts of a pair of switches, and on the frontends of host mode. It moves the
+//! addresses by VRRP. Its file is an example of `contrib`, with the segments of the lab.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -17,8 +17,11 @@ use crate::state::write_private;
 use crate::tool::in_namespace;
 
 pub(crate) const PROGRAM: &str = "keepalived";
-const EXAMPLE: &str = include_str!("../../../contrib/keepalived/keepalived.conf");
-/// The priority of each switch.
+/// The file of a pair of switches.
+const OF_SWITCHES: &str = include_str!("../../../contrib/keepalived/keepalived.conf");
+/// The file of two frontends in host mode.
+const OF_FRONTENDS: &str = include_str!("../../../contrib/keepalived/host-mode.conf");
+/// The priority of each host.
 const PRIORITIES: [u8; 2] = [100, 90];
 
 impl Lab {
@@ -75,29 +78,28 @@ fn processes(plan: &Plan, switch: &str) -> Vec<ProcessId> {
     all.into_iter().filter(is_keepalived).collect()
 }
 
-/// The example with the segments of a lab, for the switch with this number.
+/// The example with the segments of a lab, for the host with this number.
 fn render(plan: &Plan, number: usize, health: Health) -> String {
-    let from = EXAMPLE.find("global_defs").unwrap_or(0);
-    let head = EXAMPLE
-        .get(from..)
-        .and_then(|text| text.split("vrrp_sync_group").next());
-    let head = head.unwrap_or_default();
+    let (example, links) = match plan.is_host_mode() {
+        // All are on one segment.
+        true => (OF_FRONTENDS, plan.links.get(..1).unwrap_or_default()),
+        false => (OF_SWITCHES, plan.links.as_slice()),
+    };
+    let from = example.find("global_defs").unwrap_or(0);
+    let to = ["vrrp_sync_group", "vrrp_instance"].map(|word| example.find(&format!("\n{word} ")));
+    let to = to.into_iter().flatten().min().unwrap_or(example.len());
+    let head = example.get(from..to).unwrap_or_default();
     let head = match health {
         Health::Serving => head.to_owned(),
         // The lab's own programs have no such page.
         Health::Running => set(head, "script", "/bin/true"),
     };
-    let links = match plan.is_host_mode() {
-        // All are on one segment.
-        true => plan.links.get(..1).unwrap_or_default(),
-        false => &plan.links,
-    };
     let names: Vec<&str> = links.iter().map(|link| link.host.as_str()).collect();
-    let group = fill(block("vrrp_sync_group"), "group", &names);
-    let example = block("vrrp_instance");
+    let group = fill(block(example, "vrrp_sync_group"), "group", &names);
+    let instance = block(example, "vrrp_instance");
     let instances = links.iter().map(|link| {
         let (own, other) = addresses(plan, link);
-        let text = set(example, "vrrp_instance", &format!("{} {{", link.host));
+        let text = set(instance, "vrrp_instance", &format!("{} {{", link.host));
         let interface = if plan.is_host_mode() {
             "eth0"
         } else {
@@ -110,7 +112,7 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
         fill(&text, "virtual_ipaddress_excluded", &other)
     });
     let instances: Vec<String> = instances.collect();
-    format!("{head}{group}\n{}", instances.join("\n"))
+    format!("{head}\n{group}\n{}", instances.join("\n"))
 }
 
 /// The first address of the gateway of a link, and the other addresses that move with it. The
@@ -127,11 +129,12 @@ fn addresses(plan: &Plan, link: &Link) -> (Vec<String>, Vec<String>) {
     (first, all.collect())
 }
 
-/// The first block of the example that begins with this word.
-fn block(word: &str) -> &'static str {
+/// The first block of an example that begins with this word; nothing if there is none.
+fn block<'a>(example: &'a str, word: &str) -> &'a str {
     const END: &str = "\n}\n";
-    let from = EXAMPLE.find(&format!("\n{word} ")).map_or(0, |at| at + 1);
-    let text = EXAMPLE.get(from..).unwrap_or_default();
+    let from = example.find(&format!("\n{word} "));
+    let from = from.map_or(example.len(), |at| at + 1);
+    let text = example.get(from..).unwrap_or_default();
     let end = text.find(END).map_or(text.len(), |at| at + END.len());
     text.get(..end).unwrap_or_default()
 }
@@ -169,6 +172,8 @@ mod tests {
 
     use super::*;
     use crate::family::Families;
+    use crate::files::{METRICS_PORT, SWITCH_METRICS_PORT};
+    use crate::mode::Mode;
     use crate::spec::LabSpec;
 
     #[test]
@@ -204,5 +209,26 @@ mod tests {
             text.contains("/-/ready\"\n") && text.contains("priority 100"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_frontend_of_host_mode_has_its_agent_and_its_node_checked() {
+        let mut spec = LabSpec::new("pair".parse().unwrap(), PathBuf::new());
+        (spec.mode, spec.frontends, spec.family) = (Mode::Host, 2, Families::Dual);
+        let plan = Plan::new(&spec);
+        let text = render(&plan, 1, Health::Serving);
+        assert!(text.contains("priority 90"), "{text}");
+        for port in [METRICS_PORT, SWITCH_METRICS_PORT] {
+            let page = format!("http://localhost:{port}/-/ready\"\n");
+            assert_eq!(text.matches(&page).count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("vrrp_instance ").count(), 1, "{text}");
+        for (address, device) in plan.moved() {
+            let line = format!("        {address} dev {device}\n");
+            assert_eq!(text.matches(&line).count(), 1, "{line} in {text}");
+        }
+        for foreign in ["192.0.2", "2001:db8"] {
+            assert!(!text.contains(foreign), "{foreign} in {text}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::switches;
 const LEN: u64 = 300_000;
 /// An object whose bytes would be seen on any link.
 const LARGE: u64 = 16_000_000;
-/// Deaths of arbiters.
+/// Deaths of arbiters' hosts and nodes.
 const DEATHS: usize = 2;
 /// The rounds of requests over one connection.
 const ROUNDS: usize = 4;
@@ -157,10 +157,12 @@ fn the_death_of_the_arbiter_costs_no_connection_that_has_moved() {
     let Some(_turn) = turn() else { return };
     let mut cluster = up_pair(Layout::Segment);
     switches::survives(&mut cluster, |cluster, progress| {
-        let deaths = 0..switches::number("PRISM_SWITCH_DEATHS", DEATHS);
-        let outages = deaths.map(|_| {
+        // `Kill` ends the node alone: its agent goes on as the arbiter until the addresses move.
+        let ways = [Failure::Links, Failure::Kill].iter().cycle();
+        let deaths = ways.take(switches::number("PRISM_SWITCH_DEATHS", DEATHS));
+        let outages = deaths.map(|how| {
             switches::standby_knows_all(cluster, progress);
-            let outage = switches::fail_active(cluster, progress, Failure::Links);
+            let outage = switches::fail_active(cluster, progress, *how);
             switches::wait_for_both(cluster);
             outage
         });
