@@ -32,8 +32,9 @@ SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
 LANES = 2
 # Groups that wait more than they compute. One more lane runs them, one by one.
 WAITING = {
-    "prism chaos", "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill",
-    "packages",
+    "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill", "packages",
+    "prism relaying", "prism migrate", "prism observe", "prism quota", "prism buckets", "prism slow_disk",
+    "prism notify",
 }
 # Groups that count bytes and packets, and judge no time. They run after the groups above.
 COUNTING = {"prism bulk"}
@@ -53,7 +54,8 @@ LOW_PRIORITY_PACKAGES = {
 }
 # The longest groups begin first, so that no lane ends long after the others.
 LONGEST = [
-    "prism connections", "prism upstreams", "prism sessions", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
+    "prism upstreams", "prism connections", "prism-lab-cli benches", "prism host_mode", "prism sessions",
+    "prism acme", "prism chaos", "prism successor", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
     "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
     "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]

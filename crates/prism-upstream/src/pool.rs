@@ -406,11 +406,24 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use prism_config::Role;
 
     use super::*;
+
+    /// A configuration with these backends.
+    pub(crate) fn with_backends(names: &[&str]) -> Config {
+        let nodes = names.iter().map(|name| Node {
+            name: (*name).into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        });
+        Config {
+            nodes: nodes.collect(),
+            ..Config::default()
+        }
+    }
 
     #[test]
     fn clients_take_at_most_half_of_the_servers_out() {
@@ -419,14 +432,7 @@ mod tests {
             address: addresses.into_iter().collect(),
             ..Upstream::default()
         };
-        let mut config = Config::default();
-        for name in ["be0", "be1"] {
-            config.nodes.push(Node {
-                name: name.into(),
-                roles: vec![Role::Backend],
-                ..Node::default()
-            });
-        }
+        let config = with_backends(&["be0", "be1"]);
         for outcome in [Outcome::Silent, Outcome::Answered(503)] {
             let pool = Pool::new(&settings, &config, "be0");
             let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
@@ -454,14 +460,7 @@ mod tests {
             address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
             ..Upstream::default()
         };
-        let mut config = Config::default();
-        for name in ["be0", "be1", "be2"] {
-            config.nodes.push(Node {
-                name: name.into(),
-                roles: vec![Role::Backend],
-                ..Node::default()
-            });
-        }
+        let config = with_backends(&["be0", "be1", "be2"]);
         let pool = Pool::new(&settings, &config, "fe0");
         pool.backends.iter().for_each(|backend| backend.learn(None));
         let affinity = Affinity {

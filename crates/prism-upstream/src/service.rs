@@ -348,26 +348,20 @@ const fn operation(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_config::{Config, Node, Role, Upstream};
+    use prism_config::Upstream;
 
     use super::*;
     use crate::health::Outcome;
+    use crate::pool::tests::with_backends;
 
     #[test]
     fn if_everything_is_out_a_server_is_tried_nevertheless() {
-        let mut config = Config::default();
+        let mut config = with_backends(&["be0", "be1"]);
         let upstream = Upstream {
             address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
             ..Upstream::default()
         };
         config.service.upstream = Some(vec![upstream].into());
-        for name in ["be0", "be1"] {
-            config.nodes.push(Node {
-                name: name.into(),
-                roles: vec![Role::Backend],
-                ..Node::default()
-            });
-        }
         let shared = Shared::new(&config, "be0", Arc::default(), Arc::default());
         let node = Upstreams::new(Arc::new(shared), ());
         let pool = node.shared.pools().first().unwrap().clone();

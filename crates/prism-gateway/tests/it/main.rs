@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use prism_config::{Config, Running, Tls};
 use prism_gateway::{ChallengeAnswer, Challenges, Gateway, Parts, Shared};
-use prism_handoff::{ClientLimits, Endpoint, EndpointConfig, Method, NewcomerLimits, Process};
+use prism_handoff::{Endpoint, EndpointConfig, Process};
 use prism_http::{Limits, ResponseHead};
-use prism_proto::fence::Fence;
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -26,27 +25,6 @@ use echo::Echo;
 fn free_address(host: IpAddr) -> SocketAddr {
     let listener = std::net::TcpListener::bind((host, 0)).unwrap();
     listener.local_addr().unwrap()
-}
-
-fn endpoint_config(service: SocketAddr) -> EndpointConfig {
-    EndpointConfig {
-        name: "a".into(),
-        addresses: vec![service.ip()],
-        services: vec![service],
-        listen: true,
-        peer_port: 0,
-        peers: Vec::new(),
-        identity: None,
-        switch: None,
-        placement: 0,
-        fence: Fence::Switch,
-        tunnel_mtu_bytes: 0,
-        method: Method::Freeze,
-        carry_window: false,
-        tls: None,
-        clients: Arc::new(ClientLimits::new(10, NewcomerLimits::default())),
-        transit: None,
-    }
 }
 
 /// Sends `bytes` to a gateway, and returns all bytes of its answers and its counters.
@@ -77,7 +55,8 @@ fn answers_at(
     let given = counters.clone();
     let received = LocalSet::new().block_on(&runtime.unwrap(), async move {
         let (address, process) = (free_address(host), Arc::new(Process::default()));
-        let endpoint = Endpoint::bind(endpoint_config(address), process.clone()).await;
+        let alone = EndpointConfig::alone("a", &[address]);
+        let endpoint = Endpoint::bind(alone, process.clone()).await;
         let endpoint = endpoint.unwrap();
         let parts = Parts {
             counters: given,

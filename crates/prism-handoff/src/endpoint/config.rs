@@ -67,13 +67,25 @@ impl EndpointConfig {
     ) -> Option<Self> {
         let (own, others): (Vec<&Peer>, Vec<&Peer>) = nodes.iter().partition(|n| n.name == name);
         Some(Self {
-            name: name.to_owned(),
             addresses: own.first()?.addresses.clone(),
-            services: services.to_vec(),
-            listen: false,
-            peer_port: 7400,
             peers: others.into_iter().cloned().collect(),
             identity: Some(identity),
+            listen: false,
+            ..Self::alone(name, services)
+        })
+    }
+
+    /// The configuration of a single node, which accepts clients. Their connections stay.
+    #[must_use]
+    pub fn alone(name: &str, services: &[SocketAddr]) -> Self {
+        Self {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            services: services.to_vec(),
+            listen: true,
+            peer_port: 7400,
+            peers: Vec::new(),
+            identity: None,
             switch: None,
             placement: prism_proto::lease::NO_DIGEST,
             fence: Fence::Switch,
@@ -83,7 +95,7 @@ impl EndpointConfig {
             tls: None,
             clients: Arc::default(),
             transit: None,
-        })
+        }
     }
 }
 

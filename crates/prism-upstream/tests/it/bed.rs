@@ -10,11 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prism_config::{Config, Node, Role, Upstream};
-use prism_handoff::{
-    ClientLimits, Endpoint, EndpointConfig, Incoming, Method, Moved, NewcomerLimits,
-};
+use prism_handoff::{Endpoint, EndpointConfig, Incoming, Moved};
 use prism_http::{Exchange, Limits, RequestHead};
-use prism_proto::fence::Fence;
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{Input, Io, NodeRequests, Remote, Request, Served, Service};
 use prism_upstream::{Error, Meaning, Shared, Upstreams};
@@ -287,7 +284,8 @@ impl Bed {
             work(socket.connect(address).await.unwrap()).await
         };
         LocalSet::new().block_on(&self.runtime, async {
-            let endpoint = Endpoint::bind(endpoint_config(address), Arc::default()).await;
+            let config = EndpointConfig::alone("a", &[address]);
+            let endpoint = Endpoint::bind(config, Arc::default()).await;
             let mut endpoint = endpoint.unwrap();
             let serving = async {
                 let Some(Incoming::Client(mut connection)) = endpoint.next().await else {
@@ -310,28 +308,6 @@ impl Bed {
             };
             tokio::join!(client, serving)
         })
-    }
-}
-
-/// A node without a switch that has this address.
-fn endpoint_config(service: SocketAddr) -> EndpointConfig {
-    EndpointConfig {
-        name: "a".into(),
-        addresses: vec![service.ip()],
-        services: vec![service],
-        listen: true,
-        peer_port: 0,
-        peers: Vec::new(),
-        identity: None,
-        switch: None,
-        placement: 0,
-        fence: Fence::Switch,
-        tunnel_mtu_bytes: 0,
-        method: Method::Freeze,
-        carry_window: false,
-        tls: None,
-        clients: Arc::new(ClientLimits::new(10, NewcomerLimits::default())),
-        transit: None,
     }
 }
 
