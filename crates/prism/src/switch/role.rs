@@ -30,7 +30,11 @@ pub(super) struct Role {
     other: Vec<IpAddr>,
     /// Whether another host may have the control address.
     may_stand_by: bool,
+    /// Not if `switch.hosts` names others: this host's terms would be those of one of them.
+    may_be_active: bool,
     is_active: AtomicBool,
+    /// Whether the log says that this host must not have the control address.
+    is_refused: AtomicBool,
 }
 
 impl Role {
@@ -57,19 +61,22 @@ impl Role {
         }
         let control = switch.control.hosts;
         let may_stand_by = is_host_mode || host.is_some();
+        let may_be_active = switch.hosts.is_empty() || host.is_some();
         let own = host.map(|(host, _)| host);
         let others = switch.hosts.iter().filter(|other| Some(*other) != own);
         let others = others.filter(|_| own.is_some());
         Ok(Self {
             may_stand_by,
+            may_be_active,
             control,
             other: others.flat_map(|other| other.address.iter()).collect(),
             host: host.map(|(host, place)| (host.clone(), place)),
-            is_active: AtomicBool::new(!may_stand_by || has_all(control)),
+            is_active: AtomicBool::new(!may_stand_by || (may_be_active && has_all(control))),
+            is_refused: AtomicBool::new(false),
         })
     }
 
-    /// Whether this host has the control address. A single switch is always active.
+    /// Whether this host has the control address and may use it. A single switch is always active.
     pub(super) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
@@ -113,7 +120,14 @@ impl Role {
         if !self.may_stand_by {
             return false;
         }
-        let is_active = has_all(self.control);
+        let has_control = has_all(self.control);
+        if has_control && !self.may_be_active && !self.is_refused.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "this host has the control address, and switch.hosts names other hosts; it decides \
+                 nothing; move the address to one of them"
+            );
+        }
+        let is_active = has_control && self.may_be_active;
         let has_changed = self.is_active.swap(is_active, Ordering::Relaxed) != is_active;
         if has_changed {
             let role = if is_active { "active" } else { "standby" };
@@ -211,19 +225,23 @@ mod tests {
 
     #[test]
     fn in_host_mode_a_host_is_active_while_it_has_the_control_address() {
-        for (control, is_active) in [("127.0.0.1:7300", true), ("203.0.113.77:7300", false)] {
-            for hosts in [&[][..], &["203.0.113.5", "203.0.113.6"]] {
-                let mode = HookMode::Host;
-                let role = Role::of(
-                    &Switch {
-                        mode,
-                        ..switch(control, hosts)
-                    },
-                    None,
-                );
-                let role = role.unwrap();
-                assert_eq!((role.is_active(), role.host()), (is_active, None));
-            }
+        let (here, elsewhere) = ("127.0.0.1:7300", "203.0.113.77:7300");
+        let others: &[&str] = &["203.0.113.5", "203.0.113.6"];
+        for (control, hosts, is_active) in [
+            (here, &[][..], true),
+            (elsewhere, &[], false),
+            (here, &["127.0.0.1", "203.0.113.6"], true),
+            (here, others, false),
+            (elsewhere, others, false),
+        ] {
+            let switch = Switch {
+                mode: HookMode::Host,
+                ..switch(control, hosts)
+            };
+            let role = Role::of(&switch, None).unwrap();
+            assert_eq!(role.is_active(), is_active, "{control} {hosts:?}");
+            assert!(!role.look(), "{control} {hosts:?}");
+            assert_eq!(role.is_active(), is_active, "{control} {hosts:?}");
         }
     }
 
