@@ -23,7 +23,7 @@ help:
 	@echo '             with PROFILE=release of the plain build instead, in a few minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
 	@echo 'make test    all tests; as root, or those that need privilege are skipped'
-	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 12 minutes'
+	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 17 minutes'
 	@echo 'make test-upgrade   a cluster is upgraded under load from the previous release, which is'
 	@echo '             built from the history of this repository; some 8 minutes'
 	@echo 'make test-operator  an operator installs the previous release on Debian 12 hosts in'

@@ -267,11 +267,13 @@ fn shuttle(net: &Net, moves: usize, down_bytes: u64, up_bytes: u64) {
         }
     }
     assert_eq!(app.read, up_bytes);
+    // A kernel may reset what is late for a connection that has ended on both sides.
+    let counts = net.counts();
+    assert_eq!(counts.resets, 0, "{counts:?}");
     drop(app);
     up.join().unwrap();
     assert_eq!(down.join().unwrap(), down_bytes);
-    let counts = net.counts();
-    assert_eq!((counts.resets, counts.client_resets), (0, 0), "{counts:?}");
+    assert_eq!(net.counts().client_resets, 0);
 }
 
 struct Random(u64);

@@ -15,6 +15,9 @@ use prism_sys::tcp::{Freezer, Paused};
 /// The sequence number of a record within a session, which cannot be guessed.
 const FIRST: u64 = 0x1_0000_00fe;
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+/// Moves with full queues, and the most of them until one has found bytes that were not sent.
+const MOVES: usize = 3;
+const MOST_MOVES: usize = 12;
 
 /// Whether the kernel does TLS, and the test may move connections.
 fn possible() -> bool {
@@ -224,7 +227,11 @@ fn records_in_every_queue_survive_a_hand_off() {
         // The client does not read, so in the end no byte is taken.
         while sender.write(100_000) {}
         let (mut kept, mut owed) = (0, 0);
-        for host in [1, 0, 1] {
+        for (moves, host) in [1, 0].into_iter().cycle().enumerate() {
+            // On a slow machine the client may read all before a move.
+            if moves >= MOVES && (owed > 0 || moves == MOST_MOVES) {
+                break;
+            }
             kept = kept.max(sender.kept_bytes());
             let records = peer.sequence;
             eventually("TCP has every record", 20, || {
