@@ -1,8 +1,8 @@
 //! One connection, moved between hosts, in every state of its queues.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsFd;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::common::{App, DOWN, Net, UP, both_families, bytes, eventually, sysctl};
@@ -209,9 +209,14 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
 /// timeout of seconds, which doubles with each segment that a block swallows.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Moves the connection again and again while both directions are full of data.
-fn shuttle(net: &Net, moves: usize, down_bytes: u64, up_bytes: u64) {
-    let (client, server) = net.connect();
+/// Moves a connection from host 0 again and again while both directions are full of data.
+fn shuttle(
+    net: &Net,
+    (client, server): (TcpStream, OwnedFd),
+    moves: usize,
+    down_bytes: u64,
+    up_bytes: u64,
+) {
     client.set_read_timeout(Some(STALL)).unwrap();
     client.set_write_timeout(Some(STALL)).unwrap();
     let mut writer = client.try_clone().unwrap();
@@ -291,7 +296,8 @@ impl Random {
 #[test]
 fn fifty_moves_under_load_lose_and_double_nothing() {
     both_families(|family| {
-        shuttle(&Net::new(family), 50, 4_000_000, 3_000_000);
+        let net = Net::new(family);
+        shuttle(&net, net.connect(), 50, 4_000_000, 3_000_000);
     });
 }
 
@@ -318,8 +324,7 @@ fn every_combination_of_options_survives_moves() {
                 again.behaviour.mss_clamp_bytes,
                 state.behaviour.mss_clamp_bytes
             );
-            drop((client, live));
-            shuttle(&net, 8, 1_000_000, 1_000_000);
+            shuttle(&net, (client, live.fd), 8, 1_000_000, 1_000_000);
         }
     });
 }
@@ -337,6 +342,6 @@ fn a_target_that_would_not_offer_the_options_keeps_them() {
         assert!(first.options.sack && first.options.timestamps);
         assert_eq!(second.options, first.options);
         net.own(0, net.service());
-        shuttle(&net, 8, 1_000_000, 1_000_000);
+        shuttle(&net, net.connect(), 8, 1_000_000, 1_000_000);
     });
 }
