@@ -116,20 +116,32 @@ fn sequence_of<const N: usize>(fd: BorrowedFd<'_>) -> io::Result<u64> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// The number of bytes that TCP has taken from this socket so far, sent or not, and never more.
-/// Records that the TLS code still keeps do not count, and bytes that a restore has put back may
-/// not: only differences are meaningful.
+/// The number of bytes that TCP has taken from this socket so far, sent or not. Records that the
+/// TLS code still keeps do not count, and bytes that a restore has put back may not: only
+/// differences are meaningful.
 ///
 /// It is the end of the send queue. The kernel's counters of bytes sent and retransmitted would not
-/// do: bytes whose first transmission fails in the host are counted twice.
+/// do: bytes whose first transmission fails in the host are counted twice. It is read until no byte
+/// was acknowledged meanwhile, which ends at the latest when the queue is empty.
 ///
 /// # Errors
 /// `ENOPROTOOPT` or `EOPNOTSUPP` for a socket that is not TCP.
 pub fn queued_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut before = acked_bytes(fd)?;
+    loop {
+        let in_queue = super::info::send_queue_bytes(fd)?;
+        let after = acked_bytes(fd)?;
+        if after == before {
+            return Ok(after.wrapping_add(in_queue as u64));
+        }
+        before = after;
+    }
+}
+
+/// The number of bytes that the peer has acknowledged.
+fn acked_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // `struct tcp_info` up to `tcpi_bytes_acked`, in words of 8 bytes.
     let info: [u64; 16] = get(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let [.., acked] = info;
-    // Read after the other number: bytes that are acknowledged in between count too little.
-    let in_queue = super::info::send_queue_bytes(fd)?;
-    Ok(acked.wrapping_add(in_queue as u64))
+    Ok(acked)
 }
