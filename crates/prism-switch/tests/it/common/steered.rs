@@ -86,7 +86,15 @@ pub fn connect() -> (SocketAddr, (TcpListener, TcpStream)) {
     let vip = VIP.ip();
     sh(&format!("ip addr add {vip}{ALONE} dev lo nodad"));
     let listener = TcpListener::bind(VIP).unwrap();
-    let stream = TcpStream::connect(VIP).unwrap();
+    // The kernel may know the way to a new address of IPv6 a moment later.
+    let mut tries = (0..100).map(|_| {
+        let stream = TcpStream::connect(VIP);
+        if stream.is_err() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        stream
+    });
+    let stream = tries.find_map(Result::ok).expect("a way to the service");
     (stream.local_addr().unwrap(), (listener, stream))
 }
 
