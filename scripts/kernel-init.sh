@@ -29,6 +29,14 @@ load() {
     modprobe -a "$@" || { echo "@@ broken modules cannot be loaded: $*"; leave 9; }
 }
 
+# keep_busy N: N processes that compute, and N that make system calls.
+keep_busy() {
+    for _ in $(seq "$1"); do
+        (while :; do :; done) &
+        dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null &
+    done
+}
+
 # run LABEL LIMIT_S DIRECTORY PROGRAM ARGUMENTS...
 run() {
     label=$1 limit=$2 directory=$3

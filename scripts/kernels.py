@@ -6,15 +6,23 @@ have. These kernels have kTLS and netem, which the kernel of a build machine may
 table below lists the tests, and none of them may be skipped. They check correctness only,
 because an emulated processor says nothing about time. The kernels run side by side.
 
+A kernel that locks up, stalls or oopses prints the backtraces of all processors and of all
+tasks, and ends at once. A kernel that is silent beyond the limit of a row gets an NMI, with
+the same result. The log is kept, and the failure names the row.
+
 Usage: scripts/kernels.py [--kernel 6.1] [--one-by-one] [WORD...]
        (only the rows of the table whose label contains one of the words)
+       scripts/kernels.py --repeat 100 --load --cpus 2 'prism netem'
+       (a hunt for a rare fault: each row many times in one boot, with busy processors)
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -71,15 +79,20 @@ MODULES = ["tun", "veth", "tls", "tcp_diag", "unix_diag", "sch_netem", "sch_ingr
            "chacha20poly1305", "chacha_x86_64", "poly1305_x86_64"]
 # Programs that the tests and the first process call.
 COMMANDS = ["dash", "ip", "ss", "tc", "nsenter", "unshare", "mount", "umount", "sysctl", "kmod", "timeout",
-            "mkdir", "ls", "dd", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]
+            "mkdir", "ls", "dd", "seq", "sleep", "cat", "kill", "dmesg", "curl", "tcpdump"]
 FILES = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services"]
 
 MEMORY_MIB = 2048
 # Without cx16: kernel 6.12 double-faults with it under QEMU 7.2.
-QEMU = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-cx16", "-smp", "2",
-        "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
-KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off nokaslr"
+QEMU = ["qemu-system-x86_64", "-cpu", "max,-cx16", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config", "-display", "none",
+        "-no-reboot", "-serial", "stdio", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
+# Any fault of the kernel is a panic that shows all processors (0x40) and all tasks (0x01).
+# Registers and backtraces have the level of warnings, which loglevel=5 shows.
+KERNEL_ARGUMENTS = " ".join([
+    "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr",
+    "oops=panic softlockup_panic=1 softlockup_all_cpu_backtrace=1 unknown_nmi_panic=1",
+    "sysctl.kernel.panic_on_rcu_stall=1 panic_print=0x41 log_buf_len=4M",
+])
 # QEMU's status for status 0 of the first process: isa-debug-exit doubles it and adds one.
 ALL_WELL = 1
 BOOT_LIMIT_S = 90
@@ -87,13 +100,16 @@ BOOT_LIMIT_S = 90
 # verify the switch's programs, which most tests load anew.
 ROW_LIMIT_S = 300
 KERNEL_LIMIT_S = 1800
+# A kernel has this time to end a row after its limit, and then to print after an NMI.
+SILENCE_S, LAST_WORDS_S = 30, 60
 TAIL_LINES = 60
 
 COUNTS = re.compile(r"(\d+) passed; (\d+) failed; (\d+) ignored")
 # A line of the list of failures at the end of a test program's output.
 FAILED = re.compile(r"^    (\w[\w:]+)$", re.M)
 # Messages of a kernel about a fault of its own.
-COMPLAINT = re.compile(r"^\[[ \d.]+\] (BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: task).*", re.M)
+COMPLAINT = re.compile(
+    r"\[ *\d+\.\d+\] (?:watchdog: |rcu: )?(BUG:|WARNING:|Oops|general protection|Kernel panic|INFO: ).*")
 
 
 def built():
@@ -116,7 +132,7 @@ def quoted(word):
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def image(rows, programs, others, modules, path):
+def image(rows, programs, others, modules, options, path):
     """Writes the initial file system: system, test programs, and their list."""
     archive = Archive()
     here = os.path.dirname(os.path.abspath(__file__))
@@ -131,6 +147,9 @@ def image(rows, programs, others, modules, path):
         archive.file(file)
     archive.modules(modules, MODULES)
     lines = ["load " + " ".join(MODULES)]
+    if options.load:
+        lines.append(f"keep_busy {options.cpus}")
+    runs = []
     for package, name, words in rows:
         program, directory, tests = programs[package, name]
         tests = [test for test in tests if not words or any(word in test for word in words)]
@@ -141,11 +160,11 @@ def image(rows, programs, others, modules, path):
         archive.directory(os.path.normpath(os.path.join(os.path.dirname(program), "../../tmp")))
         arguments = [program, "--exact", *tests] + (["--test-threads=1"] if package in SERIAL else [])
         label = label_of(package, name, words)
-        lines.append(" ".join(["run", quoted(label), str(ROW_LIMIT_S), quoted(directory), *map(quoted, arguments)]))
+        runs.append(" ".join(["run", quoted(label), str(ROW_LIMIT_S), quoted(directory), *map(quoted, arguments)]))
     if any(package in SERIAL for package, *_ in rows):
         for program in others:
             archive.program(program)
-    archive.text("tests", "\n".join(lines) + "\n")
+    archive.text("tests", "\n".join(lines + runs * options.repeat) + "\n")
     with open(os.path.join(here, "kernel-init.sh"), encoding="utf-8") as file:
         archive.text("init", file.read(), 0o755)
     archive.write(path)
@@ -154,8 +173,9 @@ def image(rows, programs, others, modules, path):
 class Run:
     """One boot: reads the output of the emulated system, and collects the results."""
 
-    def __init__(self, series, release, kernel_image, place):
+    def __init__(self, series, release, kernel_image, place, options):
         self.series, self.release, self.kernel_image, self.place = series, release, kernel_image, place
+        self.options = options
         self.qemu, self.seconds = None, 0.0
         self.rows, self.failures, self.lines = [], [], []
         self.current, self.over, self.said, self.shown = None, False, None, []
@@ -171,15 +191,22 @@ class Run:
     def log_path(self):
         return os.path.join(self.place, f"{self.series}.log")
 
+    def control_path(self):
+        return os.path.join(self.place, f"{self.series}.qmp")
+
+    def command(self):
+        return QEMU + [
+            "-accel", f"tcg,thread={self.options.thread}", "-smp", str(self.options.cpus),
+            "-qmp", f"unix:{self.control_path()},server=on,wait=off",
+            "-kernel", self.kernel_image, "-initrd", os.path.join(self.place, f"{self.series}.cpio"),
+            "-append", KERNEL_ARGUMENTS,
+        ]
+
     def emulate(self):
-        archive = os.path.join(self.place, f"{self.series}.cpio")
-        command = QEMU + ["-kernel", self.kernel_image, "-initrd", archive, "-append", KERNEL_ARGUMENTS]
-        self.qemu = qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, start_new_session=True)
-        limits = [threading.Timer(KERNEL_LIMIT_S, self.stop, [qemu, f"not done within {KERNEL_LIMIT_S} s"])]
-        limits.append(threading.Timer(BOOT_LIMIT_S, self.stop, [qemu, f"no test begun within {BOOT_LIMIT_S} s", True]))
-        for limit in limits:
-            limit.start()
+        self.qemu = qemu = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT, start_new_session=True)
+        watch = threading.Thread(target=self.watch, daemon=True)
+        watch.start()
         try:
             with open(self.log_path(), "w", encoding="utf-8") as log:
                 for raw in qemu.stdout:
@@ -189,9 +216,8 @@ class Run:
                     self.take(line)
             status = qemu.wait()
         finally:
-            for limit in limits:
-                limit.cancel()
             self.kill()
+        watch.join()
         self.finish(status)
 
     def kill(self):
@@ -199,11 +225,39 @@ class Run:
             os.killpg(self.qemu.pid, signal.SIGKILL)
             self.qemu.wait()
 
-    def stop(self, qemu, why, only_before_tests=False):
-        if only_before_tests and (self.rows or self.current):
-            return
+    def watch(self):
+        """Ends an emulation that passes one of its limits; a kernel that shows its state first."""
+        start = time.monotonic()
+        limit_s = KERNEL_LIMIT_S * self.options.repeat
+        while self.qemu.poll() is None:
+            time.sleep(0.5)
+            now, current = time.monotonic(), self.current
+            if not (self.rows or current) and now > start + BOOT_LIMIT_S:
+                return self.stop(f"no test begun within {BOOT_LIMIT_S} s")
+            if current and now > current[1] + ROW_LIMIT_S + SILENCE_S:
+                return self.stop(f"{current[0]}: the kernel does not end it")
+            if now > start + limit_s:
+                return self.stop(f"not done within {limit_s} s")
+        return None
+
+    def stop(self, why):
         self.failures.append(why)
-        qemu.kill()
+        try:
+            self.inject_nmi()
+            self.qemu.wait(LAST_WORDS_S)
+        except (OSError, subprocess.TimeoutExpired):
+            self.kill()
+
+    def inject_nmi(self):
+        """A non-maskable interrupt: the kernel panics, with the state of all processors."""
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(5)
+            control.connect(self.control_path())
+            answers = control.makefile("rb")
+            answers.readline()
+            for command in ("qmp_capabilities", "inject-nmi"):
+                control.sendall(json.dumps({"execute": command}).encode())
+                answers.readline()
 
     def take(self, line):
         self.lines.append(line)
@@ -248,9 +302,12 @@ class Run:
             self.failures.append(f"{self.current[0]}: the kernel ended during it")
         elif not self.over or status != ALL_WELL:
             self.failures.append(f"the emulation ended with status {status}")
-        found = COMPLAINT.search("".join(self.lines))
-        if found:
-            self.failures.append(f"the kernel says: {found.group(0).strip()}")
+        for number, line in enumerate(self.lines):
+            found = COMPLAINT.search(line)
+            if found:
+                self.failures.append(f"the kernel says: {found.group(0).strip()}")
+                self.shown += self.lines[number:number + 2 * TAIL_LINES]
+                break
 
     def show_failed(self):
         """Prints the last lines of each program that failed, or of the whole log."""
@@ -258,14 +315,16 @@ class Run:
             print("".join(self.shown or self.lines[:self.said][-TAIL_LINES:]))
             print(f"(the whole log: {self.log_path()})", flush=True)
 
-    def totals(self):
-        return [sum(row[i] for row in self.rows) for i in (1, 2, 3)]
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--kernel", choices=[series for series, _ in KERNELS])
     parser.add_argument("--one-by-one", action="store_true", help="one kernel at a time, to save memory")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run all rows N times in one boot")
+    parser.add_argument("--load", action="store_true", help="keep the emulated processors busy beside the tests")
+    parser.add_argument("--cpus", type=int, default=2, metavar="N", help="emulated processors (default: 2)")
+    parser.add_argument("--thread", choices=["multi", "single"], default="multi",
+                        help="a thread of the emulator for each processor, or one for all (default: multi)")
     parser.add_argument("word", nargs="*")
     options = parser.parse_args()
     rows = [row for row in TESTS
@@ -283,8 +342,8 @@ def main():
     for series, package in KERNELS:
         if options.kernel in (None, series):
             release, kernel_image, modules = kernel(series, package, os.path.join(place, "cache"))
-            image(rows, programs, others, modules, os.path.join(place, f"{series}.cpio"))
-            runs.append(Run(series, release, kernel_image, place))
+            image(rows, programs, others, modules, options, os.path.join(place, f"{series}.cpio"))
+            runs.append(Run(series, release, kernel_image, place, options))
     print("== Linux " + ", ".join(run.release for run in runs), flush=True)
     threads = [threading.Thread(target=run.boot) for run in runs]
     # The `finally` below then ends the emulations, as after an interrupt.
@@ -304,14 +363,18 @@ def main():
     summary(runs, built_s, time.monotonic() - start)
 
 
+def print_row(label, series, rows):
+    passed, failed, ignored, seconds = (sum(row[i] for row in rows) for i in range(1, 5))
+    print(f"{label:<52} {series:>6} {len(rows):>5} {passed:>7} {failed:>7} {ignored:>8} {seconds:>8.1f}")
+
+
 def summary(runs, built_s, seconds):
-    print(f"\n{'TESTS':<52} {'KERNEL':>6} {'PASSED':>7} {'FAILED':>7} {'IGNORED':>8} {'SECONDS':>8}")
+    print(f"\n{'TESTS':<52} {'KERNEL':>6} {'RUNS':>5} {'PASSED':>7} {'FAILED':>7} {'IGNORED':>8} {'SECONDS':>8}")
     for run in runs:
-        for label, passed, failed, ignored, test_s in run.rows:
-            print(f"{label:<52} {run.series:>6} {passed:>7} {failed:>7} {ignored:>8} {test_s:>8.1f}")
+        for label in dict.fromkeys(row[0] for row in run.rows):
+            print_row(label, run.series, [row for row in run.rows if row[0] == label])
     for run in runs:
-        passed, failed, ignored = run.totals()
-        print(f"{'in all: ' + run.release:<52} {run.series:>6} {passed:>7} {failed:>7} {ignored:>8} {run.seconds:>8.1f}")
+        print_row("in all: " + run.release, run.series, run.rows)
     print(f"(building: {built_s:.1f} s; in all {seconds:.1f} s)")
     failures = [f"{run.series}: {failure}" for run in runs for failure in run.failures]
     for failure in failures:

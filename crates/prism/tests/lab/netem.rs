@@ -26,25 +26,29 @@ fn clients_get_and_put_every_byte_through_loss_and_delay() {
     let watch = Watch::events(&cluster, "netem");
     let moved = cluster.sum("handoff", "exports_moved");
     let impaired = impair_all(&cluster);
-    std::thread::scope(|scope| {
-        for first in 0..CLIENTS {
-            let (cluster, objects) = (&cluster, &objects);
-            scope.spawn(move || {
-                let mut client = cluster.connect();
-                for n in 0..FETCHES {
-                    client.get(cluster, &objects[(first + n) % objects.len()]);
-                }
-                let put = Object::new(format!("put-{first}"), 100_000);
-                client.put(cluster, &put);
-                client.get(cluster, &put);
-            });
-        }
-    });
+    let rounds = rounds();
+    for round in 0..rounds {
+        std::thread::scope(|scope| {
+            for first in 0..CLIENTS {
+                let (cluster, objects) = (&cluster, &objects);
+                scope.spawn(move || {
+                    let mut client = cluster.connect();
+                    for n in 0..FETCHES {
+                        client.get(cluster, &objects[(first + n) % objects.len()]);
+                    }
+                    let put = Object::new(format!("put-{round}-{first}"), 100_000);
+                    client.put(cluster, &put);
+                    client.get(cluster, &put);
+                });
+            }
+        });
+    }
     drop(impaired);
     let moved = cluster.sum("handoff", "exports_moved") - moved;
     let refused = cluster.sum("handoff", "exports_kept");
     say(&format!("{moved} hand-offs, {refused} taken back"));
-    assert!(moved >= (CLIENTS * FETCHES / 2) as u64, "{moved} hand-offs");
+    let expected = rounds * CLIENTS * FETCHES / 2;
+    assert!(moved >= expected as u64, "{moved} hand-offs");
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);
 }
@@ -92,4 +96,10 @@ fn curl_keeps_one_connection_through_loss_and_delay() {
     }
     cluster.assert_no_flows();
     watch.finish(ClientResets::None);
+}
+
+/// How often each client does all of its requests: `PRISM_NETEM_ROUNDS`, or once.
+fn rounds() -> usize {
+    let rounds = std::env::var("PRISM_NETEM_ROUNDS");
+    rounds.map_or(1, |rounds| rounds.parse().unwrap())
 }

@@ -91,6 +91,16 @@ pub struct Cluster {
     left: Vec<u16>,
 }
 
+/// A lab of this process. An emulated processor (scripts/kernels.py) has more time to start it.
+fn lab_spec() -> LabSpec {
+    let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
+    let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+    if std::env::var_os("PRISM_TEST_EMULATED").is_some() {
+        spec.ready_timeout = Duration::from_secs(120);
+    }
+    spec
+}
+
 impl Cluster {
     /// One frontend and `backends` backends.
     pub fn up(backends: usize) -> Self {
@@ -99,8 +109,7 @@ impl Cluster {
 
     /// The same with changes.
     pub fn up_with(backends: usize, change: impl FnOnce(&mut LabSpec)) -> Self {
-        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
-        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        let mut spec = lab_spec();
         spec.family = Families::Dual;
         spec.backends = backends;
         // Connections move whatever the size of an object.
@@ -127,8 +136,7 @@ impl Cluster {
 
     /// As [`Self::relaying`], with `replicas` copies of each key.
     pub fn relaying_replicated(backends: usize, replicas: u16) -> Self {
-        let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
-        let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+        let mut spec = lab_spec();
         spec.family = Families::Dual;
         spec.backends = backends;
         spec.configure = Some(Box::new(move |config| config.cluster.replicas = replicas));
