@@ -52,6 +52,8 @@ pub enum Key<'a> {
     User(&'a str),
     /// The agreed record of a bucket.
     Bucket(&'a str),
+    /// The proof that earlier lives of that bucket have ended.
+    Ancestry(&'a str),
     /// A record of the certificate that comes by ACME, whose meaning `prism-acme` knows.
     Acme(&'a str),
 }
@@ -121,6 +123,8 @@ impl Keys {
             Key::User(name) => format!("{prefix}credentials/{name}"),
             // The final slash keeps a read of this key from matching longer names.
             Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
+            // A read of the record also reads this key, at the same revision.
+            Key::Ancestry(name) => format!("{prefix}buckets/{name}/ancestry"),
             Key::Acme(name) => format!("{prefix}acme/{name}"),
         }
     }
@@ -136,7 +140,11 @@ impl Keys {
                 ("nodes", name) => Some(Key::Node(name)),
                 ("stores", name) => Some(Key::Testimony(name)),
                 ("credentials", name) => Some(Key::User(name)),
-                ("buckets", name) => name.strip_suffix('/').map(Key::Bucket),
+                ("buckets", rest) => match rest.split_once('/')? {
+                    (name, "") => Some(Key::Bucket(name)),
+                    (name, "ancestry") => Some(Key::Ancestry(name)),
+                    _ => None,
+                },
                 ("acme", name) => Some(Key::Acme(name)),
                 _ => None,
             },
@@ -233,6 +241,7 @@ mod tests {
             Key::Testimony("be1"),
             Key::User("AK/with/slashes"),
             Key::Bucket("photos"),
+            Key::Ancestry("photos"),
         ] {
             assert_eq!(keys.parse(&keys.path(&key)), Some(key));
         }

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 pub use directory::{Directory, Host};
 pub use etcd_state::{AcmeRecord, AcmeRecords, Fault, Known, Observed, observe};
 pub use lease::{Lease, LeaseTerm};
-pub use registry::{Buckets, Registry};
+pub use registry::{AgreedBucket, Buckets, Registry};
 pub use users::Users;
 
 use etcd_state::EtcdThread;

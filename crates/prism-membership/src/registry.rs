@@ -8,14 +8,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::bail;
-use prism_cluster::replica::{Bucket, Stamp};
+use prism_cluster::replica::{Ancestry, Bucket, Correction, Stamp};
 use prism_etcd::{Change, Client, Condition};
 use tokio::sync::{mpsc, oneshot};
 
 use super::etcd::{Key, Keys};
 
-/// The agreed records of buckets, by name.
-pub type Buckets = BTreeMap<String, Arc<Bucket>>;
+/// The contents of the registry, by the names of buckets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Buckets {
+    /// The agreed records.
+    pub records: BTreeMap<String, Arc<Bucket>>,
+    /// Their ancestries; records of earlier releases have none.
+    pub ancestries: BTreeMap<String, Ancestry>,
+}
+
+/// An agreed record with its ancestry.
+pub type AgreedBucket = (Bucket, Option<Ancestry>);
 
 /// Most calls that wait; more are refused.
 const CALLS_MAX: usize = 256;
@@ -41,10 +50,10 @@ impl Registry {
     ///
     /// # Errors
     /// etcd does not answer.
-    pub async fn read(&self, name: &str) -> anyhow::Result<Option<Bucket>> {
+    pub async fn read(&self, name: &str) -> anyhow::Result<Option<AgreedBucket>> {
         let name = name.to_owned();
         let call = async move |client: &Client, keys: &Keys| read(client, keys, &name).await;
-        Ok(self.call(call).await?.map(|(bucket, _)| bucket))
+        Ok(self.call(call).await?.map(|(agreed, _)| agreed))
     }
 
     /// The agreed records of all buckets at this moment.
@@ -55,8 +64,8 @@ impl Registry {
         self.call(all).await
     }
 
-    /// Replaces the record of `name` by `next`, or forgets it, if the present record has the
-    /// stamp `before`. False: another change came first.
+    /// Replaces the record of `name` by `next` if the present record has the stamp `before`.
+    /// The ancestry changes with it if there is a new one. False: another change came first.
     ///
     /// # Errors
     /// etcd does not answer; the change may have been made.
@@ -64,11 +73,44 @@ impl Registry {
         &self,
         name: &str,
         before: Option<Stamp>,
-        next: Option<&Bucket>,
+        next: &Bucket,
+        ancestry: Option<Ancestry>,
     ) -> anyhow::Result<bool> {
-        let (name, next) = (name.to_owned(), next.cloned());
+        let (name, next) = (name.to_owned(), next.clone());
         let call = async move |client: &Client, keys: &Keys| {
-            change(client, keys, &name, before, next.as_ref()).await
+            let mut changes = vec![keys.put(&Key::Bucket(&name), &next)?];
+            if let Some(ancestry) = ancestry {
+                changes.push(keys.put(&Key::Ancestry(&name), &ancestry)?);
+            }
+            change(client, keys, &name, before, (Some(&next), &changes)).await
+        };
+        self.call(call).await
+    }
+
+    /// Puts back a record that the registry has lost. False: another change came first.
+    ///
+    /// # Errors
+    /// etcd does not answer; the change may have been made.
+    pub async fn correct(
+        &self,
+        name: &str,
+        before: Option<Stamp>,
+        correction: &Correction,
+    ) -> anyhow::Result<bool> {
+        let Correction { record, ancestry } = correction;
+        self.change(name, before, record, Some(*ancestry)).await
+    }
+
+    /// Forgets the record of `name` and its ancestry if it has the stamp `before`.
+    ///
+    /// # Errors
+    /// etcd does not answer; the change may have been made.
+    pub async fn forget(&self, name: &str, before: Stamp) -> anyhow::Result<bool> {
+        let name = name.to_owned();
+        let call = async move |client: &Client, keys: &Keys| {
+            let gone = [Key::Bucket(&name), Key::Ancestry(&name)];
+            let changes = gone.map(|key| Change::Delete(keys.path(&key)));
+            change(client, keys, &name, Some(before), (None, &changes)).await
         };
         self.call(call).await
     }
@@ -99,50 +141,70 @@ impl Calls {
     }
 }
 
-/// A bucket's record, with the revision of its last change.
-async fn read(client: &Client, keys: &Keys, name: &str) -> anyhow::Result<Option<(Bucket, u64)>> {
+/// A bucket's record and its ancestry, with the revision of the record's last change.
+async fn read(
+    client: &Client,
+    keys: &Keys,
+    name: &str,
+) -> anyhow::Result<Option<(AgreedBucket, u64)>> {
     let found = client.read(&keys.path(&Key::Bucket(name))).await?;
-    let entry = found.entries.first();
-    let bucket = entry.map(|entry| Ok((serde_json::from_slice(&entry.value)?, entry.mod_revision)));
-    bucket.transpose()
+    let entry = |key: Key<'_>| {
+        let path = keys.path(&key);
+        found.entries.iter().find(move |entry| entry.key == path)
+    };
+    let Some(record) = entry(Key::Bucket(name)) else {
+        return Ok(None);
+    };
+    let ancestry = entry(Key::Ancestry(name));
+    let ancestry = ancestry.map(|entry| serde_json::from_slice(&entry.value));
+    let agreed = (
+        serde_json::from_slice(&record.value)?,
+        ancestry.transpose()?,
+    );
+    Ok(Some((agreed, record.mod_revision)))
 }
 
 async fn all(client: &Client, keys: &Keys) -> anyhow::Result<Buckets> {
     let found = client.read(&keys.buckets()).await?;
-    let mut buckets = Buckets::new();
+    let mut buckets = Buckets::default();
     for entry in &found.entries {
-        if let Some(Key::Bucket(name)) = keys.parse(&entry.key) {
-            let bucket = Arc::new(serde_json::from_slice(&entry.value)?);
-            buckets.insert(name.to_owned(), bucket);
+        match keys.parse(&entry.key) {
+            Some(Key::Bucket(name)) => {
+                let bucket = Arc::new(serde_json::from_slice(&entry.value)?);
+                buckets.records.insert(name.to_owned(), bucket);
+            }
+            Some(Key::Ancestry(name)) => {
+                let ancestry = serde_json::from_slice(&entry.value)?;
+                buckets.ancestries.insert(name.to_owned(), ancestry);
+            }
+            _ => {}
         }
     }
     Ok(buckets)
 }
 
+/// Makes changes that replace the record of `name` by `next`, if it has the stamp `before`.
 async fn change(
     client: &Client,
     keys: &Keys,
     name: &str,
     before: Option<Stamp>,
-    next: Option<&Bucket>,
+    (next, changes): (Option<&Bucket>, &[Change]),
 ) -> anyhow::Result<bool> {
     let path = keys.path(&Key::Bucket(name));
     let found = read(client, keys, name).await?;
-    if found.as_ref().map(|(bucket, _)| bucket.stamp) != before {
+    if found.as_ref().map(|((bucket, _), _)| bucket.stamp) != before {
         return Ok(false);
     }
     let condition = match found {
-        Some((_, revision)) => Condition::At(path.clone(), revision),
-        None => Condition::Absent(path.clone()),
+        Some((_, revision)) => Condition::At(path, revision),
+        None => Condition::Absent(path),
     };
-    let change = match next {
-        Some(next) => keys.put(&Key::Bucket(name), next)?,
-        None => Change::Delete(path),
-    };
-    if client.change(&[condition], &[change]).await? {
+    if client.change(&[condition], changes).await? {
         return Ok(true);
     }
     // The client may have repeated a call that had succeeded. It then finds its own change.
     let found = read(client, keys, name).await?;
-    Ok(next.is_some() && found.map(|(bucket, _)| bucket.stamp) == next.map(|next| next.stamp))
+    let stamp = found.map(|((bucket, _), _)| bucket.stamp);
+    Ok(next.is_some() && stamp == next.map(|next| next.stamp))
 }

@@ -164,7 +164,7 @@ impl Objects {
         };
         match self.node.cluster.is_in_etcd() {
             // A backend that misses the message reads etcd.
-            true => self.replicator.try_push_record(name, &record).await,
+            true => self.replicator.try_push_record(name, &record).await?,
             // Without etcd only these copies survive a loss of the keeper's disk.
             false => self.replicator.push_record(name, &record).await?,
         }
@@ -190,10 +190,10 @@ impl Objects {
         let ended = deleting.end_deletion(stamp, empty.is_ok());
         let is_agreed = self
             .replicator
-            .agree(name, Some(deleting.stamp), &ended)
+            .agree(name, Some(deleting.stamp), &ended, None)
             .await;
         if let Ok(true) = is_agreed {
-            self.replicator.try_push_record(name, &ended).await;
+            self.replicator.try_push_record(name, &ended).await?;
         }
         empty?;
         match is_agreed? {

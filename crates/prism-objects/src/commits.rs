@@ -97,7 +97,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_store::{Bucket, Config, ObjectMeta, Stamp};
+    use prism_store::{Bucket, Config, ObjectMeta, Proof, Stamp};
 
     use super::*;
 
@@ -110,7 +110,10 @@ mod tests {
         };
         let store = Store::open(dir.path(), config).unwrap();
         let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
-        store.buckets().accept_record("bucket", &bucket).unwrap();
+        store
+            .buckets()
+            .accept_record("bucket", &bucket, Proof::TRUSTED)
+            .unwrap();
         let commits = Commits::default();
         for round in 0..3 {
             let mut answers = Vec::new();

@@ -91,7 +91,11 @@ impl Replicator {
             self.ensure_bucket(bucket).await?;
         }
         match &question {
-            Question::SealBucket { bucket, .. } => {
+            Question::TakeBucket { bucket, record } => {
+                Box::pin(self.take_other_life(bucket, record)).await?;
+            }
+            Question::SealBucket { bucket, record } => {
+                Box::pin(self.take_other_life(bucket, record)).await?;
                 let all = self.node.replication.backends();
                 self.resolve_bucket(bucket, &all).await?;
             }
@@ -158,11 +162,11 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
             next,
         } => return agree(node, store, &bucket, before, &next).map(Reply::Has),
         Question::TakeBucket { bucket, record } => {
-            node.apply_record(store, &bucket, &record)?;
+            node.apply_told(store, &bucket, &record)?;
             Ok(())
         }
         Question::SealBucket { bucket, record } => {
-            node.apply_record(store, &bucket, &record)?;
+            node.apply_told(store, &bucket, &record)?;
             // This node may have objects that it does not read, and that others have deleted.
             let is_read_here = |key: &str| replication.may_answer(true, &bucket, key);
             store.buckets().check_deletable(&bucket, is_read_here)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use prism_cluster::Status;
 use prism_cluster::replica::{Bucket, BucketStamp, Phase};
 use prism_membership::Buckets;
 use prism_s3::{Code, S3Error};
@@ -17,7 +18,7 @@ use prism_store::{Stamp, Store};
 
 use crate::errors::StoreResult;
 use crate::node::now_us;
-use crate::registry::known_by;
+use crate::registry::{self, known_by};
 use crate::{Node, Replicator};
 
 /// Time between two looks without news.
@@ -46,6 +47,8 @@ struct BucketFollower<'r> {
     own_version: Option<u64>,
     /// Whether the registry has the records that this store had at the start.
     is_adopted: bool,
+    /// Whether the registry may be older than this store.
+    is_doubted: bool,
     /// Deletions under way, and when this task first saw them.
     deleting: HashMap<String, (Stamp, Instant)>,
     forgotten: Option<Instant>,
@@ -61,6 +64,7 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
         version: None,
         own_version: None,
         is_adopted: false,
+        is_doubted: false,
         deleting: HashMap::new(),
         forgotten: None,
     };
@@ -80,16 +84,26 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
             known = node.cluster.wait_until(|known| known.revision != revision) => {
                 revision = known.revision;
             }
+            () = node.registry_doubted.notified() => follower.doubt_registry(),
         }
     }
 }
 
 impl BucketFollower<'_> {
+    /// The next look reads the registry itself, which may be older than what was heard of it.
+    fn doubt_registry(&mut self) {
+        self.is_doubted = true;
+    }
+
     async fn follow_once(&mut self, store: &Store) -> Result<(), S3Error> {
         let own_version = Some(store.buckets().version());
+        if std::mem::take(&mut self.is_doubted) && self.node.cluster.is_in_etcd() {
+            let agreed = self.replicator.all_agreed().await?;
+            self.correct_registry(store, &agreed).await?;
+        }
         if let Some((agreed, version)) = self.news_of_buckets().await? {
             self.replicator.apply_records(&agreed).await?;
-            self.adopt_own(store, &agreed).await?;
+            self.correct_registry(store, &agreed).await?;
             self.is_adopted = true;
             self.forget_missing(&agreed).await?;
             (self.agreed, self.version) = (Some(agreed), version);
@@ -132,7 +146,7 @@ impl BucketFollower<'_> {
         let others = self.node.replication.backends().into_iter();
         for other in others.filter(|other| *other != self.node.name) {
             let (_, found) = self.replicator.buckets_of(&other, None).await?;
-            for (name, record) in found {
+            for (name, record) in found.records {
                 let merge =
                     move |node: &Node, store: &Store| merge_record(node, store, &name, &record);
                 self.node.on_store(merge).await?;
@@ -142,46 +156,118 @@ impl BucketFollower<'_> {
         Ok(())
     }
 
-    /// Adds buckets that the registry lacks: they are older than the registry, or the
-    /// registry has lost them. Buckets of a store that belongs to no member do not count.
-    async fn adopt_own(&self, store: &Store, agreed: &Buckets) -> Result<(), S3Error> {
-        let view = self.node.replication.view();
-        let backend = view.state().backends.get(self.node.name.as_str());
-        // The view may name no store for this member yet.
-        if !backend.is_some_and(|backend| [0, store.identity()].contains(&backend.store)) {
+    /// Puts back what the registry has lost, or lacks because it is older than the registry.
+    /// Only a backend in sync does so: another one may have missed deletions.
+    async fn correct_registry(&self, store: &Store, agreed: &Buckets) -> Result<(), S3Error> {
+        if !self.is_witness(store) {
             return Ok(());
         }
-        let lacks = |name: &String, which: &BucketStamp| match agreed.get(name) {
-            None => which.phase != Phase::Gone,
+        let is_calm = self.node.replication.is_calm();
+        let differs = |name: &String, which: &BucketStamp| match agreed.records.get(name) {
+            // A deletion that all backends have passed may be forgotten.
+            None => which.phase != Phase::Gone || !(is_calm && is_old(which)),
             // Records of earlier releases may each have a part of the documents.
-            Some(_) => !self.is_adopted && which.life == Stamp::NONE,
+            Some(_) if !self.is_adopted && which.life == Stamp::NONE => true,
+            Some(known) => known.stamp < which.stamp || known.life != which.life,
         };
         let known = self.known_here().await?.into_iter();
-        for (name, _) in known.filter(|(name, which)| lacks(name, which)) {
-            let own_name = name.clone();
-            let record = self
-                .node
-                .on_store(move |_, store| store.buckets().record(&own_name).in_s3());
-            let Some(here) = record.await? else {
-                continue;
-            };
-            let known = self.replicator.agreed(&name).await?;
-            let before = known.as_ref().map(|known| known.stamp);
-            let stamp = self.node.stamp_above(before.max(Some(here.stamp)));
-            if let Some(next) = Bucket::adopt(known.as_ref(), &here, stamp)
-                && self.replicator.agree(&name, before, &next).await?
-            {
-                tracing::info!(bucket = name, "the registry has got a bucket of this store");
-                self.replicator.try_push_record(&name, &next).await;
-            }
+        for (name, _) in known.filter(|(name, which)| differs(name, which)) {
+            self.correct_bucket(&name).await?;
         }
         Ok(())
     }
 
-    /// Forgets old deletions that the registry has forgotten.
+    /// Whether this store has every agreed record: it is in sync, and the state's. Without etcd a
+    /// member's store need not be known.
+    fn is_witness(&self, store: &Store) -> bool {
+        let view = self.node.replication.view();
+        let backend = view.state().backends.get(self.node.name.as_str());
+        // The view may name no store for this member yet.
+        backend.is_some_and(|backend| {
+            backend.status == Status::InSync && [0, store.identity()].contains(&backend.store)
+        })
+    }
+
+    async fn correct_bucket(&self, name: &str) -> Result<(), S3Error> {
+        let Some(here) = self.record_here(name).await? else {
+            return Ok(());
+        };
+        let agreed = self.replicator.agreed_with_ancestry(name).await?;
+        let known = agreed
+            .as_ref()
+            .map(|(record, ancestry)| (record, *ancestry));
+        let before = known.map(|(record, _)| record.stamp);
+        let stamp = self.node.stamp_above(before.max(Some(here.stamp)));
+        if here.life == Stamp::NONE {
+            let known = known.map(|(record, _)| record);
+            let Some(next) = Bucket::adopt(known, &here, stamp) else {
+                return Ok(());
+            };
+            if self.replicator.agree(name, before, &next, None).await? {
+                tracing::info!(bucket = name, "the registry has got a bucket of this store");
+                return self.replicator.try_push_record(name, &next).await;
+            }
+            return Ok(());
+        }
+        let Some(etcd) = self.node.cluster.registry() else {
+            return Ok(());
+        };
+        let here = match known {
+            Some((record, _)) if record.stamp >= here.stamp => {
+                self.latest_in_sync(name, here).await?
+            }
+            _ => here,
+        };
+        let Some(correction) = Bucket::correction(known, &here, stamp) else {
+            return Ok(());
+        };
+        let corrected = etcd.correct(name, before, &correction).await;
+        if corrected.map_err(|error| registry::out_of_reach(&error))? {
+            let phase = correction.record.phase;
+            tracing::warn!(
+                bucket = name,
+                ?phase,
+                "the registry of buckets was older than this store, and has its record again"
+            );
+            return (self.replicator)
+                .try_push_record(name, &correction.record)
+                .await;
+        }
+        Ok(())
+    }
+
+    /// The latest record of a bucket at the backends in sync, of which `here` is one.
+    ///
+    /// # Errors
+    /// One of them is out of reach.
+    async fn latest_in_sync(&self, name: &str, here: Bucket) -> Result<Bucket, S3Error> {
+        let mut latest = here;
+        let others = self.node.replication.in_sync().into_iter();
+        for other in others.filter(|other| *other != self.node.name) {
+            let (_, theirs) = self.replicator.buckets_of(&other, None).await?;
+            if let Some(record) = theirs.records.get(name)
+                && (record.life, record.stamp) > (latest.life, latest.stamp)
+            {
+                latest = (**record).clone();
+            }
+        }
+        Ok(latest)
+    }
+
+    async fn record_here(&self, name: &str) -> Result<Option<Bucket>, S3Error> {
+        let name = name.to_owned();
+        let record = move |_: &Node, store: &Store| store.buckets().record(&name).in_s3();
+        self.node.on_store(record).await
+    }
+
+    /// Forgets old deletions that the registry has forgotten. While a backend is not in sync, the
+    /// registry forgets none: it may have lost them.
     async fn forget_missing(&self, agreed: &Buckets) -> Result<(), S3Error> {
+        if !self.node.replication.is_calm() {
+            return Ok(());
+        }
         for (name, stamp) in self.old_deletions().await? {
-            if !agreed.contains_key(&name) {
+            if !agreed.records.contains_key(&name) {
                 self.forget_record(name, stamp).await?;
             }
         }
@@ -191,12 +277,8 @@ impl BucketFollower<'_> {
     /// The deletions that this store remembers, and of whose time no message is under way any
     /// more.
     async fn old_deletions(&self) -> Result<impl Iterator<Item = (String, Stamp)>, S3Error> {
-        let is_old = |which: &BucketStamp| {
-            let age_us = now_us().saturating_sub(which.stamp.time_us);
-            which.phase == Phase::Gone && age_us > REMEMBERED_US
-        };
         let known = self.known_here().await?.into_iter();
-        let old = known.filter(move |(_, which)| is_old(which));
+        let old = known.filter(|(_, which)| which.phase == Phase::Gone && is_old(which));
         Ok(old.map(|(name, which)| (name, which.stamp)))
     }
 
@@ -215,21 +297,23 @@ impl BucketFollower<'_> {
             if begun.elapsed() < DELETION_TIMEOUT {
                 continue;
             }
-            let Some(agreed) = self.replicator.agreed(&name).await? else {
+            let Some((agreed, ancestry)) = self.replicator.agreed_with_ancestry(&name).await?
+            else {
                 continue;
             };
             if agreed.stamp != which.stamp {
-                self.replicator.apply_record(&name, agreed).await?;
+                let agreed = (agreed, ancestry);
+                self.replicator.apply_agreed(&name, agreed).await?;
                 continue;
             }
             let before = Some(agreed.stamp);
             let live = agreed.end_deletion(self.node.stamp_above(before), false);
-            if self.replicator.agree(&name, before, &live).await? {
+            if self.replicator.agree(&name, before, &live, None).await? {
                 tracing::warn!(
                     bucket = name,
                     "gave up a deletion that did not end: the bucket lives on"
                 );
-                self.replicator.try_push_record(&name, &live).await;
+                self.replicator.try_push_record(&name, &live).await?;
             }
         }
         Ok(())
@@ -250,7 +334,7 @@ impl BucketFollower<'_> {
                 continue;
             }
             match self.node.cluster.registry() {
-                Some(etcd) => drop(etcd.change(&name, Some(stamp), None).await),
+                Some(etcd) => drop(etcd.forget(&name, stamp).await),
                 None => self.forget_record(name, stamp).await?,
             }
         }
@@ -265,6 +349,11 @@ impl BucketFollower<'_> {
     async fn known_here(&self) -> Result<BTreeMap<String, BucketStamp>, S3Error> {
         self.node.on_store(|_, store| known_by(store)).await
     }
+}
+
+/// Whether no message from before this change is under way.
+fn is_old(which: &BucketStamp) -> bool {
+    now_us().saturating_sub(which.stamp.time_us) > REMEMBERED_US
 }
 
 /// Removes the remains of deleted buckets.
@@ -283,8 +372,8 @@ fn merge_record(node: &Node, store: &Store, name: &str, theirs: &Bucket) -> Resu
     let mine = store.buckets().record(name).in_s3()?;
     let stamp = node.stamp_above(mine.as_ref().map(|mine| mine.stamp));
     match Bucket::adopt(mine.as_ref(), theirs, stamp) {
-        Some(next) if theirs.life == Stamp::NONE => node.apply_record(store, name, &next),
-        _ => node.apply_record(store, name, theirs),
+        Some(next) if theirs.life == Stamp::NONE => node.apply_told(store, name, &next),
+        _ => node.apply_told(store, name, theirs),
     }
 }
 

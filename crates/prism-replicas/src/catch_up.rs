@@ -165,7 +165,7 @@ impl CatchUp<'_> {
     async fn compare_buckets(&self, agreed: &Buckets) -> Result<(), S3Error> {
         for source in self.sources() {
             let (_, theirs) = self.replicator.buckets_of(&source, None).await?;
-            if existing(&theirs).any(|(name, _)| !agreed.contains_key(name)) {
+            if existing(&theirs).any(|(name, _)| !agreed.records.contains_key(name)) {
                 return Err(not_yet("The registry lacks a bucket of another node."));
             }
         }
@@ -307,7 +307,8 @@ fn trim_page(
 
 /// The buckets that are not deleted.
 fn existing(buckets: &Buckets) -> impl Iterator<Item = (&String, &Arc<Bucket>)> {
-    buckets.iter().filter(|(_, b)| b.phase != BucketPhase::Gone)
+    let records = buckets.records.iter();
+    records.filter(|(_, b)| b.phase != BucketPhase::Gone)
 }
 
 impl CatchUpPageWanted {

@@ -51,6 +51,9 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         | Error::Refused(_) => {
             Code::ServiceUnavailable.with_message(format!("Nothing was written: {error}."))
         }
+        Error::UnprovenDeletion(_) => Code::OperationAborted.with_message(format!(
+            "The registry of buckets is older than a store: {error}."
+        )),
         Error::TooManyBuckets | Error::WritesDisabled => Code::ServiceUnavailable.into(),
         error => {
             tracing::error!(%error, "the store failed");

@@ -66,6 +66,8 @@ pub struct Node {
     pub(crate) stamps: StampClock,
     /// Notified when there are remains of a deleted bucket.
     pub(crate) purge: Notify,
+    /// Notified when the store has refused a record of the registry.
+    pub(crate) registry_doubted: Notify,
     /// Whether this node, as the keeper, has the records of all backends.
     pub(crate) has_all_records: AtomicBool,
 }
@@ -105,12 +107,15 @@ impl Node {
             settled: AtomicU64::new(0),
             stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),
             purge: Notify::new(),
+            registry_doubted: Notify::new(),
             has_all_records: AtomicBool::new(false),
         };
         if let Some(store) = &node.store {
             node.join_store(store)?;
             // Before any request: buckets may have been made and deleted meanwhile.
-            if let Some(known) = node.cluster.known() {
+            if let Some(known) = node.cluster.known()
+                && node.cluster.fault().is_none()
+            {
                 let applied = node.apply_newer_records(store, &known.buckets);
                 applied.context("the cluster's buckets")?;
             }

@@ -216,7 +216,7 @@ impl Replicator {
             })
         });
         let changed = changed.await?;
-        self.try_push_record(bucket, &changed).await;
+        self.try_push_record(bucket, &changed).await?;
         Ok(changed)
     }
 }

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_cluster::replica::{Bucket, BucketRefusal, BucketStamp, Phase};
-use prism_membership::Buckets;
+use prism_cluster::Status;
+use prism_cluster::replica::{Ancestry, Bucket, BucketRefusal, BucketStamp, Phase, Proof};
+use prism_membership::{AgreedBucket, Buckets};
 use prism_s3::{Code, S3Error};
+use prism_service::join_all;
 use prism_store::{BUCKET_RECORDS_MAX, Error, Stamp, Store};
 
 use crate::ask::done_by_all;
@@ -33,18 +35,27 @@ impl Replicator {
     /// # Errors
     /// Unavailable if the registry is out of reach.
     pub async fn agreed(&self, bucket: &str) -> Result<Option<Bucket>, S3Error> {
+        let agreed = self.agreed_with_ancestry(bucket).await?;
+        Ok(agreed.map(|(record, _)| record))
+    }
+
+    /// The same with its ancestry, which only etcd has.
+    pub(crate) async fn agreed_with_ancestry(
+        &self,
+        bucket: &str,
+    ) -> Result<Option<AgreedBucket>, S3Error> {
         if let Some(etcd) = self.node.cluster.registry() {
             return etcd.read(bucket).await.map_err(|e| out_of_reach(&e));
         }
         let bucket = bucket.to_owned();
         match self.ask_keeper(&Question::Agreed { bucket }).await? {
-            Reply::Agreed(found) => Ok(found.map(|bucket| *bucket)),
+            Reply::Agreed(found) => Ok(found.map(|bucket| (*bucket, None))),
             _ => Err(Code::InternalError.into()),
         }
     }
 
-    /// Replaces the agreed record by `next`, if its stamp is `before`. False: another change
-    /// came first.
+    /// Replaces the agreed record by `next`, if its stamp is `before`. `ancestry` is that of a
+    /// life that begins. False: another change came first.
     ///
     /// # Errors
     /// Unavailable if the registry is out of reach. The change may have been made.
@@ -53,9 +64,10 @@ impl Replicator {
         bucket: &str,
         before: Option<Stamp>,
         next: &Bucket,
+        ancestry: Option<Ancestry>,
     ) -> Result<bool, S3Error> {
         if let Some(etcd) = self.node.cluster.registry() {
-            let changed = etcd.change(bucket, before, Some(next)).await;
+            let changed = etcd.change(bucket, before, next, ancestry).await;
             return changed.map_err(|e| out_of_reach(&e));
         }
         let question = Question::Agree {
@@ -95,7 +107,8 @@ impl Replicator {
             let before = known.as_ref().map(|known| known.stamp);
             let next = alter(known.as_ref(), self.node.stamp_above(before));
             let next = next.map_err(Error::from).in_s3()?;
-            if self.agree(bucket, before, &next).await? {
+            let ancestry = Bucket::ancestry(known.as_ref(), &next);
+            if self.agree(bucket, before, &next, ancestry).await? {
                 return Ok(next);
             }
         }
@@ -112,11 +125,26 @@ impl Replicator {
     }
 
     /// Has the backends that are in reach act by an agreed record. The others follow later.
-    pub async fn try_push_record(&self, bucket: &str, record: &Bucket) {
-        let pushed = tokio::time::timeout(PUSH_TIMEOUT, self.push_record(bucket, record));
-        if !matches!(pushed.await, Ok(Ok(()))) {
-            tracing::debug!(bucket, "some backends miss a bucket's change for now");
+    ///
+    /// # Errors
+    /// [`Code::OperationAborted`]: a backend has another bucket of this name, whose deletion
+    /// nothing proves.
+    pub async fn try_push_record(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
+        let question = Question::TakeBucket {
+            bucket: bucket.to_owned(),
+            record: Box::new(record.clone()),
+        };
+        let nodes = (self.node.replication).backends_with(|status| status != Status::Out);
+        let asked = nodes.iter();
+        let asked = asked.map(|node| self.ask_within(PUSH_TIMEOUT, node, &question));
+        let pushed = done_by_all(join_all(asked.collect()).await);
+        if let Err(error) = &pushed {
+            tracing::debug!(bucket, %error, "some backends miss a bucket's change for now");
         }
+        pushed.or_else(|error| match error.code() {
+            Code::OperationAborted => Err(error),
+            _ => Ok(()),
+        })
     }
 
     /// Has this node's store know a bucket that may have been made a moment ago, or while this
@@ -135,9 +163,10 @@ impl Replicator {
 
     /// Has this node's store act by the agreed record of a bucket.
     pub(crate) async fn refresh_bucket(&self, bucket: &str) -> Result<(), S3Error> {
-        let record = self.agreed(bucket).await?.ok_or(Code::NoSuchBucket)?;
-        let phase = record.phase;
-        self.apply_record(bucket, record).await?;
+        let agreed = self.agreed_with_ancestry(bucket).await?;
+        let agreed = agreed.ok_or(Code::NoSuchBucket)?;
+        let phase = agreed.0.phase;
+        self.apply_agreed(bucket, agreed).await?;
         match phase {
             Phase::Gone => Err(Code::NoSuchBucket.into()),
             _ => Ok(()),
@@ -160,15 +189,21 @@ impl Replicator {
         name: &str,
         unless: Option<u64>,
     ) -> Result<(u64, Buckets), S3Error> {
-        let (mut found, mut first) = (Buckets::new(), None);
+        let (mut found, mut first) = (BTreeMap::new(), None);
         loop {
-            let after = found.last_key_value().map(|(name, _)| name.clone());
+            let after = found
+                .last_key_value()
+                .map(|(name, _): (&String, _)| name.clone());
             let question = Question::Buckets {
                 unless: unless.filter(|_| after.is_none()),
                 after: after.unwrap_or_default(),
             };
             match self.ask(name, &question).await? {
                 Reply::Buckets { version, page } if page.is_empty() => {
+                    let found = Buckets {
+                        records: found,
+                        ancestries: BTreeMap::new(),
+                    };
                     return Ok((first.unwrap_or(version), found));
                 }
                 Reply::Buckets { version, page } => {
@@ -188,11 +223,39 @@ impl Replicator {
         self.node.on_store(apply).await
     }
 
-    /// Has this node's store act by a record.
-    pub(crate) async fn apply_record(&self, bucket: &str, record: Bucket) -> Result<(), S3Error> {
+    /// Has this node's store act by a record as the registry has it now.
+    pub(crate) async fn apply_agreed(
+        &self,
+        bucket: &str,
+        (record, ancestry): AgreedBucket,
+    ) -> Result<(), S3Error> {
         let bucket = bucket.to_owned();
-        let apply = move |node: &Node, store: &Store| node.apply_record(store, &bucket, &record);
+        let apply = move |node: &Node, store: &Store| {
+            let proof = node.proof_of(ancestry);
+            node.apply_record(store, &bucket, &record, proof)
+        };
         self.node.on_store(apply).await
+    }
+
+    /// Has this node's store act by the registry's record of a bucket, if the store has another
+    /// life than `told`. A message may be older than the registry, and has no ancestry.
+    pub(crate) async fn take_other_life(&self, bucket: &str, told: &Bucket) -> Result<(), S3Error> {
+        let Some(store) = self.node.store.as_ref().filter(|_| self.is_in_etcd()) else {
+            return Ok(());
+        };
+        let mine = store.buckets().record(bucket).in_s3()?;
+        if mine.is_none_or(|mine| mine.life == told.life) {
+            return Ok(());
+        }
+        let agreed = self.agreed_with_ancestry(bucket).await?;
+        match agreed.filter(|(agreed, _)| agreed.life == told.life) {
+            Some(agreed) => self.apply_agreed(bucket, agreed).await,
+            None => Err(not_yet("The registry has another bucket of this name.")),
+        }
+    }
+
+    fn is_in_etcd(&self) -> bool {
+        self.node.cluster.is_in_etcd()
     }
 }
 
@@ -221,6 +284,21 @@ impl Node {
             .next(epoch, now_us(), above.unwrap_or(Stamp::NONE))
     }
 
+    /// The proof by which this node's store takes a record that the registry has now.
+    pub(crate) fn proof_of(&self, ancestry: Option<Ancestry>) -> Proof {
+        match self.is_catching_up() {
+            true => Proof::CatchUp,
+            false => Proof::Registry(ancestry),
+        }
+    }
+
+    /// Whether this node's store has missed changes, by a state that is not in doubt.
+    fn is_catching_up(&self) -> bool {
+        let is_lagging =
+            self.replication.view().state().status(&self.name) == Some(Status::Lagging);
+        is_lagging && self.cluster.is_in_etcd() && self.cluster.fault().is_none()
+    }
+
     /// Has the store act by a record. The remains of a deleted bucket are removed in the
     /// background. Blocks on disk.
     pub(crate) fn apply_record(
@@ -228,26 +306,67 @@ impl Node {
         store: &Store,
         bucket: &str,
         record: &Bucket,
+        proof: Proof,
     ) -> Result<(), S3Error> {
-        self.stamps.observe(record.stamp);
-        store.buckets().accept_record(bucket, record).in_s3()?;
-        if record.phase == Phase::Gone {
-            self.purge.notify_one();
+        let accepted = store.buckets().accept_record(bucket, record, proof);
+        if let Err(Error::UnprovenDeletion(_)) = accepted {
+            self.registry_doubted.notify_one();
         }
+        accepted.in_s3()?;
+        self.note_applied(record);
         Ok(())
     }
 
-    /// Has the store act by the agreed records that are newer than its own. Blocks on disk.
+    /// Has the store act by a record of a message. With etcd the record has no proof for another
+    /// life than the store's. Blocks on disk.
+    pub(crate) fn apply_told(
+        &self,
+        store: &Store,
+        bucket: &str,
+        record: &Bucket,
+    ) -> Result<(), S3Error> {
+        let unproven = Ancestry {
+            life: record.life,
+            ended: Stamp::NONE,
+        };
+        let ancestry = self.cluster.is_in_etcd().then_some(unproven);
+        self.apply_record(store, bucket, record, Proof::Registry(ancestry))
+    }
+
+    fn note_applied(&self, record: &Bucket) {
+        self.stamps.observe(record.stamp);
+        if record.phase == Phase::Gone {
+            self.purge.notify_one();
+        }
+    }
+
+    /// Has the store act by the agreed records that are newer than its own. A record that the
+    /// store refuses is logged. Blocks on disk.
     pub(crate) fn apply_newer_records(
         &self,
         store: &Store,
         agreed: &Buckets,
     ) -> Result<(), S3Error> {
         let known = known_by(store)?;
-        for (name, record) in agreed {
+        let is_catching_up = self.is_catching_up();
+        for (name, record) in &agreed.records {
             let known = known.get(name);
-            if known.is_none_or(|known| known.stamp < record.stamp) {
-                self.apply_record(store, name, record)?;
+            let is_news = |known: &BucketStamp| match is_catching_up {
+                true => *known != record.which(),
+                false => known.stamp < record.stamp,
+            };
+            if known.is_some_and(|known| !is_news(known)) {
+                continue;
+            }
+            let proof = self.proof_of(agreed.ancestries.get(name).copied());
+            match store.buckets().accept_record(name, record, proof) {
+                Err(error @ Error::UnprovenDeletion(_)) => {
+                    tracing::error!(bucket = name, %error, "this store keeps its objects");
+                }
+                accepted => {
+                    accepted.in_s3()?;
+                    self.note_applied(record);
+                }
             }
         }
         Ok(())
@@ -263,7 +382,7 @@ pub(crate) fn known_by(store: &Store) -> Result<BTreeMap<String, BucketStamp>, S
         .collect())
 }
 
-fn out_of_reach(error: &anyhow::Error) -> S3Error {
+pub(crate) fn out_of_reach(error: &anyhow::Error) -> S3Error {
     tracing::warn!(
         error = format!("{error:#}"),
         "cannot read the registry of buckets in etcd"

@@ -277,7 +277,7 @@ impl Counted {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Bucket, Config, ObjectMeta, Stamp};
+    use crate::{Bucket, Config, ObjectMeta, Proof, Stamp};
 
     fn open(dir: &std::path::Path) -> Store {
         let config = Config {
@@ -298,7 +298,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
-        store.buckets().accept_record("bucket", &bucket).unwrap();
+        store
+            .buckets()
+            .accept_record("bucket", &bucket, Proof::TRUSTED)
+            .unwrap();
         put(&store, "large", 100_000);
         put(&store, "small", 10);
         let wanted = store.bucket_usage("bucket");
@@ -326,7 +329,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
-        store.buckets().accept_record("bucket", &bucket).unwrap();
+        store
+            .buckets()
+            .accept_record("bucket", &bucket, Proof::TRUSTED)
+            .unwrap();
         put(&store, "whole", 10);
         let lsm = &store.inner.lsm;
         let mut batch = Batch::default();

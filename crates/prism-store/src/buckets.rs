@@ -1,7 +1,7 @@
 //! Operations on buckets. `prism_cluster::replica` decides which record of a bucket counts and how it
 //! may change; this module stores the record, and changes it where the store is alone.
 
-use prism_cluster::replica::{Bucket, BucketRefusal, Phase, Stamp};
+use prism_cluster::replica::{Bucket, BucketRefusal, Phase, Proof, Stamp};
 
 use crate::{
     commit::{Op, SetBy},
@@ -73,10 +73,14 @@ impl Buckets<'_> {
     }
 
     /// Replaces the record of a bucket by the agreed one, unless the store has a later one.
-    /// Objects of an earlier life are deleted first. Blocks on disk.
-    pub fn accept_record(&self, bucket: &str, record: &Bucket) -> Result<(), Error> {
+    /// Objects of an earlier life are deleted first, by the `proof` that it has ended. Blocks
+    /// on disk.
+    ///
+    /// # Errors
+    /// [`Error::UnprovenDeletion`]; errors of the disk.
+    pub fn accept_record(&self, bucket: &str, record: &Bucket, proof: Proof) -> Result<(), Error> {
         check_bucket(bucket)?;
-        match self.set(bucket, record, SetBy::Agreed) {
+        match self.set(bucket, record, SetBy::Agreed(proof)) {
             Err(Error::Busy) => {}
             accepted => return accepted,
         }
@@ -92,7 +96,7 @@ impl Buckets<'_> {
             Ok(()) | Err(Error::AlreadyExists) => {}
             Err(error) => return Err(error),
         }
-        self.set(bucket, record, SetBy::Agreed)
+        self.set(bucket, record, SetBy::Agreed(proof))
     }
 
     /// Deletes the record of a bucket that is gone, if the record has this stamp. Blocks on

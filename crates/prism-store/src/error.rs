@@ -165,6 +165,13 @@ pub enum Error {
     /// The bucket is being deleted, or its deletion has just failed. Ask again.
     #[error("the bucket is being deleted")]
     Busy,
+    /// Nothing proves that the life of the bucket that this store has was deleted. The registry
+    /// of buckets is older than the store.
+    #[error(
+        "the registry has another bucket named {0}, and no proof that the one of this store was \
+         deleted"
+    )]
+    UnprovenDeletion(String),
     /// Another replica of the key did not prepare the change, which has not happened. Ask again
     /// later.
     #[error("replica {node} {why}")]

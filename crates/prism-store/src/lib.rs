@@ -94,7 +94,7 @@ pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
 pub use object::{Body, Derived, Object, Parts, Segment};
 pub use prism_cluster::replica::{
-    Bucket, BucketRefusal, BucketStamp, Pending, Phase, Refusal, Stamp, Standing,
+    Bucket, BucketRefusal, BucketStamp, Pending, Phase, Proof, Refusal, Stamp, Standing,
 };
 pub use put::{Commit, PutWriter};
 pub use recovery::RecoveryReport;

@@ -17,6 +17,14 @@
 //! Any backend that finds an abandoned deletion may change the record back to live. A bucket
 //! that is gone leaves its record behind: no backend deletes objects because a record is
 //! missing somewhere.
+//!
+//! The registry may be put back from an older copy, or lose its records. Therefore:
+//!
+//! - An earlier life never replaces a later one ([`take_bucket`]).
+//! - A backend in sync deletes the objects of a life only by proof that this life has ended
+//!   ([`Ancestry`]). A bucket that was created while the registry had lost its records
+//!   has no such proof.
+//! - A backend in sync puts back what the registry has lost ([`Bucket::correction`]).
 
 use std::collections::BTreeMap;
 
@@ -45,6 +53,28 @@ pub struct BucketStamp {
     pub life: Stamp,
     /// How far this life has come.
     pub phase: Phase,
+}
+
+/// The registry's proof that earlier lives of a bucket have ended. A deletion ends only when
+/// every backend has taken part in it. The end of one life therefore proves the ends of all
+/// lives before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ancestry {
+    /// The life that replaced them.
+    pub life: Stamp,
+    /// All other lives up to this one have ended; [`Stamp::NONE`] if none is known to have.
+    pub ended: Stamp,
+}
+
+/// The reason to believe that the life that a backend knows has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// The registry's ancestry. None for records of earlier releases and without etcd, which
+    /// are trusted.
+    Registry(Option<Ancestry>),
+    /// The backend catches up, and has the registry's present record. Its own objects do not
+    /// count: catch-up deletes what backends in sync lack.
+    CatchUp,
 }
 
 /// The agreed record of a bucket.
@@ -88,6 +118,22 @@ pub enum TakeBucket {
     Take,
     /// Act by the record once nothing is left of the life that the backend knows.
     TakeWhenEmpty,
+    /// Refuse the record: nothing proves that the life that the backend knows has ended.
+    Refuse,
+}
+
+impl Proof {
+    /// That of records without an ancestry.
+    pub const TRUSTED: Self = Self::Registry(None);
+}
+
+/// A change that puts back what the registry has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Correction {
+    /// The record that counts again.
+    pub record: Bucket,
+    /// Its ancestry.
+    pub ancestry: Ancestry,
 }
 
 impl Bucket {
@@ -188,6 +234,47 @@ impl Bucket {
         (next != *known).then_some(Self { stamp, ..next })
     }
 
+    /// The ancestry of `next`, if it begins a life. `known` is the record that it replaces.
+    #[must_use]
+    pub fn ancestry(known: Option<&Self>, next: &Self) -> Option<Ancestry> {
+        let ended = known.map_or(Stamp::NONE, |known| known.life);
+        let begins = next.phase == Phase::Live && next.life == next.stamp;
+        begins.then_some(Ancestry {
+            life: next.life,
+            ended,
+        })
+    }
+
+    /// The correction of a registry that is older than the record `here` of a backend in
+    /// sync. None if the registry is not older. `stamp` is above both records.
+    ///
+    /// A record that the registry has lost keeps its stamp, so that of several backends the
+    /// one with the latest record wins. The caller has to know the latest record of all
+    /// backends in sync where the registry has a later stamp in a life that does not count.
+    #[must_use]
+    pub fn correction(
+        registry: Option<(&Self, Option<Ancestry>)>,
+        here: &Self,
+        stamp: Stamp,
+    ) -> Option<Correction> {
+        let mut record = here.clone();
+        if let Some((known, ancestry)) = registry
+            && known.stamp >= here.stamp
+        {
+            let take = take_bucket(Some(here.which()), known.which(), Proof::Registry(ancestry));
+            if take != TakeBucket::Refuse {
+                return None;
+            }
+            record.stamp = stamp;
+        }
+        let known_life = registry.map_or(Stamp::NONE, |(known, _)| known.life);
+        let ancestry = Ancestry {
+            life: here.life,
+            ended: here.life.max(known_life),
+        };
+        Some(Correction { record, ancestry })
+    }
+
     /// Identifies this record.
     #[must_use]
     pub fn which(&self) -> BucketStamp {
@@ -209,14 +296,34 @@ impl Bucket {
 
 /// The action of a backend that has `mine` and receives `theirs`.
 #[must_use]
-pub fn take_bucket(mine: Option<BucketStamp>, theirs: BucketStamp) -> TakeBucket {
-    match mine {
-        Some(mine) if theirs.stamp <= mine.stamp => TakeBucket::Nothing,
-        Some(mine) if mine.life != theirs.life && theirs.phase != Phase::Gone => {
-            TakeBucket::TakeWhenEmpty
-        }
-        _ => TakeBucket::Take,
+pub fn take_bucket(mine: Option<BucketStamp>, theirs: BucketStamp, proof: Proof) -> TakeBucket {
+    let Some(mine) = mine else {
+        return TakeBucket::Take;
+    };
+    let has_ended = match proof {
+        Proof::CatchUp if theirs == mine => return TakeBucket::Nothing,
+        Proof::CatchUp => true,
+        Proof::Registry(_) if theirs.stamp <= mine.stamp => return TakeBucket::Nothing,
+        Proof::Registry(ancestry) => has_ended(mine, theirs, ancestry),
+    };
+    match theirs.phase {
+        _ if theirs.life == mine.life => TakeBucket::Take,
+        _ if !has_ended => TakeBucket::Refuse,
+        Phase::Gone => TakeBucket::Take,
+        Phase::Live | Phase::Deleting => TakeBucket::TakeWhenEmpty,
     }
+}
+
+/// Whether the life of `mine` has ended, by a later record `theirs` of another life.
+fn has_ended(mine: BucketStamp, theirs: BucketStamp, ancestry: Option<Ancestry>) -> bool {
+    let ancestry = ancestry.filter(|ancestry| ancestry.life == theirs.life);
+    if ancestry.is_some_and(|ancestry| mine.life <= ancestry.ended) {
+        return true;
+    }
+    // Nothing is lost with a life that is gone. The end of a life proves the ends before it.
+    let needs_no_proof =
+        ancestry.is_none() || mine.phase == Phase::Gone || theirs.phase == Phase::Gone;
+    mine.life < theirs.life && needs_no_proof
 }
 
 #[cfg(test)]
@@ -276,13 +383,130 @@ mod tests {
             phase,
         };
         let (live, gone) = (record(2, 1, Phase::Live), record(5, 1, Phase::Gone));
-        assert_eq!(take_bucket(None, live), TakeBucket::Take);
-        assert_eq!(take_bucket(Some(live), live), TakeBucket::Nothing);
-        assert_eq!(take_bucket(Some(gone), live), TakeBucket::Nothing);
-        assert_eq!(take_bucket(Some(live), gone), TakeBucket::Take);
+        assert_eq!(take_bucket(None, live, Proof::TRUSTED), TakeBucket::Take);
+        assert_eq!(
+            take_bucket(Some(live), live, Proof::TRUSTED),
+            TakeBucket::Nothing
+        );
+        assert_eq!(
+            take_bucket(Some(gone), live, Proof::TRUSTED),
+            TakeBucket::Nothing
+        );
+        assert_eq!(
+            take_bucket(Some(live), gone, Proof::TRUSTED),
+            TakeBucket::Take
+        );
         let next = record(6, 6, Phase::Live);
-        assert_eq!(take_bucket(Some(gone), next), TakeBucket::TakeWhenEmpty);
-        assert_eq!(take_bucket(Some(live), next), TakeBucket::TakeWhenEmpty);
+        assert_eq!(
+            take_bucket(Some(gone), next, Proof::TRUSTED),
+            TakeBucket::TakeWhenEmpty
+        );
+        assert_eq!(
+            take_bucket(Some(live), next, Proof::TRUSTED),
+            TakeBucket::TakeWhenEmpty
+        );
+    }
+
+    fn record_of(time: u64, life: u64, phase: Phase) -> Bucket {
+        let mut bucket = Bucket::create(None, stamp(life), 7).unwrap();
+        (bucket.stamp, bucket.phase) = (stamp(time), phase);
+        bucket
+    }
+
+    #[test]
+    fn an_earlier_life_never_replaces_a_later_one() {
+        let mine = record_of(5, 4, Phase::Live);
+        for phase in [Phase::Live, Phase::Deleting, Phase::Gone] {
+            let theirs = record_of(9, 1, phase);
+            let proof = Bucket::ancestry(None, &record_of(1, 1, Phase::Live));
+            for ancestry in [None, proof] {
+                let take = take_bucket(
+                    Some(mine.which()),
+                    theirs.which(),
+                    Proof::Registry(ancestry),
+                );
+                assert_eq!(take, TakeBucket::Refuse, "{phase:?} {ancestry:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_are_deleted_only_by_proof_that_their_life_has_ended() {
+        let (mine, gone) = (record_of(2, 1, Phase::Live), record_of(3, 1, Phase::Gone));
+        let again = Bucket::create(Some(&gone), stamp(4), 7).unwrap();
+        let out_of_nothing = Bucket::create(None, stamp(4), 7).unwrap();
+        let take = |known: Option<&Bucket>, mine: &Bucket, next: &Bucket| {
+            take_bucket(
+                Some(mine.which()),
+                next.which(),
+                Proof::Registry(Bucket::ancestry(known, next)),
+            )
+        };
+        assert_eq!(take(Some(&gone), &mine, &again), TakeBucket::TakeWhenEmpty);
+        assert_eq!(take(None, &mine, &out_of_nothing), TakeBucket::Refuse);
+        assert_eq!(
+            take(None, &gone, &out_of_nothing),
+            TakeBucket::TakeWhenEmpty
+        );
+        // A change does not begin a life, and its ancestry stays the one in the registry.
+        let changed = Bucket::change(Some(&again), stamp(5), |_| {}).unwrap();
+        assert_eq!(Bucket::ancestry(Some(&again), &changed), None);
+    }
+
+    #[test]
+    fn what_the_registry_has_lost_is_put_back_with_the_stamp_that_it_had() {
+        let (old, here) = (record_of(2, 1, Phase::Live), record_of(5, 4, Phase::Live));
+        let back = Bucket::correction(None, &here, stamp(9)).unwrap();
+        assert_eq!(back.record, here);
+        let back = Bucket::correction(Some((&old, None)), &here, stamp(9)).unwrap();
+        assert_eq!(back.record, here);
+        // Another backend that has the record of before takes it.
+        let take = take_bucket(
+            Some(old.which()),
+            here.which(),
+            Proof::Registry(Some(back.ancestry)),
+        );
+        assert_eq!(take, TakeBucket::TakeWhenEmpty);
+        let same = Some((&here, None));
+        assert_eq!(Bucket::correction(same, &here, stamp(9)), None);
+        assert_eq!(Bucket::correction(same, &old, stamp(9)), None);
+    }
+
+    #[test]
+    fn a_backend_that_catches_up_takes_what_the_registry_has() {
+        let mine = record_of(9, 8, Phase::Live);
+        let theirs = record_of(5, 4, Phase::Live);
+        let take = |mine: &Bucket, theirs: &Bucket| {
+            take_bucket(Some(mine.which()), theirs.which(), Proof::CatchUp)
+        };
+        assert_eq!(take(&mine, &theirs), TakeBucket::TakeWhenEmpty);
+        assert_eq!(
+            take(&record_of(9, 4, Phase::Live), &theirs),
+            TakeBucket::Take
+        );
+        assert_eq!(take(&mine, &record_of(5, 4, Phase::Gone)), TakeBucket::Take);
+        assert_eq!(take(&theirs, &theirs), TakeBucket::Nothing);
+    }
+
+    #[test]
+    fn a_life_that_does_not_count_is_replaced_by_the_one_before() {
+        let here = record_of(5, 4, Phase::Live);
+        // Both were agreed by a registry that was put back: a change of an earlier life, and
+        // another life that began out of nothing.
+        let changed = record_of(7, 1, Phase::Live);
+        let created = record_of(7, 7, Phase::Live);
+        let nothing = Bucket::ancestry(None, &created);
+        for (known, ancestry) in [(changed, None), (created, nothing)] {
+            let back = Bucket::correction(Some((&known, ancestry)), &here, stamp(9)).unwrap();
+            assert_eq!((back.record.stamp, back.record.life), (stamp(9), stamp(4)));
+            let mine = Some(known.which());
+            let take = take_bucket(
+                mine,
+                back.record.which(),
+                Proof::Registry(Some(back.ancestry)),
+            );
+            assert_eq!(take, TakeBucket::TakeWhenEmpty);
+        }
     }
 
     #[test]

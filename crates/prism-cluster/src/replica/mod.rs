@@ -23,7 +23,9 @@ mod pending;
 mod resolve;
 mod stamp;
 
-pub use bucket::{Bucket, BucketRefusal, BucketStamp, Phase, TakeBucket, take_bucket};
+pub use bucket::{
+    Ancestry, Bucket, BucketRefusal, BucketStamp, Correction, Phase, Proof, TakeBucket, take_bucket,
+};
 pub use catch_up::{Missed, is_over, missed};
 pub use pending::{Asked, Pending, Receipt, Refusal, Settlement, Standing, receive, settle};
 pub use resolve::{happened, has};

@@ -1,7 +1,8 @@
 //! Seeded simulation of a bucket's lives around the real decisions. There are three backends, and
 //! clients that create and delete one bucket, change its settings, and write and delete its
 //! objects. Backends are killed, cut off from the registry, taken out of the cluster and taken
-//! back. The node that makes an operation dies at any step. Messages come late, twice or never.
+//! back. The registry loses its records, or an earlier copy replaces it. The node that makes an
+//! operation dies at any step. Messages come late, twice or never.
 //! Backends compare their objects, and deletions are forgotten. Every fault follows from the seed.
 //! A failure prints it, and `PRISM_SIM_SEED=<seed>` repeats that one run.
 //!
@@ -44,6 +45,12 @@ pub(crate) enum Mutation {
     KeepsOldLife,
     /// A record counts though a later one is known.
     OldRecords,
+    /// A backend deletes the objects of a life although nothing proves that it has ended.
+    UnprovenPurge,
+    /// An earlier life replaces a later one.
+    EarlierLife,
+    /// A backend that is not in sync puts back what it takes for lost.
+    CorrectedByAny,
 }
 
 fn explore(seeds: std::ops::Range<u64>, mutation: Option<Mutation>) -> Result<u64, String> {
@@ -62,10 +69,10 @@ fn explore(seeds: std::ops::Range<u64>, mutation: Option<Mutation>) -> Result<u6
 
 #[test]
 fn whatever_fails_all_backends_agree_and_no_answered_object_is_lost() {
-    let answered = explore(0..3_000, None).unwrap();
+    let answered = explore(0..10_000, None).unwrap();
     println!("{answered} operations answered");
     let is_one = std::env::var("PRISM_SIM_SEED").is_ok();
-    assert!(is_one || answered > 30_000, "{answered}");
+    assert!(is_one || answered > 100_000, "{answered}");
 }
 
 #[test]
@@ -82,8 +89,11 @@ fn broken_rules_are_found() {
         StaleLife,
         KeepsOldLife,
         OldRecords,
+        UnprovenPurge,
+        EarlierLife,
+        CorrectedByAny,
     ] {
-        let found = explore(0..20_000, Some(mutation));
+        let found = explore(0..60_000, Some(mutation));
         println!("{mutation:?}: {:?}", found.as_ref().err());
         assert!(found.is_err(), "{mutation:?} was not found");
     }

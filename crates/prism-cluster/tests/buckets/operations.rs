@@ -4,7 +4,7 @@
 use prism_cluster::replica::{Bucket, Phase, Stamp};
 
 use crate::Mutation;
-use crate::world::{Found, KEYS, NODES, Object, World};
+use crate::world::{Found, KEYS, NODES, Object, Status, World};
 
 /// An operation, by its next step.
 #[derive(Debug)]
@@ -80,22 +80,43 @@ fn create(world: &mut World) -> Result<Option<Operation>, String> {
     let Ok(next) = Bucket::create(known.as_ref(), stamp, 0) else {
         return Ok(None);
     };
+    let is_behind = world.is_behind();
     // Another node's record may be agreed on, or none.
     let is_agreed = match world.is(Mutation::AnsweredEarly) {
         true => world.rng.bool() && world.agree(before, Some(next.clone())),
         false => world.agree(before, Some(next.clone())),
     };
+    // A backend in reach that has another life, which has not ended, refuses the new one.
+    let is_refused = !world.is(Mutation::AnsweredEarly)
+        && (0..NODES).any(|node| {
+            let here = &world.nodes[node];
+            let is_in_reach = here.is_up && !here.is_cut && here.status != Status::Out;
+            is_agreed && is_in_reach && world.rng.u8(..3) == 0 && {
+                world.take(node, &next);
+                let record = world.nodes[node].record.as_ref();
+                record.is_none_or(|record| record.stamp < next.stamp)
+            }
+        });
+    if is_refused {
+        return Ok(None);
+    }
     if is_agreed || world.is(Mutation::AnsweredEarly) {
         world.answered += 1;
-        world.in_force = Some(next.clone());
+        if !is_behind {
+            world.in_force = Some(next.clone());
+        }
         world.tell_all(&next);
     }
-    exists(world, &next).map(|()| None)
+    // A bucket that is created while the registry has lost another one gives way to that.
+    match is_behind {
+        true => Ok(None),
+        false => exists(world, &next).map(|()| None),
+    }
 }
 
 /// Checks that an answered change is agreed.
 fn exists(world: &World, answered: &Bucket) -> Found {
-    let known = world.registry.as_ref();
+    let known = world.truth.as_ref();
     match known.is_some_and(|known| known.stamp >= answered.stamp) {
         true => Ok(()),
         false => Err(format!("answered: {answered:?}, agreed: {known:?}")),
@@ -203,7 +224,7 @@ fn tell(
     }
     let Some(node) = left.pop().filter(|_| !world.is(Mutation::DocumentsEarly)) else {
         world.answered += 1;
-        let known = world.registry.as_ref();
+        let known = world.truth.as_ref();
         // Another life may have begun meanwhile.
         if known.is_some_and(|known| known.life == record.life && known.phase != Phase::Gone) {
             let before = world.in_force.take();
@@ -216,6 +237,10 @@ fn tell(
         return None;
     }
     world.take(node, &record);
+    let has = world.nodes[node].record.as_ref();
+    if has.is_none_or(|has| has.stamp < record.stamp) {
+        return None;
+    }
     Some(Operation::Tell {
         record,
         epoch,
@@ -266,7 +291,7 @@ fn write(world: &mut World, key: usize, seen: Stamp) -> Found {
     }
     world.kept.insert(key, Object { life, write });
     world.answered += 1;
-    let agreed = world.registry.as_ref();
+    let agreed = world.truth.as_ref();
     match agreed.is_some_and(|agreed| agreed.life == life && agreed.phase != Phase::Gone) {
         true => Ok(()),
         false => Err(format!("written in {life}, agreed: {agreed:?}")),

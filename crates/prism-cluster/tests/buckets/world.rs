@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prism_cluster::replica::{Bucket, Phase, Stamp, TakeBucket, take_bucket};
+use prism_cluster::replica::{Ancestry, Bucket, Phase, Proof, Stamp, TakeBucket, take_bucket};
 
 use crate::Mutation;
 use crate::operations::Operation;
@@ -55,6 +55,11 @@ pub(crate) struct World {
     pub(crate) rng: fastrand::Rng,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) registry: Option<Bucket>,
+    pub(crate) ancestry: Option<Ancestry>,
+    /// The record that counts, whatever the registry has lost.
+    pub(crate) truth: Option<Bucket>,
+    /// Earlier copies of the registry.
+    copies: Vec<(Option<Bucket>, Option<Ancestry>)>,
     pub(crate) nodes: Vec<Node>,
     /// Grows whenever a backend goes or comes.
     pub(crate) epoch: u64,
@@ -85,6 +90,9 @@ impl World {
             rng: fastrand::Rng::with_seed(seed),
             mutation,
             registry: None,
+            ancestry: None,
+            truth: None,
+            copies: vec![(None, None)],
             nodes: (0..NODES).map(|_| node()).collect(),
             epoch: 1,
             kept: BTreeMap::new(),
@@ -125,8 +133,33 @@ impl World {
         if self.registry.as_ref().map(|known| known.stamp) != before {
             return false;
         }
+        let is_behind = self.is_behind();
+        if let Some(next) = &next {
+            let began = Bucket::ancestry(self.registry.as_ref(), next);
+            self.ancestry = began.or(self.ancestry);
+        } else {
+            self.ancestry = None;
+        }
         self.registry = next;
+        if !is_behind {
+            self.truth.clone_from(&self.registry);
+        } else if let Some(next) = &self.registry {
+            // Backends follow it if it does not contradict them. The change of a document that
+            // the registry has lost is not found again.
+            let truth = self.truth.as_ref().map(Bucket::which);
+            let take = take_bucket(truth, next.which(), Proof::Registry(self.ancestry));
+            if matches!(take, TakeBucket::Take | TakeBucket::TakeWhenEmpty) {
+                self.truth.clone_from(&self.registry);
+                self.in_force = None;
+            }
+        }
+        self.copies.push((self.registry.clone(), self.ancestry));
         true
+    }
+
+    /// Whether the registry has lost changes.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.registry != self.truth
     }
 
     pub(crate) fn tell_all(&mut self, record: &Bucket) {
@@ -148,20 +181,41 @@ impl World {
     pub(crate) fn take(&mut self, node: usize, record: &Bucket) {
         let keeps_all = self.is(Mutation::KeepsOldLife);
         let any = self.is(Mutation::OldRecords);
+        let mine = self.nodes[node].record.as_ref().map(Bucket::which);
+        let is_catching_up = self.nodes[node].status == Status::Lagging;
+        let is_other_life = mine.is_some_and(|mine| mine.life != record.life);
+        // Another life is taken from the registry, with its ancestry.
+        let needs_registry = (is_other_life || is_catching_up) && !any;
+        if needs_registry && (self.nodes[node].is_cut || self.registry.is_none()) {
+            return;
+        }
+        let record = match &self.registry {
+            Some(agreed) if needs_registry => agreed.clone(),
+            _ => record.clone(),
+        };
+        let proof = match self.mutation {
+            Some(Mutation::UnprovenPurge) => Proof::Registry(None),
+            _ if is_catching_up => Proof::CatchUp,
+            _ => Proof::Registry(self.ancestry),
+        };
+        let take = take_bucket(mine, record.which(), proof);
         let here = &mut self.nodes[node];
-        let take = match take_bucket(here.record.as_ref().map(Bucket::which), record.which()) {
-            TakeBucket::Nothing if any && here.record.as_ref() != Some(record) => TakeBucket::Take,
+        let take = match take {
+            TakeBucket::Nothing if any && here.record.as_ref() != Some(&record) => TakeBucket::Take,
+            TakeBucket::Refuse if self.mutation == Some(Mutation::EarlierLife) => {
+                TakeBucket::TakeWhenEmpty
+            }
             take => take,
         };
         match take {
-            TakeBucket::Nothing => return,
+            TakeBucket::Nothing | TakeBucket::Refuse => return,
             TakeBucket::TakeWhenEmpty if !keeps_all => {
                 here.objects.clear();
                 here.upload = None;
             }
             TakeBucket::TakeWhenEmpty | TakeBucket::Take => {}
         }
-        here.record = Some(record.clone());
+        here.record = Some(record);
     }
 
     /// Whether a backend may be asked.
@@ -204,8 +258,10 @@ impl World {
             84..87 => self.nodes[node].is_cut ^= true,
             87..90 => self.take_out_or_back(node),
             90..94 => self.compare(node, self.rng.clone().usize(..NODES)),
-            94..96 => self.give_up(),
-            96..97 => self.forget(),
+            94..95 => self.give_up(),
+            95..96 => self.forget(),
+            96..97 if self.rng.u8(..3) == 0 => self.restore(),
+            96..97 => self.correct(node),
             _ => return self.read(node),
         }
         Ok(())
@@ -279,19 +335,66 @@ impl World {
         }
     }
 
-    /// Before it serves, a backend acts by the agreed record. Its own unknown record becomes
-    /// agreed.
+    /// Before it serves, a backend acts by the agreed record.
     fn start(&mut self, node: usize) {
         self.follow(node);
-        let here = self.nodes[node].record.clone();
-        if let (None, Some(record)) = (&self.registry, here)
-            && record.phase != Phase::Gone
-        {
-            let stamp = self.stamp(Some(record.stamp));
-            let next = Bucket::adopt(None, &record, stamp);
-            self.agree(None, next);
-            self.follow(node);
+        self.correct(node);
+    }
+
+    /// The registry loses its records, or an earlier copy replaces it. Backends learn of a change
+    /// within milliseconds. A copy that is older than a change that some have not heard of is
+    /// not checked here.
+    fn restore(&mut self) {
+        let has_missed = |node: &Node| node.status == Status::InSync && node.record != self.truth;
+        if self.nodes.iter().any(has_missed) {
+            return;
         }
+        // Operations under way fail while the registry is away.
+        self.operations.clear();
+        let at = self.rng.usize(..self.copies.len());
+        (self.registry, self.ancestry) = self.copies[at].clone();
+    }
+
+    /// A backend in sync puts back what the registry has lost.
+    fn correct(&mut self, node: usize) {
+        let here = &self.nodes[node];
+        let may = here.status == Status::InSync || self.is(Mutation::CorrectedByAny);
+        let Some(mut record) = here
+            .record
+            .clone()
+            .filter(|_| here.is_up && !here.is_cut && may)
+        else {
+            return;
+        };
+        let registry = self.registry.clone();
+        let known = registry.as_ref().map(|known| (known, self.ancestry));
+        if known.is_some_and(|(known, _)| known.stamp >= record.stamp) {
+            // A later stamp in a life that does not count: the latest record of all in sync.
+            let in_sync = self
+                .nodes
+                .iter()
+                .filter(|node| node.status == Status::InSync);
+            if !in_sync.clone().all(|node| node.is_up) {
+                return;
+            }
+            let latest = in_sync.filter_map(|node| node.record.as_ref());
+            if let Some(latest) = latest.max_by_key(|record| (record.life, record.stamp)) {
+                record = latest.clone();
+            }
+        }
+        let above = known.map(|(known, _)| known.stamp).max(Some(record.stamp));
+        let stamp = self.stamp(above);
+        let Some(found) = Bucket::correction(known, &record, stamp) else {
+            return;
+        };
+        let is_truth = self.truth.as_ref().is_none_or(|truth| {
+            (found.record.life, found.record.stamp) >= (truth.life, truth.stamp)
+        });
+        if is_truth {
+            self.truth = Some(found.record.clone());
+        }
+        (self.registry, self.ancestry) = (Some(found.record), Some(found.ancestry));
+        self.follow(node);
     }
 
     fn take_out_or_back(&mut self, node: usize) {
@@ -364,12 +467,15 @@ impl World {
             .nodes
             .iter()
             .all(|n| n.status == Status::InSync && knows(n));
-        if all || self.is(Mutation::ForgetEarly) {
+        if (all && !self.is_behind()) || self.is(Mutation::ForgetEarly) {
             self.told.clear();
-            self.registry = None;
+            (self.registry, self.ancestry, self.truth) = (None, None, None);
+            // A copy from before would bring the bucket back.
+            self.copies = vec![(None, None)];
             for node in &mut self.nodes {
                 if knows(node) {
-                    node.record = None;
+                    // The remains go first.
+                    (node.record, node.upload) = (None, None);
                 }
             }
         }
@@ -380,14 +486,20 @@ impl World {
         if !self.serves(node) {
             return Ok(());
         }
-        let agreed = self
-            .registry
-            .as_ref()
-            .map(|agreed| (agreed.phase, agreed.life));
-        let exists = agreed.is_some_and(|(phase, _)| phase != Phase::Gone);
         let Some(said) = self.knows(node) else {
             return Ok(());
         };
+        let agreed = self
+            .truth
+            .as_ref()
+            .map(|agreed| (agreed.phase, agreed.life));
+        let exists = agreed.is_some_and(|(phase, _)| phase != Phase::Gone);
+        let here = self.nodes[node].record.as_ref();
+        let is_known_here = here == self.truth.as_ref() && exists;
+        // A backend that asks a registry that has lost records learns nothing from it.
+        if self.is_behind() && (!is_known_here || !said) {
+            return Ok(());
+        }
         if said != exists {
             return Err(format!("node {node} says {said}, agreed is {agreed:?}"));
         }
@@ -411,7 +523,7 @@ impl World {
     }
 
     fn check(&self) -> Found {
-        let agreed = self.registry.as_ref();
+        let agreed = self.truth.as_ref();
         for (number, node) in self.nodes.iter().enumerate() {
             let Some(record) = node.record.as_ref().filter(|_| self.serves(number)) else {
                 continue;
@@ -423,7 +535,8 @@ impl World {
                     "node {number} has objects of another life: {node:?}"
                 ));
             }
-            if agreed.is_some_and(|agreed| agreed.stamp < record.stamp) {
+            let is_beyond = agreed.is_some_and(|agreed| agreed.stamp < record.stamp);
+            if is_beyond && !self.is_behind() {
                 return Err(format!(
                     "node {number} knows more than is agreed: {record:?}"
                 ));
@@ -447,8 +560,19 @@ impl World {
         }
         self.give_up();
         for node in 0..NODES {
+            self.correct(node);
+        }
+        for node in 0..NODES {
             self.follow(node);
             self.take_out_or_back(node);
+        }
+        if self.is_behind() {
+            let (known, truth) = (&self.registry, &self.truth);
+            return Err(format!("the registry has {known:?}, and {truth:?} counts"));
+        }
+        self.give_up();
+        for node in 0..NODES {
+            self.follow(node);
         }
         let healthy = (0..NODES).find(|n| self.serves(*n));
         let source = healthy.ok_or("nobody is in sync")?;

@@ -67,6 +67,11 @@ impl Participant {
             let found = self.client.read(&path).await?;
             let revision = found.entries.first().map(|entry| entry.mod_revision);
             let known = self.channels.known.borrow().clone();
+            if found.revision < known.revision {
+                let (now, before) = (found.revision, known.revision);
+                tracing::error!(now, before, "etcd has gone back to an earlier revision");
+                return Err(Error::Ended("etcd has gone back".into()).into());
+            }
             let known = known.state.as_ref().map(|(_, revision)| *revision);
             // The watch may report the change a moment later.
             missed = match revision != known {

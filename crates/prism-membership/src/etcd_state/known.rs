@@ -143,8 +143,12 @@ impl Known {
                 });
             }
             Some(Key::Bucket(name)) => {
-                let buckets = Arc::make_mut(&mut self.buckets);
-                replace(buckets, name, entry, |value| json(value).map(Arc::new));
+                let records = &mut Arc::make_mut(&mut self.buckets).records;
+                replace(records, name, entry, |value| json(value).map(Arc::new));
+            }
+            Some(Key::Ancestry(name)) => {
+                let ancestries = &mut Arc::make_mut(&mut self.buckets).ancestries;
+                replace(ancestries, name, entry, json);
             }
             Some(Key::Acme(name)) => {
                 let records = Arc::make_mut(&mut self.acme);

@@ -4,7 +4,7 @@
 //! deleted and created again has another life: its record is accepted only when the store
 //! has nothing left of the life before.
 
-use prism_cluster::replica::{Bucket, BucketStamp, Phase, Stamp, TakeBucket, take_bucket};
+use prism_cluster::replica::{Bucket, BucketStamp, Phase, Proof, Stamp, TakeBucket, take_bucket};
 
 use super::{
     op::{Mark, SetBy},
@@ -34,14 +34,15 @@ impl Stage<'_> {
             SetBy::Change(before) if stamp != before => return Err(Error::BucketChanged),
             SetBy::Change(_) => {
                 check_number(self.view, mine, record.phase)?;
-                take_bucket(mine, record.which())
+                take_bucket(mine, record.which(), Proof::Registry(None))
             }
-            SetBy::Agreed => take_bucket(mine, record.which()),
+            SetBy::Agreed(proof) => take_bucket(mine, record.which(), proof),
             SetBy::Over if stamp == Some(record.stamp) => TakeBucket::Take,
             SetBy::Over => TakeBucket::Nothing,
         };
         match take {
             TakeBucket::Nothing => return Ok(()),
+            TakeBucket::Refuse => return Err(Error::UnprovenDeletion(name)),
             TakeBucket::TakeWhenEmpty if self.has_any(&name)? => return Err(Error::Busy),
             TakeBucket::TakeWhenEmpty | TakeBucket::Take => {}
         }

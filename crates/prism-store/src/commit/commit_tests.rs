@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-use prism_cluster::replica::{Bucket, Stamp};
+use prism_cluster::replica::{Bucket, Proof, Stamp};
 
 use super::*;
 use crate::{
@@ -51,7 +51,10 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
     };
     let store = Store::open(dir.path(), config).unwrap();
     let bucket = Bucket::create(None, Stamp::NONE, 0).unwrap();
-    store.buckets().accept_record("b", &bucket).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &bucket, Proof::TRUSTED)
+        .unwrap();
     let inner = &store.inner;
     let given = || {
         let (stamp, versioning) = (inner.committer.stamp(1, None), Versioning::Never);

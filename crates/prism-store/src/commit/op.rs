@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet};
 
-use prism_cluster::replica::{Bucket, Pending, Stamp, Standing};
+use prism_cluster::replica::{Bucket, Pending, Proof, Stamp, Standing};
 
 use crate::{
     error::Error,
@@ -75,8 +75,9 @@ pub(crate) enum Op {
 pub(crate) enum SetBy {
     /// The present record has this stamp, or there is none.
     Change(Option<Stamp>),
-    /// The record was agreed elsewhere, and is later than the present one.
-    Agreed,
+    /// The record was agreed elsewhere. Another life needs this proof that the present one has
+    /// ended.
+    Agreed(Proof),
     /// The record differs from the present one only in that its life is over.
     Over,
 }

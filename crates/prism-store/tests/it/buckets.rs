@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{StoreExt, agreed, meta, put};
-use prism_store::{Bucket, Config, Durability, Error, Phase, Stamp, Store, Versioning};
+use prism_store::{Bucket, Config, Durability, Error, Phase, Proof, Stamp, Store, Versioning};
 
 /// Unfinished uploads in a bucket that is deleted.
 const UPLOADS: usize = 3_000;
@@ -31,13 +31,22 @@ fn of_two_records_the_later_counts_in_whatever_order_they_come() {
     let store = open(dir.path());
     let (first, second) = (agreed(5, Some(true)), agreed(6, Some(false)));
     for record in [&first, &second, &first] {
-        store.buckets().accept_record("b", record).unwrap();
+        store
+            .buckets()
+            .accept_record("b", record, Proof::TRUSTED)
+            .unwrap();
     }
     let is = store.buckets().get("b").unwrap().versioning;
     assert_eq!(is, Versioning::Suspended);
     let gone = second.buried(later(&second));
-    store.buckets().accept_record("b", &gone).unwrap();
-    store.buckets().accept_record("b", &second).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &gone, Proof::TRUSTED)
+        .unwrap();
+    store
+        .buckets()
+        .accept_record("b", &second, Proof::TRUSTED)
+        .unwrap();
     assert!(matches!(store.buckets().get("b"), Err(Error::NoSuchBucket)));
     drop(store);
     let store = open(dir.path());
@@ -73,19 +82,28 @@ fn nothing_of_an_earlier_life_is_there_in_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let first = agreed(5, None);
-    store.buckets().accept_record("b", &first).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &first, Proof::TRUSTED)
+        .unwrap();
     // This store has missed that the bucket was deleted and created again.
     put(&store, "b", "old", b"old").unwrap();
     put(&store, "b", "large", &[1; 100_000]).unwrap();
     store.uploads().create("b", "old", meta(b"")).unwrap();
     let gone = first.buried(later(&first));
     let second = Bucket::create(Some(&gone), later(&gone), 9).unwrap();
-    store.buckets().accept_record("b", &second).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &second, Proof::TRUSTED)
+        .unwrap();
     assert_eq!(store.buckets().record("b").unwrap(), Some(second.clone()));
     assert!(store.list("b", "", "", 9).unwrap().is_empty());
     assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
     put(&store, "b", "new", b"new").unwrap();
-    store.buckets().accept_record("b", &gone).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &gone, Proof::TRUSTED)
+        .unwrap();
     assert!(store.head("b", "new").unwrap().is_some());
     drop(store);
     let store = open(dir.path());
@@ -103,7 +121,10 @@ fn only_keys_that_count_keep_their_bucket() {
     }
     let known = store.buckets().record("b").unwrap().unwrap();
     let deleting = Bucket::begin_deletion(Some(&known), later(&known)).unwrap();
-    store.buckets().accept_record("b", &deleting).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &deleting, Proof::TRUSTED)
+        .unwrap();
     let among = |key: &'static str| {
         store
             .buckets()
@@ -126,16 +147,25 @@ fn uploads_go_after_their_bucket_in_few_commits() {
     }
     let known = store.buckets().record("b").unwrap().unwrap();
     let deleting = Bucket::begin_deletion(Some(&known), later(&known)).unwrap();
-    store.buckets().accept_record("b", &deleting).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &deleting, Proof::TRUSTED)
+        .unwrap();
     store.buckets().check_deletable("b", |_| true).unwrap();
     assert!(!store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
     let gone = deleting.end_deletion(later(&deleting), true);
-    store.buckets().accept_record("b", &gone).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &gone, Proof::TRUSTED)
+        .unwrap();
     let begun = Instant::now();
     store.catch_up().purge("b").unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20));
     let again = Bucket::create(Some(&gone), later(&gone), 2).unwrap();
-    store.buckets().accept_record("b", &again).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &again, Proof::TRUSTED)
+        .unwrap();
     assert_eq!(again.phase, Phase::Live);
     assert!(store.uploads().list("b", "", None, 9).unwrap().0.is_empty());
     let purged = store.catch_up().purge("b");
@@ -147,7 +177,10 @@ fn what_is_left_of_a_bucket_is_removed_while_the_next_one_is_made_and_filled() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let mut known = agreed(1, None);
-    store.buckets().accept_record("b", &known).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &known, Proof::TRUSTED)
+        .unwrap();
     std::thread::scope(|scope| {
         let purging = [(); 2].map(|()| {
             scope.spawn(|| {
@@ -158,16 +191,22 @@ fn what_is_left_of_a_bucket_is_removed_while_the_next_one_is_made_and_filled() {
         });
         for round in 0..300 {
             let gone = known.buried(later(&known));
-            store.buckets().accept_record("b", &gone).unwrap();
+            store
+                .buckets()
+                .accept_record("b", &gone, Proof::TRUSTED)
+                .unwrap();
             let next = Bucket::create(Some(&gone), later(&gone), round).unwrap();
-            store.buckets().accept_record("b", &next).unwrap();
+            store
+                .buckets()
+                .accept_record("b", &next, Proof::TRUSTED)
+                .unwrap();
             put(&store, "b", "k", b"new").unwrap();
             assert!(store.head("b", "k").unwrap().is_some(), "round {round}");
             known = next;
         }
         store
             .buckets()
-            .accept_record("end", &agreed(1, None))
+            .accept_record("end", &agreed(1, None), Proof::TRUSTED)
             .unwrap();
         purging
             .into_iter()

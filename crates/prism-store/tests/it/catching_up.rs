@@ -8,8 +8,8 @@ use crate::common::{
 };
 use prism_store::{
     Body, BucketUsage, Change, Config, Decided, Durability, Entry, Error, Keeps, Missing, Position,
-    Prepare, Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete, UploadId,
-    UploadName, VersionPosition, Versioning,
+    Prepare, Proof, Refusal, Scope, ScopePage, ScopedChange, Stamp, Step, Store, ToDelete,
+    UploadId, UploadName, VersionPosition, Versioning,
 };
 
 fn open(dir: &std::path::Path, node: &str) -> Store {
@@ -30,7 +30,7 @@ fn two() -> ([tempfile::TempDir; 2], [Store; 2]) {
     for store in &stores {
         store
             .buckets()
-            .accept_record("b", &agreed(1, None))
+            .accept_record("b", &agreed(1, None), Proof::TRUSTED)
             .unwrap();
     }
     (dirs, stores)
@@ -265,7 +265,9 @@ fn versions_that_were_missed_are_taken_in_with_those_that_are_gone() {
             from.adopt(epoch, None).unwrap();
             to.adopt(epoch, None).unwrap();
             let said = from.buckets().record("b").unwrap().unwrap();
-            to.buckets().accept_record("b", &said).unwrap();
+            to.buckets()
+                .accept_record("b", &said, Proof::TRUSTED)
+                .unwrap();
             let (taken, _) = catch_up(&from, &to);
             assert!(taken > 0);
             assert_eq!(content(&from), content(&to), "seed {seed}");
@@ -310,7 +312,7 @@ fn a_change_of_versions_is_not_prepared_where_others_are_lacking() {
     for store in [&from, &to] {
         store
             .buckets()
-            .accept_record("b", &agreed(2, Some(true)))
+            .accept_record("b", &agreed(2, Some(true)), Proof::TRUSTED)
             .unwrap();
     }
     put(&from, "b", "k", b"one").unwrap();

@@ -10,7 +10,7 @@ use std::{
 use crate::common::{StoreExt, bytes, meta, object_files, put, read};
 use prism_store::{
     Body, Bucket, Condition, Config, Error, Object, ObjectMeta, PARTS_MAX, Part, Parts, Position,
-    Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
+    Proof, Segment, Stamp, Step, Store, ToDelete, UploadId, UploadName,
 };
 
 const PART: usize = 100_000;
@@ -371,7 +371,10 @@ fn a_bucket_that_is_being_deleted_takes_nothing_in_and_goes_only_when_it_is_empt
         ..known.stamp
     };
     let deleting = Bucket::begin_deletion(Some(&known), later(1)).unwrap();
-    store.buckets().accept_record("b", &deleting).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &deleting, Proof::TRUSTED)
+        .unwrap();
     store.buckets().check_deletable("b", |_| true).unwrap();
     assert!(matches!(early.commit(meta(b"x")), Err(Error::Busy)));
     assert!(matches!(put(&store, "b", "k", b"x"), Err(Error::Busy)));
@@ -387,7 +390,10 @@ fn a_bucket_that_is_being_deleted_takes_nothing_in_and_goes_only_when_it_is_empt
     assert!(matches!(store.delete_bucket("b"), Err(Error::Busy)));
     // The bucket lives on with all of its objects.
     let kept = deleting.end_deletion(later(2), false);
-    store.buckets().accept_record("b", &kept).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &kept, Proof::TRUSTED)
+        .unwrap();
     assert_eq!(parts(&store, name("k", id)).len(), 1);
     put(&store, "b", "k", b"x").unwrap();
     assert!(matches!(store.delete_bucket("b"), Err(Error::NotEmpty)));

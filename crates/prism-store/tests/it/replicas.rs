@@ -16,7 +16,7 @@ use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, requ
 use prism_cluster::Placement;
 use prism_store::{
     Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
-    Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
+    Proof, Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
     UploadName,
 };
 
@@ -220,7 +220,10 @@ fn delete_from(store: &Store, time_us: u64) {
         ..known.stamp
     };
     let deleting = Bucket::begin_deletion(Some(&known), stamp).unwrap();
-    store.buckets().accept_record("b", &deleting).unwrap();
+    store
+        .buckets()
+        .accept_record("b", &deleting, Proof::TRUSTED)
+        .unwrap();
 }
 
 /// The time at which the deletion is given up.
@@ -232,7 +235,7 @@ fn keep(store: &Store, time_us: u64) {
     };
     store
         .buckets()
-        .accept_record("b", &known.end_deletion(stamp, false))
+        .accept_record("b", &known.end_deletion(stamp, false), Proof::TRUSTED)
         .unwrap();
 }
 

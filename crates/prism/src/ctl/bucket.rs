@@ -123,7 +123,7 @@ fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> an
 fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<()> {
     let name = BucketName::parse(bucket)?;
     let known = common.in_etcd("KEY", async |etcd| etcd.known().await)?;
-    let record = known.buckets.get(bucket);
+    let record = known.buckets.records.get(bucket);
     let exists = record.is_some_and(|record| record.phase != Phase::Gone);
     let has_policy = exists && record.is_some_and(|bucket| bucket.documents.contains_key("policy"));
     let quota = record

@@ -3,6 +3,7 @@
 //! first.
 
 mod lost;
+mod restored;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

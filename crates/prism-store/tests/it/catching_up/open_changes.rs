@@ -9,8 +9,8 @@ use std::{
 };
 
 use prism_store::{
-    Bytes, Change, Decided, Error, Pending, Prepare, Refusal, Replicas, Scope, ScopedChange, Stamp,
-    Store, Unprepared,
+    Bytes, Change, Decided, Error, Pending, Prepare, Proof, Refusal, Replicas, Scope, ScopedChange,
+    Stamp, Store, Unprepared,
 };
 
 use super::{open, take_in, two};
@@ -168,7 +168,7 @@ fn nothing_is_prepared_for_a_primary_of_another_epoch_nor_changed_while_somethin
     let store = Arc::new(open(dir.path(), "a"));
     store
         .buckets()
-        .accept_record("b", &agreed(1, None))
+        .accept_record("b", &agreed(1, None), Proof::TRUSTED)
         .unwrap();
     prepared(&store, 1, 5, write_of_5());
     store.replicate(Arc::new(Overtaken(Arc::downgrade(&store))));

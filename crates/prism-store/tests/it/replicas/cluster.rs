@@ -38,10 +38,11 @@ impl Cluster {
         });
         for name in NAMES {
             cluster.start(name);
-            let taken = cluster
-                .store(name)
-                .buckets()
-                .accept_record("b", &agreed(1, None));
+            let taken =
+                cluster
+                    .store(name)
+                    .buckets()
+                    .accept_record("b", &agreed(1, None), Proof::TRUSTED);
             taken.unwrap();
         }
         cluster

@@ -19,7 +19,10 @@ impl Cluster {
         let known = self.store("a").buckets().record("b").unwrap().unwrap();
         let record = agreed(known.stamp.time_us + 1, versioning.enabled());
         for store in self.all() {
-            store.buckets().accept_record("b", &record).unwrap();
+            store
+                .buckets()
+                .accept_record("b", &record, Proof::TRUSTED)
+                .unwrap();
         }
     }
 
@@ -160,7 +163,7 @@ fn a_key_has_no_more_versions_than_another_replica_could_take_in() {
     let alone = Store::open(dir.path(), config).unwrap();
     alone
         .buckets()
-        .accept_record("b", &agreed(1, None))
+        .accept_record("b", &agreed(1, None), Proof::TRUSTED)
         .unwrap();
     alone.set_versioning("b", Versioning::Enabled).unwrap();
     for _ in 0..VERSIONS_MAX {

@@ -14,10 +14,10 @@ use crate::support::{Cluster, eventually, say, turn};
 
 /// The longest time until the others go on without a backend, or until a returned one has
 /// caught up.
-const SETTLED: Duration = Duration::from_secs(15);
+pub(super) const SETTLED: Duration = Duration::from_secs(15);
 
 /// Restarts etcd without data.
-fn lose_all(cluster: &mut Cluster) {
+pub(super) fn lose_all(cluster: &mut Cluster) {
     cluster.lab.kill("etcd").unwrap();
     let data = cluster.lab.config_path().with_file_name("etcd");
     std::fs::remove_dir_all(data).unwrap();
@@ -25,7 +25,7 @@ fn lose_all(cluster: &mut Cluster) {
 }
 
 /// Runs `prism ctl cluster recover`. Returns whether it succeeded, and its output.
-fn recover(cluster: &Cluster, more: &[&str]) -> (bool, Value) {
+pub(super) fn recover(cluster: &Cluster, more: &[&str]) -> (bool, Value) {
     let prism = env!("CARGO_BIN_EXE_prism");
     let mut command = cluster.lab.command("fe0", prism).unwrap();
     command.args(["ctl", "cluster", "recover", "--json"]);
@@ -46,7 +46,7 @@ fn has_fault(cluster: &Cluster, host: &str) -> bool {
         .is_some_and(|text| text.contains("prism ctl cluster recover"))
 }
 
-fn wait_for_faults(cluster: &Cluster, hosts: &[&str]) {
+pub(super) fn wait_for_faults(cluster: &Cluster, hosts: &[&str]) {
     for host in hosts {
         eventually(&format!("{host} sees the fault"), SETTLED, || {
             has_fault(cluster, host)
