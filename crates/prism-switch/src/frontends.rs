@@ -4,8 +4,11 @@
 //! A frontend that dies leaves the lists within a second. One that leaves in order does so
 //! within 2 s of the last change. Both return with their lease. If no frontend of a service
 //! takes new clients, the leaving ones are listed. If none has a lease, all are listed, because
-//! the leases themselves may be broken. An agent that has just started leaves the lists as they
-//! are until the nodes have reconnected.
+//! the leases themselves may be broken.
+//!
+//! An agent that has just started, or whose switch has just taken over, waits until the nodes have
+//! reconnected. Until then it removes only frontends whose lease it has seen end, and keeps those
+//! that it has not heard of.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -83,11 +86,9 @@ impl Frontends {
         alive: &Alive,
         now: Instant,
     ) -> Result<()> {
-        if now.saturating_duration_since(self.started) < SETTLING {
-            return Ok(());
-        }
+        let is_settling = now.saturating_duration_since(self.started) < SETTLING;
         for service in &mut self.services {
-            let Some(lists) = service.change(alive, now) else {
+            let Some(lists) = service.change(alive, is_settling, now) else {
                 continue;
             };
             tables::write_frontends(maps, &service.config, &lists, CHANGING)?;
@@ -99,7 +100,7 @@ impl Frontends {
         Ok(())
     }
 
-    /// Leaves the lists as they are until the nodes have reconnected, as after a start.
+    /// Keeps frontends without a lease until the nodes have reconnected, as after a start.
     pub(crate) fn wait_for_leases(&mut self, now: Instant) {
         self.started = now;
     }
@@ -168,25 +169,24 @@ impl Service {
         found.unwrap_or_else(|| self.config.frontends.clone())
     }
 
-    /// The lists to write, if they change.
-    fn change(&self, alive: &Alive, now: Instant) -> Option<Lists> {
-        let mut wanted = self.wanted(alive);
-        if wanted == self.now {
-            return None;
-        }
+    /// The lists to write, if they change. `is_settling`: nodes may not have reconnected yet.
+    fn change(&self, alive: &Alive, is_settling: bool, now: Instant) -> Option<Lists> {
         let mut living = self.now.clone();
-        living.retain(|ip| alive.nodes.contains(ip));
+        match is_settling {
+            true => living.retain(|ip| !alive.lost.contains(ip)),
+            false => living.retain(|ip| alive.nodes.contains(ip)),
+        }
         // There is one former list, so a further change waits. Dead frontends are removed at
         // once: no connection is lost with them.
-        if self.is_changing(now) {
-            if living == self.now {
-                return None;
-            }
-            if !living.is_empty() {
-                wanted.clone_from(&living);
-            }
+        let waits = is_settling || self.is_changing(now);
+        if waits && living == self.now {
+            return None;
         }
-        Some(Lists {
+        let wanted = match waits && !living.is_empty() {
+            true => living.clone(),
+            false => self.wanted(alive),
+        };
+        (wanted != self.now).then_some(Lists {
             now: wanted,
             former: living,
         })
@@ -233,8 +233,24 @@ mod tests {
         alive: &[u8],
         at: Instant,
     ) -> Option<[Vec<IpAddr>; 2]> {
-        let [taking, nodes] = [taking, alive].map(|last| ips(last).into_iter().collect());
-        let lists = service.change(&Alive { nodes, taking }, at)?;
+        let lists = service.change(&known(taking, alive, &[]), false, at)?;
+        Some([lists.now, lists.former])
+    }
+
+    fn known(taking: &[u8], nodes: &[u8], lost: &[u8]) -> Alive {
+        let [taking, nodes, lost] =
+            [taking, nodes, lost].map(|last| ips(last).into_iter().collect());
+        Alive {
+            nodes,
+            taking,
+            lost,
+        }
+    }
+
+    /// The new lists of an agent that has just started.
+    fn first_change(service: &Service, nodes: &[u8], lost: &[u8]) -> Option<[Vec<IpAddr>; 2]> {
+        let alive = known(nodes, nodes, lost);
+        let lists = service.change(&alive, true, Instant::now())?;
         Some([lists.now, lists.former])
     }
 
@@ -257,8 +273,7 @@ mod tests {
             services: vec![service()],
         };
         let answer = |frontends: &Frontends, taking: &[u8], nodes: &[u8], since| {
-            let [taking, nodes] = [taking, nodes].map(|last| ips(last).into_iter().collect());
-            frontends.new_clients_of(&ips(&[2]), &Alive { nodes, taking }, since)
+            frontends.new_clients_of(&ips(&[2]), &known(taking, nodes, &[]), since)
         };
         let (elsewhere, nobody) = (NewClients::GoElsewhere, NewClients::HaveNobodyElse);
         let at_once = Duration::ZERO;
@@ -299,5 +314,35 @@ mod tests {
         assert_eq!(died, Some([ips(&[1]), ips(&[1])]));
         let later = change(&service, &ALL, &ALL, now + CHANGING);
         assert_eq!(later, Some([ips(&ALL), ips(&[1, 2])]));
+    }
+
+    #[test]
+    fn an_agent_that_has_just_started_removes_who_lost_its_lease_and_keeps_who_had_none_yet() {
+        let mut service = service();
+        assert_eq!(first_change(&service, &[], &[]), None);
+        assert_eq!(first_change(&service, &[2], &[]), None);
+        let died = first_change(&service, &[2], &[1]);
+        assert_eq!(died, Some([ips(&[2, 3]), ips(&[2, 3])]));
+        // A frontend that has not reconnected yet is better than one that is dead.
+        let died = first_change(&service, &[], &[1, 2]);
+        assert_eq!(died, Some([ips(&[3]), ips(&[3])]));
+        assert_eq!(first_change(&service, &[], &ALL), None, "nobody is left");
+        // One that was not listed takes the place of the only one that was.
+        service.now = ips(&[2]);
+        assert_eq!(first_change(&service, &[1], &[]), None);
+        let died = first_change(&service, &[1], &[2]);
+        assert_eq!(died, Some([ips(&[1]), vec![]]));
+    }
+
+    #[test]
+    fn a_frontend_that_died_before_the_agent_started_is_removed_while_another_change_is_pending() {
+        let now = Instant::now();
+        let mut service = service();
+        let died = service.change(&known(&[2], &[2], &[1]), true, now).unwrap();
+        (service.now, service.changed) = (died.now, Some(now));
+        assert_eq!(service.now, ips(&[2, 3]), "3 may be reconnecting");
+        assert!(service.is_changing(now));
+        let settled = change(&service, &[2], &[2], now);
+        assert_eq!(settled, Some([ips(&[2]), ips(&[2])]));
     }
 }

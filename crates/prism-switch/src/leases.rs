@@ -150,7 +150,11 @@ impl Leases {
     /// Grants leases to these nodes from now on. Other nodes keep the leases that they have.
     pub fn set_nodes(&self, nodes: impl IntoIterator<Item = Vec<IpAddr>>) {
         let hosts = Hosts::new(nodes);
-        self.table().placements.retain(&hosts.nodes());
+        let nodes = hosts.nodes();
+        let mut table = self.table();
+        table.placements.retain(&nodes);
+        table.heard.retain(|node| nodes.contains(node));
+        drop(table);
         *locked(&self.hosts) = hosts;
     }
 
@@ -240,6 +244,7 @@ impl Leases {
             .withdrawn
             .or(before.and_then(|before| before.withdrawn));
         table.returned.insert(run);
+        table.heard.insert(run.0);
         // The node's first verdict is about this digest.
         table.placements.set_digest(run.0, digest);
         self.judge(&mut table, now);
@@ -386,6 +391,7 @@ impl Leases {
         let mut table = self.table();
         if std::mem::take(&mut table.is_closed) {
             table.placements = Placements::new(now);
+            table.heard.clear();
         }
     }
 
@@ -400,7 +406,8 @@ impl Leases {
         self.alive().nodes
     }
 
-    /// The nodes that live, and the ones that take new clients and place objects as most do.
+    /// The nodes that live, those of them that take new clients and place objects as most do, and
+    /// the nodes that are known to have died.
     pub(crate) fn alive(&self) -> Alive {
         let hosts = locked(&self.hosts);
         let table = self.table();
@@ -412,6 +419,11 @@ impl Leases {
             alive.nodes.extend(addresses.iter());
             if withdrawn.is_none() && !table.placements.differs(node) {
                 alive.taking.extend(addresses.iter());
+            }
+        }
+        for node in &table.heard {
+            if !alive.nodes.contains(node) {
+                alive.lost.extend(hosts.addresses(*node).iter());
             }
         }
         alive

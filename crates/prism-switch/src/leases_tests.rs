@@ -461,6 +461,37 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
 }
 
 #[test]
+fn a_node_is_lost_after_the_grace_of_its_last_run_until_it_returns_or_the_switch_takes_over() {
+    let both = ["10.0.0.1", "fd00::1"].map(|address| address.parse::<IpAddr>().unwrap());
+    let leases = Leases::new([both.to_vec(), vec![node(2)]], KEY_ID, key());
+    let now = Instant::now();
+    let (run, second) = ((both[0], RUN), (both[0], RunId(7)));
+    let lost = || leases.alive().lost;
+    assert!(lost().is_empty(), "nobody has been heard of");
+    leases.begin(&greeting(run, NO_DIGEST), now);
+    leases.begin(&greeting(second, NO_DIGEST), now);
+    leases.end(second, Some(Parting::LEFT), now);
+    leases.take_changes(now + LEASE_GRACE);
+    leases.end(run, Some(Parting::CLOSED), now);
+    assert!(lost().is_empty(), "it may return");
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(lost(), HashSet::from(both));
+    leases.begin(&greeting(run, NO_DIGEST), now);
+    assert!(lost().is_empty());
+    leases.end(run, Some(Parting::CLOSED), now);
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(lost(), HashSet::from(both));
+    leases.close();
+    leases.open(now);
+    assert!(lost().is_empty(), "it may have had leases elsewhere");
+    leases.begin(&greeting(run, NO_DIGEST), now);
+    leases.end(run, Some(Parting::CLOSED), now);
+    leases.take_changes(now + LEASE_GRACE);
+    leases.set_nodes([vec![node(2)]]);
+    assert!(lost().is_empty(), "it is no node any more");
+}
+
+#[test]
 fn a_key_is_for_leases_of_its_nodes() {
     with_leases(async |leases, address| {
         let status = async || ask(address, NODE, RUN, key()).await.unwrap().1;

@@ -11,6 +11,7 @@ mod key;
 mod keys;
 mod members;
 mod observed;
+mod placings;
 mod progress;
 mod quota;
 mod reach;

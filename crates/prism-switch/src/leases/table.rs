@@ -28,6 +28,8 @@ pub(crate) struct Alive {
     pub(crate) nodes: HashSet<IpAddr>,
     /// The nodes that take new clients.
     pub(crate) taking: HashSet<IpAddr>,
+    /// The nodes that have lost their last lease since the agent began to grant leases.
+    pub(crate) lost: HashSet<IpAddr>,
 }
 
 /// The connections bound it: a run is forgotten when its end is reported.
@@ -36,6 +38,8 @@ pub(super) struct Table {
     pub(super) leases: HashMap<Run, Lease>,
     pub(super) ending: HashMap<Run, Ending>,
     pub(super) returned: HashSet<Run>,
+    /// The nodes that have had a lease since the start, or since this switch decides again.
+    pub(super) heard: HashSet<IpAddr>,
     pub(super) has_news: bool,
     pub(super) placements: Placements,
     /// Number of leases so far.
@@ -89,6 +93,7 @@ impl Table {
             leases: HashMap::new(),
             ending: HashMap::new(),
             returned: HashSet::new(),
+            heard: HashSet::new(),
             has_news: false,
             placements: Placements::new(started),
             begun: 0,

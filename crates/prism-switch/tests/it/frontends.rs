@@ -16,6 +16,7 @@ use prism_proto::term::Place;
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig, TermPhase};
 
 const OTHER: IpAddr = host([10, 0, 0, 2]);
+const THIRD: IpAddr = host([10, 0, 0, 3]);
 /// A time longer than the wait of an agent that starts, and than a change of the list.
 const WAIT: Duration = Duration::from_millis(2_100);
 
@@ -35,7 +36,7 @@ fn sent(lab: &Lab, ports: Range<u16>, is_syn: bool) -> Vec<IpAddr> {
             let run = lab.run(Hook::Tc, &tcp.build());
             assert_eq!(run.verdict, Verdict::Send);
             let mac = &run.packet[..6];
-            let to = [FRONTEND, OTHER].into_iter().find(|ip| mac_of(*ip) == mac);
+            let to = [FRONTEND, OTHER, THIRD].into_iter().find(|ip| mac_of(*ip) == mac);
             to.unwrap()
         })
         .collect()
@@ -109,6 +110,69 @@ fn only_living_frontends_get_new_connections_and_open_ones_stay_where_they_are()
         second.write_all(&[LEAVING]).unwrap();
         drop(second);
         std::thread::sleep(WAIT);
+        agent.step(Instant::now()).unwrap();
+        assert_eq!(opened(lab, 101..165), [FRONTEND; 64]);
+    });
+}
+
+/// Steps until a lease that has ended is beyond its grace.
+fn step_beyond_the_grace(agent: &mut Agent<'_>) {
+    let begun = Instant::now();
+    while begun.elapsed() < LEASE_GRACE + Duration::from_millis(100) {
+        agent.step(Instant::now()).unwrap();
+        pause(20);
+    }
+}
+
+#[test]
+fn a_frontend_that_dies_right_after_the_start_or_in_a_young_term_gets_no_more_connections() {
+    for (name, has_terms) in [("dies-early", false), ("dies-young", true)] {
+        in_lab(name, two_frontends, |lab| {
+            let file = TermFile::new(name);
+            let (leases, address) = serve_leases(&[FRONTEND, OTHER]);
+            let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
+            if has_terms {
+                agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
+                agent.set_active(true).unwrap();
+            }
+            let begun = Instant::now();
+            let dying = lease(address, OTHER, 1);
+            agent.step(Instant::now()).unwrap();
+            drop(dying);
+            step_beyond_the_grace(&mut agent);
+            assert_eq!(opened(lab, 1..65), [FRONTEND; 64], "it may be reconnecting");
+            assert!(begun.elapsed() < WAIT);
+            std::thread::sleep(WAIT);
+
+            // Nobody has a lease.
+            agent.step(Instant::now()).unwrap();
+            let listed = opened(lab, 101..165);
+            assert!(listed.contains(&FRONTEND) && listed.contains(&OTHER));
+        });
+    }
+}
+
+#[test]
+fn a_frontend_that_died_before_the_start_leaves_the_list_while_another_change_is_pending() {
+    let three = |config: &mut SwitchConfig| {
+        two_frontends(config);
+        config.nodes.push(node(THIRD, 1, true, false));
+        config.services[0].frontends.push(THIRD);
+    };
+    in_lab("died-before", three, |lab| {
+        let (leases, address) = serve_leases(&[FRONTEND, OTHER, THIRD]);
+        let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
+        let begun = Instant::now();
+        let _one = lease(address, FRONTEND, 1);
+        let dying = lease(address, OTHER, 2);
+        agent.step(Instant::now()).unwrap();
+        pause(500);
+        drop(dying);
+        step_beyond_the_grace(&mut agent);
+        assert!(begun.elapsed() < WAIT, "the wait of the start was too short for this test");
+        let listed = opened(lab, 1..65);
+        assert!(listed.contains(&THIRD) && !listed.contains(&OTHER), "it may be reconnecting");
+        std::thread::sleep(WAIT.saturating_sub(begun.elapsed()));
         agent.step(Instant::now()).unwrap();
         assert_eq!(opened(lab, 101..165), [FRONTEND; 64]);
     });

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use prism_config::Config;
-use prism_etcd::{Change, Client, Condition};
+use prism_etcd::{Change, Client, Condition, Snapshot};
 use prism_membership::Known;
-use prism_membership::etcd::{Keys, client};
+use prism_membership::etcd::{Key, Keys, client};
 use prism_service::{Action, Actor, AuditLog};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -171,8 +171,24 @@ impl Etcd {
 
     /// Everything that etcd has of the cluster.
     pub(super) async fn known(&self) -> anyhow::Result<Known> {
+        Ok(self.known_with_revisions().await?.0)
+    }
+
+    /// The same, with the revisions of all keys.
+    pub(super) async fn known_with_revisions(&self) -> anyhow::Result<(Known, Snapshot)> {
         let snapshot = self.client.read(self.keys.prefix()).await?;
-        Ok(Known::read(&self.keys, &snapshot, &Known::default()))
+        let known = Known::read(&self.keys, &snapshot, &Known::default());
+        Ok((known, snapshot))
+    }
+
+    /// The condition that a key is as it was in `snapshot`.
+    pub(super) fn unchanged(&self, snapshot: &Snapshot, key: &Key<'_>) -> Condition {
+        let path = self.keys.path(key);
+        let found = snapshot.entries.iter().find(|entry| entry.key == path);
+        match found.map(|entry| entry.mod_revision) {
+            Some(revision) => Condition::At(path, revision),
+            None => Condition::Absent(path),
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 //! first.
 
 mod lost;
+mod members;
 mod restored;
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use prism_lab::{Lab, LabSpec};
@@ -52,6 +53,14 @@ fn refused_ctl(cluster: &Cluster, arguments: &[&str]) -> String {
 }
 
 fn run_ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> Output {
+    let mut child = start_ctl(cluster, arguments);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+fn start_ctl(cluster: &Cluster, arguments: &[&str]) -> Child {
     let config = cluster.lab.config_path();
     let mut command = cluster
         .lab
@@ -62,16 +71,12 @@ fn run_ctl(cluster: &Cluster, arguments: &[&str], input: &str) -> Output {
         .args(arguments)
         .arg("--config")
         .arg(config);
-    let mut child = command
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    child.wait_with_output().unwrap()
+        .unwrap()
 }
 
 /// The cluster, as a node sees it.

@@ -13,7 +13,6 @@ const NEW: usize = 200;
 const RESTING: usize = 24;
 /// Connections that are used again before the frontend claims them.
 const YOUNG: usize = 5;
-const AGENT_STARTS: Duration = Duration::from_secs(2);
 /// The agent's grace, its check, and the time of a change of the list.
 const BACK_IN: Duration = Duration::from_secs(8);
 
@@ -61,8 +60,14 @@ fn a_dead_frontend_gets_no_new_connection_and_one_that_is_back_cuts_none() {
         assert!(alive > 0 && dying > 0);
     }
 
-    // An agent that has just started judges no host yet.
-    std::thread::sleep(AGENT_STARTS);
+    // Also an agent that has just started knows that a host has died, once it had a lease.
+    cluster.lab.restart("switch").unwrap();
+    let started = Instant::now();
+    eventually("fe1 has a lease of the new agent", BACK_IN, || {
+        cluster.counter("fe1", "handoff", "workers_leased") > 0
+    });
+    let after = started.elapsed();
+    say(&format!("fe1 dies {after:.2?} after the agent has started"));
     cluster.lab.kill("fe1").unwrap();
     std::thread::sleep(Duration::from_secs(1));
     let watch = Watch::events(&cluster, "frontends");
