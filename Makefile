@@ -12,7 +12,8 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 # rustup's programs, also in a shell that is older than the installation of Rust.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help setup build dist packages demo test test-kernels test-upgrade test-operator lint bench clean
+.PHONY: help setup build dist packages demo check test test-long test-kernels test-upgrade \
+	test-operator lint bench clean
 
 help:
 	@echo 'make setup   install the packages for building, the demo and the tests (Debian 12)'
@@ -22,7 +23,11 @@ help:
 	@echo 'make packages   make dist, then .deb, .rpm and tarball in $(TARGET)/packages;'
 	@echo '             with PROFILE=release of the plain build instead, in a few minutes'
 	@echo 'make demo    a lab of three backends serves real clients, under a minute'
-	@echo 'make test    all tests; as root, or those that need privilege are skipped'
+	@echo 'make check   the tests that need no privilege, and the demo as root: some 5 minutes'
+	@echo 'make test    the tests of nodes, switch and clients, and those of make check; as root, or'
+	@echo '             those that need privilege are skipped; at most 20 minutes'
+	@echo 'make test-long      packages, migrations, benchmarks, the page, long forms of tests, and'
+	@echo '             make test-kernels with a hunt for rare faults: some 90 minutes'
 	@echo 'make test-kernels   tests on Debian 6.1 and 6.12 kernels, emulated: some 17 minutes'
 	@echo 'make test-upgrade   a cluster is upgraded under load from the previous release, which is'
 	@echo '             built from the history of this repository; some 8 minutes'
@@ -60,8 +65,17 @@ demo: $(call installed,demo)
 	$(BUILD)
 	$(SUDO) $(PROGRAMS)/prism-lab demo
 
+check: $(call installed,tests)
+	python3 scripts/test.py --tier check
+
 test: $(call installed,tests)
-	python3 scripts/test.py
+	python3 scripts/test.py --tier test
+
+# The last line hunts for a rare soft lockup of kernel 6.1, which busy processors provoke.
+test-long: $(call installed,kernels)
+	python3 scripts/test.py --tier long
+	python3 scripts/kernels.py
+	python3 scripts/kernels.py --repeat 20 --load 'prism netem'
 
 test-kernels: $(call installed,kernels)
 	python3 scripts/kernels.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds and runs all tests of the workspace, and prints a table of the results.
+"""Builds and runs tests of the workspace, and prints a table of the results.
 
 It runs the tests of `cargo test --release --workspace`, with these differences:
 
@@ -14,8 +14,14 @@ It runs the tests of `cargo test --release --workspace`, with these differences:
 
 Usage: scripts/test.py [FILTER...]
        (only tests whose name contains a FILTER; "bulk::" is a whole group)
+       scripts/test.py --tier check|test|long
+       (`make check`, `make test`, and the part of `make test-long` that this program runs)
+       scripts/test.py --tier TIER --list
+       (the groups of a tier, with the seconds that each took last)
 """
 
+import argparse
+import json
 import os
 import re
 import signal
@@ -59,8 +65,42 @@ LONGEST = [
     "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
     "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]
-# The time limit of a group, far above its normal time. Long forms of tests need more.
+# Each group is in one tier. CHECK has the tests inside the crates, the tests of
+# LOW_PRIORITY_PACKAGES, the documentation, and the groups of this list. The tier `test` also
+# runs CHECK.
+CHECK = {"prism-lab-cli demo"}
+# The groups that `make test` leaves out. They are long, and the daily work on nodes and switch
+# does not touch their subjects: packages, the configurations of docs/migrate.md, the
+# benchmarks, and the page in a browser.
+LONG = {"packages", "prism migrate", "prism-lab-cli benches", "prism page"}
+# All other groups are in the tier `test`. A filter finds a test of any tier, unless --tier
+# limits it.
+TIERS = ("check", "test", "long")
+# The long forms of tests, which the tier `long` runs too: the beginning of the labels, a part
+# of the tests' names, and the environment. CONTRIBUTING.md describes the variables.
+LONG_FORMS = [
+    ("prism ", "histories_are", {"PRISM_REPLICA_KILLS": "50"}),
+    ("prism-cluster simulation", "", {"PRISM_SIM_TIMES": "15"}),
+    ("prism-proto simulation", "", {"PRISM_SIM_TIMES": "5"}),
+    ("prism-tls sequences", "", {"PRISM_SIM_TIMES": "15"}),
+    ("prism-store ", "catching_up", {"PRISM_CATCH_UP_ROUNDS": "50"}),
+    ("prism-store ", "random_changes_of_versions", {"PRISM_CATCH_UP_ROUNDS": "50"}),
+    ("prism ", "what_clients_see", {"PRISM_REFILL_ROUNDS": "6"}),
+    ("prism ", "versions_outlive", {"PRISM_VERSIONS_ROUNDS": "5"}),
+    ("prism ", "restarts_under_load", {"PRISM_ROLLING_ROUNDS": "5"}),
+    ("prism ", "clients_of_many_makes", {"PRISM_SESSIONS": "full"}),
+    ("prism ", "crash::", {"PRISM_CRASH_KILLS": "80"}),
+    ("prism-store ", "crash::", {"PRISM_CRASH_KILLS": "300"}),
+    ("prism ", "switches::", {"PRISM_SWITCH_CONNECTIONS": "300", "PRISM_SWITCH_DEATHS": "15"}),
+    ("prism ", "chaos::", {"PRISM_CHAOS_S": "240"}),
+    ("prism-store ", "disk::", {"PRISM_POWER_CUTS": "60"}),
+    ("prism-sys ", "freeze::", {"PRISM_FREEZE_TIMES": "5"}),
+]
+# The time limit of a group, far above its normal time, and of a long form.
 LIMIT_S = int(os.environ.get("PRISM_TEST_LIMIT_S", "480"))
+LONG_LIMIT_S = max(LIMIT_S, 1800)
+# The seconds that each group took last, for --list.
+LAST_TIMES = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "test-seconds.json")
 # A processor on which no thread runs for this time stands still, and timeouts in nodes
 # expire. A busy processor runs a thread within some 0.05 s.
 STALL_S = 0.2
@@ -76,9 +116,10 @@ FAILED = re.compile(r"^    (\w.*)$", re.M)
 class Job:
     """A test program, or a group of its tests, with its result."""
 
-    def __init__(self, label, command, directory=".", environment=(), low_priority=False):
+    def __init__(self, label, command, directory=".", environment=(), low_priority=False, tier="test"):
         self.label, self.command, self.directory, self.low_priority = label, command, directory, low_priority
         self.environment = {**os.environ, **dict(environment)}
+        self.tier, self.limit_s = ("long" if label in LONG else tier), LIMIT_S
         self.status, self.output, self.start, self.seconds, self.cpu_s = None, "", 0.0, 0.0, 0.0
 
     def run(self):
@@ -90,7 +131,7 @@ class Job:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         RUNNING.add(process)
-        limit = threading.Timer(LIMIT_S, kill, [process])
+        limit = threading.Timer(self.limit_s, kill, [process])
         limit.start()
         self.output = process.stdout.read().decode(errors="replace")
         _, status, usage = os.wait4(process.pid, 0)
@@ -98,8 +139,8 @@ class Job:
         limit.cancel()
         RUNNING.discard(process)
         self.seconds, self.cpu_s = time.monotonic() - start, usage.ru_utime + usage.ru_stime
-        if self.seconds >= LIMIT_S:
-            self.output += f"killed after {LIMIT_S} s without a result\n"
+        if self.seconds >= self.limit_s:
+            self.output += f"killed after {self.limit_s} s without a result\n"
         with SHOWING:
             print(f"\n== {self.label}\n{self.output}", end="", flush=True)
 
@@ -164,7 +205,26 @@ def jobs_of(package, kind, name, path, directory, words):
             command.append("--test-threads=1")
         label = f"{package} {group or name}" if kind == "test" else f"{package} ({kind})"
         low_priority = package in LOW_PRIORITY_PACKAGES
-        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, low_priority)
+        tier = "check" if kind != "test" or low_priority or label in CHECK else "test"
+        yield Job(label, command, directory, {"CARGO_MANIFEST_DIR": directory}, low_priority, tier)
+
+
+def long_forms(programs):
+    """The jobs of LONG_FORMS."""
+    for beginning, word, environment in LONG_FORMS:
+        found = False
+        for package, kind, *rest in programs:
+            if kind != "test" or not beginning.startswith(f"{package} "):
+                continue
+            for job in jobs_of(package, kind, *rest, [word] if word else []):
+                if not job.label.startswith(beginning):
+                    continue
+                found, job.tier, job.limit_s = True, "long", LONG_LIMIT_S
+                job.environment.update(environment)
+                job.label += "".join(f" {name.removeprefix('PRISM_')}={value}" for name, value in environment.items())
+                yield job
+        if not found:
+            sys.exit(f"test: no test of {beginning.strip()} has {word!r} in its name; see LONG_FORMS")
 
 
 def packages_job(programs, words):
@@ -246,8 +306,44 @@ def judge(job):
     return counts, failures
 
 
+def belongs(job, tier):
+    """Whether a tier runs a job. Without a tier, all groups run."""
+    return tier is None or job.tier == tier or (tier, job.tier) == ("test", "check")
+
+
+def list_jobs(jobs):
+    """Prints the jobs, with the seconds that each took last."""
+    last = last_seconds()
+    print(f"\n{'GROUPS':<72} {'TIER':<6} {'SECONDS':>8}")
+    for job in jobs:
+        seconds = f"{last[job.label]:.1f}" if job.label in last else "-"
+        print(f"{job.label:<72} {job.tier:<6} {seconds:>8}")
+    total = sum(last.get(job.label, 0) for job in jobs)
+    print(f"({len(jobs)} groups; the sum of the last times known is {total:.0f} s, before groups run side by side)")
+
+
+def last_seconds():
+    try:
+        with open(LAST_TIMES, encoding="utf-8") as file:
+            return json.load(file)
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def note_seconds(jobs):
+    """Notes the seconds of whole groups that passed."""
+    last = {**last_seconds(), **{job.label: round(job.seconds, 1) for job in jobs if job.status == 0}}
+    with open(LAST_TIMES, "w", encoding="utf-8") as file:
+        json.dump(last, file, indent=1, sort_keys=True)
+
+
 def main():
-    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--tier", choices=TIERS, help="the groups of this tier; `test` includes `check`")
+    parser.add_argument("--list", action="store_true", help="build, list the groups and run none")
+    parser.add_argument("word", nargs="*", help="only tests whose name contains one of the words")
+    options = parser.parse_args()
+    words = options.word
     start = time.monotonic()
     before = namespaces()
     if os.geteuid() != 0:
@@ -255,11 +351,17 @@ def main():
     programs, others = build("--workspace", *FEATURES)
     built_s = time.monotonic() - start
     jobs = [job for program in programs for job in jobs_of(*program, words)]
-    jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], low_priority=True))
+    jobs.append(Job("documentation", [*DOCUMENTATION, "--", *words], low_priority=True, tier="check"))
     jobs += packages_job(others, words)
+    jobs = [job for job in jobs if belongs(job, options.tier)]
+    forms = list(long_forms(programs)) if options.tier == "long" and not words else []
+    if options.list:
+        return list_jobs(jobs + forms)
     stalls = Stalls()
     try:
         run_all(jobs)
+        abreast([forms])
+        jobs += forms
         again = run_again(jobs, stalls)
     except KeyboardInterrupt:
         for process in list(RUNNING):
@@ -275,6 +377,8 @@ def main():
         if sum(counts) or job.status:
             columns = " ".join(f"{count:>{width}}" for count, width in zip(counts, (7, 7, 8)))
             print(f"{job.label:<40} {columns} {job.seconds:>8.1f} {job.cpu_s:>7.1f}")
+    if not words:
+        note_seconds(jobs)
     failures += [f"left behind: namespace {name}" for name in sorted(namespaces() - before)]
     skipped = sum(job.output.count("SKIPPED") for job in jobs)
     print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")

@@ -33,8 +33,9 @@ pub struct Etcd {
     /// Default none. Its private key (PEM).
     pub key_file: Option<PathBuf>,
     /// Default 5 s. The time for which a backend may be cut off from etcd before the others go on
-    /// without it. The backend itself stops serving a tenth earlier. A shorter time makes
-    /// outages shorter, and makes a slow etcd an outage.
+    /// without it. The backend itself stops serving a tenth earlier, and a node refuses
+    /// requests with keys then, because a key may have been deleted meanwhile. A shorter time
+    /// makes outages shorter, and makes a slow etcd an outage.
     pub lease_ttl_s: u16,
     /// Default `/prism`. The beginning of all keys in etcd; the cluster's name follows.
     pub prefix: String,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use data_encoding::BASE64;
 use prism_config::{Endpoint, Etcd};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::message::{
-    Change, Condition, Entry, LeaseId, LeaseResponse, Line, RangeResponse, TxnResponse, range,
+    Change, Condition, Entry, KeyValue, LeaseId, LeaseResponse, Line, RangeResponse, TxnResponse,
+    last_changed, range,
 };
 use crate::tls::{TlsError, client_config};
 use crate::watch::Watch;
@@ -32,6 +34,16 @@ pub struct Snapshot {
     pub revision: u64,
     /// The entries, in the order of their keys.
     pub entries: Vec<Entry>,
+}
+
+/// A fingerprint of all keys below a prefix. Any change of them makes another one: a put raises
+/// the revision of the last change, and deletions alone lower the number of keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// The number of keys.
+    pub keys: u64,
+    /// The greatest revision of a key's last change; 0 without keys.
+    pub last_change: u64,
 }
 
 /// A client of one etcd. Calls may be made at the same time.
@@ -70,6 +82,26 @@ impl Client {
             revision: answer.header.revision.0,
             entries: entries.filter_map(|kv| kv.into_entry()).collect(),
         })
+    }
+
+    /// Reads one key, from the leader of etcd.
+    pub async fn read_key(&self, key: &str) -> Result<Option<Entry>, Error> {
+        let request = json!({ "key": BASE64.encode(key.as_bytes()) });
+        let answer: RangeResponse = self.call("/v3/kv/range", request).await?;
+        let mut entries = answer.kvs.into_iter().filter_map(KeyValue::into_entry);
+        Ok(entries.next())
+    }
+
+    /// The fingerprint of all keys that begin with `prefix`, from the leader of etcd, and the
+    /// revision of etcd.
+    pub async fn fingerprint(&self, prefix: &str) -> Result<(Fingerprint, u64), Error> {
+        let request = last_changed(prefix).into();
+        let answer: RangeResponse = self.call("/v3/kv/range", request).await?;
+        let fingerprint = Fingerprint {
+            keys: answer.count.0,
+            last_change: answer.kvs.first().map_or(0, |kv| kv.mod_revision.0),
+        };
+        Ok((fingerprint, answer.header.revision.0))
     }
 
     /// Makes all `changes` in one transaction if all `conditions` hold, and returns whether they

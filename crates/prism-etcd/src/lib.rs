@@ -15,7 +15,7 @@ mod message;
 mod tls;
 mod watch;
 
-pub use client::{Client, Snapshot};
+pub use client::{Client, Fingerprint, Snapshot};
 pub use error::Error;
 pub use message::{Change, Condition, Entry, LeaseId};
 pub use tls::TlsError;

@@ -98,6 +98,19 @@ pub(crate) fn range(prefix: &str) -> Map<String, Value> {
     fields.into_iter().collect()
 }
 
+/// The range of the key of all that begin with `prefix` that has changed last, without its value.
+pub(crate) fn last_changed(prefix: &str) -> Map<String, Value> {
+    let mut request = range(prefix);
+    let fields = [
+        ("limit", json!("1")),
+        ("sort_target", json!("MOD")),
+        ("sort_order", json!("DESCEND")),
+        ("keys_only", json!(true)),
+    ];
+    request.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+    request
+}
+
 /// Bytes, in Base64.
 #[derive(Debug, Default)]
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
@@ -151,6 +164,8 @@ impl KeyValue {
 pub(crate) struct RangeResponse {
     pub(crate) header: Header,
     pub(crate) kvs: Vec<KeyValue>,
+    /// The number of keys in the range, also if fewer are in the answer.
+    pub(crate) count: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -161,6 +161,36 @@ fn a_change_is_made_where_its_conditions_hold_and_a_watch_tells_of_it() {
 }
 
 #[test]
+fn each_change_below_a_prefix_changes_its_fingerprint() {
+    let Some(etcd) = plain() else { return };
+    run(async {
+        let client = etcd.client().await;
+        let change = async |change: Change| {
+            client.change(&[], &[change]).await.unwrap();
+            client.fingerprint("/t/").await.unwrap()
+        };
+        let (first, revision) = change(Change::put("/t/a", "1")).await;
+        assert_eq!((first.keys, first.last_change), (1, revision));
+        let (second, _) = change(Change::put("/t/b", "1")).await;
+        assert_eq!((second.keys, second.last_change), (2, revision + 1));
+        let (put, _) = change(Change::put("/t/a", "2")).await;
+        assert_eq!((put.keys, put.last_change), (2, revision + 2));
+        // The deletion of the last key that has changed leaves an earlier revision.
+        let (deleted, last) = change(Change::Delete("/t/a".into())).await;
+        assert_eq!((deleted.keys, deleted.last_change), (1, revision + 1));
+        assert_eq!(last, revision + 3);
+        let (other, _) = change(Change::put("/t0", "x")).await;
+        assert_eq!(other, deleted);
+        let (none, _) = change(Change::Delete("/t/b".into())).await;
+        assert_eq!((none.keys, none.last_change), (0, 0));
+        let found = client.read_key("/t").await.unwrap();
+        assert_eq!(found, None, "a longer key is another one");
+        let found = client.read_key("/t0").await.unwrap();
+        assert_eq!(found.unwrap().value, b"x");
+    });
+}
+
+#[test]
 fn what_is_bound_to_a_lease_ends_with_it() {
     let Some(etcd) = plain() else { return };
     run(async {

@@ -388,7 +388,9 @@ impl<S: Service> Gateway<S> {
             body = RequestBody::unknown();
         }
         // Another frontend may serve the client.
-        let is_last = self.is_stopping() || self.shared.process.places_differently();
+        let is_last = self.is_stopping()
+            || self.shared.process.places_differently()
+            || self.service.refuses_for_itself();
         let may_live = head.keep_alive() && !is_last;
         let answered = self.answer_error(&mut client, head, body, error, may_live);
         let done = answered.await;

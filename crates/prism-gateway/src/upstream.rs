@@ -93,7 +93,7 @@ impl<S: Service> Gateway<S> {
             });
         };
         let verified = Some(preamble.verified.clone());
-        let request = match self.service.understand(&mut head, verified) {
+        let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::relayed(head, &preamble, meaning),
             Err(error) => {
                 let refused = self.refuse_relayed(io, &head, &error).await;
@@ -102,6 +102,11 @@ impl<S: Service> Gateway<S> {
             }
         };
         // The relaying node has admitted it.
+        if let Err(error) = self.service.confirm(&mut request).await {
+            let refused = self.refuse_relayed(io, &request.head, &error).await;
+            trace(&request.head, self.service.about(&request.meaning));
+            return refused;
+        }
         let answered = self.answer_relayed(io, &request).await;
         trace(&request.head, self.service.about(&request.meaning));
         answered

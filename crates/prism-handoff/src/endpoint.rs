@@ -190,6 +190,7 @@ impl Shared {
     fn spawn(self: &Rc<Self>, clients: Vec<ClientListener>) {
         if let Some(control) = self.control.clone() {
             let (clock, leased) = (control.clone(), control.clone());
+            let taking = control.clone();
             let (claims, claimer) = (self.claims.clone(), control.clone());
             let commands = control.clone();
             keep("commands to the switch", async move || commands.run().await);
@@ -199,6 +200,9 @@ impl Shared {
                 clock.refresh_clock().await
             });
             keep("the lease", async move || lease::keep(&leased).await);
+            keep("the lease for new clients", async move || {
+                lease::take_again(&taking).await;
+            });
             let (unclaimed, announcer) = (claims.clone(), control.clone());
             keep("claims", async move || claims.run(&claimer).await);
             keep("announcements", async move || {

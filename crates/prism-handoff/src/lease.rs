@@ -1,6 +1,11 @@
 //! This worker's lease at the switch's agent: a connection that lasts as long as the worker
 //! (docs/protocol.md, section 1.7). No request waits for a lease. Without one a death goes
 //! unnoticed, and a frontend gets no new clients while another frontend has a lease.
+//!
+//! A run that has said that it takes no new clients cannot take that back. A worker that takes
+//! new clients again therefore holds one more lease, of a further run that owns no flow.
+
+mod taking;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -23,28 +28,8 @@ use crate::counters::Counters;
 use crate::signing::SwitchAddress;
 use crate::signing::{self, SigningKey};
 
-/// Whether a worker still takes new clients. A worker repeats its announcement on each new
-/// lease.
-#[derive(Debug, Default)]
-pub(crate) struct Taking {
-    no_more: watch::Sender<bool>,
-    answer: watch::Sender<Option<NewClients>>,
-}
-
-impl Taking {
-    /// Ends the taking of new clients, and waits until the agent has said where they go.
-    pub(crate) async fn end(&self) -> NewClients {
-        self.no_more.send_replace(true);
-        let mut answers = self.answer.subscribe();
-        loop {
-            if let Some(answer) = *answers.borrow_and_update() {
-                return answer;
-            }
-            // The sender lives as long as `self`.
-            let _ = answers.changed().await;
-        }
-    }
-}
+pub(crate) use taking::Taking;
+use taking::{CountedRun, Speaker};
 
 /// The holder of a lease, as the request for it names it.
 pub(crate) struct Holder {
@@ -67,7 +52,7 @@ struct Hearing {
 impl Hearing {
     /// Handles a byte of the agent. A byte without a meaning is ignored. False: the connection is
     /// of no use.
-    fn hear(&mut self, byte: u8, control: &Control) -> bool {
+    fn hear(&mut self, byte: u8, control: &Control, speaker: Speaker) -> bool {
         let begins = matches!(byte, TermNotice::YOUNG | TermNotice::SETTLED);
         if begins || !self.notice.is_empty() {
             self.notice.push(byte);
@@ -82,7 +67,7 @@ impl Hearing {
             return control.on_notice(notice);
         }
         if let Some(answer) = NewClients::from_byte(byte) {
-            control.taking.answer.send_replace(Some(answer));
+            control.taking.note(speaker.number, answer);
         }
         if let Some(verdict) = PlacementVerdict::from_byte(byte) {
             note(verdict, &control.process.counters);
@@ -129,16 +114,46 @@ const REPEATED: Duration = Duration::from_millis(200);
 /// Holds a lease for this worker until dropped, and counts it in `workers_leased`. A new term ends
 /// a pause, because the switch waits for the lease ([`prism_proto::term::ABSENT_NS`]).
 pub(crate) async fn keep(control: &Control) {
+    let speaker = Speaker {
+        run: control.holder.run,
+        number: 0,
+    };
+    keep_for(control, speaker).await;
+}
+
+/// Holds a further lease while this worker takes new clients again after it has taken none.
+pub(crate) async fn take_again(control: &Control) {
+    let mut stances = control.taking.follow();
+    loop {
+        // The sender lives as long as `control`.
+        let again = stances.wait_for(|stance| stance.speaker > 0).await;
+        let Ok(number) = again.map(|stance| stance.speaker) else {
+            return;
+        };
+        let _counted = CountedRun::new(&control.process.runs);
+        let speaker = Speaker::further(control.holder.run, number);
+        tokio::select! {
+            () = keep_for(control, speaker) => {}
+            _ = stances.wait_for(|stance| stance.speaker != number) => {}
+        }
+    }
+}
+
+async fn keep_for(control: &Control, speaker: Speaker) {
     let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
     loop {
         let term = control.term();
-        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, term)).await;
+        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, speaker.run, term)).await;
         match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(mut lease) => {
-                held.add_one();
-                lease.hold(control).await;
+                if speaker.owns_flows() {
+                    held.add_one();
+                }
+                lease.hold(control, speaker).await;
                 lease.has_ended = true;
-                held.sub_one();
+                if speaker.owns_flows() {
+                    held.sub_one();
+                }
                 wait = AGAIN;
             }
             Err(error) => {
@@ -172,7 +187,7 @@ struct Lease {
 impl Lease {
     /// Asks for a lease. It does not wait for an answer to its first packet once there is a later
     /// term than `term`: that packet went to another host.
-    async fn ask(control: &Control, term: Term) -> io::Result<Self> {
+    async fn ask(control: &Control, run: RunId, term: Term) -> io::Result<Self> {
         let holder = &control.holder;
         let (switch, node) = (&holder.switch, holder.node);
         let mut stream = tokio::select! {
@@ -186,7 +201,7 @@ impl Lease {
         let request = LeaseRequest {
             challenge,
             node,
-            run: holder.run,
+            run,
             digest: holder.placement,
             term: Some(control.term()),
         };
@@ -212,10 +227,10 @@ impl Lease {
 
     /// Holds the lease until the connection ends. Says that the worker takes no more clients, and
     /// that it has announced all its flows.
-    async fn hold(&mut self, control: &Control) {
+    async fn hold(&mut self, control: &Control, speaker: Speaker) {
         let (mut has_said, mut byte, mut hearing) = (false, [0; 1], Hearing::default());
-        let mut no_more = control.taking.no_more.subscribe();
-        let mut done = control.flows.on_new_lease();
+        let mut stances = control.taking.follow();
+        let mut done = speaker.owns_flows().then(|| control.flows.on_new_lease());
         let mut keys = self.keys.clone();
         let message = |term| {
             let runs = control.process.runs.load(Ordering::Relaxed).max(1);
@@ -228,31 +243,30 @@ impl Lease {
             let told = hearing.told;
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
-                    (Ok(1), [byte]) if hearing.hear(byte, control) => {}
+                    (Ok(1), [byte]) if hearing.hear(byte, control, speaker) => {}
                     _ => return,
                 },
                 // The switch has another table or is another host, and this connection is from before.
                 () = control.flows.hear_of_another(told), if told != Term::NONE => return,
                 // The agent is to hear of it before it forgets the old key.
                 () = signing::changed(&mut keys) => return,
-                Ok(()) = done.changed() => {
-                    let message = last.insert(message(*done.borrow_and_update()));
+                term = next_done(&mut done) => {
+                    let message = last.insert(message(term));
                     // A part of a message would be read as another one.
                     if self.direct.write_all(message).is_err() {
                         return;
                     }
                 }
                 _ = turns.tick() => {
-                    // Nothing is announced again in a term that was settled before this lease.
-                    let settled = control.flows.settled_term().filter(|term| *term == told);
-                    last = last.or_else(|| settled.map(message));
+                    let settled = speaker.settled_term(control, told).map(message);
+                    last = if speaker.owns_flows() { last.or(settled) } else { settled };
                     if let Some(message) = &last
                         && self.direct.write_all(message).is_err()
                     {
                         return;
                     }
                 }
-                _ = no_more.wait_for(|no_more| *no_more), if !has_said => {
+                _ = stances.wait_for(|stance| stance.is_over_for(speaker.number)), if !has_said => {
                     has_said = true;
                     // A failed write means that the connection has ended.
                     if self.direct.write(&[TAKES_NO_MORE]).is_err() {
@@ -262,6 +276,16 @@ impl Lease {
             }
         }
     }
+}
+
+/// The next term in which all flows are announced. Never resolves for a run without flows.
+async fn next_done(done: &mut Option<watch::Receiver<Term>>) -> Term {
+    if let Some(done) = done
+        && done.changed().await.is_ok()
+    {
+        return *done.borrow_and_update();
+    }
+    std::future::pending().await
 }
 
 /// Names the causes for an agent that closes the connection instead of an answer.

@@ -45,6 +45,11 @@ impl Switch {
 
     /// Grants the next lease that is requested, and tells the term.
     async fn grant(&self) -> TcpStream {
+        self.grant_to().await.0
+    }
+
+    /// The same, with the run that asks.
+    async fn grant_to(&self) -> (TcpStream, RunId) {
         let mut stream = self.leases.accept().await.unwrap().0;
         stream.write_all(&[1; CHALLENGE_BYTES]).await.unwrap();
         let (mut request, key) = ([0; MESSAGE_BYTES], ControlKey::new(KEY));
@@ -57,7 +62,7 @@ impl Switch {
             is_settled: true,
         };
         stream.write_all(&notice.encode()).await.unwrap();
-        stream
+        (stream, request.run)
     }
 }
 
@@ -83,6 +88,8 @@ fn run<F: Future>(work: impl FnOnce(Rc<Switch>, Rc<Control>) -> F) -> F::Output 
         spawn_local(async move { clock.refresh_clock().await });
         spawn_local(async move { announce_all(&flows, &Claims::default()).await });
         spawn_local(async move { keep(&lease).await });
+        let again = control.clone();
+        spawn_local(async move { take_again(&again).await });
         work(switch, control).await
     })
 }
@@ -101,6 +108,58 @@ fn a_worker_says_again_what_a_settled_term_knows_of_it() {
                 assert_eq!(Done::decode(said).unwrap(), Done { term, runs: 1 });
             }
         }
+    });
+}
+
+/// Waits for the message with this code.
+async fn hear(stream: &mut TcpStream, wanted: u8) {
+    let heard = async {
+        let mut code = [0; 1];
+        while code != [wanted] {
+            stream.read_exact(&mut code).await.unwrap();
+            if code == [Done::CODE] {
+                let mut rest = [0; Done::BYTES - 1];
+                stream.read_exact(&mut rest).await.unwrap();
+            }
+        }
+    };
+    tokio::time::timeout(REPEATED * 5, heard).await.unwrap();
+}
+
+#[test]
+fn a_worker_takes_new_clients_again_by_a_further_run_that_owns_no_flow() {
+    run(async |switch, control| {
+        let (mut first, own) = switch.grant_to().await;
+        hear(&mut first, Done::CODE).await;
+        control.taking.set(false);
+        hear(&mut first, TAKES_NO_MORE).await;
+        control.taking.set(true);
+        let (mut present, mut run) = switch.grant_to().await;
+        for _ in 0..2 {
+            assert_ne!(run, own);
+            // The agent waits for it as for every run.
+            hear(&mut present, Done::CODE).await;
+            control.taking.set(false);
+            hear(&mut present, TAKES_NO_MORE).await;
+            control.taking.set(true);
+            hear(&mut present, LEAVING).await;
+            let before = run;
+            (present, run) = switch.grant_to().await;
+            assert_ne!(run, before);
+        }
+        // The answer to a former run is not that to the present one.
+        let ending = control.clone();
+        let ended = spawn_local(async move { ending.taking.end().await });
+        hear(&mut present, TAKES_NO_MORE).await;
+        let answers = [
+            (&mut first, NewClients::HaveNobodyElse),
+            (&mut present, NewClients::GoElsewhere),
+        ];
+        for (stream, answer) in answers {
+            stream.write_all(&[answer as u8]).await.unwrap();
+            tokio::time::sleep(REPEATED / 4).await;
+        }
+        assert_eq!(ended.await.unwrap(), NewClients::GoElsewhere);
     });
 }
 

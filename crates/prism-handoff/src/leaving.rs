@@ -57,6 +57,15 @@ impl Handle {
         }
     }
 
+    /// Whether the switch sends new clients here. Clients that come nevertheless are accepted: if no
+    /// other frontend takes them, the switch sends them here as before.
+    pub fn take_new_clients(&self, takes: bool) {
+        let shared = &self.shared;
+        if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
+            control.taking.set(takes);
+        }
+    }
+
     /// Has the switch send new clients to other frontends, and closes the listeners when handshakes
     /// under way have ended. Clients that come before that are accepted. The listeners close at
     /// once if no other frontend takes clients, or if the switch's agent does not answer within 4

@@ -161,6 +161,11 @@ impl Keys {
         self.put(&Key::User(&user.access_key), &value)
     }
 
+    /// The prefix of all keys of users.
+    pub fn users(&self) -> String {
+        format!("{}credentials/", self.prefix)
+    }
+
     /// The prefix of all keys of buckets.
     pub fn buckets(&self) -> String {
         format!("{}buckets/", self.prefix)

@@ -76,6 +76,8 @@ struct Participant {
     /// `None` for an observer, such as the switch's agent.
     me: Option<Me>,
     channels: Arc<Channels>,
+    /// The right to admit requests by the users in `channels`.
+    users_lease: Lease,
     /// The last lease that etcd has granted.
     granted: Cell<Option<LeaseId>>,
     /// The latest view, as soon as there is one.
@@ -91,6 +93,7 @@ impl Participant {
         config: &Config,
         me: Option<Me>,
         channels: Channels,
+        users_lease: Lease,
         ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
     ) -> anyhow::Result<EtcdThread> {
         let channels = Arc::new(channels);
@@ -102,6 +105,7 @@ impl Participant {
             keys: Keys::of(config)?,
             me,
             channels: channels.clone(),
+            users_lease,
             granted: Cell::new(None),
             view: OnceCell::new(),
             ready,
@@ -203,13 +207,15 @@ pub(super) fn join(
         ..Channels::default()
     };
     let (ready, views) = mpsc::channel();
-    let etcd = Participant::start(config, Some(me), channels, ready)?;
+    let users_lease = Lease::none();
+    let etcd = Participant::start(config, Some(me), channels, users_lease.clone(), ready)?;
     let view = views.recv().context("the thread that follows etcd ended")?;
     Ok(Cluster {
         view,
         directory: etcd.channels.directory.subscribe(),
         users: etcd.channels.users.subscribe(),
         lease,
+        users_lease,
         kind: Kind::Etcd(etcd),
     })
 }
@@ -221,7 +227,7 @@ pub(super) fn join(
 /// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
-    let etcd = Participant::start(config, None, Channels::default(), ready)?;
+    let etcd = Participant::start(config, None, Channels::default(), Lease::none(), ready)?;
     Ok(Observed {
         directory: etcd.channels.directory.subscribe(),
         _etcd: etcd,

@@ -1,10 +1,14 @@
-//! The lease: the time for which this backend may serve without hearing from etcd.
+//! A lease: the time for which this node may do something without hearing from etcd.
 //!
-//! The other backends go on without a backend whose lease has ended in etcd. The backend
-//! itself counts from before its request for the lease, and a tenth less. By its own clock
-//! it has therefore stopped before the others go on.
+//! - A backend has one in etcd, and serves from its store under it. The other backends go on
+//!   without a backend whose lease has ended in etcd.
+//! - Each node has one of its own for its users. Without it a key that this node knows may have
+//!   been deleted. etcd does not know of this lease.
 //!
-//! Not here: renewing the lease (`etcd_state::hold`).
+//! The node counts from before its request, and a tenth less. By its own clock it has
+//! therefore stopped before others go on.
+//!
+//! Not here: renewing the leases (`etcd_state::hold`, `etcd_state::follow`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +33,8 @@ pub struct Lease(Arc<Inner>);
 struct Inner {
     /// The end of the lease by [`now_ns`]; 0 without a lease.
     until_ns: AtomicU64,
+    /// The time of the last request that etcd has granted.
+    asked_ns: AtomicU64,
     /// A count of leases.
     term: AtomicU64,
 }
@@ -42,7 +48,7 @@ impl Lease {
     pub fn for_ever() -> Self {
         Self(Arc::new(Inner {
             until_ns: AtomicU64::new(FOR_EVER),
-            term: AtomicU64::new(0),
+            ..Inner::default()
         }))
     }
 
@@ -51,8 +57,8 @@ impl Lease {
         Self(Arc::default())
     }
 
-    /// Whether this node may serve.
-    pub(crate) fn is_valid(&self) -> bool {
+    /// Whether the lease lasts.
+    pub fn is_valid(&self) -> bool {
         self.begin().is_some()
     }
 
@@ -81,6 +87,12 @@ impl Lease {
         }
     }
 
+    /// The time since the last request that etcd has granted.
+    pub fn silence(&self) -> Duration {
+        let asked_ns = self.0.asked_ns.load(Ordering::Acquire);
+        Duration::from_nanos(now_ns().saturating_sub(asked_ns))
+    }
+
     /// Begins or prolongs the lease. etcd has granted `ttl` to a request of the time `asked_ns`.
     pub(super) fn extend(&self, asked_ns: u64, ttl: Duration) {
         let ttl_ns = u64::try_from(ttl.as_nanos()).unwrap_or(0);
@@ -89,6 +101,7 @@ impl Lease {
         if !self.is_valid() {
             self.0.term.fetch_add(1, Ordering::AcqRel);
         }
+        self.0.asked_ns.fetch_max(asked_ns, Ordering::AcqRel);
         self.0.until_ns.fetch_max(until, Ordering::AcqRel);
     }
 
@@ -141,6 +154,7 @@ mod tests {
         lease.extend(now, Duration::from_secs(60));
         lease.extend(now - 1_000_000_000, Duration::from_secs(60));
         assert!(lease.left().unwrap() > Duration::from_secs(53));
+        assert!(lease.silence() < Duration::from_secs(1));
         assert_eq!(Lease::for_ever().left(), None);
         assert!(Lease::for_ever().is_valid());
     }

@@ -30,6 +30,12 @@ pub use users::Users;
 use etcd_state::EtcdThread;
 use users::UsersFile;
 
+/// The longest wait for etcd's answer about one user. The client waits for it.
+const USER_IN: Duration = Duration::from_secs(2);
+
+/// Time between two looks at a lease that has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// The cluster, as a node sees it.
 pub struct Cluster {
     /// The owners of keys.
@@ -40,6 +46,9 @@ pub struct Cluster {
     pub users: watch::Receiver<Users>,
     /// The right of this node to serve from its store.
     pub lease: Lease,
+    /// The right of this node to admit requests by its users. It ends when etcd has not
+    /// confirmed them for `cluster.etcd.lease_ttl_s`.
+    pub users_lease: Lease,
     kind: Kind,
 }
 
@@ -92,6 +101,7 @@ impl Cluster {
             directory,
             users,
             lease: Lease::for_ever(),
+            users_lease: Lease::for_ever(),
             kind: Kind::Fixed {
                 file,
                 _senders: (view_sender, directory_sender),
@@ -198,6 +208,34 @@ impl Cluster {
     /// Whether the state is in etcd, and so may change.
     pub fn is_in_etcd(&self) -> bool {
         self.etcd().is_some()
+    }
+
+    /// Whether this node may not know which of its users still exist. A node without users has
+    /// nobody to refuse.
+    pub fn has_doubtful_users(&self) -> bool {
+        !self.users_lease.is_valid() && !self.users.borrow().is_empty()
+    }
+
+    /// Waits until [`Self::has_doubtful_users`] is no longer `before`. Never resolves in a static
+    /// cluster.
+    pub async fn doubt_changes(&self, before: bool) {
+        while self.has_doubtful_users() == before {
+            match self.users_lease.left() {
+                None => std::future::pending().await,
+                Some(left) => tokio::time::sleep(left.max(LOOK_EVERY)).await,
+            }
+        }
+    }
+
+    /// Asks etcd for the user with this access key, as of this moment. `None`: there is none.
+    ///
+    /// # Errors
+    /// etcd does not answer in time, or too many calls wait. In a static cluster there is nobody
+    /// to ask.
+    pub async fn ask_for_user(&self, access_key: &str) -> anyhow::Result<Option<Credential>> {
+        let etcd = self.etcd().context("the users are in a file")?;
+        let asked = etcd.registry.user(access_key);
+        tokio::time::timeout(USER_IN, asked).await?
     }
 
     /// The registry of buckets in etcd. `None` in a static cluster, where a backend's store is

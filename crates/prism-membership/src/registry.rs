@@ -1,5 +1,6 @@
 //! The registry of buckets in etcd: one key for each name. A change succeeds only if no
-//! other change came first. The thread that follows etcd does the calls of all workers.
+//! other change came first. The thread that follows etcd does the calls of all workers, also
+//! those about a single user.
 //!
 //! Not here: the records' contents, and telling other nodes (`prism-replicas`).
 
@@ -9,10 +10,11 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use prism_cluster::replica::{Ancestry, Bucket, Correction, Stamp};
+use prism_config::Credential;
 use prism_etcd::{Change, Client, Condition};
 use tokio::sync::{mpsc, oneshot};
 
-use super::etcd::{Key, Keys};
+use super::etcd::{self, Key, Keys};
 
 /// The contents of the registry, by the names of buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +113,16 @@ impl Registry {
             let gone = [Key::Bucket(&name), Key::Ancestry(&name)];
             let changes = gone.map(|key| Change::Delete(keys.path(&key)));
             change(client, keys, &name, Some(before), (None, &changes)).await
+        };
+        self.call(call).await
+    }
+
+    /// The user with this access key at this moment, if clients can use it.
+    pub(super) async fn user(&self, access_key: &str) -> anyhow::Result<Option<Credential>> {
+        let access_key = access_key.to_owned();
+        let call = async move |client: &Client, keys: &Keys| {
+            let found = client.read_key(&keys.path(&Key::User(&access_key))).await?;
+            Ok(found.and_then(|entry| etcd::user(&access_key, &entry.value)))
         };
         self.call(call).await
     }

@@ -1,10 +1,15 @@
 //! Whether a client's request is allowed. The node that reads a request decides, and vouches for
 //! it to the node that answers. The rules are in [`prism_s3::access`].
 //!
+//! A node that has not heard from etcd for the lease of its users admits no signed request, because
+//! the key may have been deleted. A node that answers a request of a key that it does not know asks
+//! etcd for that key.
+//!
 //! Two parts are decided where the request is answered: each key of a DeleteObjects, which the
 //! node answers that has the connection, and the buckets that a ListBuckets shows.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use prism_s3::access::{self, Caller, Circumstances, KeyRights, Rights};
 use prism_s3::{Code, ObjectRef, Operation, Policy, Principal, S3Error};
@@ -13,7 +18,56 @@ use prism_service::Remote;
 use crate::objects::Objects;
 use crate::request::{Meaning, Standing};
 
+/// The answer of a node that does not know the key for which another node vouches, and that cannot
+/// find out about it.
+pub(crate) fn unconfirmed() -> S3Error {
+    Code::ServiceUnavailable.with_message(
+        "This storage node does not know the access key yet, and etcd does not answer.",
+    )
+}
+
 impl Objects {
+    /// The error for every signed request, while this node cannot know which of its users still
+    /// exist.
+    pub(crate) fn doubt(&self) -> Option<S3Error> {
+        let cluster = &self.node.cluster;
+        if !cluster.has_doubtful_users() {
+            return None;
+        }
+        let silence_s = cluster.users_lease.silence().as_secs();
+        Some(Code::ServiceUnavailable.with_message(format!(
+            "This node has heard nothing from etcd for {silence_s} s, so it cannot know whether \
+             the access key still exists. Repeat the request on a new connection, which may reach \
+             another node. The operator has to restore this node's way to etcd."
+        )))
+    }
+
+    /// Asks etcd for the caller for which another node vouches, if this node does not know its key.
+    /// The key is new, or it was deleted and the other node has not heard of that.
+    pub(crate) async fn confirm_caller(&self, meaning: &mut Meaning) -> Result<(), S3Error> {
+        let cluster = &self.node.cluster;
+        let (Standing::Vouched, Principal::AccessKey(key), None) =
+            (&meaning.standing, &meaning.principal, &meaning.rights)
+        else {
+            return Ok(());
+        };
+        if !cluster.is_in_etcd() {
+            return Ok(());
+        }
+        // Boxed, because it is rare, and larger than the rest.
+        match Box::pin(cluster.ask_for_user(key)).await {
+            Ok(Some(user)) => {
+                meaning.rights = Some(Arc::new(user.rights()));
+                Ok(())
+            }
+            Ok(None) => Err(Code::InvalidAccessKeyId.into()),
+            Err(error) => {
+                tracing::debug!(error = format!("{error:#}"), "cannot ask etcd for a key");
+                Err(unconfirmed())
+            }
+        }
+    }
+
     /// Decides whether a client's request is allowed, unless another node has.
     pub(crate) async fn admit_client(
         &self,

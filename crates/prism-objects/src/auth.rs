@@ -70,11 +70,12 @@ impl Auth {
     }
 
     /// Identifies the caller of a request, by the verification of another node or by the
-    /// signature.
+    /// signature. `doubt`: the error for a signature, if this node cannot know its users.
     pub(crate) fn identify(
         &self,
         head: &RequestHead,
         verified: Option<Verified>,
+        doubt: Option<S3Error>,
     ) -> Result<Identified, S3Error> {
         let users = self.users.read();
         let users = users.unwrap_or_else(PoisonError::into_inner).clone();
@@ -82,7 +83,12 @@ impl Auth {
             Some(verified) => restored(&users.authenticator, verified)?,
             None => {
                 let now = OffsetDateTime::now_utc();
-                users.authenticator.authenticate(head, now)?
+                let known = users.authenticator.authenticate(head, now);
+                let is_signed = !matches!(&known, Ok(known) if known.is_anonymous());
+                match doubt {
+                    Some(doubt) if is_signed => return Err(doubt),
+                    _ => known?,
+                }
             }
         };
         let Authenticated { principal, payload } = known;
@@ -218,6 +224,26 @@ mod tests {
             let is_signed = matches!(sent.body, verified::Body::Chunks { seed: Some(_), .. });
             assert_eq!(restored(&authenticator, sent).is_err(), is_signed);
         }
+    }
+
+    #[test]
+    fn a_node_in_doubt_identifies_no_signature_but_the_word_of_another_node() {
+        let auth = Auth::new(&Config::default(), &[]);
+        let doubt = || Some(S3Error::from(Code::ServiceUnavailable));
+        let head = |fields: &str| {
+            let text = format!("GET /bkt/k HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+            let read = RequestHead::parse(text.as_bytes(), &prism_http::Limits::DEFAULT);
+            read.unwrap().unwrap().0
+        };
+        let anonymous = auth.identify(&head(""), None, doubt()).unwrap();
+        assert_eq!(anonymous.principal, Principal::Anonymous);
+        let signed = head("Authorization: AWS4-HMAC-SHA256 Credential=key\r\n");
+        let status = |doubt| auth.identify(&signed, None, doubt).err().unwrap().status();
+        assert_eq!(status(doubt()), 503);
+        assert_ne!(status(None), 503);
+        let known = (Principal::AccessKey("key".into()), Payload::Unsigned);
+        let verified = meaning_of(known).verified();
+        assert!(auth.identify(&signed, Some(verified), doubt()).is_ok());
     }
 
     fn meaning_of((principal, payload): (Principal, Payload)) -> Meaning {

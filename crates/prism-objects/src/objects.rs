@@ -13,6 +13,7 @@ use prism_s3::auth::with_hoisted;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
 use prism_service::{About, Fault, Io, Remote, Route, Served, Service, Subject};
 
+use crate::admit::unconfirmed;
 use crate::answer::{is_ours, send_error};
 use crate::bodies::Bodies;
 use crate::request::{Call, Meaning, Request, Standing};
@@ -90,7 +91,13 @@ impl Service for Objects {
             Some(_) => Standing::Vouched,
             None => Standing::Open,
         };
-        let known = self.shared.auth.identify(head, verified)?;
+        let may_confirm = verified.is_some() && self.node.cluster.is_in_etcd();
+        let known = self.shared.auth.identify(head, verified, self.doubt());
+        let known = known.map_err(|error| match error.code() {
+            // The secret for the signatures of chunks is needed here, before `confirm`.
+            Code::InvalidAccessKeyId if may_confirm => unconfirmed(),
+            _ => error,
+        })?;
         let hoisted = with_hoisted(head)?;
         let mut operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
         if operation.is_preflight() && self.shared.allows_page(head) {
@@ -110,7 +117,16 @@ impl Service for Objects {
     }
 
     async fn admit(&self, request: &mut Request, client: Remote) -> Result<(), S3Error> {
+        self.confirm(request).await?;
         self.admit_client(&mut request.meaning, client).await
+    }
+
+    async fn confirm(&self, request: &mut Request) -> Result<(), S3Error> {
+        self.confirm_caller(&mut request.meaning).await
+    }
+
+    fn refuses_for_itself(&self) -> bool {
+        self.node.cluster.has_doubtful_users()
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {

@@ -152,6 +152,21 @@ pub trait Service: 'static {
         client: Remote,
     ) -> Result<(), Self::Error>;
 
+    /// Confirms the caller of a request that another node has admitted and relayed here, if this
+    /// node does not know the caller.
+    ///
+    /// # Errors
+    /// The caller exists no more, or nobody can tell.
+    async fn confirm(&self, _request: &mut Request<Self::Meaning>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Whether this node refuses requests that another node may answer. A refused client's
+    /// connection then ends, so that its next one may reach that node.
+    fn refuses_for_itself(&self) -> bool {
+        false
+    }
+
     /// Begins a request before it is routed. A change waits here while the cluster takes a step.
     async fn begin(&self, meaning: &Self::Meaning) -> Option<Self::Change<'_>>;
 

@@ -1,5 +1,8 @@
 //! Reads the cluster's keys from etcd, and then follows their changes. After an error it
 //! reads all keys again.
+//!
+//! Each proof that this node knows the present users prolongs the lease for them: a read of
+//! all keys, or a probe that finds no change that the watch has missed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +12,16 @@ use prism_etcd::Error;
 
 use super::etcd::{self, Key};
 use super::{Directory, Known, Participant, replace};
+use crate::lease::now_ns;
 use crate::users;
 
-/// Time between two checks that the watch misses nothing. A silent watch may mean that
+/// Longest time between two checks that the watch misses nothing. A silent watch may mean that
 /// nothing changes, or that its member of etcd has lost the other members.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Checks within the life of the lease for the users, as many as renewals of a backend's.
+const PROBES_IN_LIFE: u32 = 5;
+/// Time in which the watch reports a change that a probe has found.
+const REPORTED_IN: Duration = Duration::from_secs(1);
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -35,6 +43,7 @@ impl Participant {
     }
 
     async fn session(&self, told: &mut bool) -> anyhow::Result<std::convert::Infallible> {
+        let asked_ns = now_ns();
         let snapshot = self.client.read(self.keys.prefix()).await?;
         if std::mem::take(told) {
             tracing::info!("etcd answers again");
@@ -42,6 +51,7 @@ impl Participant {
         let before = self.channels.known.borrow().clone();
         let mut known = Known::read(&self.keys, &snapshot, &before);
         self.publish(&known);
+        self.users_lease.extend(asked_ns, self.lease_ttl());
         self.register(&known).await?;
         let next = snapshot.revision.saturating_add(1);
         let mut watch = self.client.watch(self.keys.prefix(), next).await?;
@@ -58,29 +68,34 @@ impl Participant {
         }
     }
 
-    /// Fails when etcd does not answer, or when the watch has missed a change of the state.
+    /// Fails when etcd does not answer, when it has gone back to an earlier revision, or when the
+    /// watch has missed a change of the state or of the users. Prolongs the lease for the users.
     async fn probe(&self) -> anyhow::Result<std::convert::Infallible> {
-        let mut missed = 0;
+        let every = PROBE_EVERY.min(self.lease_ttl() / PROBES_IN_LIFE);
+        let mut known = self.channels.known.subscribe();
         loop {
-            tokio::time::sleep(PROBE_EVERY).await;
-            let path = self.keys.path(&Key::State);
-            let found = self.client.read(&path).await?;
-            let revision = found.entries.first().map(|entry| entry.mod_revision);
-            let known = self.channels.known.borrow().clone();
-            if found.revision < known.revision {
-                let (now, before) = (found.revision, known.revision);
-                tracing::error!(now, before, "etcd has gone back to an earlier revision");
+            tokio::time::sleep(every).await;
+            let (asked_ns, heard) = (now_ns(), known.borrow().revision);
+            let state = self.client.read(&self.keys.path(&Key::State)).await?;
+            if state.revision < heard {
+                let revision = state.revision;
+                tracing::error!(revision, heard, "etcd has gone back to an earlier revision");
                 return Err(Error::Ended("etcd has gone back".into()).into());
             }
-            let known = known.state.as_ref().map(|(_, revision)| *revision);
-            // The watch may report the change a moment later.
-            missed = match revision != known {
-                true => missed + 1,
-                false => 0,
-            };
-            if missed > 1 {
-                return Err(Error::Ended("it missed a change of the state".into()).into());
+            let (users, users_revision) = self.client.fingerprint(&self.keys.users()).await?;
+            let state_revision = state.entries.first().map(|entry| entry.mod_revision);
+            // The watch reports changes in their order, so a later one than the answer counts too.
+            let has_all = known.wait_for(|known| {
+                let last = known.state.as_ref().map(|(_, revision)| *revision);
+                let has_state = last == state_revision || known.revision > state.revision;
+                let has_users = known.users_in_etcd() == users || known.revision > users_revision;
+                has_state && has_users
+            });
+            if tokio::time::timeout(REPORTED_IN, has_all).await.is_err() {
+                let missed = "it missed a change of the state or of the users";
+                return Err(Error::Ended(missed.into()).into());
             }
+            self.users_lease.extend(asked_ns, self.lease_ttl());
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use prism_cluster::{Live, NodeName, Placing, State, Status, Testimonies, Testimony};
 use prism_config::Credential;
-use prism_etcd::{Entry, Event, Snapshot, Update};
+use prism_etcd::{Entry, Event, Fingerprint, Snapshot, Update};
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
@@ -34,6 +34,8 @@ pub struct Known {
     pub testimonies: Testimonies,
     /// The users, by access key.
     pub users: BTreeMap<String, Credential>,
+    /// The revision of the last change of each user's key, also of an unreadable one.
+    pub user_revisions: Arc<BTreeMap<String, u64>>,
     /// The agreed records of buckets.
     pub buckets: Arc<Buckets>,
     /// The records of the certificate that comes by ACME. A change makes another map.
@@ -122,6 +124,14 @@ impl Known {
         self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
 
+    /// The fingerprint of the users' keys in etcd, if it has no later ones.
+    pub(super) fn users_in_etcd(&self) -> Fingerprint {
+        Fingerprint {
+            keys: self.user_revisions.len() as u64,
+            last_change: self.user_revisions.values().copied().max().unwrap_or(0),
+        }
+    }
+
     /// Sets the value of a key to that of `entry`; `None` removes it. An unreadable value must not
     /// leave the former one in force, except the state's.
     fn set(&mut self, keys: &Keys, path: &str, entry: Option<&Entry>) {
@@ -138,6 +148,11 @@ impl Known {
             Some(Key::Node(name)) => replace(&mut self.hosts, name, entry, json),
             Some(Key::Testimony(name)) => replace(&mut self.testimonies, name, entry, testimony),
             Some(Key::User(name)) => {
+                let revisions = Arc::make_mut(&mut self.user_revisions);
+                match entry {
+                    Some(entry) => revisions.insert(name.to_owned(), entry.mod_revision),
+                    None => revisions.remove(name),
+                };
                 replace(&mut self.users, name, entry, |value| {
                     etcd::user(name, value)
                 });
@@ -266,6 +281,23 @@ mod tests {
         };
         let known = Known::read(&keys, &empty, &known);
         assert!(known.state.is_none() && known.hosts.is_empty());
+    }
+
+    #[test]
+    fn each_change_of_the_users_changes_their_fingerprint() {
+        let mut known = Known::default();
+        let mut seen = vec![known.users_in_etcd()];
+        let good = r#"{"secret_key":"s"}"#;
+        for (key, value, revision) in [("A", good, 3), ("B", "?", 4), ("A", good, 5)] {
+            put(&mut known, &format!("credentials/{key}"), value, revision);
+            seen.push(known.users_in_etcd());
+        }
+        for key in ["A", "B"] {
+            known.set(&keys(), &format!("/prism/demo/credentials/{key}"), None);
+            seen.push(known.users_in_etcd());
+        }
+        let pairs: Vec<_> = seen.iter().map(|f| (f.keys, f.last_change)).collect();
+        assert_eq!(pairs, [(0, 0), (1, 3), (2, 4), (2, 5), (1, 4), (0, 0)]);
     }
 
     #[test]

@@ -58,6 +58,13 @@ pub struct Authenticated {
     pub payload: Payload,
 }
 
+impl Authenticated {
+    /// Whether the caller has not signed the request.
+    pub fn is_anonymous(&self) -> bool {
+        self.principal == Principal::Anonymous
+    }
+}
+
 /// Verifies requests for one region. It caches derived keys: for other credentials, make a new
 /// one. It cannot be printed, and wipes secrets on drop.
 pub struct Authenticator {

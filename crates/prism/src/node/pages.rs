@@ -67,7 +67,12 @@ pub(super) fn not_ready(server: &Server) -> Option<&'static str> {
         return Some("most nodes have another configuration");
     }
     let has_no_lease = node.store.is_some() && node.replication.begin().is_none();
-    has_no_lease.then_some("the lease in etcd has ended")
+    if has_no_lease {
+        return Some("the lease in etcd has ended");
+    }
+    node.cluster.has_doubtful_users().then_some(
+        "etcd does not answer: requests with keys are refused, because keys may be deleted",
+    )
 }
 
 /// The connections that are open here, those that came first before the others.

@@ -219,6 +219,7 @@ fn attend(
             () = watchdog.keep() => {}
             () = supervise("views", async || follow_views(node).await) => {}
             () = supervise("callers", async || follow_users(server).await) => {}
+            () = supervise("the users' lease", async || log_doubt(server).await) => {}
             () = supervise("pauses", async || follow_pauses(node).await) => {}
             () = show_pages(server, listener) => {}
             accepted = accepting => accepted?,
@@ -344,6 +345,21 @@ async fn follow_users(server: &Server) {
         if users.changed().await.is_err() {
             return std::future::pending().await;
         }
+    }
+}
+
+/// Logs that this node begins and ceases to refuse requests with keys. Never returns.
+async fn log_doubt(server: &Server) {
+    let cluster = &server.node.cluster;
+    loop {
+        cluster.doubt_changes(false).await;
+        tracing::warn!(
+            silence_ms = cluster.users_lease.silence().as_millis(),
+            "etcd does not answer: requests with keys are refused, because a key may have been \
+             deleted; new clients go to other frontends"
+        );
+        cluster.doubt_changes(true).await;
+        tracing::info!("etcd has confirmed the users: requests with keys are admitted again");
     }
 }
 

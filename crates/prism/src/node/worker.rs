@@ -61,6 +61,10 @@ pub(super) fn run(
         let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
         keep_tasks(&replicator);
         tokio::task::spawn_local(beat.keep());
+        let (cluster, taking) = (node.clone(), handle.clone());
+        keep("new clients", async move || {
+            follow_doubt(&cluster, &taking).await;
+        });
         let (node, following) = (node.clone(), handle.clone());
         keep("the directory", async move || {
             follow_directory(&node, &following).await;
@@ -106,6 +110,16 @@ impl Thread {
             following.follow_orders(&mut farewell).await;
         });
         gateway.run(self.endpoint).await;
+    }
+}
+
+/// Sends new clients to other frontends while this node refuses requests with keys.
+async fn follow_doubt(node: &Node, handle: &Handle) {
+    loop {
+        node.cluster.doubt_changes(false).await;
+        handle.take_new_clients(false);
+        node.cluster.doubt_changes(true).await;
+        handle.take_new_clients(true);
     }
 }
 

@@ -2,6 +2,7 @@
 //! others go on without a backend that is gone, and a backend without a lease stops by itself
 //! first.
 
+mod cut_off;
 mod lost;
 mod members;
 mod restored;

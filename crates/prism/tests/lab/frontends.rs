@@ -18,7 +18,7 @@ const BACK_IN: Duration = Duration::from_secs(8);
 
 impl Cluster {
     /// The clients whose connection is at `host`.
-    fn clients_at(&self, host: &str) -> HashSet<SocketAddr> {
+    pub(crate) fn clients_at(&self, host: &str) -> HashSet<SocketAddr> {
         let flows = self.flows().into_iter();
         let at_host = flows.filter(|known| {
             let client = known.flow.client;

@@ -37,7 +37,7 @@ fn page(cluster: &Cluster, on: &str, address: SocketAddr, path: &str) -> (u16, S
     })
 }
 
-fn of_node(cluster: &Cluster, host: &str, path: &str) -> (u16, String) {
+pub(crate) fn of_node(cluster: &Cluster, host: &str, path: &str) -> (u16, String) {
     page(cluster, host, (Ipv4Addr::LOCALHOST, NODE_PORT).into(), path)
 }
 
