@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
 use prism_proto::term::MAX_EPOCH;
@@ -20,8 +19,8 @@ use crate::layout::{ip_addr, nanos};
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
 
-/// Pin of the link through which any process reads the list of flows.
-pub(crate) const FLOW_LIST: &str = "flow_list";
+/// Pin of a link that earlier releases made.
+const FORMER_FLOW_LIST: &str = "flow_list";
 
 /// Pin of the map that has the version of the control protocol of the pinned programs.
 const CONTROL_VERSION: &str = "control_version";
@@ -31,7 +30,6 @@ const UNPINNED_CONTROL_VERSION: u8 = 2;
 /// A loaded switch. Programs, maps and links stay when it is dropped.
 pub struct Switch {
     pub(crate) skel: SwitchSkel<'static>,
-    pub(crate) due_flows: Link,
     dir: PathBuf,
     own: Own,
 }
@@ -76,12 +74,12 @@ impl Switch {
             .map_err(kernel("read the frontends"))?;
         tables::sync(&skel.maps, &tables).map_err(kernel("fill the tables"))?;
         let switch = Self {
-            due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
             skel,
             dir,
             own: Own::of(config),
         };
-        switch.pin_flow_list()?;
+        let former = switch.dir.join(FORMER_FLOW_LIST);
+        bpffs::remove(&former).map_err(|e| bpffs::cannot_use(&former, e))?;
         for interface in &config.interfaces {
             switch.attach(interface, config.xdp)?;
         }
@@ -147,13 +145,6 @@ impl Switch {
             bpffs::remove(&pin).map_err(|e| failed(&pin, e))?;
         }
         std::fs::remove_dir(&dir).map_err(|e| failed(&dir, e))
-    }
-
-    fn pin_flow_list(&self) -> Result<(), LoadError> {
-        let mut link = iterator(&self.skel.progs.all_flows, &self.skel.maps.flows)?;
-        let pin = self.dir.join(FLOW_LIST);
-        bpffs::remove(&pin).map_err(|e| bpffs::cannot_use(&pin, e))?;
-        Ok(link.pin(&pin).map_err(kernel("pin the list of flows"))?)
     }
 }
 
@@ -308,12 +299,4 @@ fn pinned(path: &Path) -> Result<Option<MapHandle>, LoadError> {
     }
     let map = MapHandle::from_pinned_path(path).map_err(kernel("open a pinned map"))?;
     Ok(Some(map))
-}
-
-fn iterator(
-    program: &libbpf_rs::ProgramMut<'_>,
-    map: &libbpf_rs::MapMut<'_>,
-) -> Result<Link, LoadError> {
-    let link = program.attach_iter(map.as_fd());
-    Ok(link.map_err(kernel("prepare to walk a map"))?)
 }
