@@ -76,7 +76,8 @@ fn read_all(cluster: &Cluster, bucket: &str) -> (Vec<u16>, usize) {
         answer.status()
     });
     let statuses = statuses.collect();
-    let listed = call("/?list-type=2").text();
+    let listed = call("/?list-type=2").body;
+    let listed = String::from_utf8_lossy(&listed);
     (statuses, listed.matches("<Key>").count())
 }
 
