@@ -8,7 +8,7 @@ use prism_signer::Signer;
 use super::{AT_ONCE, all_answered, ctl, cut_off, up};
 use crate::observe::of_node;
 use crate::support::client::{Client, Request};
-use crate::support::{Cluster, eventually, say, turn};
+use crate::support::{BUCKET, Cluster, eventually, say, turn};
 
 /// The key that is deleted.
 const KEY: (&str, &str) = ("REVOKED", "revoked-secret");
@@ -79,8 +79,9 @@ fn a_frontend_that_is_cut_off_admits_no_key_that_may_be_deleted() {
     assert!(text.contains("has heard nothing from etcd for"), "{text}");
     // The next connection may reach another frontend.
     assert!(!refused.keep_alive());
-    let unsigned = Request::new("GET", "/").unsigned().encode(&cluster);
-    assert_eq!(anonymous.call(&unsigned).status(), 403);
+    let service = cluster.service;
+    let unsigned = format!("GET /{BUCKET}/ HTTP/1.1\r\nHost: {service}\r\n\r\n");
+    assert_eq!(anonymous.call(unsigned.as_bytes()).status(), 403);
     let answer = ask(&mut good, &cluster.signer);
     assert_eq!(answer.status(), 503, "{}", answer.text());
     let (status, reason) = of_node(&cluster, "fe1", "/-/ready");
