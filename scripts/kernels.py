@@ -12,8 +12,8 @@ the same result. The log is kept, and the failure names the row.
 
 Usage: scripts/kernels.py [--kernel 6.1] [--one-by-one] [WORD...]
        (only the rows of the table whose label contains one of the words)
-       scripts/kernels.py --repeat 100 --load --cpus 2 'prism netem'
-       (a hunt for a rare fault: each row many times in one boot, with busy processors)
+       scripts/kernels.py --one-by-one --repeat 3 --set PRISM_NETEM_ROUNDS=50 'prism netem'
+       (a hunt for a rare fault: each row several times in one boot, each of 50 rounds)
 """
 
 import argparse
@@ -199,7 +199,8 @@ class Run:
             "-accel", f"tcg,thread={self.options.thread}", "-smp", str(self.options.cpus),
             "-qmp", f"unix:{self.control_path()},server=on,wait=off",
             "-kernel", self.kernel_image, "-initrd", os.path.join(self.place, f"{self.series}.cpio"),
-            "-append", KERNEL_ARGUMENTS,
+            # The kernel gives arguments with "=" that it does not know to the first process.
+            "-append", " ".join([KERNEL_ARGUMENTS, *self.options.set]),
         ]
 
     def emulate(self):
@@ -322,6 +323,8 @@ def main():
     parser.add_argument("--one-by-one", action="store_true", help="one kernel at a time, to save memory")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run all rows N times in one boot")
     parser.add_argument("--load", action="store_true", help="keep the emulated processors busy beside the tests")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        help="a variable of the tests' environment")
     parser.add_argument("--cpus", type=int, default=2, metavar="N", help="emulated processors (default: 2)")
     parser.add_argument("--thread", choices=["multi", "single"], default="multi",
                         help="a thread of the emulator for each processor, or one for all (default: multi)")
