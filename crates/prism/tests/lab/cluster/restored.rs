@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::lost::{SETTLED, lose_all, recover, wait_for_faults};
 use super::{seen_by, status_of};
-use crate::support::client::Request;
+use crate::support::client::{Answer, Request};
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, turn};
 
@@ -31,7 +31,20 @@ fn ask(cluster: &Cluster, method: &str, (bucket, target): (&str, &str), body: &[
         .signing(body)
         .header("Content-Length", body.len().to_string());
     let request = [&request.encode(cluster), body].concat();
-    cluster.connect().call(&request).status()
+    let answer = cluster.connect().try_call(&request);
+    // A node that does not hear from etcd may close a connection.
+    answer.map_or(503, |answer| answer.status())
+}
+
+/// The answer of a node that hears from etcd.
+fn get(cluster: &Cluster, bucket: &str, target: &str) -> Answer {
+    let mut answer = None;
+    eventually("an answer that is not 503", SETTLED, || {
+        let request = Request::new("GET", target).bucket(bucket).encode(cluster);
+        answer = cluster.connect().try_call(&request).ok();
+        answer.as_ref().is_some_and(|answer| answer.status() != 503)
+    });
+    answer.unwrap()
 }
 
 fn surely(cluster: &Cluster, method: &str, target: (&str, &str), body: &[u8], status: u16) {
@@ -62,21 +75,16 @@ fn fill(cluster: &Cluster, bucket: &str) {
 
 /// The statuses of GETs of all objects, and the number of names that are listed.
 fn read_all(cluster: &Cluster, bucket: &str) -> (Vec<u16>, usize) {
-    let mut client = cluster.connect();
-    let mut call = |target: &str| {
-        let request = Request::new("GET", target).bucket(bucket).encode(cluster);
-        client.call(&request)
-    };
     let objects = objects();
     let statuses = objects.iter().map(|object| {
-        let answer = call(&format!("/{}", object.key));
+        let answer = get(cluster, bucket, &format!("/{}", object.key));
         if answer.status() == 200 {
             object.check(0, &answer.body);
         }
         answer.status()
     });
     let statuses = statuses.collect();
-    let listed = call("/?list-type=2").body;
+    let listed = get(cluster, bucket, "/?list-type=2").body;
     let listed = String::from_utf8_lossy(&listed);
     (statuses, listed.matches("<Key>").count())
 }
