@@ -38,8 +38,7 @@ use crate::walk::{Order, Walks, carry_out, kind};
 const PERIOD: Duration = Duration::from_secs(1);
 /// Longest time for which news of runs, or the order to stop, goes unnoticed between steps.
 const SLICE: Duration = Duration::from_millis(50);
-/// Steps take at most one part in this many of a CPU. A walk over 1,000,000 flows takes some
-/// 250 ms.
+/// Steps take at most one part in this many of a CPU.
 const MAX_SHARE: u32 = 20;
 
 /// The result of a step.
