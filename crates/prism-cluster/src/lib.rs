@@ -29,10 +29,12 @@
 //!   view in force reads them there.
 //!
 //! If the state itself is lost, [`recover()`] restores it from the stores' testimonies.
+//! [`StoreLife`] tells an older copy of a store from the store itself.
 //!
 //! [`View`] answers questions about a state quickly. [`Placement`] ranks backends for a key.
 #![forbid(unsafe_code)]
 
+mod life;
 mod min_replicas;
 mod placement;
 mod recover;
@@ -42,6 +44,7 @@ mod step;
 mod testimony;
 mod view;
 
+pub use life::{OPENINGS_MAX, Opening, StoreLife, StoreMark};
 pub use min_replicas::{MinReplicas, TooFewCopies};
 pub use placement::{InvalidName, NodeName, Placement};
 pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};

@@ -1,0 +1,227 @@
+//! The life of a store, by which an older copy of it is told from the store itself: a reverted
+//! machine, a restored backup, or a copy beside the original.
+//!
+//! A store counts its commits and numbers its openings. At each opening it draws a random id, and
+//! lists the id with the count of commits that it found. It reports a [`StoreMark`] of itself,
+//! which is kept outside of it. A copy shares the past of the store, but its own next opening has
+//! another id. [`StoreLife::has_lived`] is the rule by which a store is compared with a mark.
+//!
+//! Commits after the last report are not known outside of the store: a copy that lacks only
+//! those is not noticed.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use serde::{Deserialize, Serialize};
+
+/// Most openings that a store lists. A list takes some 12 KiB, and is written once an opening.
+pub const OPENINGS_MAX: usize = 256;
+
+/// What a store reports of itself at a moment. It is kept outside of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreMark {
+    /// The store's identity.
+    pub store: u64,
+    /// The number of its present opening, from 1 on.
+    pub opening: u64,
+    /// The random id of that opening.
+    pub id: u64,
+    /// The commits of its whole life up to now.
+    pub commits: u64,
+}
+
+impl StoreMark {
+    /// Whether `other` is a greater mark of the same store: of a later opening, or of the same
+    /// one with more commits. Whether the store of one goes on from the other is not compared.
+    pub fn precedes(&self, other: &Self) -> bool {
+        let order = |mark: &Self| (mark.opening, mark.commits);
+        self.store == other.store && order(self) < order(other)
+    }
+}
+
+/// One opening of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct Opening {
+    /// Drawn at random.
+    pub id: u64,
+    /// The commits that the opening found, without its own.
+    pub commits: u64,
+}
+
+impl From<(u64, u64)> for Opening {
+    fn from((id, commits): (u64, u64)) -> Self {
+        Self { id, commits }
+    }
+}
+
+impl From<Opening> for (u64, u64) {
+    fn from(Opening { id, commits }: Opening) -> Self {
+        (id, commits)
+    }
+}
+
+/// A store's list of its own openings, the last [`OPENINGS_MAX`] of them. Openings by a release
+/// that kept no list are missing in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreLife {
+    /// The number of the last opening that was dropped from the list; 0 if none was.
+    forgotten: u64,
+    openings: BTreeMap<u64, Opening>,
+}
+
+impl StoreLife {
+    /// Lists a new opening, whose number is above all others, and drops the oldest one of a full
+    /// list.
+    pub fn begin(&mut self, number: u64, opening: Opening) {
+        self.openings.insert(number, opening);
+        while self.openings.len() > OPENINGS_MAX
+            && let Some((dropped, _)) = self.openings.pop_first()
+        {
+            self.forgotten = dropped;
+        }
+    }
+
+    /// The listed openings, by their numbers.
+    pub fn openings(&self) -> &BTreeMap<u64, Opening> {
+        &self.openings
+    }
+
+    /// Whether this store is the one that reported the mark, or goes on from it: it has every
+    /// commit that the mark counts. `commits_now` is the present count of commits. The caller
+    /// compares the identities of the stores.
+    ///
+    /// - The mark's opening is listed with the same id: the commits that the next listed opening
+    ///   found, or after the last one the present commits, are at least those of the mark. The
+    ///   commits of later openings do not count, because a copy may have made them.
+    /// - It is listed with another id: no. Two copies were opened.
+    /// - It was dropped from a full list: yes, because nothing is known of it any more.
+    /// - It is in no list: no. A store lists an opening before it reports any mark of it, so
+    ///   another copy has reported this one. The same holds for an empty list.
+    ///
+    /// A process that was reverted together with its memory goes on with the id of its opening.
+    /// It is noticed only until it has made as many commits again.
+    pub fn has_lived(&self, mark: &StoreMark, commits_now: u64) -> bool {
+        if (1..=self.forgotten).contains(&mark.opening) {
+            return true;
+        }
+        let listed = self.openings.get(&mark.opening);
+        listed.is_some_and(|opening| opening.id == mark.id)
+            && self.commits_by_the_end_of(mark.opening, commits_now) >= mark.commits
+    }
+
+    fn commits_by_the_end_of(&self, opening: u64, commits_now: u64) -> u64 {
+        let later = (Bound::Excluded(opening), Bound::Unbounded);
+        let next = self.openings.range(later).next();
+        next.map_or(commits_now, |(_, next)| next.commits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn mark(opening: u64, id: u64, commits: u64) -> StoreMark {
+        StoreMark {
+            store: 1,
+            opening,
+            id,
+            commits,
+        }
+    }
+
+    /// A life of openings: the number, the id, and the commits found.
+    fn life(openings: &[(u64, u64, u64)]) -> StoreLife {
+        let mut life = StoreLife::default();
+        for (number, id, commits) in openings {
+            life.begin(*number, (*id, *commits).into());
+        }
+        life
+    }
+
+    #[test]
+    fn a_store_has_lived_its_own_marks() {
+        let life = life(&[(1, 11, 0), (2, 12, 5), (4, 14, 9)]);
+        for own in [
+            mark(1, 11, 1),
+            mark(1, 11, 5),
+            mark(2, 12, 9),
+            mark(4, 14, 20),
+        ] {
+            assert!(life.has_lived(&own, 20), "{own:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_lacks_commits_of_an_opening_has_not_lived_its_mark() {
+        let life = life(&[(1, 11, 0), (2, 12, 5), (4, 14, 9)]);
+        for other in [mark(1, 11, 6), mark(2, 12, 10), mark(4, 14, 21)] {
+            assert!(!life.has_lived(&other, 20), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn openings_of_another_copy_are_foreign() {
+        let life = life(&[(2, 12, 5), (4, 14, 9)]);
+        // With another id, later than the last, not listed, and before the list was kept.
+        for other in [
+            mark(4, 99, 1),
+            mark(5, 15, 1),
+            mark(3, 13, 1),
+            mark(1, 11, 1),
+        ] {
+            assert!(!life.has_lived(&other, 20), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_without_a_list_has_reported_no_mark() {
+        let empty = StoreLife::default();
+        assert!(!empty.has_lived(&mark(0, 0, 0), 20));
+        assert!(!empty.has_lived(&mark(1, 11, 1), 20));
+    }
+
+    #[test]
+    fn openings_that_a_full_list_has_dropped_count_as_lived() {
+        let last = OPENINGS_MAX as u64 + 3;
+        let all: Vec<_> = (1..=last).map(|n| (n, 10 + n, n)).collect();
+        let life = life(&all);
+        assert_eq!(life.openings().len(), OPENINGS_MAX);
+        assert!(life.has_lived(&mark(3, 99, 1_000), last));
+        assert!(life.has_lived(&mark(4, 14, 5), last));
+        assert!(!life.has_lived(&mark(4, 99, 5), last));
+        assert!(!life.has_lived(&mark(0, 0, 0), last));
+    }
+
+    #[test]
+    fn marks_are_ordered_by_the_opening_and_then_by_commits() {
+        assert!(mark(1, 11, 9).precedes(&mark(2, 12, 3)));
+        assert!(mark(1, 11, 9).precedes(&mark(1, 11, 10)));
+        assert!(!mark(1, 11, 9).precedes(&mark(1, 11, 9)));
+        assert!(!mark(2, 12, 3).precedes(&mark(1, 11, 9)));
+        let of_another_store = StoreMark {
+            store: 2,
+            ..mark(2, 12, 3)
+        };
+        assert!(!mark(1, 11, 9).precedes(&of_another_store));
+    }
+
+    #[test]
+    fn a_life_and_a_mark_are_read_as_they_were_written() {
+        let all: Vec<_> = (1..=300)
+            .map(|n| (n, u64::MAX - n, u64::MAX - 300 + n))
+            .collect();
+        let life = life(&all);
+        let text = serde_json::to_vec(&life).unwrap();
+        assert!(text.len() < 13_000, "{} bytes", text.len());
+        let read: StoreLife = serde_json::from_slice(&text).unwrap();
+        assert_eq!(read, life);
+        let mark = mark(1, u64::MAX, 3);
+        let text = serde_json::to_string(&mark).unwrap();
+        let read: StoreMark = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, mark);
+        let more = text.replace("\"id\"", "\"other\":1,\"id\"");
+        assert!(serde_json::from_str::<StoreMark>(&more).is_err());
+    }
+}
