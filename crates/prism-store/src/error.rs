@@ -219,6 +219,9 @@ pub enum Error {
     /// store to be opened again.
     #[error("writes are disabled after a disk failure")]
     WritesDisabled,
+    /// The store was closed, and its handle is still in use.
+    #[error("the store has been closed")]
+    Closed,
     /// The bytes read are not those that were written.
     #[error("corrupt object: {0}")]
     Corrupt(Arc<str>),

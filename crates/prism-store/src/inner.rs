@@ -1,6 +1,6 @@
 //! The state of an open store, and the removal of what commits leave.
 
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
+use std::sync::{Arc, OnceLock, RwLock, atomic::AtomicU64};
 
 use crate::{
     bucket_usage::UsageOfBuckets,
@@ -13,6 +13,7 @@ use crate::{
     known::Known,
     lsm::Lsm,
     object::{Object, Pins},
+    past::Past,
     recovery::RecoveryReport,
     replica::Replicas,
     uploads::Garbage,
@@ -38,7 +39,8 @@ pub(crate) struct Inner {
     pub(crate) files: Files,
     pub(crate) config: Config,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) identity: u64,
+    /// The identity and the openings. A commit replaces them.
+    pub(crate) past: RwLock<Arc<Past>>,
 }
 
 impl Inner {

@@ -63,7 +63,9 @@ mod log_tag;
 mod lsm;
 mod merge;
 mod multipart;
+mod notes;
 mod object;
+mod past;
 mod pending;
 mod put;
 mod read;
@@ -92,10 +94,12 @@ pub use error::{Error, OpenError};
 pub use group::Group;
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
+pub use notes::StoreNotes;
 pub use object::{Body, Derived, Object, Parts, Segment};
 pub use prism_cluster::replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Proof, Refusal, Stamp, Standing,
 };
+pub use prism_cluster::{Opening, StoreLife, StoreMark};
 pub use put::{Commit, PutWriter};
 pub use recovery::RecoveryReport;
 pub use repair::DamagedBlock;

@@ -1,11 +1,12 @@
 //! The trees, how they are opened, and how a batch is committed. `view` reads them.
 
 use std::{
-    fs,
-    hash::{BuildHasher, Hasher, RandomState},
-    io,
+    fs, io,
     path::Path,
-    sync::{Mutex, PoisonError, RwLock},
+    sync::{
+        Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,8 +20,9 @@ use crate::{
     audit::{self, TreeFault},
     config::Config,
     error::{Error, OpenError},
-    layout::{FileId, Layout, SHARDS, sync_dir},
+    layout::{Layout, SHARDS, sync_dir},
     log_tag::LogTag,
+    past::Past,
     view::View,
 };
 
@@ -46,8 +48,8 @@ pub(crate) const OBJECTS: &str = "objects";
 pub(crate) const VERSIONS: &str = "versions";
 pub(crate) const FILES: &str = "files";
 
-const GENERATION_KEY: &str = "generation";
-const IDENTITY_KEY: &str = "identity";
+/// The number of commits; see `past`.
+const COMMITS_KEY: &str = "commits";
 const REPLICAS_KEY: &str = "replicas";
 const SCRUBBED_KEY: &str = "scrubbed";
 const EPOCH_KEY: &str = "epoch";
@@ -80,11 +82,15 @@ pub(crate) struct Lsm {
     pub(crate) changes: Keyspace,
     /// The usage of each bucket by its name; see `bucket_usage`.
     pub(crate) usage: Keyspace,
-    system: Keyspace,
+    /// Single records: see `past`, `notes` and the names of keys above.
+    pub(crate) system: Keyspace,
     /// The mark of every batch of the log, for the audit.
     log_tag: LogTag,
     /// One commit at a time.
     committing: Mutex<()>,
+    /// The commits of the store's whole life that have succeeded. Changes while `committing` is
+    /// locked.
+    commits: AtomicU64,
     /// The trees as of the last commit. The database's own snapshots could show half a commit:
     /// a commit takes its sequence number before it waits for the disk, and the end of any
     /// flush or compaction makes all lower numbers visible.
@@ -94,8 +100,8 @@ pub(crate) struct Lsm {
 }
 
 impl Lsm {
-    /// Opens the trees, or creates them in a store that has none. Blocks.
-    pub(crate) fn open(layout: &Layout, config: &Config) -> Result<Self, OpenError> {
+    /// Opens the trees, or creates them in a store that has none, and begins an opening. Blocks.
+    pub(crate) fn open(layout: &Layout, config: &Config) -> Result<(Self, Past), OpenError> {
         if !layout.db().exists() {
             if has_files(layout)? {
                 return Err(OpenError::MetadataMissing(layout.root().to_owned()));
@@ -112,12 +118,13 @@ impl Lsm {
             log_bytes_cut,
             ..Self::open_at(&layout.db(), config, log_tag)?
         };
+        // The first commit, because the opening is listed with the commits that it found.
+        let past = lsm.next_generation()?;
         if known.is_none() {
-            // Before the tag is written: all batches without it precede it.
-            lsm.seal_log()?;
+            // After a batch with the tag: all batches without it precede it.
             log_tag.write(layout)?;
         }
-        Ok(lsm)
+        Ok((lsm, past))
     }
 
     fn open_at(path: &Path, config: &Config, log_tag: LogTag) -> Result<Self, OpenError> {
@@ -131,7 +138,7 @@ impl Lsm {
             .open()?;
         let buffer = config.write_buffer_bytes;
         let small = || options(buffer / 8);
-        Ok(Self {
+        let lsm = Self {
             buckets: db.keyspace("buckets", small)?,
             objects: db.keyspace(OBJECTS, || options(buffer / 2))?,
             files: db.keyspace(FILES, small)?,
@@ -150,34 +157,30 @@ impl Lsm {
             system: db.keyspace("system", small)?,
             log_tag,
             committing: Mutex::new(()),
+            commits: AtomicU64::new(0),
             committed: RwLock::new(db.snapshot()),
             log_bytes_cut: 0,
             db,
-        })
+        };
+        let commits = lsm.system_value(COMMITS_KEY)?.map(u64::from_be_bytes);
+        lsm.commits.store(commits.unwrap_or(0), Ordering::Release);
+        Ok(lsm)
+    }
+
+    /// The commits of the store's whole life, without those of releases that did not count. Each
+    /// is as durable as configured.
+    pub(crate) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
     }
 
     /// A record of the tree `system`, of `N` bytes.
-    fn system_value<const N: usize>(&self, key: &str) -> Result<Option<[u8; N]>, OpenError> {
+    pub(crate) fn system_value<const N: usize>(
+        &self,
+        key: &str,
+    ) -> Result<Option<[u8; N]>, OpenError> {
         let value = self.system.get(key)?;
         let bytes = value.map(|value| <[u8; N]>::try_from(&*value)).transpose();
         bytes.map_err(|_| OpenError::Metadata(format!("record {key:?} is damaged").into()))
-    }
-
-    /// Starts a new generation of file ids, durably. Returns it, and a number that differs from
-    /// that of every other store. Blocks.
-    pub(crate) fn next_generation(&self) -> Result<(u64, u64), OpenError> {
-        let last = self.system_value(GENERATION_KEY)?.map(u64::from_be_bytes);
-        let generation = last.unwrap_or(0) + 1;
-        if generation > FileId::GENERATION_MAX {
-            return Err(OpenError::GenerationsExhausted);
-        }
-        let mut batch = Batch::default();
-        let identity = self.system_value(IDENTITY_KEY)?;
-        let identity = identity.map_or_else(new_identity, u64::from_be_bytes);
-        batch.insert(&self.system, GENERATION_KEY, generation.to_be_bytes());
-        batch.insert(&self.system, IDENTITY_KEY, identity.to_be_bytes());
-        self.commit(batch, PersistMode::SyncAll)?;
-        Ok((generation, identity))
     }
 
     /// The number of replicas of each key that this store was filled with, if it is recorded.
@@ -232,11 +235,11 @@ impl Lsm {
         recorded.map_or(0, u64::from_be_bytes)
     }
 
-    /// Becomes durable with the next durable write.
+    /// Records when a complete scrub began, durably. Blocks.
     pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
         let mut batch = Batch::default();
         batch.insert(&self.system, SCRUBBED_KEY, began_ms.to_be_bytes());
-        Ok(self.commit(batch, PersistMode::Buffer)?)
+        Ok(self.commit(batch, PersistMode::SyncData)?)
     }
 
     /// Appends an empty batch to the log: damage at its very end looks like an interrupted write.
@@ -289,13 +292,17 @@ impl Lsm {
         audit::logs(&layout.db(), self.log_tag, &self.committing, found)
     }
 
-    /// Makes a batch durable by `mode`, and then visible as a whole. Blocks.
+    /// Makes a batch durable by `mode`, which is at least as durable as configured, counts it,
+    /// and then makes it visible as a whole. A batch that fails is not counted. Blocks.
     pub(crate) fn commit(&self, batch: Batch, mode: PersistMode) -> fjall::Result<()> {
         let _one = self.committing.lock();
+        let commits = self.commits().saturating_add(1);
         let mut tagged = self.db.batch().durability(Some(mode));
         tagged.insert(&self.system, LogTag::KEY, self.log_tag.bytes());
+        tagged.insert(&self.system, COMMITS_KEY, commits.to_be_bytes());
         batch.move_into(&mut tagged);
         tagged.commit()?;
+        self.commits.store(commits, Ordering::Release);
         let after = self.db.snapshot();
         let mut committed = self
             .committed
@@ -379,11 +386,6 @@ impl Batch {
             }
         }
     }
-}
-
-/// Random, and not 0.
-fn new_identity() -> u64 {
-    RandomState::new().build_hasher().finish() | 1
 }
 
 fn options(buffer: u64) -> KeyspaceCreateOptions {

@@ -1,14 +1,15 @@
 //! The store: how it is opened, and what its parts share.
 //!
 //! Reads of objects are in `read`, writes in `put`, deletions and changes of metadata in
-//! `change`, listings in `scan`. Buckets, uploads, replication and repair have
-//! types of their own. `commit` makes all changes, on the state in `inner`.
+//! `change`, listings in `scan`. `past` tells a store from its copies, `notes` has small documents
+//! of the caller. Buckets, uploads, replication and repair have types of their own. `commit` makes
+//! all changes, on the state in `inner`.
 
 use std::{
     fmt,
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -51,8 +52,8 @@ impl Store {
     fn open_in(dir: &Path, mut config: Config) -> Result<Self, OpenError> {
         config.max_object_len = config.max_object_len.min(OBJECT_LEN_LIMIT);
         let layout = Layout::open(dir)?;
-        let lsm = Lsm::open(&layout, &config)?;
-        let (generation, identity) = lsm.next_generation()?;
+        let (lsm, past) = Lsm::open(&layout, &config)?;
+        let generation = past.generation;
         let files = Files::open(layout, generation, &config)?;
         let recovery = recover(&lsm, &files)?;
         let origin = prism_cluster::replica::origin(&config.node, generation);
@@ -70,7 +71,7 @@ impl Store {
             files,
             config,
             recovery,
-            identity,
+            past: RwLock::new(Arc::new(past)),
         };
         inner.load()?;
         inner.collect_all()?;
@@ -83,13 +84,6 @@ impl Store {
     #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.recovery
-    }
-
-    /// A number other than 0 that every created store has for itself. A copy of a store has the
-    /// same. Does not block.
-    #[must_use]
-    pub fn identity(&self) -> u64 {
-        self.inner.identity
     }
 
     /// The bytes of objects and parts; without a quota only of those in files. Does not block.

@@ -129,6 +129,7 @@ impl Inner {
             Mark::Adopted(epoch) => {
                 self.committer.epoch.fetch_max(*epoch, Ordering::AcqRel);
             }
+            Mark::Renewed(past) => self.set_past(past.clone()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The operations, and which of them may share a batch.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use prism_cluster::replica::{Bucket, Pending, Proof, Stamp, Standing};
 
@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     files,
     layout::FileId,
+    past::Past,
     record::{PutBytes, Record},
     replica::{Change as Prepared, Prepare, Scope, VersionSummary},
     types::{ObjectMeta, Removed, UploadId, VersionId, Versioning},
@@ -64,6 +65,10 @@ pub(crate) enum Op {
     Forget(Vec<(Vec<u8>, Stamp)>),
     /// Adopts an epoch, and saves the cluster's state with it.
     Adopt(u64, Option<Vec<u8>>),
+    /// Keeps documents of the caller by their names.
+    Note(Vec<(String, Vec<u8>)>),
+    /// Gives the store another identity and another past.
+    Renew(Arc<Past>),
     /// A copy from another replica, of a scope or of all versions of a key.
     TakeIn(TakeInOp),
     /// Removes scopes that other replicas do not have, or that this node does not own.
@@ -126,6 +131,7 @@ pub(crate) enum Mark {
     Pending(Scope, Pending),
     Over(Scope),
     Adopted(u64),
+    Renewed(Arc<Past>),
     /// Whether a bucket of this name exists that is not being deleted.
     Bucket(String, bool),
 }
@@ -324,6 +330,8 @@ impl Op {
             | Self::Complete(_)
             | Self::Forget(_)
             | Self::Adopt(..)
+            | Self::Note(_)
+            | Self::Renew(_)
             | Self::Collect(_) => Keys::Alone,
         }
     }

@@ -4,7 +4,7 @@
 use prism_cluster::replica::Stamp;
 
 use super::{
-    op::{CompleteOp, Given, Op, OpResult, Outcome, PutOp},
+    op::{CompleteOp, Given, Mark, Op, OpResult, Outcome, PutOp},
     stage::{Stage, check, manifest_of, open_bucket},
     versions::{Base, How},
 };
@@ -79,6 +79,17 @@ impl Stage<'_> {
             Op::Forget(deletions) => self.forget(deletions),
             Op::Adopt(epoch, state) => {
                 self.adopt(epoch, state);
+                Ok(())
+            }
+            Op::Note(notes) => {
+                for (name, document) in notes {
+                    self.lsm.stage_note(self.batch, &name, document);
+                }
+                Ok(())
+            }
+            Op::Renew(past) => {
+                self.lsm.stage_past(self.batch, &past)?;
+                self.outcome.marks.push(Mark::Renewed(past));
                 Ok(())
             }
             Op::TakeIn(take_in) => self.take_in(take_in),

@@ -3,7 +3,7 @@
 //! The writer runs in a child process. It announces each operation, and then its answer, over a
 //! socket whose contents outlive the process. Each of its threads owns some keys and makes one
 //! operation at a time. So after a kill each key must have the state of the last answer, or that of
-//! the operation under way.
+//! the operation under way. It reports marks, which the store must have lived.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use prism_store::{Config, Error, INLINE_MAX, ObjectMeta, Store, UploadName};
+use prism_store::{Config, Error, INLINE_MAX, ObjectMeta, Store, StoreMark, UploadName};
 
 use super::{StoreExt, bytes, object_files, put, read, usage::check_usage};
 
@@ -50,6 +50,7 @@ pub(crate) struct Model {
     /// The states of operations without an answer.
     under_way: HashMap<String, Vec<State>>,
     pub(crate) answers: u64,
+    marks: Vec<StoreMark>,
 }
 
 impl Model {
@@ -58,6 +59,10 @@ impl Model {
         let store = Store::open(dir, config()).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_eq!(store.recovery().dangling, 0, "{context}");
         assert_eq!(store.recovery().foreign, 0, "{context}");
+        for mark in self.marks.drain(..) {
+            assert!(store.has_lived(&mark), "{context}: {mark:?}");
+        }
+        self.marks.push(store.mark());
         check_usage(&store, BUCKET, context);
         abort_uploads(&store);
         check_usage(&store, BUCKET, context);
@@ -125,7 +130,8 @@ impl Model {
                 self.answered.insert(key.to_owned(), *state.last().unwrap());
                 self.answers += 1;
             }
-            ["answered", _] => {}
+            ["mark", mark] if binding => self.marks.push(serde_json::from_str(mark).unwrap()),
+            ["answered" | "mark", _] => {}
             _ => panic!("the writer said {line:?}"),
         }
     }
@@ -291,6 +297,8 @@ fn write(store: &Store, mut report: &UnixStream, thread: u64, seed: u64) {
             }
         }
         say(format!("answered {key}"));
+        let mark = serde_json::to_string(&store.mark()).unwrap();
+        say(format!("mark {mark}"));
     }
 }
 
