@@ -28,13 +28,15 @@
 //!   [`State::fetches_since`]. It may delete keys that it no longer owns at once, because no
 //!   view in force reads them there.
 //!
-//! If the state itself is lost, [`recover()`] restores it from the stores' testimonies.
-//! [`StoreLife`] tells an older copy of a store from the store itself.
+//! If the state itself is lost, [`recover()`] restores it from the stores' testimonies. An older
+//! copy of it, and of all else that the cluster has in etcd, is noticed by the [`Lineage`].
 //!
 //! [`View`] answers questions about a state quickly. [`Placement`] ranks backends for a key.
 #![forbid(unsafe_code)]
 
+mod fault;
 mod life;
+mod lineage;
 mod min_replicas;
 mod placement;
 mod recover;
@@ -44,7 +46,9 @@ mod step;
 mod testimony;
 mod view;
 
+pub use fault::{Claim, Claims, Contents, Fault, Memory};
 pub use life::{OPENINGS_MAX, Opening, StoreLife, StoreMark};
+pub use lineage::{Lineage, LineageMark};
 pub use min_replicas::{MinReplicas, TooFewCopies};
 pub use placement::{InvalidName, NodeName, Placement};
 pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};

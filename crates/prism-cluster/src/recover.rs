@@ -6,13 +6,16 @@
 //! that there can have been.
 //!
 //! A backend without a testimony, or with another store, may have had writes that no other
-//! backend knows. The administrator has to name it to leave it out.
+//! backend knows. The administrator has to name it: to leave it out, or to accept its present
+//! store as it is. The same decides about a backend with another store that the cluster cannot
+//! go on without, because no other one has its keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::{
+    fault::Contents,
     placement::NodeName,
     state::{Backend, State, Status},
     testimony::Testimonies,
@@ -32,6 +35,9 @@ pub struct Choice {
     pub of: Option<NodeName>,
     /// Backends to leave out that were in sync or catching up. Answered writes may be lost.
     pub without: BTreeSet<NodeName>,
+    /// Backends whose present stores count as in sync, although they are other ones. Answered
+    /// writes may be lost.
+    pub accepted: BTreeSet<NodeName>,
     /// The number of the new founding: drawn at random, not 0.
     pub founding: u64,
 }
@@ -58,6 +64,8 @@ pub enum Verdict {
     Behind,
     /// It was in sync or catching up, and is left out by decision.
     LeftOut,
+    /// It has another store, which counts as in sync by decision.
+    Accepted,
 }
 
 /// The state that replaces the lost one.
@@ -65,7 +73,7 @@ pub enum Verdict {
 pub struct Recovery {
     /// The recovered state.
     pub state: State,
-    /// The backend whose testimony it succeeds.
+    /// The backend whose testimony it succeeds, or the first one with another store.
     pub of: NodeName,
     /// The epoch of that testimony.
     pub from_epoch: u64,
@@ -76,7 +84,8 @@ pub struct Recovery {
 /// The reason why nothing is recovered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
-    /// No store of the cluster contradicts the present state.
+    /// No node contradicts the present contents of etcd, and every backend has the store that the
+    /// state names.
     #[error("there is nothing to recover: no store of the cluster contradicts its state")]
     NotNeeded,
     /// No store has a testimony.
@@ -92,7 +101,7 @@ pub enum RecoverError {
     #[error("these backends were in sync or catching up, and may not be as they were: {}", doubts(.0))]
     Unproven(BTreeMap<NodeName, Doubt>),
     /// The backend is in sync, or has no keys.
-    #[error("{0} cannot be left out: it is as it was, or holds no keys")]
+    #[error("there is nothing to decide about {0}: it is as it was, or holds no keys")]
     NotInDoubt(NodeName),
     /// No backend would be in sync.
     #[error("no backend would be in sync")]
@@ -116,49 +125,49 @@ fn doubts(doubts: &BTreeMap<NodeName, Doubt>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Recovers the state from the stores' testimonies. `present` is the state in etcd, if any.
+/// Recovers the state: from the stores' testimonies if they contradict `present`, else from
+/// `present` itself, if it has backends whose stores are other ones now. `stores` has the
+/// identities of the stores of the backends that live.
 ///
 /// # Errors
 /// [`RecoverError`]: recovery is not needed, or not possible without a decision.
 pub fn recover(
-    present: Option<&State>,
-    testimonies: &Testimonies,
+    present: &Contents<'_>,
+    stores: &BTreeMap<NodeName, u64>,
     choice: &Choice,
 ) -> Result<Recovery, RecoverError> {
-    if present.is_some_and(|present| present.contradicted(testimonies).is_none()) {
-        return Err(RecoverError::NotNeeded);
-    }
-    let (of, last) = last_of(testimonies, choice.of.as_ref())?;
-    let epoch = later_than_all(present, testimonies)?;
-    let mut state = last.clone();
-    let (mut verdicts, mut unproven) = (BTreeMap::new(), BTreeMap::new());
-    for (name, backend) in &mut state.backends {
-        let verdict = match backend.status {
-            Status::InSync => Verdict::InSync,
-            Status::Lagging | Status::Out => Verdict::Behind,
-        };
-        match doubt(last, name, *backend, testimonies) {
-            None => drop(verdicts.insert(name.clone(), verdict)),
-            Some(_) if choice.without.contains(name) => {
-                (backend.status, backend.since) = (Status::Out, epoch);
-                verdicts.insert(name.clone(), Verdict::LeftOut);
-            }
-            Some(doubt) => drop(unproven.insert(name.clone(), doubt)),
+    let testimonies = present.testimonies;
+    let epoch = later_than_all(present.state, testimonies)?;
+    let (of, last, doubts) = match present.state.filter(|_| !present.are_contradicted()) {
+        Some(state) => {
+            let doubts = other_stores(state, stores);
+            let name = doubts.first_key_value().map(|(name, _)| name.clone());
+            (name.ok_or(RecoverError::NotNeeded)?, state, doubts)
         }
-    }
-    if !unproven.is_empty() {
-        return Err(RecoverError::Unproven(unproven));
-    }
-    let is_as_it_was = |name: &&NodeName| verdicts.get(*name) != Some(&Verdict::LeftOut);
-    if let Some(name) = choice.without.iter().find(is_as_it_was) {
-        return Err(RecoverError::NotInDoubt(name.clone()));
-    }
+        None => {
+            let (of, last) = last_of(testimonies, choice.of.as_ref())?;
+            let backends = last.backends.iter();
+            let doubts = backends.filter_map(|(name, backend)| {
+                Some((name.clone(), doubt(last, name, *backend, testimonies)?))
+            });
+            (of.clone(), last, doubts.collect())
+        }
+    };
+    let mut state = last.clone();
+    let verdicts = decide(&mut state, epoch, doubts, choice, |name| {
+        let testimony = testimonies.get(name).map(|testimony| testimony.store);
+        stores.get(name).copied().or(testimony)
+    })?;
     let mut members = last.placing.members.iter();
-    if !members.any(|name| verdicts.get(name) == Some(&Verdict::InSync)) {
+    let is_in_sync = |name: &NodeName| state.status(name.as_str()) == Some(Status::InSync);
+    if !members.any(is_in_sync) {
         return Err(RecoverError::NoneInSync);
     }
     (state.epoch, state.founding) = (epoch, choice.founding);
-    for seen in states(testimonies).map(|(_, state)| state).chain(present) {
+    for seen in states(testimonies)
+        .map(|(_, state)| state)
+        .chain(present.state)
+    {
         state.replaces.insert(seen.founding);
         state.replaces.extend(&seen.replaces);
     }
@@ -167,10 +176,63 @@ pub fn recover(
     }
     Ok(Recovery {
         state,
-        of: of.clone(),
+        of,
         from_epoch: last.epoch,
         verdicts,
     })
+}
+
+/// The backends that get writes by the state and have another store now.
+fn other_stores(state: &State, stores: &BTreeMap<NodeName, u64>) -> BTreeMap<NodeName, Doubt> {
+    let is_other = |name: &NodeName, backend: &Backend| {
+        let store = stores.get(name).copied().unwrap_or(0);
+        backend.status != Status::Out && ![0, backend.store].contains(&store) && backend.store != 0
+    };
+    let backends = state.backends.iter();
+    let others = backends.filter(|(name, backend)| is_other(name, backend));
+    others
+        .map(|(name, _)| (name.clone(), Doubt::OtherStore))
+        .collect()
+}
+
+/// Applies the administrator's decisions about doubtful backends to a state. `store` is the
+/// present store of a backend, if it is known.
+fn decide(
+    state: &mut State,
+    epoch: u64,
+    mut doubts: BTreeMap<NodeName, Doubt>,
+    choice: &Choice,
+    store: impl Fn(&NodeName) -> Option<u64>,
+) -> Result<BTreeMap<NodeName, Verdict>, RecoverError> {
+    let named = choice.without.iter().chain(&choice.accepted);
+    let is_sure = |name: &&NodeName| !doubts.contains_key(*name);
+    if let Some(name) = named.clone().find(is_sure) {
+        return Err(RecoverError::NotInDoubt(name.clone()));
+    }
+    let mut verdicts = BTreeMap::new();
+    for (name, backend) in &mut state.backends {
+        let verdict = if choice.without.contains(name) {
+            (backend.status, backend.since) = (Status::Out, epoch);
+            Verdict::LeftOut
+        } else if let Some(store) = store(name).filter(|_| choice.accepted.contains(name)) {
+            (backend.status, backend.store) = (Status::InSync, store);
+            backend.since = epoch;
+            Verdict::Accepted
+        } else if doubts.contains_key(name) {
+            continue;
+        } else {
+            match backend.status {
+                Status::InSync => Verdict::InSync,
+                Status::Lagging | Status::Out => Verdict::Behind,
+            }
+        };
+        verdicts.insert(name.clone(), verdict);
+    }
+    doubts.retain(|name, _| !verdicts.contains_key(name));
+    match doubts.is_empty() {
+        true => Ok(verdicts),
+        false => Err(RecoverError::Unproven(doubts)),
+    }
 }
 
 /// The states in the testimonies, with their backends.

@@ -2,9 +2,11 @@
 //! only that are.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use prism_cluster::{
-    Choice, Doubt, NodeName, Placing, RecoverError, State, Status, Testimonies, Testimony, Verdict,
-    View, recover,
+    Choice, Claim, Claims, Contents, Doubt, Lineage, NodeName, Placing, RecoverError, Recovery,
+    State, Status, Testimonies, Testimony, Verdict, View, recover,
 };
 
 fn name(name: &str) -> NodeName {
@@ -44,9 +46,25 @@ fn said() -> Testimonies {
     ])
 }
 
+/// Recovery from testimonies alone.
+fn restored(
+    present: Option<&State>,
+    testimonies: &Testimonies,
+    choice: &Choice,
+) -> Result<Recovery, RecoverError> {
+    let contents = Contents {
+        state: present,
+        lineage: None,
+        testimonies,
+        claims: &Claims::new(),
+    };
+    recover(&contents, &BTreeMap::new(), choice)
+}
+
 fn choice(without: &[&str]) -> Choice {
     Choice {
         of: None,
+        accepted: BTreeSet::new(),
         without: without.iter().map(|n| name(n)).collect(),
         founding: 12,
     }
@@ -54,7 +72,7 @@ fn choice(without: &[&str]) -> Choice {
 
 #[test]
 fn who_was_out_in_the_last_epoch_is_not_believed_and_who_was_in_sync_is() {
-    let recovery = recover(None, &said(), &choice(&[])).unwrap();
+    let recovery = restored(None, &said(), &choice(&[])).unwrap();
     let state = &recovery.state;
     state.check().unwrap();
     assert!(state.epoch > 7 && recovery.from_epoch == 7);
@@ -71,18 +89,18 @@ fn who_was_out_in_the_last_epoch_is_not_believed_and_who_was_in_sync_is() {
         let state = testimony.state.as_mut().unwrap();
         state.backends.get_mut("be2").unwrap().status = Status::Lagging;
     }
-    let recovery = recover(None, &catching_up, &choice(&[])).unwrap();
+    let recovery = restored(None, &catching_up, &choice(&[])).unwrap();
     assert_eq!(recovery.state.status("be2"), Some(Status::Lagging));
     catching_up.remove("be2");
-    let refused = recover(None, &catching_up, &choice(&[]));
+    let refused = restored(None, &catching_up, &choice(&[]));
     assert!(matches!(refused, Err(RecoverError::Unproven(_))));
-    let recovery = recover(None, &catching_up, &choice(&["be2"])).unwrap();
+    let recovery = restored(None, &catching_up, &choice(&["be2"])).unwrap();
     assert_eq!(recovery.state.status("be2"), Some(Status::Out));
     // The one that is out need not be there.
-    let recovery = recover(None, &said(), &choice(&[])).unwrap();
+    let recovery = restored(None, &said(), &choice(&[])).unwrap();
     let mut without = said();
     without.remove("be2");
-    assert_eq!(recover(None, &without, &choice(&[])).unwrap(), recovery);
+    assert_eq!(restored(None, &without, &choice(&[])).unwrap(), recovery);
 }
 
 #[test]
@@ -97,10 +115,10 @@ fn who_is_silent_or_has_lost_its_store_is_gone_on_without_only_when_told() {
     };
     lost.insert(name("be1"), blank);
     for (said, doubt) in [(silent, Doubt::Silent), (lost, Doubt::OtherStore)] {
-        let refused = recover(None, &said, &choice(&[]));
+        let refused = restored(None, &said, &choice(&[]));
         let expected = RecoverError::Unproven([(name("be1"), doubt)].into());
         assert_eq!(refused, Err(expected));
-        let recovery = recover(None, &said, &choice(&["be1"])).unwrap();
+        let recovery = restored(None, &said, &choice(&["be1"])).unwrap();
         assert_eq!(recovery.verdicts["be1"], Verdict::LeftOut);
         let view = View::new(recovery.state).unwrap();
         let primaries = (0..20).filter_map(|n| view.primary("b", &n.to_string()));
@@ -114,15 +132,15 @@ fn who_is_silent_or_has_lost_its_store_is_gone_on_without_only_when_told() {
 
 #[test]
 fn nobody_who_is_in_sync_is_left_out_and_not_everybody() {
-    let refused = recover(None, &said(), &choice(&["be1"]));
+    let refused = restored(None, &said(), &choice(&["be1"]));
     assert_eq!(refused, Err(RecoverError::NotInDoubt(name("be1"))));
     let mut only = said();
     only.retain(|name, _| name.as_str() == "be2");
     // By what be2 knows it was in sync, and two others are silent.
-    let refused = recover(None, &only, &choice(&[]));
+    let refused = restored(None, &only, &choice(&[]));
     assert!(matches!(refused, Err(RecoverError::Unproven(doubts)) if doubts.len() == 2));
-    assert!(recover(None, &only, &choice(&["be0", "be1"])).is_ok());
-    let refused = recover(None, &Testimonies::new(), &choice(&[]));
+    assert!(restored(None, &only, &choice(&["be0", "be1"])).is_ok());
+    let refused = restored(None, &Testimonies::new(), &choice(&[]));
     assert_eq!(refused, Err(RecoverError::NoTestimony));
 }
 
@@ -136,21 +154,21 @@ fn a_state_founded_anew_is_contradicted_and_replaced() {
     let mut later = anew.clone();
     later.epoch = 500;
     assert!(later.contradicted(&said()).is_some());
-    let recovery = recover(Some(&later), &said(), &choice(&[])).unwrap();
+    let recovery = restored(Some(&later), &said(), &choice(&[])).unwrap();
     assert!(recovery.state.epoch > 500 && recovery.state.succeeds(55, 500));
-    let refused = recover(Some(&recovery.state), &said(), &choice(&[]));
+    let refused = restored(Some(&recovery.state), &said(), &choice(&[]));
     assert_eq!(refused, Err(RecoverError::NotNeeded));
     // Somebody has acted by it: which of the two counts is not for us to say.
     let mut both = said();
     both.insert(name("be2"), testimony(102, &anew));
-    let refused = recover(Some(&anew), &both, &choice(&[]));
+    let refused = restored(Some(&anew), &both, &choice(&[]));
     assert!(
         matches!(refused, Err(RecoverError::Foundings(_))),
         "{refused:?}"
     );
     let mut chosen = choice(&[]);
     chosen.of = Some(name("be0"));
-    let recovery = recover(Some(&anew), &both, &chosen).unwrap();
+    let recovery = restored(Some(&anew), &both, &chosen).unwrap();
     assert_eq!((recovery.of, recovery.from_epoch), (name("be0"), 7));
     assert!(both["be2"].accepts(&recovery.state));
 }
@@ -172,7 +190,7 @@ fn an_old_copy_of_the_state_is_contradicted_and_a_store_of_another_cluster_does_
     let mut fork = last();
     fork.backends.get_mut("be1").unwrap().status = Status::Out;
     forked.insert(name("be0"), testimony(100, &fork));
-    let refused = recover(None, &forked, &choice(&[]));
+    let refused = restored(None, &forked, &choice(&[]));
     assert!(matches!(refused, Err(RecoverError::Foundings(_))));
 }
 
@@ -184,4 +202,65 @@ fn a_state_without_a_founding_is_read_and_written_as_before() {
     assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
     let newer = serde_json::to_string(&last()).unwrap();
     assert_eq!(serde_json::from_str::<State>(&newer).unwrap(), last());
+}
+
+/// Two lost disks of three: no other backend has the keys of the two alone.
+#[test]
+fn a_backend_with_another_store_is_left_out_or_accepted_by_decision() {
+    let state = last();
+    let contents = Contents {
+        state: Some(&state),
+        lineage: None,
+        testimonies: &Testimonies::new(),
+        claims: &Claims::new(),
+    };
+    let stores = |of_be0| BTreeMap::from([(name("be0"), of_be0), (name("be1"), 101)]);
+    let same = recover(&contents, &stores(100), &choice(&[]));
+    assert_eq!(same, Err(RecoverError::NotNeeded));
+    let other = stores(200);
+    let doubts = BTreeMap::from([(name("be0"), Doubt::OtherStore)]);
+    let refused = recover(&contents, &other, &choice(&[]));
+    assert_eq!(refused, Err(RecoverError::Unproven(doubts)));
+    let refused = recover(&contents, &other, &choice(&["be1"]));
+    assert_eq!(refused, Err(RecoverError::NotInDoubt(name("be1"))));
+
+    let left_out = recover(&contents, &other, &choice(&["be0"])).unwrap();
+    assert_eq!(left_out.state.status("be0"), Some(Status::Out));
+    assert_eq!(left_out.verdicts["be0"], Verdict::LeftOut);
+    assert_eq!(left_out.state.status("be1"), Some(Status::InSync));
+    let accepting = Choice {
+        accepted: BTreeSet::from([name("be0")]),
+        ..choice(&[])
+    };
+    let accepted = recover(&contents, &other, &accepting).unwrap();
+    assert!(accepted.state.is_store_of("be0", 200));
+    assert_eq!(accepted.state.status("be0"), Some(Status::InSync));
+    assert_eq!(accepted.verdicts["be0"], Verdict::Accepted);
+    for recovered in [left_out, accepted] {
+        assert!(recovered.state.succeeds(state.founding, state.epoch));
+        assert!(testimony(101, &state).accepts(&recovered.state));
+    }
+}
+
+#[test]
+fn an_older_copy_with_the_same_state_is_recovered_too() {
+    let (state, said) = (last(), said());
+    let first = Lineage::next(None, 1);
+    let mark = Lineage::next(Some(&first), 2).mark();
+    let claims = Claims::from([(name("be0"), Claim { store: 100, mark })]);
+    let contents = Contents {
+        state: Some(&state),
+        lineage: Some(&first),
+        testimonies: &said,
+        claims: &claims,
+    };
+    let recovery = recover(&contents, &BTreeMap::new(), &choice(&[])).unwrap();
+    assert!(recovery.state.succeeds(state.founding, state.epoch));
+    let silent = Contents {
+        testimonies: &Testimonies::from([(name("be0"), testimony(100, &state))]),
+        ..contents
+    };
+    let refused = recover(&silent, &BTreeMap::new(), &choice(&[]));
+    let doubts = BTreeMap::from([(name("be1"), Doubt::Silent)]);
+    assert_eq!(refused, Err(RecoverError::Unproven(doubts)));
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use prism_cluster::{
-    Choice, Live, MinReplicas, NodeName, Phase, Placing, RecoverError, Report, State, Status,
-    Testimonies, Testimony, View, recover, step,
+    Choice, Claims, Contents, Live, MinReplicas, NodeName, Phase, Placing, RecoverError, Report,
+    State, Status, Testimonies, Testimony, View, recover, step,
 };
 
 const KEYS: usize = 24;
@@ -210,12 +210,19 @@ impl World {
             founding: self.rng.u64(1..),
             ..Choice::default()
         };
-        let mut recovered = recover(None, &said, &choice);
+        let claims = Claims::new();
+        let lost = Contents {
+            state: None,
+            lineage: None,
+            testimonies: &said,
+            claims: &claims,
+        };
+        let mut recovered = recover(&lost, &BTreeMap::new(), &choice);
         if let (Fault::RecoversWithoutTheSilent, Err(RecoverError::Unproven(silent))) =
             (self.fault, &recovered)
         {
             choice.without = silent.keys().cloned().collect();
-            recovered = recover(None, &said, &choice);
+            recovered = recover(&lost, &BTreeMap::new(), &choice);
         }
         if let Ok(recovery) = recovered {
             assert!(said.values().all(|said| said.accepts(&recovery.state)));

@@ -46,7 +46,7 @@ pub use place::Place;
 pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use running::{Running, RunningOfThread};
-pub use secrets::{Credential, SecretBytes, SecretError};
+pub use secrets::{Credential, CredentialFile, SecretBytes, SecretError};
 pub use service::{
     CongestionWindow, HandOffMethod, HandOffMode, MAX_SERVICES, Service, ServiceLimits, Services,
 };

@@ -151,11 +151,28 @@ impl fmt::Debug for Credential {
     }
 }
 
+/// The contents of a file of users, as it is read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CredentialFile {
+struct SpannedFile {
     #[serde(default)]
     credential: Vec<Spanned<Credential>>,
+}
+
+/// The contents of a file of users, as it is written.
+#[derive(Serialize)]
+pub struct CredentialFile {
+    credential: Vec<Credential>,
+}
+
+impl CredentialFile {
+    /// The text of a file of these users, with their secrets.
+    ///
+    /// # Errors
+    /// A value has no form in TOML.
+    pub fn text(credential: Vec<Credential>) -> Result<Zeroizing<String>, toml::ser::Error> {
+        toml::to_string(&Self { credential }).map(Zeroizing::new)
+    }
 }
 
 impl Tls {
@@ -192,7 +209,7 @@ impl S3 {
             form(&self.credentials_file, line, fault)
         };
         // The TOML error would quote the line, and with it the secret.
-        let file: CredentialFile = toml::from_str(&text).map_err(|error| {
+        let file: SpannedFile = toml::from_str(&text).map_err(|error| {
             fault(
                 error.span().map(|span| span.start),
                 "this does not fit a list of [[credential]] in TOML, each with access_key, \

@@ -10,8 +10,10 @@ use prism_etcd::{Change, Client, Condition};
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
+use super::ledger::Ledger;
+
 /// Changes in one call; etcd allows 128.
-const CHANGES_AT_ONCE: usize = 100;
+pub const CHANGES_AT_ONCE: usize = 100;
 
 /// A client of the etcd in a configuration.
 ///
@@ -46,8 +48,17 @@ pub enum Key<'a> {
     Live(&'a str),
     /// A node's addresses and roles.
     Node(&'a str),
-    /// The testimony of a backend's store, while the state is in doubt.
+    /// The changes of state, wish, users and buckets so far.
+    Lineage,
+    /// The last mark of a backend's store: how far it had come.
+    StoreMark(&'a str),
+    /// The testimony of a backend's store, while the contents are in doubt.
     Testimony(&'a str),
+    /// The last change that a node has noted, while the contents are in doubt.
+    Claim(&'a str),
+    /// What a node knows of a user, while the contents are in doubt: the node's name and the
+    /// access key.
+    UserClaim(&'a str, &'a str),
     /// A user's credential.
     User(&'a str),
     /// The agreed record of a bucket.
@@ -119,7 +130,11 @@ impl Keys {
             Key::Pause => format!("{prefix}pause"),
             Key::Live(name) => format!("{prefix}live/{name}"),
             Key::Node(name) => format!("{prefix}nodes/{name}"),
+            Key::Lineage => format!("{prefix}lineage"),
+            Key::StoreMark(name) => format!("{prefix}marks/{name}"),
             Key::Testimony(name) => format!("{prefix}stores/{name}"),
+            Key::Claim(name) => format!("{prefix}claims/{name}"),
+            Key::UserClaim(name, user) => format!("{prefix}claims/{name}/{user}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
             // The final slash keeps a read of this key from matching longer names.
             Key::Bucket(name) => format!("{prefix}buckets/{name}/"),
@@ -135,10 +150,16 @@ impl Keys {
             "state" => Some(Key::State),
             "wish" => Some(Key::Wish),
             "pause" => Some(Key::Pause),
+            "lineage" => Some(Key::Lineage),
             rest => match rest.split_once('/')? {
                 ("live", name) => Some(Key::Live(name)),
                 ("nodes", name) => Some(Key::Node(name)),
+                ("marks", name) => Some(Key::StoreMark(name)),
                 ("stores", name) => Some(Key::Testimony(name)),
+                ("claims", rest) => Some(match rest.split_once('/') {
+                    Some((name, user)) => Key::UserClaim(name, user),
+                    None => Key::Claim(rest),
+                }),
                 ("credentials", name) => Some(Key::User(name)),
                 ("buckets", rest) => match rest.split_once('/')? {
                     (name, "") => Some(Key::Bucket(name)),
@@ -191,15 +212,16 @@ pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
 
 /// Makes the state of a new cluster, with the users of the file, unless another backend
 /// has made it. Every step can be repeated.
-pub(crate) async fn found(
-    client: &Client,
-    keys: &Keys,
-    config: &Config,
-    first: &State,
-) -> anyhow::Result<()> {
-    put_users(client, keys, config).await?;
+pub(crate) async fn found(ledger: &Ledger, config: &Config, first: &State) -> anyhow::Result<()> {
+    let keys = &ledger.keys;
+    let users = users_of_file(config)?;
+    for some in users.chunks(CHANGES_AT_ONCE) {
+        let changes = some.iter().map(|user| keys.put_user(user));
+        let changes = changes.collect::<Result<Vec<_>, _>>()?;
+        ledger.change(&[], &changes).await?;
+    }
     let absent = Condition::Absent(keys.path(&Key::State));
-    let made = client
+    let made = ledger
         .change(&[absent], &[keys.put(&Key::State, first)?])
         .await?;
     if made {
@@ -208,22 +230,15 @@ pub(crate) async fn found(
     Ok(())
 }
 
-/// Writes the users of the file to etcd, and returns their number.
+/// The users of the file, with which a cluster begins.
 ///
 /// # Errors
-/// etcd does not answer, or the file cannot be used.
-pub async fn put_users(client: &Client, keys: &Keys, config: &Config) -> anyhow::Result<usize> {
+/// The file cannot be used.
+pub fn users_of_file(config: &Config) -> anyhow::Result<Vec<Credential>> {
     if config.s3.credentials_file.as_os_str().is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
-    let users = config.s3.load_credentials();
-    let users = users.context("s3.credentials_file")?;
-    for some in users.chunks(CHANGES_AT_ONCE) {
-        let changes = some.iter().map(|user| keys.put_user(user));
-        let changes = changes.collect::<Result<Vec<_>, _>>()?;
-        client.change(&[], &changes).await?;
-    }
-    Ok(users.len())
+    config.s3.load_credentials().context("s3.credentials_file")
 }
 
 #[cfg(test)]
@@ -243,7 +258,11 @@ mod tests {
             Key::Pause,
             Key::Live("be0"),
             Key::Node("fe0"),
+            Key::Lineage,
+            Key::StoreMark("be1"),
             Key::Testimony("be1"),
+            Key::Claim("fe0"),
+            Key::UserClaim("be1", "AK/with/slashes"),
             Key::User("AK/with/slashes"),
             Key::Bucket("photos"),
             Key::Ancestry("photos"),

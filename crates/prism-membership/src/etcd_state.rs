@@ -1,41 +1,45 @@
 //! This node's part in a cluster whose state is in etcd.
 //!
 //! One thread runs four tasks. It follows etcd (`follow`), holds this node's lease
-//! (`hold`), makes the cluster's steps (`act`), and compares the state with the stores
-//! (`vouch`). The tasks are independent, because a lease must not wait for anything.
+//! (`hold`), makes the cluster's steps (`act`), and compares the contents of etcd with what nodes
+//! and stores remember (`vouch`). The tasks are independent, because a lease must not wait for anything.
 
 mod act;
 mod follow;
 mod hold;
 mod known;
+mod older_copy;
 mod vouch;
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_cluster::{NodeName, Report, State, Testimony, View};
+use prism_cluster::{Fault, NodeName, Report, State, Testimony, View};
 use prism_config::{Config, Etcd};
-use prism_etcd::{Client, LeaseId};
+use prism_etcd::{Fingerprint, LeaseId};
 use prism_handoff::supervise::supervise;
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 
 use super::directory::{Directory, Host};
 use super::etcd::{self, Keys};
+use super::ledger::Ledger;
+use super::noted::{Noted, OwnStore};
 use super::registry::Registry;
 use super::users::Users;
 use super::{Cluster, Kind, Lease, first_state};
 
 pub use known::{AcmeRecord, AcmeRecords, Known};
-pub use vouch::Fault;
 
 /// The workers' side of that thread. Dropping it ends the thread. The lease then ends by
 /// itself, so a node that restarts quickly is not missed.
 pub(super) struct EtcdThread {
     pub(super) channels: Arc<Channels>,
     pub(super) registry: Registry,
+    pub(super) store_identity: Option<Arc<AtomicU64>>,
     _end: oneshot::Sender<()>,
 }
 
@@ -71,8 +75,17 @@ struct Me {
 /// The thread's side.
 struct Participant {
     config: Config,
-    client: Client,
-    keys: Keys,
+    ledger: Ledger,
+    /// This node's store, if it has one.
+    store: Option<Arc<dyn OwnStore>>,
+    /// The identity of that store.
+    store_identity: Option<Arc<AtomicU64>>,
+    /// When `noted` was made durable last.
+    noted_at: Cell<Option<Instant>>,
+    /// What this node has noted.
+    noted: RefCell<Noted>,
+    /// The users in etcd that `noted` has.
+    noted_users: Cell<Option<Fingerprint>>,
     /// `None` for an observer, such as the switch's agent.
     me: Option<Me>,
     channels: Arc<Channels>,
@@ -91,7 +104,7 @@ impl Participant {
     /// views when there is a first view.
     fn start(
         config: &Config,
-        me: Option<Me>,
+        (me, store): (Option<Me>, Option<Arc<dyn OwnStore>>),
         channels: Channels,
         users_lease: Lease,
         ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
@@ -100,9 +113,23 @@ impl Participant {
         channels
             .directory
             .send_replace(Arc::new(Directory::of(config)));
+        let noted = store.as_ref().map(|store| store.noted());
+        let noted = noted.unwrap_or_default();
+        let testimony = channels.testimony.borrow();
+        let identity = testimony.as_ref().map(|testimony| testimony.store);
+        drop(testimony);
+        let store_identity = identity.map(|identity| Arc::new(AtomicU64::new(identity)));
+        let ledger = Ledger::new(etcd::client(config)?, Keys::of(config)?);
+        if let Some(mark) = noted.mark {
+            ledger.note(mark);
+        }
         let this = Self {
-            client: etcd::client(config)?,
-            keys: Keys::of(config)?,
+            ledger,
+            store,
+            store_identity: store_identity.clone(),
+            noted_at: Cell::new(None),
+            noted: RefCell::new(noted),
+            noted_users: Cell::new(None),
             me,
             channels: channels.clone(),
             users_lease,
@@ -122,8 +149,8 @@ impl Participant {
                     () = supervise("following etcd", async || this.follow().await) => {}
                     () = supervise("the lease in etcd", async || this.hold().await) => {}
                     () = supervise("the cluster's steps", async || this.act().await) => {}
-                    () = supervise("the state in etcd", async || this.vouch().await) => {}
-                    () = supervise("the registry of buckets", async || calls.answer(&this.client, &this.keys).await) => {}
+                    () = supervise("the contents of etcd", async || this.vouch().await) => {}
+                    () = supervise("the registry of buckets", async || calls.answer(&this.ledger).await) => {}
                     _ = ended => {}
                 }
             });
@@ -133,6 +160,7 @@ impl Participant {
         Ok(EtcdThread {
             channels,
             registry,
+            store_identity,
             _end,
         })
     }
@@ -177,12 +205,12 @@ fn replace<T: PartialEq>(channel: &watch::Sender<T>, value: T) -> bool {
     })
 }
 
-/// Joins the cluster in etcd as the node `name`. `testimony` is that of its store.
-/// Blocks until etcd answers and has a state.
+/// Joins the cluster in etcd as the node `name`, with its store, if it has one. Blocks until
+/// etcd answers and has a state.
 pub(super) fn join(
     config: &Config,
     name: &str,
-    testimony: Option<Testimony>,
+    store: Option<Arc<dyn OwnStore>>,
 ) -> anyhow::Result<Cluster> {
     let node = config.node(name);
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
@@ -202,13 +230,20 @@ pub(super) fn join(
         run: fastrand::u64(..),
         lease: lease.clone(),
     };
+    let testimony = store.as_ref().map(|store| store.testimony());
     let channels = Channels {
         testimony: watch::Sender::new(testimony),
         ..Channels::default()
     };
     let (ready, views) = mpsc::channel();
     let users_lease = Lease::none();
-    let etcd = Participant::start(config, Some(me), channels, users_lease.clone(), ready)?;
+    let etcd = Participant::start(
+        config,
+        (Some(me), store),
+        channels,
+        users_lease.clone(),
+        ready,
+    )?;
     let view = views.recv().context("the thread that follows etcd ended")?;
     Ok(Cluster {
         view,
@@ -227,7 +262,8 @@ pub(super) fn join(
 /// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
-    let etcd = Participant::start(config, None, Channels::default(), Lease::none(), ready)?;
+    let channels = Channels::default();
+    let etcd = Participant::start(config, (None, None), channels, Lease::none(), ready)?;
     Ok(Observed {
         directory: etcd.channels.directory.subscribe(),
         _etcd: etcd,

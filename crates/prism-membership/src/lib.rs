@@ -10,20 +10,26 @@ mod directory;
 pub mod etcd;
 mod etcd_state;
 mod lease;
+mod ledger;
+mod noted;
 mod registry;
 mod users;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_cluster::{NodeName, Placing, Report, State, Testimony, View};
+use prism_cluster::{NodeName, Placing, Report, State, View};
 use prism_config::{Config, Credential};
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
-pub use etcd_state::{AcmeRecord, AcmeRecords, Fault, Known, Observed, observe};
+pub use etcd_state::{AcmeRecord, AcmeRecords, Known, Observed, observe};
 pub use lease::{Lease, LeaseTerm};
+pub use ledger::Ledger;
+pub use noted::{Noted, NotedUser, NotedUsers, OwnStore, StoreMarks, UserClaim, UserRights};
+pub use prism_cluster::Fault;
 pub use registry::{AgreedBucket, Buckets, Registry};
 pub use users::Users;
 
@@ -63,17 +69,21 @@ enum Kind {
 }
 
 impl Cluster {
-    /// Joins the cluster of a configuration as the node `name`. `testimony` is that of the
-    /// node's store. Blocks until etcd answers, if the state is there.
+    /// Joins the cluster of a configuration as the node `name`. `store` is the node's, if it is a
+    /// backend. Blocks until etcd answers, if the state is there.
     ///
     /// # Errors
-    /// The configuration or one of its files cannot be used.
-    pub fn open(config: &Config, name: &str, testimony: Option<Testimony>) -> anyhow::Result<Self> {
+    /// The configuration, one of its files or the store cannot be used.
+    pub fn open(
+        config: &Config,
+        name: &str,
+        store: Option<Arc<dyn OwnStore>>,
+    ) -> anyhow::Result<Self> {
         if config.service.upstream.is_some() {
             return Self::of_users(config, &[]);
         }
         if config.cluster.etcd.is_some() {
-            return etcd_state::join(config, name, testimony);
+            return etcd_state::join(config, name, store);
         }
         let file = UsersFile::open(&config.s3)?;
         Self::fixed(config, file.users(), Some(file))
@@ -153,6 +163,12 @@ impl Cluster {
                 *report != before
             });
         }
+    }
+
+    /// The identity of this node's store, which changes if the store turns out to be an older copy.
+    /// `None` in a static cluster and at a frontend.
+    pub fn store_identity(&self) -> Option<Arc<AtomicU64>> {
+        self.etcd()?.store_identity.clone()
     }
 
     /// The reason why no node serves, if the state in etcd contradicts the stores.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use anyhow::bail;
 use prism_cluster::replica::{Ancestry, Bucket, Correction, Stamp};
 use prism_config::Credential;
-use prism_etcd::{Change, Client, Condition};
+use prism_etcd::{Change, Condition};
 use tokio::sync::{mpsc, oneshot};
 
-use super::etcd::{self, Key, Keys};
+use super::etcd::{self, Key};
+use super::ledger::Ledger;
 
 /// The contents of the registry, by the names of buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub type AgreedBucket = (Bucket, Option<Ancestry>);
 const CALLS_MAX: usize = 256;
 
 /// A call of etcd, which sends its result to the worker.
-type Call = Box<dyn for<'c> FnOnce(&'c Client, &'c Keys) -> LocalCall<'c> + Send>;
+type Call = Box<dyn for<'c> FnOnce(&'c Ledger) -> LocalCall<'c> + Send>;
 type LocalCall<'c> = Pin<Box<dyn Future<Output = ()> + 'c>>;
 
 /// The workers' side.
@@ -54,7 +55,7 @@ impl Registry {
     /// etcd does not answer.
     pub async fn read(&self, name: &str) -> anyhow::Result<Option<AgreedBucket>> {
         let name = name.to_owned();
-        let call = async move |client: &Client, keys: &Keys| read(client, keys, &name).await;
+        let call = async move |ledger: &Ledger| read(ledger, &name).await;
         Ok(self.call(call).await?.map(|(agreed, _)| agreed))
     }
 
@@ -79,12 +80,13 @@ impl Registry {
         ancestry: Option<Ancestry>,
     ) -> anyhow::Result<bool> {
         let (name, next) = (name.to_owned(), next.clone());
-        let call = async move |client: &Client, keys: &Keys| {
+        let call = async move |ledger: &Ledger| {
+            let keys = &ledger.keys;
             let mut changes = vec![keys.put(&Key::Bucket(&name), &next)?];
             if let Some(ancestry) = ancestry {
                 changes.push(keys.put(&Key::Ancestry(&name), &ancestry)?);
             }
-            change(client, keys, &name, before, (Some(&next), &changes)).await
+            change(ledger, &name, before, &changes).await
         };
         self.call(call).await
     }
@@ -109,10 +111,10 @@ impl Registry {
     /// etcd does not answer; the change may have been made.
     pub async fn forget(&self, name: &str, before: Stamp) -> anyhow::Result<bool> {
         let name = name.to_owned();
-        let call = async move |client: &Client, keys: &Keys| {
+        let call = async move |ledger: &Ledger| {
             let gone = [Key::Bucket(&name), Key::Ancestry(&name)];
-            let changes = gone.map(|key| Change::Delete(keys.path(&key)));
-            change(client, keys, &name, Some(before), (None, &changes)).await
+            let changes = gone.map(|key| Change::Delete(ledger.keys.path(&key)));
+            change(ledger, &name, Some(before), &changes).await
         };
         self.call(call).await
     }
@@ -120,8 +122,10 @@ impl Registry {
     /// The user with this access key at this moment, if clients can use it.
     pub(super) async fn user(&self, access_key: &str) -> anyhow::Result<Option<Credential>> {
         let access_key = access_key.to_owned();
-        let call = async move |client: &Client, keys: &Keys| {
-            let found = client.read_key(&keys.path(&Key::User(&access_key))).await?;
+        let call = async move |ledger: &Ledger| {
+            let path = ledger.keys.path(&Key::User(&access_key));
+            let found = ledger.client.read_key(&path).await?;
+            ledger.check().await?;
             Ok(found.and_then(|entry| etcd::user(&access_key, &entry.value)))
         };
         self.call(call).await
@@ -129,12 +133,11 @@ impl Registry {
 
     async fn call<T: Send + 'static>(
         &self,
-        call: impl AsyncFnOnce(&Client, &Keys) -> anyhow::Result<T> + Send + 'static,
+        call: impl AsyncFnOnce(&Ledger) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
-        let call: Call = Box::new(move |client, keys| {
-            Box::pin(async move { drop(answer.send(call(client, keys).await)) })
-        });
+        let call: Call =
+            Box::new(move |ledger| Box::pin(async move { drop(answer.send(call(ledger).await)) }));
         if self.0.try_send(call).is_err() {
             bail!("{CALLS_MAX} calls of etcd wait already");
         }
@@ -144,9 +147,9 @@ impl Registry {
 
 impl Calls {
     /// Makes the calls one after the other. Never returns.
-    pub(super) async fn answer(&mut self, client: &Client, keys: &Keys) {
+    pub(super) async fn answer(&mut self, ledger: &Ledger) {
         while let Some(call) = self.0.recv().await {
-            call(client, keys).await;
+            call(ledger).await;
         }
         // All callers are gone.
         std::future::pending().await
@@ -154,12 +157,10 @@ impl Calls {
 }
 
 /// A bucket's record and its ancestry, with the revision of the record's last change.
-async fn read(
-    client: &Client,
-    keys: &Keys,
-    name: &str,
-) -> anyhow::Result<Option<(AgreedBucket, u64)>> {
-    let found = client.read(&keys.path(&Key::Bucket(name))).await?;
+async fn read(ledger: &Ledger, name: &str) -> anyhow::Result<Option<(AgreedBucket, u64)>> {
+    let keys = &ledger.keys;
+    let found = ledger.client.read(&keys.path(&Key::Bucket(name))).await?;
+    ledger.check().await?;
     let entry = |key: Key<'_>| {
         let path = keys.path(&key);
         found.entries.iter().find(move |entry| entry.key == path)
@@ -176,8 +177,10 @@ async fn read(
     Ok(Some((agreed, record.mod_revision)))
 }
 
-async fn all(client: &Client, keys: &Keys) -> anyhow::Result<Buckets> {
-    let found = client.read(&keys.buckets()).await?;
+async fn all(ledger: &Ledger) -> anyhow::Result<Buckets> {
+    let keys = &ledger.keys;
+    let found = ledger.client.read(&keys.buckets()).await?;
+    ledger.check().await?;
     let mut buckets = Buckets::default();
     for entry in &found.entries {
         match keys.parse(&entry.key) {
@@ -195,16 +198,15 @@ async fn all(client: &Client, keys: &Keys) -> anyhow::Result<Buckets> {
     Ok(buckets)
 }
 
-/// Makes changes that replace the record of `name` by `next`, if it has the stamp `before`.
+/// Makes changes of the record of `name`, if it has the stamp `before`.
 async fn change(
-    client: &Client,
-    keys: &Keys,
+    ledger: &Ledger,
     name: &str,
     before: Option<Stamp>,
-    (next, changes): (Option<&Bucket>, &[Change]),
+    changes: &[Change],
 ) -> anyhow::Result<bool> {
-    let path = keys.path(&Key::Bucket(name));
-    let found = read(client, keys, name).await?;
+    let path = ledger.keys.path(&Key::Bucket(name));
+    let found = read(ledger, name).await?;
     if found.as_ref().map(|((bucket, _), _)| bucket.stamp) != before {
         return Ok(false);
     }
@@ -212,11 +214,5 @@ async fn change(
         Some((_, revision)) => Condition::At(path, revision),
         None => Condition::Absent(path),
     };
-    if client.change(&[condition], changes).await? {
-        return Ok(true);
-    }
-    // The client may have repeated a call that had succeeded. It then finds its own change.
-    let found = read(client, keys, name).await?;
-    let stamp = found.map(|((bucket, _), _)| bucket.stamp);
-    Ok(next.is_some() && stamp == next.map(|next| next.stamp))
+    ledger.change(&[condition], changes).await
 }

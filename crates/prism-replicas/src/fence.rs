@@ -25,6 +25,13 @@ pub fn cut_off() -> S3Error {
     Code::ServiceUnavailable.with_message("This storage node is cut off from its cluster.")
 }
 
+/// The answer of a backend whose store is not the one that the cluster knows.
+fn another_store() -> S3Error {
+    let message = "This storage node has another store than its cluster knows for it: it was \
+                   replaced, or put back from an older copy. `prism ctl cluster` names it.";
+    Code::ServiceUnavailable.with_message(message)
+}
+
 /// The answer of a node whose placement is not that of most nodes.
 pub fn differs() -> S3Error {
     let message = "This node's configuration places objects differently from most nodes': \
@@ -48,6 +55,7 @@ impl Node {
         match term {
             _ if self.process.places_differently() => Err(differs()),
             Some(_) => Ok(()),
+            None if self.replication.has_other_store() => Err(another_store()),
             None => Err(cut_off()),
         }
     }

@@ -46,7 +46,7 @@ mod repair;
 mod replicate;
 mod replication;
 mod resolve;
-pub mod saved_state;
+mod saved_state;
 mod scrub;
 mod shares;
 mod survey;
@@ -65,6 +65,7 @@ pub use question::{
 pub use quota::{Growth, Quota, QuotaChange, UsageHere};
 pub use quotas::{QuotaReport, Room};
 pub use replication::Replication;
+pub use saved_state::SavedState;
 pub use scrub::{ScrubTotals, Scrubber};
 pub use survey::NodeFigures;
 pub use tasks::keep_tasks;

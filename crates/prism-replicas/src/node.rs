@@ -125,8 +125,8 @@ impl Node {
 
     /// Makes a store part of the cluster.
     fn join_store(&self, store: &Store) -> anyhow::Result<()> {
-        if self.cluster.is_in_etcd() {
-            self.replication.set_store(store.identity());
+        if let Some(identity) = self.cluster.store_identity() {
+            self.replication.set_store(identity);
             self.cluster
                 .report(|report| report.store = store.identity());
         } else {

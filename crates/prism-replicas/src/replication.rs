@@ -7,7 +7,7 @@
 //! Not here: what is stored, and when a change counts (`prism-store`, `prism_cluster::replica`).
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ pub struct Replication {
     min_replicas: MinReplicas,
     lease: Lease,
     /// The identity of this node's store; only with etcd.
-    store: OnceLock<u64>,
+    store: OnceLock<Arc<AtomicU64>>,
     workers: Mutex<Vec<mpsc::Sender<Job>>>,
     /// The worker of the next job.
     next: AtomicUsize,
@@ -127,9 +127,9 @@ impl Replication {
         tokio::time::timeout(limit, later).await.is_ok()
     }
 
-    /// Sets the identity of this node's store. This node serves only while the view names that
-    /// store for it.
-    pub(crate) fn set_store(&self, identity: u64) {
+    /// Sets the identity of this node's store, which may change. This node serves only while the
+    /// view names that store for it.
+    pub(crate) fn set_store(&self, identity: Arc<AtomicU64>) {
         let _ = self.store.set(identity);
     }
 
@@ -137,8 +137,21 @@ impl Replication {
     /// must not serve from its store.
     pub fn begin(&self) -> Option<LeaseTerm> {
         let term = self.lease.begin()?;
-        let is_meant = |store: &u64| self.view().state().is_store_of(&self.name, *store);
+        let is_meant = |store: &Arc<AtomicU64>| {
+            let store = store.load(Ordering::Acquire);
+            self.view().state().is_store_of(&self.name, store)
+        };
         self.store.get().is_none_or(is_meant).then_some(term)
+    }
+
+    /// Whether the cluster knows another store for this node than its present one, which must not
+    /// serve.
+    pub(crate) fn has_other_store(&self) -> bool {
+        let own = self.store.get().map(|store| store.load(Ordering::Acquire));
+        let view = self.view();
+        let known = view.state().backends.get(self.name.as_str());
+        let known = known.map_or(0, |backend| backend.store);
+        own.is_some_and(|own| ![0, own].contains(&known))
     }
 
     /// Whether the lease has lasted since [`Self::begin`]. Asked before the answer leaves.

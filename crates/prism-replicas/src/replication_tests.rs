@@ -146,7 +146,7 @@ fn a_backend_that_is_out_is_not_asked_and_leaves_less_to_spare() {
 fn a_node_serves_the_store_that_the_cluster_means_only() {
     let node = replication("a", 3);
     assert!(node.is_still(node.begin()) && !node.is_still(None));
-    node.set_store(7);
+    node.set_store(Arc::new(7.into()));
     assert_eq!(node.begin(), None);
     let mut state = view(3);
     state.epoch = 2;

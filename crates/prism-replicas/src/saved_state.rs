@@ -1,14 +1,46 @@
-//! The cluster's state as a node's store saves it, to restore the state that etcd has lost.
+//! What a store has saved of the cluster, by which an older copy of etcd or of the store is noticed.
+
+use std::sync::Arc;
 
 use anyhow::Context;
-use prism_cluster::{State, Testimony};
-use prism_store::Store;
+use prism_cluster::{LineageMark, State, StoreMark, Testimony};
+use prism_membership::{Noted, NotedUsers, OwnStore, StoreMarks};
+use prism_store::{Store, StoreNotes};
+use serde::de::DeserializeOwned;
 
-/// The store's testimony about the cluster. Blocks on disk.
-///
-/// # Errors
-/// The saved state cannot be read, or a later release has written it.
-pub fn read(store: &Store) -> anyhow::Result<Testimony> {
+/// The name of the note about the lineage of etcd.
+const LINEAGE: &str = "lineage";
+/// The name of the note about the users.
+const USERS: &str = "users";
+/// The name of the note about the marks of all stores.
+const MARKS: &str = "marks";
+
+/// A store, as the cluster sees it. It does not keep the store open.
+pub struct SavedState {
+    store: StoreNotes,
+    testimony: Testimony,
+    noted: Noted,
+}
+
+impl SavedState {
+    /// That of this store. Blocks on disk.
+    ///
+    /// # Errors
+    /// The store cannot be read, or a later release has written it.
+    pub fn of(store: &Store) -> anyhow::Result<Arc<dyn OwnStore>> {
+        Ok(Arc::new(Self {
+            store: store.handle(),
+            testimony: testimony(store)?,
+            noted: Noted {
+                mark: read(store, LINEAGE)?,
+                users: read(store, USERS)?.unwrap_or_default(),
+                marks: read(store, MARKS)?.unwrap_or_default(),
+            },
+        }))
+    }
+}
+
+fn testimony(store: &Store) -> anyhow::Result<Testimony> {
     let saved = store.saved_state().context("reading the cluster's state")?;
     let state: Option<State> = saved
         .map(|saved| serde_json::from_slice(&saved))
@@ -21,4 +53,46 @@ pub fn read(store: &Store) -> anyhow::Result<Testimony> {
         epoch: store.epoch(),
         state,
     })
+}
+
+fn read<T: DeserializeOwned>(store: &Store, name: &str) -> anyhow::Result<Option<T>> {
+    let text = store.noted(name)?;
+    let read = text.map(|text| serde_json::from_slice(&text)).transpose();
+    read.with_context(|| format!("this release cannot read the store's note {name:?}"))
+}
+
+impl OwnStore for SavedState {
+    fn testimony(&self) -> Testimony {
+        self.testimony.clone()
+    }
+
+    fn noted(&self) -> Noted {
+        self.noted.clone()
+    }
+
+    fn note(
+        &self,
+        mark: LineageMark,
+        marks: &StoreMarks,
+        users: Option<&NotedUsers>,
+    ) -> anyhow::Result<()> {
+        let (mark, marks) = (serde_json::to_vec(&mark)?, serde_json::to_vec(marks)?);
+        let users = users.map(serde_json::to_vec).transpose()?;
+        let users = users.as_ref().map(|users| (USERS, users.as_slice()));
+        let others = [(LINEAGE, mark.as_slice()), (MARKS, marks.as_slice())];
+        let notes: Vec<_> = users.into_iter().chain(others).collect();
+        Ok(self.store.note(&notes)?)
+    }
+
+    fn mark(&self) -> anyhow::Result<StoreMark> {
+        Ok(self.store.mark()?)
+    }
+
+    fn has_lived(&self, mark: &StoreMark) -> anyhow::Result<bool> {
+        Ok(self.store.has_lived(mark)?)
+    }
+
+    fn renew_identity(&self) -> anyhow::Result<u64> {
+        Ok(self.store.renew_identity()?)
+    }
 }

@@ -116,6 +116,11 @@ fn describe(name: &str, reply: Option<Reply>, state: &State, known: Option<&Know
         if let Some(living) = living {
             add("adopted", living.report.epoch.into());
             add("caught_up", living.report.caught_up.into());
+            let store = state.backends.get(name).map_or(0, |agreed| agreed.store);
+            add(
+                "has_other_store",
+                (![0, living.report.store].contains(&store)).into(),
+            );
         }
         add("fetches_since", state.fetches_since(name).into());
     }

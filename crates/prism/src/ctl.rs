@@ -3,6 +3,7 @@
 //! in etcd.
 
 mod alerts;
+mod backup;
 mod bucket;
 mod certificate;
 mod cluster;
@@ -16,6 +17,7 @@ mod progress;
 mod quota;
 mod reach;
 mod recover;
+mod recovered_users;
 mod reload;
 mod scrub;
 mod status;
@@ -82,6 +84,7 @@ enum CtlCommand {
     TakeOver(take_over::TakeOverArgs),
     Key(key::KeyArgs),
     Bucket(bucket::BucketArgs),
+    Backup(backup::BackupArgs),
     Certificate(certificate::CertificateArgs),
 }
 
@@ -114,6 +117,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         CtlCommand::TakeOver(args) => take_over::run(args, common, &mut out),
         CtlCommand::Key(args) => key::run(args, common, &mut out),
         CtlCommand::Bucket(args) => bucket::run(args, common, &mut out),
+        CtlCommand::Backup(args) => backup::run(args, common, &mut out),
         CtlCommand::Certificate(args) => certificate::run(args, common, &mut out),
     };
     printed?;

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prism_config::Config;
 use prism_membership::Cluster;
-use prism_replicas::saved_state;
+use prism_replicas::SavedState;
 use prism_store::Store;
 
 pub(crate) use self::run::until_stopped;
@@ -176,8 +176,8 @@ fn serve_once(
         true => open_store(&config, name)?,
         false => open_store_again(&config, name)?,
     };
-    let testimony = store.as_ref().map(saved_state::read).transpose()?;
-    let cluster = Cluster::open(&config, name, testimony)?;
+    let saved = store.as_ref().map(SavedState::of).transpose()?;
+    let cluster = Cluster::open(&config, name, saved)?;
     let listener = config.admin_listen(name).map(|address| {
         let inherited = inherited.take_listener(address);
         inherited.map_or_else(|| bind(address, "admin.listen"), Ok)

@@ -44,22 +44,26 @@ impl Participant {
 
     async fn session(&self, told: &mut bool) -> anyhow::Result<std::convert::Infallible> {
         let asked_ns = now_ns();
-        let snapshot = self.client.read(self.keys.prefix()).await?;
+        let snapshot = self.ledger.client.read(self.ledger.keys.prefix()).await?;
         if std::mem::take(told) {
             tracing::info!("etcd answers again");
         }
         let before = self.channels.known.borrow().clone();
-        let mut known = Known::read(&self.keys, &snapshot, &before);
-        self.publish(&known);
-        self.users_lease.extend(asked_ns, self.lease_ttl());
+        let mut known = Known::read(&self.ledger.keys, &snapshot, &before);
+        self.publish(&known).await?;
+        self.know_users(asked_ns);
         self.register(&known).await?;
         let next = snapshot.revision.saturating_add(1);
-        let mut watch = self.client.watch(self.keys.prefix(), next).await?;
+        let mut watch = self
+            .ledger
+            .client
+            .watch(self.ledger.keys.prefix(), next)
+            .await?;
         let following = async {
             loop {
                 let update = watch.next().await?;
-                known.apply(&self.keys, &update);
-                self.publish(&known);
+                known.apply(&self.ledger.keys, &update);
+                self.publish(&known).await?;
             }
         };
         tokio::select! {
@@ -76,13 +80,21 @@ impl Participant {
         loop {
             tokio::time::sleep(every).await;
             let (asked_ns, heard) = (now_ns(), known.borrow().revision);
-            let state = self.client.read(&self.keys.path(&Key::State)).await?;
+            let state = self
+                .ledger
+                .client
+                .read(&self.ledger.keys.path(&Key::State))
+                .await?;
             if state.revision < heard {
                 let revision = state.revision;
                 tracing::error!(revision, heard, "etcd has gone back to an earlier revision");
                 return Err(Error::Ended("etcd has gone back".into()).into());
             }
-            let (users, users_revision) = self.client.fingerprint(&self.keys.users()).await?;
+            let (users, users_revision) = self
+                .ledger
+                .client
+                .fingerprint(&self.ledger.keys.users())
+                .await?;
             let state_revision = state.entries.first().map(|entry| entry.mod_revision);
             // The watch reports changes in their order, so a later one than the answer counts too.
             let has_all = known.wait_for(|known| {
@@ -95,6 +107,13 @@ impl Participant {
                 let missed = "it missed a change of the state or of the users";
                 return Err(Error::Ended(missed.into()).into());
             }
+            self.know_users(asked_ns);
+        }
+    }
+
+    /// Prolongs the lease for the users, of which this node has known all at that time.
+    fn know_users(&self, asked_ns: u64) {
+        if self.channels.fault.borrow().is_none() {
             self.users_lease.extend(asked_ns, self.lease_ttl());
         }
     }
@@ -107,9 +126,14 @@ impl Participant {
             && self.channels.fault.borrow().is_none()
         {
             match &me.first {
-                Some(first) => etcd::found(&self.client, &self.keys, &self.config, first).await?,
+                Some(first) => etcd::found(&self.ledger, &self.config, first).await?,
                 None => tracing::info!("waiting for a backend to found the cluster in etcd"),
             }
+        }
+        let is_old = known.state.is_some() && known.lineage.is_none();
+        if is_old && self.channels.fault.borrow().is_none() {
+            // An earlier release has founded the cluster.
+            self.ledger.change(&[], &[]).await?;
         }
         let name = me.name.as_str();
         match known.hosts.get(name) {
@@ -119,15 +143,19 @@ impl Participant {
             }
             None => {}
         }
-        let put = self.keys.put(&Key::Node(name), &me.host)?;
-        self.client.change(&[], &[put]).await?;
+        let put = self.ledger.keys.put(&Key::Node(name), &me.host)?;
+        self.ledger.client.change(&[], &[put]).await?;
         Ok(())
     }
 
-    /// Publishes the news to the node.
-    fn publish(&self, known: &Known) {
+    /// Notes the news, and publishes them to the node.
+    async fn publish(&self, known: &Known) -> anyhow::Result<()> {
+        self.check_store(known).await?;
         // A fault has to be published before `known`, because leases are taken by `known`.
         let is_trusted = self.is_trusted(known);
+        if is_trusted {
+            self.note(known).await?;
+        }
         let channels = &self.channels;
         let directory = Directory::of(&self.config).with(&known.hosts);
         replace(&channels.directory, Arc::new(directory));
@@ -146,7 +174,7 @@ impl Participant {
         let state = known.state.as_ref().map(|(state, _)| state.clone());
         let state = match (is_trusted, self.view.get()) {
             (true, _) => state,
-            (false, Some(_)) => return,
+            (false, Some(_)) => return Ok(()),
             // The node starts without a lease, so that it can report the fault.
             (false, None) => self.saved_state(),
         };
@@ -154,6 +182,7 @@ impl Participant {
         if let Some(Ok(view)) = state.map(View::new) {
             self.show(view);
         }
+        Ok(())
     }
 
     /// The state that this node's store has saved.

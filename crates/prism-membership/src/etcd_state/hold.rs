@@ -4,14 +4,14 @@
 //! the two in one transaction. From then on the cluster takes no step that this backend has
 //! not adopted, until the lease has ended.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_cluster::Report;
 use prism_etcd::{Change, Condition, LeaseId};
 use tokio::sync::watch;
 
 use super::etcd::{Key, Living};
-use super::{Me, Participant};
+use super::{Known, Me, Participant};
 use crate::lease::now_ns;
 
 /// Renewals within the life of a lease.
@@ -92,17 +92,17 @@ impl Participant {
         let mut known = self.channels.known.subscribe();
         let (granted, published) = loop {
             let report = *reports.borrow_and_update();
-            let state = known.borrow_and_update().state.clone();
-            let ready = state.filter(|(state, _)| report.store != 0 && state.epoch == report.epoch);
-            let Some((_, revision)) = ready else {
+            let known_now = known.borrow_and_update().clone();
+            let is_ready = report.store != 0 && known_now.epoch() == report.epoch;
+            if !is_ready || known_now.state.is_none() {
                 // The node has not adopted the state yet, or etcd has none.
                 tokio::select! {
                     _ = reports.changed() => {}
                     _ = known.changed() => {}
                 }
                 continue;
-            };
-            match self.try_lease(me, report, revision).await {
+            }
+            match self.try_lease(me, report, &known_now).await {
                 Ok(Some(granted)) => break (granted, report),
                 Ok(None) => tokio::time::sleep(PAUSE / 4).await,
                 Err(error) => {
@@ -115,27 +115,37 @@ impl Participant {
         self.keep_lease(me, granted, published, reports).await
     }
 
-    /// Tries once to publish a report under a lease: the last one, if it has not ended. `None` if
-    /// the state has changed meanwhile.
+    /// Tries once to publish a report under a lease: the last one, if it has not ended. With it
+    /// goes the mark of the store. `None` if the state or the mark has changed meanwhile.
     async fn try_lease(
         &self,
         me: &Me,
         report: Report,
-        revision: u64,
+        known: &Known,
     ) -> anyhow::Result<Option<Granted>> {
+        let state = known.state.as_ref().map(|(_, revision)| *revision);
+        let path = self.ledger.keys.path(&Key::State);
+        let unchanged = Condition::At(path, state.unwrap_or_default());
+        let (unmarked, mark) = self.store_mark(me, known)?.unzip();
+        let conditions: Vec<_> = [unchanged].into_iter().chain(unmarked).collect();
         let asked_ns = now_ns();
         let renewed = match self.granted.get() {
-            Some(id) => self.client.keep_alive(id).await?.map(|ttl| (id, ttl)),
+            Some(id) => self
+                .ledger
+                .client
+                .keep_alive(id)
+                .await?
+                .map(|ttl| (id, ttl)),
             None => None,
         };
         let (id, ttl) = match renewed {
             Some(renewed) => renewed,
-            None => self.client.grant(self.lease_ttl()).await?,
+            None => self.ledger.client.grant(self.lease_ttl()).await?,
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
-        let unchanged = Condition::At(self.keys.path(&Key::State), revision);
-        let done = self.publish_report(me, id, report, &[unchanged]).await?;
+        let done = self.publish_report(me, id, report, (&conditions, mark));
+        let done = done.await?;
         if done {
             me.lease.extend(asked_ns, ttl);
         }
@@ -147,7 +157,7 @@ impl Participant {
         let Some(id) = self.granted.take() else {
             return;
         };
-        match tokio::time::timeout(REVOKED_IN, self.client.revoke(id)).await {
+        match tokio::time::timeout(REVOKED_IN, self.ledger.client.revoke(id)).await {
             Ok(Ok(())) => tracing::info!("the lease is given back"),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot give the lease back; it ends by itself")
@@ -168,6 +178,7 @@ impl Participant {
         let mut last_ns = granted.asked_ns;
         // `known` may be older than this lease, and name an earlier process.
         let mut has_seen_itself = false;
+        let mut marked = Instant::now();
         loop {
             let due = every.saturating_sub(Duration::from_nanos(now_ns().saturating_sub(last_ns)));
             tokio::select! {
@@ -176,7 +187,10 @@ impl Participant {
             }
             let report = *reports.borrow();
             if report != published {
-                match self.publish_report(me, granted.id, report, &[]).await {
+                match self
+                    .publish_report(me, granted.id, report, (&[], None))
+                    .await
+                {
                     Ok(_) => published = report,
                     Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
                 }
@@ -188,8 +202,17 @@ impl Participant {
                 Some(_) if has_seen_itself => return Over::Superseded,
                 _ => {}
             }
+            if marked.elapsed() >= self.lease_ttl() {
+                marked = Instant::now();
+                if let Err(error) = self.publish_mark(me, &known).await {
+                    tracing::debug!(
+                        error = format!("{error:#}"),
+                        "cannot report the store's mark"
+                    );
+                }
+            }
             let asked_ns = now_ns();
-            match self.client.keep_alive(granted.id).await {
+            match self.ledger.client.keep_alive(granted.id).await {
                 Ok(Some(ttl)) => {
                     me.lease.extend(asked_ns, ttl);
                     last_ns = asked_ns;
@@ -203,6 +226,14 @@ impl Participant {
         }
     }
 
+    /// Reports how far the store has come, if it has come further.
+    async fn publish_mark(&self, me: &Me, known: &Known) -> anyhow::Result<()> {
+        if let Some((unmarked, mark)) = self.store_mark(me, known)? {
+            self.ledger.client.change(&[unmarked], &[mark]).await?;
+        }
+        Ok(())
+    }
+
     /// Publishes a report under a lease. etcd refuses that if the lease has ended. Returns whether
     /// the conditions hold.
     async fn publish_report(
@@ -210,15 +241,16 @@ impl Participant {
         me: &Me,
         lease: LeaseId,
         report: Report,
-        conditions: &[Condition],
+        (conditions, mark): (&[Condition], Option<Change>),
     ) -> anyhow::Result<bool> {
         let run = me.run;
         let put = Change::Put {
-            key: self.keys.path(&Key::Live(me.name.as_str())),
+            key: self.ledger.keys.path(&Key::Live(me.name.as_str())),
             value: serde_json::to_vec(&Living { run, report })?,
             lease: Some(lease),
         };
-        Ok(self.client.change(conditions, &[put]).await?)
+        let changes: Vec<_> = [put].into_iter().chain(mark).collect();
+        Ok(self.ledger.client.change(conditions, &changes).await?)
     }
 }
 

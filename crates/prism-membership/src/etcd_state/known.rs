@@ -6,14 +6,17 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use prism_cluster::{Live, NodeName, Placing, State, Status, Testimonies, Testimony};
+use prism_cluster::{
+    Claims, Contents, Lineage, Live, NodeName, Placing, State, Status, StoreMark, Testimonies,
+    Testimony,
+};
 use prism_config::Credential;
 use prism_etcd::{Entry, Event, Fingerprint, Snapshot, Update};
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 use super::etcd::{self, Key, Keys, Living, Pause};
-use crate::{Buckets, Host};
+use crate::{Buckets, Host, UserClaim, ledger};
 
 /// All keys of the cluster, as of one revision.
 #[derive(Clone, Debug, Default)]
@@ -30,8 +33,16 @@ pub struct Known {
     pub living: BTreeMap<NodeName, Living>,
     /// The registered nodes.
     pub hosts: BTreeMap<String, Host>,
-    /// The testimonies of stores, while the state is in doubt.
+    /// The lineage of the contents, with the revision of its last change.
+    pub lineage: Option<(Lineage, u64)>,
+    /// The last marks of the backends' stores, with the revisions of their last changes.
+    pub store_marks: BTreeMap<NodeName, (StoreMark, u64)>,
+    /// The testimonies of stores, while the contents are in doubt.
     pub testimonies: Testimonies,
+    /// The claims of nodes, while the contents are in doubt.
+    pub claims: Claims,
+    /// What each node knows of users, while the contents are in doubt.
+    pub user_claims: BTreeMap<NodeName, BTreeMap<String, UserClaim>>,
     /// The users, by access key.
     pub users: BTreeMap<String, Credential>,
     /// The revision of the last change of each user's key, also of an unreadable one.
@@ -132,6 +143,27 @@ impl Known {
         }
     }
 
+    /// The contents, for judging whether they are an older copy.
+    pub fn contents(&self) -> Contents<'_> {
+        Contents {
+            state: self.state.as_ref().map(|(state, _)| state),
+            lineage: self.lineage.as_ref().map(|(lineage, _)| lineage),
+            testimonies: &self.testimonies,
+            claims: &self.claims,
+        }
+    }
+
+    fn set_user_claim(&mut self, name: &str, user: &str, entry: Option<&Entry>) {
+        let Ok(name) = NodeName::new(name) else {
+            return;
+        };
+        let claims = self.user_claims.entry(name.clone()).or_default();
+        replace(claims, user, entry, json);
+        if claims.is_empty() {
+            self.user_claims.remove(&name);
+        }
+    }
+
     /// Sets the value of a key to that of `entry`; `None` removes it. An unreadable value must not
     /// leave the former one in force, except the state's.
     fn set(&mut self, keys: &Keys, path: &str, entry: Option<&Entry>) {
@@ -146,6 +178,20 @@ impl Known {
             Some(Key::Pause) => self.pause = read(entry, json).unwrap_or_default(),
             Some(Key::Live(name)) => replace(&mut self.living, name, entry, json),
             Some(Key::Node(name)) => replace(&mut self.hosts, name, entry, json),
+            // A damaged one counts as none, so that no node acts by what it should order.
+            Some(Key::Lineage) => {
+                let lineage = read(entry, ledger::lineage);
+                let revision = entry.map_or(0, |entry| entry.mod_revision);
+                self.lineage = lineage.map(|lineage| (lineage, revision));
+            }
+            Some(Key::Claim(name)) => replace(&mut self.claims, name, entry, json),
+            Some(Key::UserClaim(name, user)) => self.set_user_claim(name, user, entry),
+            Some(Key::StoreMark(name)) => {
+                let revision = entry.map_or(0, |entry| entry.mod_revision);
+                replace(&mut self.store_marks, name, entry, |value| {
+                    Some((json(value)?, revision))
+                });
+            }
             Some(Key::Testimony(name)) => replace(&mut self.testimonies, name, entry, testimony),
             Some(Key::User(name)) => {
                 let revisions = Arc::make_mut(&mut self.user_revisions);

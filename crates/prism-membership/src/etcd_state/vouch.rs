@@ -1,73 +1,31 @@
-//! Compares the state in etcd with the state that stores have acted by. Publishes the
-//! testimony of this backend's store if they differ.
+//! Compares the contents of etcd with what this node and the stores remember, and notes what
+//! this node is about to act by. While the contents are in doubt the node publishes what it
+//! remembers.
 //!
-//! etcd may lose its data, or be restored from an old copy. Its state could then call
-//! backends in sync that are not. Each store therefore records the state that it acts by.
-//! If one contradicts etcd, no node serves until the administrator has run `prism ctl
-//! cluster recover`.
-//!
-//! Not here: the recovered state (`prism_cluster::recover`).
+//! Not here: the rules (`prism_cluster::Contents`), and the recovered state
+//! (`prism_cluster::recover`).
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use prism_cluster::{NodeName, State, Testimonies, Testimony};
+use anyhow::Context;
+use prism_cluster::{Fault, Memory, NodeName};
 use prism_etcd::Change;
 
-use super::etcd::Key;
+use super::etcd::{CHANGES_AT_ONCE, Key};
 use super::{Known, Me, Participant, replace};
+use crate::StoreMarks;
+use crate::noted;
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A fault of the state in etcd.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// A store has acted by a state, and etcd has none.
-    #[error(
-        "etcd has lost the state of this cluster, by which the store of {0} has acted; no node serves until `prism ctl cluster recover` has restored it from the stores"
-    )]
-    Lost(NodeName),
-    /// The state is not a successor of the one that a store has acted by.
-    #[error(
-        "etcd has an older state of this cluster than the store of {0}, or one that was founded again; no node serves until `prism ctl cluster recover` has restored it from the stores"
-    )]
-    Contradicted(NodeName),
-    /// The state does not name this node's store, which was in another cluster.
-    #[error(
-        "this node's store was in another cluster, or in this one before it was founded again; stop the node and move its store away, and this cluster fills a new one"
-    )]
-    Foreign,
-}
-
-/// The fault of `state` by the testimonies of the other stores and this one.
-fn fault(
-    state: Option<&State>,
-    others: &Testimonies,
-    own: Option<(&NodeName, &Testimony)>,
-) -> Option<Fault> {
-    let mut testimonies = others.clone();
-    if let Some((name, own)) = own {
-        testimonies.insert(name.clone(), own.clone());
-    }
-    let Some(state) = state else {
-        let mut all = testimonies.iter();
-        let found = all.find(|(_, testimony)| !testimony.is_blank());
-        return found.map(|(name, _)| Fault::Lost(name.clone()));
-    };
-    if let Some(name) = state.contradicted(&testimonies) {
-        return Some(Fault::Contradicted(name.clone()));
-    }
-    let is_foreign = own.is_some_and(|(_, own)| !own.accepts(state));
-    is_foreign.then_some(Fault::Foreign)
-}
-
 impl Participant {
-    /// Whether this node may act by the state in etcd. Publishes and logs a new fault.
+    /// Whether this node may act by the contents of etcd. Publishes and logs a new fault.
     pub(super) fn is_trusted(&self, known: &Known) -> bool {
-        let state = known.state.as_ref().map(|(state, _)| state);
-        let testimony = self.channels.testimony.borrow().clone();
-        let own = self.me.as_ref().map(|me| &me.name).zip(testimony.as_ref());
-        let found = fault(state, &known.testimonies, own);
+        let found = known
+            .contents()
+            .fault(self.memory().as_ref().map(Remembered::as_memory));
         let is_new = replace(&self.channels.fault, found.clone());
         if let Some(fault) = found.as_ref().filter(|_| is_new) {
             tracing::error!(%fault, "this node serves nothing");
@@ -75,9 +33,48 @@ impl Participant {
         found.is_none()
     }
 
-    /// Publishes this store's testimony while the state is in doubt. Never returns.
+    /// Notes the contents, so that no older copy of them is acted by; durably at a backend.
+    pub(super) async fn note(&self, known: &Known) -> anyhow::Result<()> {
+        let mark = known.lineage.as_ref().map(|(lineage, _)| lineage.mark());
+        let (Some(_), Some(mark)) = (&self.me, mark) else {
+            return Ok(());
+        };
+        let (users, marks) = {
+            let noted = self.noted.borrow();
+            let are_known = self.noted_users.get() == Some(known.users_in_etcd());
+            let marks = latest_marks(&noted.marks, known);
+            let is_time = self
+                .noted_at
+                .get()
+                .is_none_or(|at| at.elapsed() >= self.lease_ttl());
+            let has_marks = noted.marks == marks || !is_time;
+            if noted.mark == Some(mark) && are_known && has_marks {
+                return Ok(());
+            }
+            let present = self.channels.users.borrow().clone();
+            let users = (!are_known).then(|| noted::note(&noted.users, &present, known));
+            (users.filter(|users| *users != noted.users), marks)
+        };
+        if let Some(store) = self.store.clone() {
+            let (users, marks) = (users.clone(), marks.clone());
+            let noting =
+                tokio::task::spawn_blocking(move || store.note(mark, &marks, users.as_ref()));
+            noting.await?.context("cannot note a change of etcd")?;
+        }
+        let mut noted = self.noted.borrow_mut();
+        (noted.mark, noted.marks) = (Some(mark), marks);
+        if let Some(users) = users {
+            noted.users = users;
+        }
+        self.noted_at.set(Some(Instant::now()));
+        self.noted_users.set(Some(known.users_in_etcd()));
+        self.ledger.note(mark);
+        Ok(())
+    }
+
+    /// Publishes what this node remembers while the contents are in doubt. Never returns.
     pub(super) async fn vouch(&self) {
-        let Some(me) = self.backend() else {
+        let Some(me) = &self.me else {
             return std::future::pending().await;
         };
         let (mut news, mut testimony) = (
@@ -86,11 +83,11 @@ impl Participant {
         );
         loop {
             let known = news.borrow_and_update().clone();
-            let own = testimony.borrow_and_update().clone();
-            if let Err(error) = self.say(me, &known, own).await {
+            testimony.borrow_and_update();
+            if let Err(error) = self.say(me, &known).await {
                 tracing::debug!(
                     error = format!("{error:#}"),
-                    "cannot publish the store's testimony"
+                    "cannot publish what this node remembers"
                 );
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -102,99 +99,113 @@ impl Participant {
         }
     }
 
-    async fn say(&self, me: &Me, known: &Known, own: Option<Testimony>) -> anyhow::Result<()> {
+    async fn say(&self, me: &Me, known: &Known) -> anyhow::Result<()> {
         // A foreign store concerns this node only.
         let fault = self.channels.fault.borrow().clone();
         let is_asked = fault.is_some_and(|fault| fault != Fault::Foreign);
-        let present = known.testimonies.get(&me.name);
-        let key = Key::Testimony(me.name.as_str());
-        let change = match (is_asked, own) {
-            (true, Some(own)) if present != Some(&own) => self.keys.put(&key, &own)?,
-            (false, _) if present.is_some() => Change::Delete(self.keys.path(&key)),
-            _ => return Ok(()),
+        let changes = match is_asked {
+            true => self.claims(me, known)?,
+            false => self.withdrawn(me, known),
         };
-        self.client.change(&[], &[change]).await?;
-        Ok(())
+        for some in changes.chunks(CHANGES_AT_ONCE) {
+            self.ledger.client.change(&[], some).await?;
+        }
+        self.restore_marks(known).await
+    }
+
+    /// The changes that make this node's claims the present ones. The claim about the lineage
+    /// comes last, so that whoever finds it finds the others.
+    fn claims(&self, me: &Me, known: &Known) -> anyhow::Result<Vec<Change>> {
+        let (keys, name) = (&self.ledger.keys, me.name.as_str());
+        let mut changes = Vec::new();
+        let users = {
+            let noted = self.noted.borrow();
+            noted.mark.map(|_| noted::claims(&noted.users, known))
+        };
+        let users = users.unwrap_or_default();
+        let present = known.user_claims.get(&me.name);
+        for (user, claim) in &users {
+            if present.and_then(|present| present.get(user)) != Some(claim) {
+                changes.push(keys.put(&Key::UserClaim(name, user), claim)?);
+            }
+        }
+        let present: BTreeSet<_> = present.iter().flat_map(|claims| claims.keys()).collect();
+        let over = present
+            .into_iter()
+            .filter(|user| !users.contains_key(*user));
+        changes.extend(over.map(|user| Change::Delete(keys.path(&Key::UserClaim(name, user)))));
+        let Some(memory) = self.memory() else {
+            return Ok(changes);
+        };
+        if let Some(testimony) = &memory.testimony
+            && known.testimonies.get(&me.name) != Some(testimony)
+        {
+            changes.push(keys.put(&Key::Testimony(name), testimony)?);
+        }
+        if let Some(claim) = memory.as_memory().claim()
+            && known.claims.get(&me.name) != Some(&claim)
+        {
+            changes.push(keys.put(&Key::Claim(name), &claim)?);
+        }
+        Ok(changes)
+    }
+
+    /// The changes that take this node's claims back.
+    fn withdrawn(&self, me: &Me, known: &Known) -> Vec<Change> {
+        let (keys, name) = (&self.ledger.keys, me.name.as_str());
+        let testimony = known.testimonies.get(&me.name);
+        let testimony = testimony.map(|_| Key::Testimony(name));
+        let claim = known.claims.get(&me.name).map(|_| Key::Claim(name));
+        let users = known.user_claims.get(&me.name).into_iter().flatten();
+        let users = users.map(|(user, _)| Key::UserClaim(name, user));
+        let gone = testimony.into_iter().chain(claim).chain(users);
+        gone.map(|key| Change::Delete(keys.path(&key))).collect()
+    }
+
+    /// What this node remembers; `None` for an observer.
+    fn memory(&self) -> Option<Remembered<'_>> {
+        let name = &self.me.as_ref()?.name;
+        Some(Remembered {
+            name,
+            testimony: self.channels.testimony.borrow().clone(),
+            mark: self.noted.borrow().mark,
+        })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "test code")]
-    use prism_cluster::Placing;
-
-    use super::*;
-
-    fn name(name: &str) -> NodeName {
-        name.parse().unwrap()
-    }
-
-    fn state(founding: u64, epoch: u64) -> State {
-        let placing = Placing::new([name("a"), name("b")], 2).unwrap();
-        let mut state = State::new(placing);
-        (state.founding, state.epoch) = (founding, epoch);
-        for (store, backend) in (1..).zip(state.backends.values_mut()) {
-            backend.store = store;
-        }
-        state
-    }
-
-    fn was_in(store: u64, state: &State) -> Testimony {
-        Testimony {
-            store,
-            epoch: state.epoch,
-            state: Some(state.clone()),
+/// The later ones of the noted marks and those in etcd. A mark of another store replaces the
+/// noted one if the state has that store.
+fn latest_marks(noted: &StoreMarks, known: &Known) -> StoreMarks {
+    let mut marks = noted.clone();
+    let state = known.state.as_ref().map(|(state, _)| state);
+    for (name, (mark, _)) in &known.store_marks {
+        let is_of_state = state.is_some_and(|state| state.is_store_of(name.as_str(), mark.store));
+        let is_later = marks
+            .get(name)
+            .is_none_or(|noted| match noted.store == mark.store {
+                true => noted.precedes(mark),
+                false => is_of_state,
+            });
+        if is_later {
+            marks.insert(name.clone(), *mark);
         }
     }
+    marks
+}
 
-    #[test]
-    fn a_state_that_is_gone_or_older_than_a_store_is_not_acted_by() {
-        let (old, last) = (state(7, 3), state(7, 5));
-        let (a, own) = (name("a"), was_in(1, &last));
-        let own = Some((&a, &own));
-        let none = Testimonies::new();
-        assert_eq!(fault(Some(&last), &none, own), None);
-        assert_eq!(fault(Some(&state(7, 6)), &none, own), None);
-        let contradicted = Some(Fault::Contradicted(a.clone()));
-        assert_eq!(fault(Some(&old), &none, own), contradicted);
-        assert_eq!(fault(Some(&state(8, 50)), &none, own), contradicted);
-        assert_eq!(fault(None, &none, own), Some(Fault::Lost(a.clone())));
-        // A node whose own store agrees learns the fault from another store.
-        let b = name("b");
-        let testimonies = Testimonies::from([(a.clone(), was_in(1, &last))]);
-        let other = was_in(2, &old);
-        assert_eq!(
-            fault(Some(&old), &testimonies, Some((&b, &other))),
-            contradicted
-        );
-        assert_eq!(fault(None, &testimonies, None), Some(Fault::Lost(a)));
-    }
+/// What this node remembers at one moment.
+struct Remembered<'a> {
+    name: &'a NodeName,
+    testimony: Option<prism_cluster::Testimony>,
+    mark: Option<prism_cluster::LineageMark>,
+}
 
-    #[test]
-    fn a_store_of_another_cluster_stops_nobody_else() {
-        let (a, last) = (name("a"), state(7, 5));
-        let foreign = was_in(99, &state(8, 9));
-        assert_eq!(
-            fault(Some(&last), &Testimonies::new(), Some((&a, &foreign))),
-            Some(Fault::Foreign)
-        );
-        let testimonies = Testimonies::from([(a, foreign)]);
-        let (b, own) = (name("b"), was_in(2, &last));
-        assert_eq!(fault(Some(&last), &testimonies, Some((&b, &own))), None);
-    }
-
-    #[test]
-    fn a_cluster_of_new_stores_may_be_founded() {
-        let (a, blank) = (
-            name("a"),
-            Testimony {
-                store: 1,
-                epoch: 1,
-                state: None,
-            },
-        );
-        let own = Some((&a, &blank));
-        assert_eq!(fault(None, &Testimonies::new(), own), None);
-        assert_eq!(fault(Some(&state(7, 9)), &Testimonies::new(), own), None);
+impl Remembered<'_> {
+    fn as_memory(&self) -> Memory<'_> {
+        Memory {
+            name: self.name,
+            testimony: self.testimony.as_ref(),
+            mark: self.mark,
+        }
     }
 }

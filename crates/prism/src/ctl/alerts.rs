@@ -134,6 +134,9 @@ fn of_cluster(cluster: &Cluster, found: &mut Found) {
         found.add(status == Some("out"), Critical, text, remedy);
         let text = format!("{name} is not in sync; its keys have a replica less");
         found.add(status == Some("lagging"), Warning, text, remedy);
+        let text = format!("{name} has another store than the cluster knows for it");
+        let is_other = backend.has_other_store && status != Some("out");
+        found.add(is_other, Critical, text, super::cluster::OTHER_STORE);
         let is_dead = backend.lives == Some(false);
         let remedy = "Look at the process there, and at its link to etcd.";
         found.add(is_dead, Critical, format!("{name} has no lease"), remedy);

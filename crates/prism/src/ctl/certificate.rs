@@ -201,7 +201,7 @@ fn renew(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
         );
     }
     common.with_etcd(async |etcd| {
-        let put = etcd.keys.put(&Key::Acme(RENEW), &json!({}))?;
+        let put = etcd.ledger.keys.put(&Key::Acme(RENEW), &json!({}))?;
         let asked = etcd.change("certificate renew", SOURCE, &[], &[put]).await;
         asked.context("cannot ask for a renewal")
     })?;

@@ -10,6 +10,10 @@ use super::reach::{Common, ask, print_json};
 use super::recover;
 use super::table::{Paint, Tone, count, number, table, text, toned};
 
+/// The remedy for a backend whose store is another one.
+pub(super) const OTHER_STORE: &str = "The others fill it. If they cannot, because no other one \
+    has its keys, start it with its former store, or decide with `prism ctl cluster recover`.";
+
 /// Show the backends of the cluster as a node of this host sees them.
 ///
 /// Exits with status 1 if the node does not reach one of them.
@@ -50,6 +54,9 @@ struct Backend {
     bytes_used: Option<u64>,
     status: Option<String>,
     catching_up: Option<ProgressReport>,
+    /// Whether its store is another one than the state names.
+    #[serde(default)]
+    has_other_store: bool,
 }
 
 pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
@@ -95,7 +102,7 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(out, "{} has a lease for {left} ms", survey.asked)?;
     }
     let rows = survey.backends.iter().map(|backend| {
-        let status = backend.status.as_deref().unwrap_or("-");
+        let status = status_word(backend.status.as_deref(), backend.has_other_store);
         let figure = |figure: Option<u64>| number(figure.map_or_else(|| "-".into(), count));
         [
             text(&backend.name),
@@ -112,6 +119,16 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     let rows: Vec<_> = rows.collect();
     write!(out, "{}", table(Paint::of_stdout(), header, &rows))?;
     for backend in &survey.backends {
+        let status = status_word(backend.status.as_deref(), backend.has_other_store);
+        if status == "another store" {
+            let name = &backend.name;
+            writeln!(
+                out,
+                "{name} has {status} than the cluster knows for it. {OTHER_STORE}"
+            )?;
+        }
+    }
+    for backend in &survey.backends {
         if let Some(progress) = backend.catching_up.as_ref().filter(|p| p.is_running) {
             write!(out, "{}", backend.name)?;
             print_progress(progress, out)?;
@@ -120,12 +137,20 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
+/// The status of a backend, for people.
+pub(super) fn status_word(status: Option<&str>, has_other_store: bool) -> &str {
+    match status {
+        Some("in-sync" | "lagging") if has_other_store => "another store",
+        status => status.unwrap_or("-"),
+    }
+}
+
 /// The meaning of a backend's status.
 pub(super) fn tone(status: &str) -> Tone {
     match status {
         "in-sync" => Tone::Good,
         "lagging" => Tone::Warning,
-        "out" => Tone::Critical,
+        "out" | "another store" => Tone::Critical,
         _ => Tone::Plain,
     }
 }

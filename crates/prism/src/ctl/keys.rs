@@ -48,8 +48,8 @@ struct Found {
 
 /// The record of a key.
 async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<Entry> {
-    let path = etcd.keys.path(&Key::User(access_key));
-    let found = etcd.client.read(&path).await?;
+    let path = etcd.ledger.keys.path(&Key::User(access_key));
+    let found = etcd.ledger.client.read(&path).await?;
     let entry = found.entries.into_iter().find(|entry| entry.key == path);
     entry.with_context(|| format!("there is no key {access_key}; `prism ctl key list` shows all"))
 }
@@ -91,8 +91,11 @@ pub(super) fn change_key(
         for _ in 0..MAX_TRIES {
             let mut found = find_with_revision(etcd, access_key).await?;
             change(&mut found.key)?;
-            let unchanged = Condition::At(etcd.keys.path(&Key::User(access_key)), found.revision);
-            let put = etcd.keys.put_user(&found.key)?;
+            let unchanged = Condition::At(
+                etcd.ledger.keys.path(&Key::User(access_key)),
+                found.revision,
+            );
+            let put = etcd.ledger.keys.put_user(&found.key)?;
             let changed = etcd
                 .change(action, access_key, &[unchanged], &[put])
                 .await?;
@@ -106,8 +109,8 @@ pub(super) fn change_key(
 
 /// Adds a key. Returns false if it exists.
 pub(super) async fn add(etcd: &Etcd, action: &str, key: &Credential) -> anyhow::Result<bool> {
-    let absent = Condition::Absent(etcd.keys.path(&Key::User(&key.access_key)));
-    let put = etcd.keys.put_user(key)?;
+    let absent = Condition::Absent(etcd.ledger.keys.path(&Key::User(&key.access_key)));
+    let put = etcd.ledger.keys.put_user(key)?;
     etcd.change(action, &key.access_key, &[absent], &[put])
         .await
 }

@@ -141,7 +141,7 @@ async fn write(
         }
         let wish = make(&known, state)?;
         let unchanged = [Key::Wish, Key::State].map(|key| etcd.unchanged(&snapshot, &key));
-        let put = etcd.keys.put(&Key::Wish, &wish)?;
+        let put = etcd.ledger.keys.put(&Key::Wish, &wish)?;
         let subject = summary(&wish);
         let change = etcd.change("placing", &subject, &unchanged, std::slice::from_ref(&put));
         if change.await? {

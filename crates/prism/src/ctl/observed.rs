@@ -116,6 +116,8 @@ pub(super) struct Backend {
     pub(super) status: Option<String>,
     pub(super) open_changes: Option<u64>,
     pub(super) catching_up: Option<ProgressReport>,
+    #[serde(default)]
+    pub(super) has_other_store: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use prism_config::Config;
-use prism_etcd::{Change, Client, Condition, Snapshot};
-use prism_membership::Known;
+use prism_etcd::{Change, Condition, Snapshot};
 use prism_membership::etcd::{Key, Keys, client};
+use prism_membership::{Known, Ledger};
 use prism_service::{Action, Actor, AuditLog};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -110,13 +110,9 @@ impl Common {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let (client, keys) = (client(&config)?, Keys::of(&config)?);
+            let ledger = Ledger::new(client(&config)?, Keys::of(&config)?);
             let file = config.shown_file();
-            let etcd = Etcd {
-                config,
-                client,
-                keys,
-            };
+            let etcd = Etcd { config, ledger };
             work(&etcd)
                 .await
                 .map_err(|error| match error.downcast_ref() {
@@ -137,13 +133,12 @@ fn service_names(parts: &[Config]) -> String {
 /// The etcd with a cluster's state.
 pub(super) struct Etcd {
     pub(super) config: Config,
-    pub(super) client: Client,
-    pub(super) keys: Keys,
+    pub(super) ledger: Ledger,
 }
 
 impl Etcd {
     /// Makes changes, if all conditions hold, and records that in the audit log. Returns whether
-    /// they hold.
+    /// they hold. Refuses to change contents that the nodes do not act by.
     pub(super) async fn change(
         &self,
         action: &str,
@@ -151,11 +146,33 @@ impl Etcd {
         conditions: &[Condition],
         changes: &[Change],
     ) -> anyhow::Result<bool> {
-        let made = self.client.change(conditions, changes).await;
-        let outcome = match &made {
+        if let Some(fault) = self.known().await?.contents().fault(None) {
+            bail!("nothing was done: {fault}");
+        }
+        let made = self.ledger.change(conditions, changes).await;
+        self.record(action, subject, &made);
+        made
+    }
+
+    /// The same with contents that no node acts by. The lineage is not raised.
+    pub(super) async fn change_in_doubt(
+        &self,
+        action: &str,
+        subject: &str,
+        conditions: &[Condition],
+        changes: &[Change],
+    ) -> anyhow::Result<bool> {
+        let made = self.ledger.client.change(conditions, changes).await;
+        let made = made.map_err(anyhow::Error::from);
+        self.record(action, subject, &made);
+        made
+    }
+
+    fn record(&self, action: &str, subject: &str, made: &anyhow::Result<bool>) {
+        let outcome = match made {
             Ok(true) => "done".to_owned(),
             Ok(false) => "refused: etcd has another state than expected".to_owned(),
-            Err(error) => format!("unknown: {error}"),
+            Err(error) => format!("unknown: {error:#}"),
         };
         AuditLog::new(&self.config.log.audit).record(&Action {
             actor: Actor::Local {
@@ -166,7 +183,6 @@ impl Etcd {
             subject: Some(subject),
             outcome: &outcome,
         });
-        Ok(made?)
     }
 
     /// Everything that etcd has of the cluster.
@@ -176,14 +192,14 @@ impl Etcd {
 
     /// The same, with the revisions of all keys.
     pub(super) async fn known_with_revisions(&self) -> anyhow::Result<(Known, Snapshot)> {
-        let snapshot = self.client.read(self.keys.prefix()).await?;
-        let known = Known::read(&self.keys, &snapshot, &Known::default());
+        let snapshot = self.ledger.client.read(self.ledger.keys.prefix()).await?;
+        let known = Known::read(&self.ledger.keys, &snapshot, &Known::default());
         Ok((known, snapshot))
     }
 
     /// The condition that a key is as it was in `snapshot`.
     pub(super) fn unchanged(&self, snapshot: &Snapshot, key: &Key<'_>) -> Condition {
-        let path = self.keys.path(key);
+        let path = self.ledger.keys.path(key);
         let found = snapshot.entries.iter().find(|entry| entry.key == path);
         match found.map(|entry| entry.mod_revision) {
             Some(revision) => Condition::At(path, revision),

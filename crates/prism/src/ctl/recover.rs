@@ -1,22 +1,28 @@
-//! `prism ctl cluster recover`: restores the cluster's state in etcd after etcd has lost it
-//! or has an old one. `prism_cluster::recover` decides the new state.
+//! `prism ctl cluster recover`: restores the cluster's state and users in etcd after etcd has lost
+//! them or has an older copy, and decides about stores that are other ones now.
+//! `prism_cluster::recover` decides the new state. The backends in sync put buckets back afterwards.
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use prism_cluster::{Choice, NodeName, RecoverError, Recovery, Status, Verdict, recover};
+use prism_cluster::{Choice, Lineage, NodeName, RecoverError, Recovery, Status, Verdict, recover};
+use prism_config::{Config, Credential, S3};
 use prism_etcd::{Change, Condition};
 use prism_membership::Known;
-use prism_membership::etcd::{Key, put_users};
+use prism_membership::etcd::{Key, users_of_file};
 use serde_json::{Value, json};
 
 use super::reach::{Common, Etcd};
+use super::recovered_users::RecoveredUsers;
 
-/// Restore the cluster's state, which etcd has lost, from the backends' stores.
+/// Restore the cluster's state and users, which etcd has lost, from the backends' stores.
 ///
-/// All backends have to run; none of them serves meanwhile. The command changes nothing
-/// if answered writes might be lost, unless --without or --of allows that.
+/// All backends have to run; none of them serves meanwhile. Run it also if etcd has an older
+/// copy, and to decide about backends whose stores are other ones than the cluster knows. The
+/// command changes nothing if answered writes might be lost, unless --without, --accept or --of
+/// allows that. It tells first what the stores know, with --dry-run only that.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct RecoverArgs {
     /// Leave out a backend that was in sync and whose store is lost or out of reach.
@@ -24,10 +30,19 @@ pub(super) struct RecoverArgs {
     /// be repeated.
     #[arg(long, value_name = "NAME")]
     without: Vec<NodeName>,
+    /// Take the present store of a backend as the one that was in sync, although it is another
+    /// one: empty, or put back from an older copy. WRITES THAT ONLY THE FORMER ONE HAS ARE LOST.
+    /// May be repeated.
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<NodeName>,
     /// Believe this backend's store where stores contradict each other. WRITES THAT THE
     /// OTHERS HAVE ANSWERED ARE LOST.
     #[arg(long, value_name = "NAME")]
     of: Option<NodeName>,
+    /// Take the secrets of keys that etcd has lost from this file, which `prism ctl backup` has
+    /// written. Default: s3.credentials_file, if etcd has no keys at all.
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
     /// Print the result, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -36,45 +51,79 @@ pub(super) struct RecoverArgs {
 pub(super) fn run(args: &RecoverArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     common.with_etcd(async |etcd| {
         let known = etcd.known().await?;
-        let present = known.state.as_ref().map(|(state, _)| state);
+        let living = known.living.iter();
+        let stores = living.map(|(name, living)| (name.clone(), living.report.store));
         let choice = Choice {
             of: args.of.clone(),
             without: args.without.iter().cloned().collect(),
+            accepted: args.accept.iter().cloned().collect(),
             founding: fastrand::u64(1..),
         };
-        let recovery = match recover(present, &known.testimonies, &choice) {
+        let recovery = match recover(&known.contents(), &stores.collect(), &choice) {
             Ok(recovery) => recovery,
             Err(error) => return refuse(common, &error, &known, out),
         };
-        let mut users = 0;
+        let users = RecoveredUsers::find(
+            args.users_of(&etcd.config, &known)?,
+            &known,
+            args.of.as_ref(),
+        );
+        if !common.json {
+            print_findings(args, &recovery, &users, out)?;
+        }
         if !args.dry_run {
-            if known.users.is_empty() {
-                users = put_users(&etcd.client, &etcd.keys, &etcd.config).await?;
-            }
+            users.put(etcd).await?;
             put(etcd, &known, &recovery).await?;
         }
         match common.json {
-            true => writeln!(out, "{:#}", as_json(args, &recovery, users))?,
-            false => print(args, &recovery, users, out)?,
+            true => writeln!(out, "{:#}", as_json(args, &recovery, &users))?,
+            false => print_outcome(args, &recovery, out)?,
         }
         Ok(())
     })
 }
 
-/// Writes the state to etcd, unless the state there has changed since the decision.
+impl RecoverArgs {
+    /// The users whose secrets a file has.
+    fn users_of(&self, config: &Config, known: &Known) -> anyhow::Result<Vec<Credential>> {
+        match &self.users {
+            Some(file) => {
+                let file = S3 {
+                    credentials_file: file.clone(),
+                    ..S3::default()
+                };
+                file.load_credentials().context("--users")
+            }
+            None if known.users.is_empty() => users_of_file(config),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Writes the state to etcd, unless the state or the lineage there has changed since the
+/// decision. The contents then descend from all that nodes have acted by.
 async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<()> {
-    let keys = &etcd.keys;
-    let path = keys.path(&Key::State);
-    let condition = match &known.state {
-        Some((_, revision)) => Condition::At(path, *revision),
-        None => Condition::Absent(path),
+    let keys = &etcd.ledger.keys;
+    let unchanged = |key: Key<'_>, revision: Option<u64>| match revision {
+        Some(revision) => Condition::At(keys.path(&key), revision),
+        None => Condition::Absent(keys.path(&key)),
     };
-    // A wish from before the recovery does not count.
-    let forget = Change::Delete(keys.path(&Key::Wish));
-    let put = keys.put(&Key::State, &recovery.state)?;
+    let conditions = [
+        unchanged(Key::State, known.state.as_ref().map(|(_, at)| *at)),
+        unchanged(Key::Lineage, known.lineage.as_ref().map(|(_, at)| *at)),
+    ];
+    let lineage = known.lineage.as_ref().map(|(lineage, _)| lineage);
+    let marks = known.claims.values().map(|claim| claim.mark);
+    let lineage = Lineage::recovered(lineage, marks, fastrand::u64(1..));
+    let changes = [
+        keys.put(&Key::State, &recovery.state)?,
+        keys.put(&Key::Lineage, &lineage)?,
+        // A wish from before the recovery does not count.
+        Change::Delete(keys.path(&Key::Wish)),
+    ];
     let subject = format!("epoch {}", recovery.state.epoch);
     let made = etcd
-        .change("recover", &subject, &[condition], &[put, forget])
+        .change_in_doubt("recover", &subject, &conditions, &changes)
         .await?;
     match made {
         true => Ok(()),
@@ -108,7 +157,7 @@ fn refuse(
         RecoverError::Unproven(doubts) => {
             let without = doubts.keys().map(|name| format!(" --without {name}"));
             format!(
-                "start these backends with the stores that they had, and try again. If their stores are lost for good, `prism ctl cluster recover{}` leaves them out, and WRITES THAT ONLY THEY HAVE ARE LOST",
+                "start these backends with the stores that they had, and try again. If their stores are lost for good, `prism ctl cluster recover{}` leaves them out until the others have filled them, and WRITES THAT ONLY THEY HAVE ARE LOST. `--accept NAME` in place of `--without NAME` takes the present store of a backend as it is",
                 without.collect::<String>()
             )
         }
@@ -128,6 +177,7 @@ fn why(verdict: Verdict) -> &'static str {
         Verdict::InSync => "it was in sync, and has the same store",
         Verdict::Behind => "it had missed writes, and catches up before it serves reads",
         Verdict::LeftOut => "it is left out, as told; the others fill it when it returns",
+        Verdict::Accepted => "its present store counts as in sync, as told",
     }
 }
 
@@ -142,10 +192,10 @@ fn word(recovery: &Recovery, name: &NodeName) -> &'static str {
 }
 
 fn loses(args: &RecoverArgs) -> bool {
-    !args.without.is_empty() || args.of.is_some()
+    !args.without.is_empty() || !args.accept.is_empty() || args.of.is_some()
 }
 
-fn as_json(args: &RecoverArgs, recovery: &Recovery, users: usize) -> Value {
+fn as_json(args: &RecoverArgs, recovery: &Recovery, users: &RecoveredUsers) -> Value {
     let verdicts = recovery.verdicts.iter().map(|(name, verdict)| {
         let status = word(recovery, name);
         let told = json!({"status": status, "verdict": verdict, "why": why(*verdict)});
@@ -158,25 +208,35 @@ fn as_json(args: &RecoverArgs, recovery: &Recovery, users: usize) -> Value {
         "from_epoch": recovery.from_epoch,
         "epoch": recovery.state.epoch,
         "writes_may_be_lost": loses(args),
-        "users_of_the_file": users,
+        "users": users.as_json(),
         "backends": backends,
     })
 }
 
-fn print(
+/// What was found, and what is about to be done.
+fn print_findings(
     args: &RecoverArgs,
     recovery: &Recovery,
-    users: usize,
+    users: &RecoveredUsers,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
-    let (of, from, epoch) = (&recovery.of, recovery.from_epoch, recovery.state.epoch);
     for (name, verdict) in &recovery.verdicts {
         let status = word(recovery, name);
         writeln!(out, "{:<16} {status:<8} {}", name.as_str(), why(*verdict))?;
     }
+    users.print(out)?;
     if !loses(args) {
         writeln!(out, "no answered write is lost")?;
     }
+    out.flush()
+}
+
+fn print_outcome(
+    args: &RecoverArgs,
+    recovery: &Recovery,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let (of, from, epoch) = (&recovery.of, recovery.from_epoch, recovery.state.epoch);
     let goes_on = match args.dry_run {
         true => "would go on",
         false => "goes on",
@@ -184,9 +244,5 @@ fn print(
     writeln!(
         out,
         "the state of epoch {from}, which {of} has noted, {goes_on} in epoch {epoch}"
-    )?;
-    if users > 0 {
-        writeln!(out, "users written to etcd from the file: {users}")?;
-    }
-    Ok(())
+    )
 }

@@ -225,7 +225,8 @@ fn nodes(state: &State, paint: Paint) -> String {
 
 fn backends(state: &State, cluster: &Cluster, paint: Paint) -> String {
     let rows = cluster.backends.iter().map(|backend| {
-        let status = backend.status.as_deref().unwrap_or("-");
+        let status = backend.status.as_deref();
+        let status = super::cluster::status_word(status, backend.has_other_store);
         let mut nodes = state.nodes.iter().filter(|node| node.name == backend.name);
         let store = nodes.find_map(|node| node.store.as_ref());
         let (used, fill) = store.map_or_else(|| ("-".into(), "-".into()), fullness);

@@ -6,6 +6,7 @@ mod cut_off;
 mod lost;
 mod members;
 mod restored;
+mod reverted;
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,21 +1,26 @@
-//! An etcd that is put back from a backup, and an etcd that has lost its data, with buckets that
-//! were deleted or made again meanwhile. No backend deletes an answered object because of it.
+//! An etcd that is put back from a backup, and an etcd that has lost its data, with buckets and
+//! keys that were deleted or changed meanwhile. No node acts by it, and after the recovery no
+//! answered object is gone and no deleted key is let in.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use prism_signer::Signer;
+use serde_json::{Value, json};
+
 use super::lost::{SETTLED, lose_all, recover, wait_for_faults};
-use super::{seen_by, status_of};
+use super::{AT_ONCE, ctl, refused_ctl, seen_by, status_of};
 use crate::support::client::{Answer, Request};
 use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, turn};
 
 const MADE_AGAIN: &str = "made-again";
 const DELETED: &str = "deleted";
+const BACKENDS: [&str; 3] = ["be0", "be1", "be2"];
 const CORS: &[u8] = b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
     <AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
 
-fn up() -> Cluster {
+pub(super) fn up() -> Cluster {
     Cluster::up_with(3, |spec| {
         spec.etcd = true;
         spec.configure = Some(Box::new(|config| {
@@ -25,7 +30,12 @@ fn up() -> Cluster {
     })
 }
 
-fn ask(cluster: &Cluster, method: &str, (bucket, target): (&str, &str), body: &[u8]) -> u16 {
+pub(super) fn ask(
+    cluster: &Cluster,
+    method: &str,
+    (bucket, target): (&str, &str),
+    body: &[u8],
+) -> u16 {
     let request = Request::new(method, target)
         .bucket(bucket)
         .signing(body)
@@ -47,18 +57,24 @@ fn get(cluster: &Cluster, bucket: &str, target: &str) -> Answer {
     answer.unwrap()
 }
 
-fn surely(cluster: &Cluster, method: &str, target: (&str, &str), body: &[u8], status: u16) {
+pub(super) fn surely(
+    cluster: &Cluster,
+    method: &str,
+    target: (&str, &str),
+    body: &[u8],
+    status: u16,
+) {
     eventually(&format!("{method} {target:?} is {status}"), SETTLED, || {
         ask(cluster, method, target, body) == status
     });
 }
 
-fn objects() -> Vec<Object> {
+pub(super) fn objects() -> Vec<Object> {
     let object = |n| Object::new(format!("k{n}"), 3_000);
     (0..12).map(object).collect()
 }
 
-fn make(cluster: &Cluster, bucket: &str) {
+pub(super) fn make(cluster: &Cluster, bucket: &str) {
     surely(cluster, "PUT", (bucket, ""), b"", 200);
 }
 
@@ -66,7 +82,7 @@ fn delete(cluster: &Cluster, bucket: &str) {
     surely(cluster, "DELETE", (bucket, ""), b"", 204);
 }
 
-fn fill(cluster: &Cluster, bucket: &str) {
+pub(super) fn fill(cluster: &Cluster, bucket: &str) {
     for object in objects() {
         let target = format!("/{}", object.key);
         surely(cluster, "PUT", (bucket, &target), object.bytes(), 200);
@@ -74,7 +90,7 @@ fn fill(cluster: &Cluster, bucket: &str) {
 }
 
 /// The statuses of GETs of all objects, and the number of names that are listed.
-fn read_all(cluster: &Cluster, bucket: &str) -> (Vec<u16>, usize) {
+pub(super) fn read_all(cluster: &Cluster, bucket: &str) -> (Vec<u16>, usize) {
     let objects = objects();
     let statuses = objects.iter().map(|object| {
         let answer = get(cluster, bucket, &format!("/{}", object.key));
@@ -89,7 +105,7 @@ fn read_all(cluster: &Cluster, bucket: &str) -> (Vec<u16>, usize) {
     (statuses, listed.matches("<Key>").count())
 }
 
-fn assert_has_all(cluster: &Cluster, bucket: &str) {
+pub(super) fn assert_has_all(cluster: &Cluster, bucket: &str) {
     let all = objects().len();
     assert_eq!(read_all(cluster, bucket), (vec![200; all], all));
 }
@@ -104,7 +120,7 @@ fn back_up(cluster: &mut Cluster) -> PathBuf {
     copy
 }
 
-fn put_back(cluster: &mut Cluster, copy: &PathBuf) {
+fn put_back(cluster: &mut Cluster, copy: &Path) {
     let data = cluster.lab.config_path().with_file_name("etcd");
     cluster.lab.kill("etcd").unwrap();
     std::fs::remove_dir_all(&data).unwrap();
@@ -112,7 +128,21 @@ fn put_back(cluster: &mut Cluster, copy: &PathBuf) {
     cluster.lab.restart("etcd").unwrap();
 }
 
-fn copied(from: &PathBuf, to: &PathBuf) {
+/// Has the nodes go on after they have noticed an older etcd.
+fn recover_all(cluster: &Cluster) -> Value {
+    wait_for_faults(cluster, &BACKENDS);
+    let mut said = Value::Null;
+    // Each store tells its state a moment after it has noticed.
+    eventually("all stores are heard", SETTLED, || {
+        let (done, answer) = recover(cluster, &[]);
+        said = answer;
+        done
+    });
+    assert_eq!(said["writes_may_be_lost"], false, "{said:#}");
+    said
+}
+
+pub(super) fn copied(from: &Path, to: &Path) {
     let done = Command::new("cp").arg("-a").arg(from).arg(to).status();
     assert!(done.unwrap().success());
 }
@@ -132,6 +162,7 @@ fn an_etcd_from_before_a_bucket_was_made_again_deletes_nothing() {
     assert_has_all(&cluster, MADE_AGAIN);
 
     put_back(&mut cluster, &backup);
+    recover_all(&cluster);
     // The record in etcd may still be that of the earlier life.
     surely(&cluster, "PUT", (MADE_AGAIN, "/?cors"), CORS, 200);
     surely(&cluster, "GET", (MADE_AGAIN, "/?cors"), b"", 200);
@@ -171,4 +202,79 @@ fn a_backend_that_was_out_when_etcd_lost_its_data_brings_no_bucket_back() {
     assert_has_all(&cluster, MADE_AGAIN);
     surely(&cluster, "GET", (DELETED, "/?location"), b"", 404);
     fill(&cluster, MADE_AGAIN);
+}
+
+/// The status of a listing by a key.
+fn list_by(cluster: &Cluster, key: &str) -> u16 {
+    let signer = Signer::new(key, &secret(key), "us-east-1");
+    let request = Request::new("GET", "/?max-keys=1").bucket(MADE_AGAIN);
+    let request = request.encode_by(&signer, cluster.service);
+    let answer = cluster.connect().try_call(&request);
+    answer.map_or(503, |answer| answer.status())
+}
+
+fn secret(key: &str) -> String {
+    format!("{key}-has-this-secret")
+}
+
+fn add_key(cluster: &Cluster, key: &str) {
+    let add = ["key", "new", key, "--secret-stdin", "--admin"];
+    ctl(cluster, &add, &format!("{}\n", secret(key)));
+}
+
+fn wait_for_key(cluster: &Cluster, key: &str, status: u16) {
+    eventually(&format!("{key} gets {status}"), SETTLED, || {
+        (0..4).all(|_| list_by(cluster, key) == status)
+    });
+}
+
+#[test]
+fn an_etcd_from_before_a_key_was_deleted_or_limited_lets_nobody_in() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, MADE_AGAIN);
+    for key in ["KEPT", "REVOKED", "LIMITED"] {
+        add_key(&cluster, key);
+        wait_for_key(&cluster, key, 200);
+    }
+    let backup = back_up(&mut cluster);
+    wait_for_key(&cluster, "KEPT", 200);
+    ctl(&cluster, &["key", "delete", "REVOKED"], "");
+    ctl(&cluster, &["key", "set", "LIMITED", "--admin", "false"], "");
+    add_key(&cluster, "LATER");
+    wait_for_key(&cluster, "REVOKED", 403);
+    wait_for_key(&cluster, "LIMITED", 403);
+    wait_for_key(&cluster, "LATER", 200);
+
+    put_back(&mut cluster, &backup);
+    // From the first answer of that etcd on.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < 2 * AT_ONCE {
+        for key in ["REVOKED", "LIMITED"] {
+            assert!([403, 503].contains(&list_by(&cluster, key)), "{key}");
+        }
+    }
+    wait_for_faults(&cluster, &BACKENDS);
+    let refused = refused_ctl(&cluster, &["key", "delete", "KEPT"]);
+    assert!(refused.contains("has an older copy"), "{refused}");
+    wait_for_key(&cluster, "KEPT", 503);
+
+    let mut planned = Value::Null;
+    eventually("all stores are heard", SETTLED, || {
+        let (done, answer) = recover(&cluster, &["--dry-run"]);
+        planned = answer;
+        done
+    });
+    let said = recover_all(&cluster);
+    assert_eq!(said["users"], planned["users"], "{said:#}");
+    assert_eq!(said["users"]["deleted"], json!(["REVOKED"]), "{said:#}");
+    assert_eq!(said["users"]["limited"], json!(["LIMITED"]), "{said:#}");
+    assert_eq!(said["users"]["missing"], json!(["LATER"]), "{said:#}");
+    wait_for_key(&cluster, "KEPT", 200);
+    for key in ["REVOKED", "LIMITED", "LATER"] {
+        wait_for_key(&cluster, key, 403);
+    }
+    // The keys can be used as before.
+    add_key(&cluster, "LATER");
+    wait_for_key(&cluster, "LATER", 200);
 }

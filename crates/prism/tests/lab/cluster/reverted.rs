@@ -1,0 +1,196 @@
+//! The store of a backend that is put back from an older copy, or runs beside its original. No
+//! answered write is read as it was before.
+
+use std::path::PathBuf;
+
+use prism_config::Config;
+
+use super::lost::{SETTLED, recover};
+use super::restored::{ask, assert_has_all, copied, fill, make, objects, read_all, surely, up};
+use super::{refused_ctl, run_ctl, seen_by, status_of};
+use crate::support::{Cluster, eventually, turn};
+
+const BUCKET: &str = "reverted";
+
+fn store_of(cluster: &Cluster, backend: &str) -> PathBuf {
+    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    config.node(backend).unwrap().store.clone()
+}
+
+fn copy_of(cluster: &Cluster, backend: &str) -> PathBuf {
+    let store = store_of(cluster, backend);
+    let copy = store.with_file_name(format!("{backend}.copy"));
+    copied(&store, &copy);
+    copy
+}
+
+/// Starts a backend, which does not run, with a copy of its store.
+fn revert(cluster: &mut Cluster, backend: &str, copy: &PathBuf) {
+    let store = store_of(cluster, backend);
+    std::fs::remove_dir_all(&store).unwrap();
+    std::fs::rename(copy, &store).unwrap();
+    cluster.lab.restart(backend).unwrap();
+}
+
+fn log_of(cluster: &Cluster, backend: &str) -> String {
+    std::fs::read_to_string(cluster.lab.log_path(backend)).unwrap()
+}
+
+const NOTICED: &str = "is an older copy of the one that it had";
+
+fn wait_for_in_sync(cluster: &Cluster, backend: &str) {
+    eventually("it is in sync", SETTLED, || {
+        let seen = seen_by(&cluster.lab, "fe0");
+        status_of(&seen, backend) == "in-sync" && has_other_store(cluster, backend) == Some(false)
+    });
+}
+
+fn has_other_store(cluster: &Cluster, backend: &str) -> Option<bool> {
+    let seen = seen_by(&cluster.lab, "fe0");
+    let backends = seen["backends"].as_array()?;
+    let found = backends.iter().find(|found| found["name"] == backend)?;
+    found["has_other_store"].as_bool()
+}
+
+/// The time in which a running backend reports its last writes.
+fn wait_for_report() {
+    std::thread::sleep(std::time::Duration::from_millis(4500));
+}
+
+#[test]
+fn a_store_that_is_put_back_from_an_older_copy_is_filled_again() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, BUCKET);
+    // Copied while it runs, which may be as well the disk of a machine that was reverted.
+    let while_running = copy_of(&cluster, "be1");
+    fill(&cluster, BUCKET);
+    wait_for_report();
+    cluster.lab.kill("be1").unwrap();
+    revert(&mut cluster, "be1", &while_running);
+    eventually("be1 notices", SETTLED, || {
+        log_of(&cluster, "be1").contains(NOTICED)
+    });
+    wait_for_in_sync(&cluster, "be1");
+    assert_has_all(&cluster, BUCKET);
+
+    // Copied while it did not run, and before objects were deleted.
+    cluster.lab.stop("be2").unwrap();
+    let stopped = copy_of(&cluster, "be2");
+    cluster.lab.restart("be2").unwrap();
+    wait_for_in_sync(&cluster, "be2");
+    for object in objects() {
+        let target = format!("/{}", object.key);
+        surely(&cluster, "DELETE", (BUCKET, &target), b"", 204);
+    }
+    wait_for_report();
+    cluster.lab.kill("be2").unwrap();
+    revert(&mut cluster, "be2", &stopped);
+    eventually("be2 notices", SETTLED, || {
+        log_of(&cluster, "be2").contains(NOTICED)
+    });
+    wait_for_in_sync(&cluster, "be2");
+    let none = (vec![404; objects().len()], 0);
+    assert_eq!(read_all(&cluster, BUCKET), none);
+
+    // Without older copies nothing is noticed: a restart, and a store on another disk.
+    fill(&cluster, BUCKET);
+    cluster.lab.kill("be0").unwrap();
+    let moved = copy_of(&cluster, "be0");
+    revert(&mut cluster, "be0", &moved);
+    wait_for_in_sync(&cluster, "be0");
+    assert!(!log_of(&cluster, "be0").contains(NOTICED));
+    assert_has_all(&cluster, BUCKET);
+}
+
+#[test]
+fn stores_that_no_other_backend_can_fill_are_named_and_decided_about() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, BUCKET);
+    fill(&cluster, BUCKET);
+    wait_for_report();
+    // Two lost disks of three, with two replicas of each object.
+    for backend in ["be1", "be2"] {
+        cluster.lab.kill(backend).unwrap();
+    }
+    for backend in ["be1", "be2"] {
+        std::fs::remove_dir_all(store_of(&cluster, backend)).unwrap();
+        cluster.lab.restart(backend).unwrap();
+    }
+    eventually("another store is named", SETTLED, || {
+        ["be1", "be2"]
+            .iter()
+            .any(|backend| has_other_store(&cluster, backend) == Some(true))
+    });
+    let shown = run_ctl(&cluster, &["cluster"], "");
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("another store"), "{shown}");
+    let status = run_ctl(&cluster, &["status"], "");
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("another store"), "{status}");
+    let refused = refused_ctl(&cluster, &["cluster", "recover"]);
+    assert!(refused.contains("it has another store"), "{refused}");
+
+    let others: Vec<&str> = ["be1", "be2"]
+        .into_iter()
+        .filter(|backend| has_other_store(&cluster, backend) == Some(true))
+        .collect();
+    let without = others.iter().flat_map(|backend| ["--without", backend]);
+    let without: Vec<&str> = without.collect();
+    let (done, said) = recover(&cluster, &without);
+    assert!(done && said["writes_may_be_lost"] == true, "{said:#}");
+    for backend in ["be0", "be1", "be2"] {
+        wait_for_in_sync(&cluster, backend);
+    }
+    // What be0 has is there, and nothing is refused.
+    let (statuses, listed) = read_all(&cluster, BUCKET);
+    let found = statuses.iter().filter(|status| **status == 200).count();
+    assert!(found > 0 && found == listed, "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 404].contains(status)));
+}
+
+#[test]
+fn an_older_copy_of_the_only_store_with_some_keys_waits_for_a_decision() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = Cluster::up_with(2, |spec| {
+        spec.etcd = true;
+        spec.configure = Some(Box::new(|config| {
+            config.cluster.replicas = 1;
+            config.cluster.etcd.as_mut().unwrap().lease_ttl_s = 2;
+        }));
+    });
+    make(&cluster, BUCKET);
+    let copy = copy_of(&cluster, "be0");
+    fill(&cluster, BUCKET);
+    wait_for_report();
+    cluster.lab.kill("be0").unwrap();
+    revert(&mut cluster, "be0", &copy);
+    eventually("it is named", SETTLED, || {
+        has_other_store(&cluster, "be0") == Some(true)
+    });
+    let none_is_old = || {
+        let statuses = objects()
+            .iter()
+            .map(|object| {
+                let target = format!("/{}", object.key);
+                ask(&cluster, "GET", (BUCKET, &target), b"")
+            })
+            .collect::<Vec<_>>();
+        assert!(
+            statuses.iter().all(|status| [200, 503].contains(status)),
+            "{statuses:?}"
+        );
+        statuses.contains(&503)
+    };
+    eventually("its keys are refused", SETTLED, none_is_old);
+    let (done, said) = recover(&cluster, &["--accept", "be0"]);
+    assert!(done && said["writes_may_be_lost"] == true, "{said:#}");
+    assert_eq!(said["backends"]["be0"]["verdict"], "accepted", "{said:#}");
+    wait_for_in_sync(&cluster, "be0");
+    let (statuses, listed) = read_all(&cluster, BUCKET);
+    let found = statuses.iter().filter(|status| **status == 200).count();
+    assert!(found == listed && found < statuses.len(), "{statuses:?}");
+    fill(&cluster, BUCKET);
+    assert_has_all(&cluster, BUCKET);
+}
