@@ -55,6 +55,7 @@ pip                   | python3 -m pip --version             | python3-pip
 mvn                   | command -v mvn                       | maven
 openssl               | command -v openssl                   | openssl
 etcd                  | command -v etcd                      | etcd-server
+etcdctl               | command -v etcdctl                   | etcd-client
 go                    | command -v go                        | golang-go
 javac                 | command -v javac                     | default-jdk-headless
 node                  | command -v node                      | nodejs

@@ -84,17 +84,13 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
             known = node.cluster.wait_until(|known| known.revision != revision) => {
                 revision = known.revision;
             }
-            () = node.registry_doubted.notified() => follower.doubt_registry(),
+            // The next look reads the registry itself.
+            () = node.registry_doubted.notified() => follower.is_doubted = true,
         }
     }
 }
 
 impl BucketFollower<'_> {
-    /// The next look reads the registry itself, which may be older than what was heard of it.
-    fn doubt_registry(&mut self) {
-        self.is_doubted = true;
-    }
-
     async fn follow_once(&mut self, store: &Store) -> Result<(), S3Error> {
         let own_version = Some(store.buckets().version());
         if std::mem::take(&mut self.is_doubted) && self.node.cluster.is_in_etcd() {
@@ -172,7 +168,13 @@ impl BucketFollower<'_> {
         };
         let known = self.known_here().await?.into_iter();
         for (name, _) in known.filter(|(name, which)| differs(name, which)) {
-            self.correct_bucket(&name).await?;
+            match self.correct_bucket(&name).await {
+                // A backend refuses this bucket. The others have to be looked at all the same.
+                Err(error) if error.code() == Code::OperationAborted => {
+                    tracing::warn!(bucket = name, %error, "a record stays as the registry has it");
+                }
+                corrected => corrected?,
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! first.
 
 mod cut_off;
+mod etcd_copies;
 mod lost;
 mod members;
 mod restored;

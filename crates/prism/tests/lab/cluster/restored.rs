@@ -16,7 +16,7 @@ use crate::support::{Cluster, eventually, turn};
 
 const MADE_AGAIN: &str = "made-again";
 const DELETED: &str = "deleted";
-const BACKENDS: [&str; 3] = ["be0", "be1", "be2"];
+pub(super) const BACKENDS: [&str; 3] = ["be0", "be1", "be2"];
 const CORS: &[u8] = b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
     <AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
 
@@ -111,7 +111,7 @@ pub(super) fn assert_has_all(cluster: &Cluster, bucket: &str) {
 }
 
 /// Copies the data of etcd while it does not run.
-fn back_up(cluster: &mut Cluster) -> PathBuf {
+pub(super) fn back_up(cluster: &mut Cluster) -> PathBuf {
     let data = cluster.lab.config_path().with_file_name("etcd");
     let copy = data.with_file_name("etcd.backup");
     cluster.lab.kill("etcd").unwrap();
@@ -129,7 +129,7 @@ fn put_back(cluster: &mut Cluster, copy: &Path) {
 }
 
 /// Has the nodes go on after they have noticed an older etcd.
-fn recover_all(cluster: &Cluster) -> Value {
+pub(super) fn recover_all(cluster: &Cluster) -> Value {
     wait_for_faults(cluster, &BACKENDS);
     let mut said = Value::Null;
     // Each store tells its state a moment after it has noticed.
