@@ -85,6 +85,12 @@ impl Lineage {
         id.is_none_or(|id| *id == mark.id)
     }
 
+    /// Whether so many changes came after this mark that its number is not known any more. A
+    /// recovery makes it so for every mark.
+    pub fn is_far_from(&self, mark: LineageMark) -> bool {
+        self.count.saturating_sub(mark.count) >= self.ids.len() as u64
+    }
+
     /// Whether one of the last changes has this number.
     pub fn has(&self, id: u64) -> bool {
         self.ids.contains(&id)
@@ -138,8 +144,9 @@ mod tests {
         let recovered = Lineage::recovered(Some(&one), [other.mark()], 7);
         assert!(recovered.is_valid());
         for mark in [one.mark(), other.mark(), after(903).mark()] {
-            assert!(recovered.descends_from(mark));
+            assert!(recovered.descends_from(mark) && recovered.is_far_from(mark));
         }
+        assert!(!other.is_far_from(after(700).mark()) && other.is_far_from(one.mark()));
         assert!(!other.descends_from(recovered.mark()));
         assert!(Lineage::recovered(None, [], 7).is_valid());
     }

@@ -59,6 +59,8 @@ pub enum Key<'a> {
     /// What a node knows of a user, while the contents are in doubt: the node's name and the
     /// access key.
     UserClaim(&'a str, &'a str),
+    /// A backend that has not yet compared its buckets with the registry since a recovery.
+    Doubt(&'a str),
     /// A user's credential.
     User(&'a str),
     /// The agreed record of a bucket.
@@ -134,6 +136,7 @@ impl Keys {
             Key::StoreMark(name) => format!("{prefix}marks/{name}"),
             Key::Testimony(name) => format!("{prefix}stores/{name}"),
             Key::Claim(name) => format!("{prefix}claims/{name}"),
+            Key::Doubt(name) => format!("{prefix}doubts/{name}"),
             Key::UserClaim(name, user) => format!("{prefix}claims/{name}/{user}"),
             Key::User(name) => format!("{prefix}credentials/{name}"),
             // The final slash keeps a read of this key from matching longer names.
@@ -154,6 +157,7 @@ impl Keys {
             rest => match rest.split_once('/')? {
                 ("live", name) => Some(Key::Live(name)),
                 ("nodes", name) => Some(Key::Node(name)),
+                ("doubts", name) => Some(Key::Doubt(name)),
                 ("marks", name) => Some(Key::StoreMark(name)),
                 ("stores", name) => Some(Key::Testimony(name)),
                 ("claims", rest) => Some(match rest.split_once('/') {
@@ -263,6 +267,7 @@ mod tests {
             Key::Testimony("be1"),
             Key::Claim("fe0"),
             Key::UserClaim("be1", "AK/with/slashes"),
+            Key::Doubt("be1"),
             Key::User("AK/with/slashes"),
             Key::Bucket("photos"),
             Key::Ancestry("photos"),

@@ -5,7 +5,7 @@
 //! What nodes say of themselves (leases, addresses, pauses) does not pass through here.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use prism_cluster::{Lineage, LineageMark};
@@ -15,6 +15,8 @@ use super::etcd::{Key, Keys};
 
 /// Most tries of a change while others raise the lineage.
 const TRIES: u32 = 100;
+/// Longest wait for stores that put back what the registry of buckets has lost.
+const SETTLED_IN: Duration = Duration::from_secs(30);
 /// Longest pause between two tries.
 const PAUSE_MAX_MS: u64 = 20;
 
@@ -26,6 +28,8 @@ pub struct Ledger {
     pub keys: Keys,
     /// The last change that this process has noted.
     mark: Cell<Option<LineageMark>>,
+    /// Since when the stores put back what the registry of buckets has lost; `None`: they do not.
+    unsettled: Cell<Option<Instant>>,
 }
 
 /// The present lineage, and the condition that it is still the same.
@@ -41,12 +45,33 @@ impl Ledger {
             client,
             keys,
             mark: Cell::new(None),
+            unsettled: Cell::new(None),
         }
     }
 
     /// From now on, contents that do not descend from this change are refused.
     pub(crate) fn note(&self, mark: LineageMark) {
         self.mark.set(Some(mark));
+    }
+
+    /// Sets whether the stores have put back what the registry of buckets has lost.
+    pub(crate) fn settle(&self, is_settled: bool) {
+        let since = self.unsettled.get().unwrap_or_else(Instant::now);
+        self.unsettled.set((!is_settled).then_some(since));
+    }
+
+    /// Checks that the registry of buckets has what it had lost. A store that does not put its
+    /// records back in time is not waited for.
+    ///
+    /// # Errors
+    /// Some stores have not put their records back yet.
+    pub(crate) fn check_settled(&self) -> anyhow::Result<()> {
+        match self.unsettled.get() {
+            Some(since) if since.elapsed() < SETTLED_IN => {
+                bail!("the stores are putting back what the registry of buckets has lost")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes all `changes` in one transaction if all `conditions` hold, and returns whether they
@@ -87,9 +112,14 @@ impl Ledger {
     /// Checks that the contents are no older copy. What was read before that is none either.
     ///
     /// # Errors
-    /// They are, or etcd does not answer.
+    /// They are; this node has not heard of a recovery yet; or etcd does not answer.
     pub async fn check(&self) -> anyhow::Result<()> {
-        self.present().await.map(drop)
+        let lineage = self.present().await?.lineage;
+        let is_far = |mark: LineageMark| lineage.is_some_and(|lineage| lineage.is_far_from(mark));
+        if self.mark.get().is_some_and(is_far) {
+            bail!("this node has not heard of the last changes in etcd yet");
+        }
+        Ok(())
     }
 
     async fn present(&self) -> anyhow::Result<Present> {

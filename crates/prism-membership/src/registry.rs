@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::bail;
-use prism_cluster::replica::{Ancestry, Bucket, Correction, Stamp};
+use prism_cluster::replica::{Ancestry, Bucket, Stamp};
 use prism_config::Credential;
 use prism_etcd::{Change, Condition};
 use tokio::sync::{mpsc, oneshot};
@@ -52,11 +52,39 @@ impl Registry {
     /// The agreed record of a bucket at this moment.
     ///
     /// # Errors
-    /// etcd does not answer.
+    /// etcd does not answer, or the stores are still putting back what it has lost.
     pub async fn read(&self, name: &str) -> anyhow::Result<Option<AgreedBucket>> {
+        let name = name.to_owned();
+        let call = async move |ledger: &Ledger| {
+            let found = read(ledger, &name).await;
+            ledger.check_settled().and(found)
+        };
+        Ok(self.call(call).await?.map(|(agreed, _)| agreed))
+    }
+
+    /// The record that the registry has at this moment, also while stores put back what it has
+    /// lost.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn read_in_doubt(&self, name: &str) -> anyhow::Result<Option<AgreedBucket>> {
         let name = name.to_owned();
         let call = async move |ledger: &Ledger| read(ledger, &name).await;
         Ok(self.call(call).await?.map(|(agreed, _)| agreed))
+    }
+
+    /// Says that the store of the backend `name` has put back all that the registry has lost.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn settle(&self, name: &str) -> anyhow::Result<()> {
+        let name = name.to_owned();
+        let call = async move |ledger: &Ledger| {
+            let gone = Change::Delete(ledger.keys.path(&Key::Doubt(&name)));
+            ledger.client.change(&[], &[gone]).await?;
+            Ok(())
+        };
+        self.call(call).await
     }
 
     /// The agreed records of all buckets at this moment.
@@ -81,28 +109,28 @@ impl Registry {
     ) -> anyhow::Result<bool> {
         let (name, next) = (name.to_owned(), next.clone());
         let call = async move |ledger: &Ledger| {
-            let keys = &ledger.keys;
-            let mut changes = vec![keys.put(&Key::Bucket(&name), &next)?];
-            if let Some(ancestry) = ancestry {
-                changes.push(keys.put(&Key::Ancestry(&name), &ancestry)?);
-            }
-            change(ledger, &name, before, &changes).await
+            ledger.check_settled()?;
+            replace(ledger, &name, before, (&next, ancestry)).await
         };
         self.call(call).await
     }
 
-    /// Puts back a record that the registry has lost. False: another change came first.
+    /// Puts back a record that the registry has lost, also while other stores do so. False: another
+    /// change came first.
     ///
     /// # Errors
     /// etcd does not answer; the change may have been made.
-    pub async fn correct(
+    pub async fn put_back(
         &self,
         name: &str,
         before: Option<Stamp>,
-        correction: &Correction,
+        record: &Bucket,
+        ancestry: Option<Ancestry>,
     ) -> anyhow::Result<bool> {
-        let Correction { record, ancestry } = correction;
-        self.change(name, before, record, Some(*ancestry)).await
+        let (name, record) = (name.to_owned(), record.clone());
+        let call =
+            async move |ledger: &Ledger| replace(ledger, &name, before, (&record, ancestry)).await;
+        self.call(call).await
     }
 
     /// Forgets the record of `name` and its ancestry if it has the stamp `before`.
@@ -196,6 +224,21 @@ async fn all(ledger: &Ledger) -> anyhow::Result<Buckets> {
         }
     }
     Ok(buckets)
+}
+
+/// Replaces the record of `name` by another one, if it has the stamp `before`.
+async fn replace(
+    ledger: &Ledger,
+    name: &str,
+    before: Option<Stamp>,
+    (next, ancestry): (&Bucket, Option<Ancestry>),
+) -> anyhow::Result<bool> {
+    let keys = &ledger.keys;
+    let mut changes = vec![keys.put(&Key::Bucket(name), next)?];
+    if let Some(ancestry) = ancestry {
+        changes.push(keys.put(&Key::Ancestry(name), &ancestry)?);
+    }
+    change(ledger, name, before, &changes).await
 }
 
 /// Makes changes of the record of `name`, if it has the stamp `before`.

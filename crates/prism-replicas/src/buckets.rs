@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prism_cluster::Status;
-use prism_cluster::replica::{Bucket, BucketStamp, Phase};
+use prism_cluster::replica::{Ancestry, Bucket, BucketStamp, Correction, Phase};
 use prism_membership::Buckets;
 use prism_s3::{Code, S3Error};
 use prism_store::{Stamp, Store};
@@ -92,10 +92,21 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
 
 impl BucketFollower<'_> {
     async fn follow_once(&mut self, store: &Store) -> Result<(), S3Error> {
+        // Nothing in an older copy of etcd counts.
+        if self.node.cluster.fault().is_some() {
+            return Ok(());
+        }
         let own_version = Some(store.buckets().version());
-        if std::mem::take(&mut self.is_doubted) && self.node.cluster.is_in_etcd() {
+        let is_recovered = self.is_recovered(store);
+        if (std::mem::take(&mut self.is_doubted) || is_recovered)
+            && let Some(etcd) = self.node.cluster.registry()
+        {
             let agreed = self.replicator.all_agreed().await?;
             self.correct_registry(store, &agreed).await?;
+            if is_recovered {
+                let settled = etcd.settle(&self.node.name).await;
+                settled.map_err(|error| registry::out_of_reach(&error))?;
+            }
         }
         if let Some((agreed, version)) = self.news_of_buckets().await? {
             self.replicator.apply_records(&agreed).await?;
@@ -113,6 +124,13 @@ impl BucketFollower<'_> {
             self.forget_deletions_of_buckets().await?;
         }
         Ok(())
+    }
+
+    /// Whether the cluster waits for this store to put back what the registry has lost.
+    fn is_recovered(&self, store: &Store) -> bool {
+        let known = self.node.cluster.known();
+        let is_waiting = known.is_some_and(|known| known.doubts.contains_key(&*self.node.name));
+        is_waiting && self.is_witness(store)
     }
 
     /// The agreed records and their version, if they may have changed.
@@ -194,7 +212,7 @@ impl BucketFollower<'_> {
         let Some(here) = self.record_here(name).await? else {
             return Ok(());
         };
-        let agreed = self.replicator.agreed_with_ancestry(name).await?;
+        let agreed = self.replicator.agreed_in_doubt(name).await?;
         let known = agreed
             .as_ref()
             .map(|(record, ancestry)| (record, *ancestry));
@@ -202,40 +220,53 @@ impl BucketFollower<'_> {
         let stamp = self.node.stamp_above(before.max(Some(here.stamp)));
         if here.life == Stamp::NONE {
             let known = known.map(|(record, _)| record);
-            let Some(next) = Bucket::adopt(known, &here, stamp) else {
-                return Ok(());
+            return match Bucket::adopt(known, &here, stamp) {
+                Some(next) => self.put_back(name, before, &next, None).await,
+                None => Ok(()),
             };
-            if self.replicator.agree(name, before, &next, None).await? {
-                tracing::info!(bucket = name, "the registry has got a bucket of this store");
-                return self.replicator.try_push_record(name, &next).await;
-            }
+        }
+        if !self.node.cluster.is_in_etcd() {
             return Ok(());
         }
-        let Some(etcd) = self.node.cluster.registry() else {
-            return Ok(());
-        };
         let here = match known {
             Some((record, _)) if record.stamp >= here.stamp => {
                 self.latest_in_sync(name, here).await?
             }
             _ => here,
         };
-        let Some(correction) = Bucket::correction(known, &here, stamp) else {
-            return Ok(());
-        };
-        let corrected = etcd.correct(name, before, &correction).await;
-        if corrected.map_err(|error| registry::out_of_reach(&error))? {
-            let phase = correction.record.phase;
-            tracing::warn!(
-                bucket = name,
-                ?phase,
-                "the registry of buckets was older than this store, and has its record again"
-            );
-            return (self.replicator)
-                .try_push_record(name, &correction.record)
-                .await;
+        match Bucket::correction(known, &here, stamp) {
+            Some(Correction { record, ancestry }) => {
+                self.put_back(name, before, &record, Some(ancestry)).await
+            }
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Replaces a record in the registry, which has `before`, and has the others act by it.
+    async fn put_back(
+        &self,
+        name: &str,
+        before: Option<Stamp>,
+        record: &Bucket,
+        ancestry: Option<Ancestry>,
+    ) -> Result<(), S3Error> {
+        let is_done = match self.node.cluster.registry() {
+            Some(etcd) => {
+                let done = etcd.put_back(name, before, record, ancestry).await;
+                done.map_err(|error| registry::out_of_reach(&error))?
+            }
+            None => self.replicator.agree(name, before, record, None).await?,
+        };
+        if !is_done {
+            return Ok(());
+        }
+        let phase = record.phase;
+        tracing::warn!(
+            bucket = name,
+            ?phase,
+            "the registry of buckets was older than this store, and has its record again"
+        );
+        self.replicator.try_push_record(name, record).await
     }
 
     /// The latest record of a bucket at the backends in sync, of which `here` is one.

@@ -90,6 +90,10 @@ impl CatchUp<'_> {
         let (begun, epoch) = (Instant::now(), self.view.epoch());
         self.check_settled().await?;
         self.node.settled.store(epoch, Ordering::Release);
+        let known = self.node.cluster.known();
+        if known.is_some_and(|known| !known.is_registry_settled()) {
+            return Err(not_yet("Buckets are being put back into the registry."));
+        }
         // Read now, because this node may have missed changes of buckets while it was away.
         let agreed = self.replicator.all_agreed().await?;
         self.replicator.apply_records(&agreed).await?;

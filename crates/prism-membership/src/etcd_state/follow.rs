@@ -155,6 +155,7 @@ impl Participant {
         let is_trusted = self.is_trusted(known);
         if is_trusted {
             self.note(known).await?;
+            self.ledger.settle(known.is_registry_settled());
         }
         let channels = &self.channels;
         let directory = Directory::of(&self.config).with(&known.hosts);

@@ -43,6 +43,8 @@ pub struct Known {
     pub claims: Claims,
     /// What each node knows of users, while the contents are in doubt.
     pub user_claims: BTreeMap<NodeName, BTreeMap<String, UserClaim>>,
+    /// The backends that have not yet compared their buckets with the registry since a recovery.
+    pub doubts: BTreeMap<NodeName, u64>,
     /// The users, by access key.
     pub users: BTreeMap<String, Credential>,
     /// The revision of the last change of each user's key, also of an unreadable one.
@@ -143,6 +145,15 @@ impl Known {
         }
     }
 
+    /// Whether every backend in sync has put back what the registry of buckets has lost.
+    pub fn is_registry_settled(&self) -> bool {
+        let state = self.state.as_ref().map(|(state, _)| state);
+        let is_in_sync = |name: &NodeName| {
+            state.is_some_and(|state| state.status(name.as_str()) == Some(Status::InSync))
+        };
+        !self.doubts.keys().any(is_in_sync)
+    }
+
     /// The contents, for judging whether they are an older copy.
     pub fn contents(&self) -> Contents<'_> {
         Contents {
@@ -184,6 +195,7 @@ impl Known {
                 let revision = entry.map_or(0, |entry| entry.mod_revision);
                 self.lineage = lineage.map(|lineage| (lineage, revision));
             }
+            Some(Key::Doubt(name)) => replace(&mut self.doubts, name, entry, json),
             Some(Key::Claim(name)) => replace(&mut self.claims, name, entry, json),
             Some(Key::UserClaim(name, user)) => self.set_user_claim(name, user, entry),
             Some(Key::StoreMark(name)) => {

@@ -11,7 +11,7 @@ use prism_cluster::{Choice, Lineage, NodeName, RecoverError, Recovery, Status, V
 use prism_config::{Config, Credential, S3};
 use prism_etcd::{Change, Condition};
 use prism_membership::Known;
-use prism_membership::etcd::{Key, users_of_file};
+use prism_membership::etcd::{CHANGES_AT_ONCE, Key, users_of_file};
 use serde_json::{Value, json};
 
 use super::reach::{Common, Etcd};
@@ -115,12 +115,18 @@ async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<
     let lineage = known.lineage.as_ref().map(|(lineage, _)| lineage);
     let marks = known.claims.values().map(|claim| claim.mark);
     let lineage = Lineage::recovered(lineage, marks, fastrand::u64(1..));
-    let changes = [
+    let mut changes = vec![
         keys.put(&Key::State, &recovery.state)?,
         keys.put(&Key::Lineage, &lineage)?,
         // A wish from before the recovery does not count.
         Change::Delete(keys.path(&Key::Wish)),
     ];
+    // These put back the buckets, before any node reads the registry.
+    let verdicts = recovery.verdicts.iter();
+    let in_sync = verdicts.filter(|(_, verdict)| **verdict == Verdict::InSync);
+    for (name, _) in in_sync.take(CHANGES_AT_ONCE) {
+        changes.push(keys.put(&Key::Doubt(name.as_str()), &recovery.state.founding)?);
+    }
     let subject = format!("epoch {}", recovery.state.epoch);
     let made = etcd
         .change_in_doubt("recover", &subject, &conditions, &changes)
