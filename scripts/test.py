@@ -92,7 +92,8 @@ LONG_FORMS = [
     ("prism ", "crash::", {"PRISM_CRASH_KILLS": "80"}),
     ("prism-store ", "crash::", {"PRISM_CRASH_KILLS": "300"}),
     ("prism ", "switches::", {"PRISM_SWITCH_CONNECTIONS": "300", "PRISM_SWITCH_DEATHS": "15"}),
-    ("prism ", "chaos::", {"PRISM_CHAOS_S": "240"}),
+    ("prism ", "chaos::nothing_answered_is_lost_while_all", {"PRISM_CHAOS_S": "240"}),
+    ("prism ", "chaos::nothing_answered_is_lost_while_older", {"PRISM_CHAOS_RESTORES": "100"}),
     ("prism-store ", "disk::", {"PRISM_POWER_CUTS": "60"}),
     ("prism-sys ", "freeze::", {"PRISM_FREEZE_TIMES": "5"}),
 ]

@@ -9,7 +9,7 @@
 //! Commits after the last report are not known outside of the store: a copy that lacks only
 //! those is not noticed.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{cmp::Ordering, collections::BTreeMap, ops::Bound};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,16 +26,23 @@ pub struct StoreMark {
     pub opening: u64,
     /// The random id of that opening.
     pub id: u64,
+    /// The commits that the opening found.
+    pub found: u64,
     /// The commits of its whole life up to now.
     pub commits: u64,
 }
 
 impl StoreMark {
-    /// Whether `other` is a greater mark of the same store: of a later opening, or of the same
-    /// one with more commits. Whether the store of one goes on from the other is not compared.
-    pub fn precedes(&self, other: &Self) -> bool {
-        let order = |mark: &Self| (mark.opening, mark.commits);
-        self.store == other.store && order(self) < order(other)
+    /// Whether a store with this mark may have gone on from the one with the earlier mark. It has
+    /// not if it is before it, or if its opening found fewer commits: then an older copy was
+    /// opened. The store itself knows for sure: see [`StoreLife::has_lived`].
+    pub fn may_continue(&self, earlier: &Self) -> bool {
+        let goes_on = match self.opening.cmp(&earlier.opening) {
+            Ordering::Less => false,
+            Ordering::Equal => self.id == earlier.id && self.commits >= earlier.commits,
+            Ordering::Greater => self.found >= earlier.commits,
+        };
+        self.store == earlier.store && goes_on
     }
 }
 
@@ -127,6 +134,7 @@ mod tests {
             store: 1,
             opening,
             id,
+            found: 0,
             commits,
         }
     }
@@ -195,16 +203,27 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_ordered_by_the_opening_and_then_by_commits() {
-        assert!(mark(1, 11, 9).precedes(&mark(2, 12, 3)));
-        assert!(mark(1, 11, 9).precedes(&mark(1, 11, 10)));
-        assert!(!mark(1, 11, 9).precedes(&mark(1, 11, 9)));
-        assert!(!mark(2, 12, 3).precedes(&mark(1, 11, 9)));
-        let of_another_store = StoreMark {
-            store: 2,
-            ..mark(2, 12, 3)
+    fn a_mark_that_cannot_continue_another_one_is_of_an_older_copy() {
+        let earlier = mark(2, 12, 9);
+        let opened = |opening, found| StoreMark {
+            found,
+            ..mark(opening, 99, 1_000)
         };
-        assert!(!mark(1, 11, 9).precedes(&of_another_store));
+        assert!(earlier.may_continue(&earlier));
+        assert!(mark(2, 12, 10).may_continue(&earlier));
+        assert!(opened(3, 9).may_continue(&earlier) && opened(5, 30).may_continue(&earlier));
+        for older in [
+            mark(2, 12, 8),
+            mark(2, 13, 10),
+            mark(1, 11, 50),
+            opened(3, 8),
+            StoreMark {
+                store: 2,
+                ..opened(3, 9)
+            },
+        ] {
+            assert!(!older.may_continue(&earlier), "{older:?}");
+        }
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl World {
                 store: 1,
                 opening: *opening,
                 id: listed.id,
+                found: listed.commits,
                 commits: directory.commits,
             };
             self.reported.push(Reported {

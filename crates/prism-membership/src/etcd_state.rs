@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use prism_cluster::{Fault, NodeName, Report, State, Testimony, View};
 use prism_config::{Config, Etcd};
-use prism_etcd::{Fingerprint, LeaseId};
+use prism_etcd::{Client, Fingerprint, LeaseId};
 use prism_handoff::supervise::supervise;
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
@@ -163,6 +163,14 @@ impl Participant {
             store_identity,
             _end,
         })
+    }
+
+    fn client(&self) -> &Client {
+        &self.ledger.client
+    }
+
+    fn keys(&self) -> &Keys {
+        &self.ledger.keys
     }
 
     /// This node, if it is a backend.

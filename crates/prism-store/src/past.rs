@@ -41,6 +41,8 @@ pub(crate) struct Past {
     pub(crate) generation: u64,
     /// The id of the present opening.
     id: u64,
+    /// The commits that the present opening found.
+    found: u64,
     life: StoreLife,
 }
 
@@ -58,6 +60,7 @@ impl Past {
             identity,
             generation,
             id,
+            found: commits,
             life,
         })
     }
@@ -67,6 +70,7 @@ impl Past {
             store: self.identity,
             opening: self.generation,
             id: self.id,
+            found: self.found,
             commits,
         }
     }

@@ -77,8 +77,8 @@ impl Participant {
             number: fastrand::u64(1..),
             epoch: known.epoch(),
         };
-        let put = self.ledger.keys.put(&Key::Pause, &pause)?;
-        self.ledger.client.change(&[], &[put]).await?;
+        let put = self.keys().put(&Key::Pause, &pause)?;
+        self.client().change(&[], &[put]).await?;
         let mut news = self.channels.known.subscribe();
         let is_over = |known: &Arc<Known>| {
             let mut living = known.living.values();
@@ -96,12 +96,12 @@ impl Participant {
         let Some((next, revision)) = next_of(known) else {
             return Ok(());
         };
-        let mut conditions = vec![Condition::At(self.ledger.keys.path(&Key::State), revision)];
+        let mut conditions = vec![Condition::At(self.keys().path(&Key::State), revision)];
         // A backend that has begun to live meanwhile may serve by the present state.
         let absent = absent(known, &next).into_iter();
-        let absent = absent.map(|name| Condition::Absent(self.ledger.keys.path(&Key::Live(&name))));
+        let absent = absent.map(|name| Condition::Absent(self.keys().path(&Key::Live(&name))));
         conditions.extend(absent.take(MAX_ABSENT));
-        let put = self.ledger.keys.put(&Key::State, &next)?;
+        let put = self.keys().put(&Key::State, &next)?;
         if self.ledger.change(&conditions, &[put]).await? {
             let (epoch, phase) = (next.epoch, &next.phase);
             tracing::info!(epoch, ?phase, backends = ?next.backends, "the cluster takes a step");

@@ -44,25 +44,21 @@ impl Participant {
 
     async fn session(&self, told: &mut bool) -> anyhow::Result<std::convert::Infallible> {
         let asked_ns = now_ns();
-        let snapshot = self.ledger.client.read(self.ledger.keys.prefix()).await?;
+        let snapshot = self.client().read(self.keys().prefix()).await?;
         if std::mem::take(told) {
             tracing::info!("etcd answers again");
         }
         let before = self.channels.known.borrow().clone();
-        let mut known = Known::read(&self.ledger.keys, &snapshot, &before);
+        let mut known = Known::read(self.keys(), &snapshot, &before);
         self.publish(&known).await?;
         self.know_users(asked_ns);
         self.register(&known).await?;
         let next = snapshot.revision.saturating_add(1);
-        let mut watch = self
-            .ledger
-            .client
-            .watch(self.ledger.keys.prefix(), next)
-            .await?;
+        let mut watch = self.client().watch(self.keys().prefix(), next).await?;
         let following = async {
             loop {
                 let update = watch.next().await?;
-                known.apply(&self.ledger.keys, &update);
+                known.apply(self.keys(), &update);
                 self.publish(&known).await?;
             }
         };
@@ -80,21 +76,13 @@ impl Participant {
         loop {
             tokio::time::sleep(every).await;
             let (asked_ns, heard) = (now_ns(), known.borrow().revision);
-            let state = self
-                .ledger
-                .client
-                .read(&self.ledger.keys.path(&Key::State))
-                .await?;
+            let state = self.client().read(&self.keys().path(&Key::State)).await?;
             if state.revision < heard {
                 let revision = state.revision;
                 tracing::error!(revision, heard, "etcd has gone back to an earlier revision");
                 return Err(Error::Ended("etcd has gone back".into()).into());
             }
-            let (users, users_revision) = self
-                .ledger
-                .client
-                .fingerprint(&self.ledger.keys.users())
-                .await?;
+            let (users, users_revision) = self.client().fingerprint(&self.keys().users()).await?;
             let state_revision = state.entries.first().map(|entry| entry.mod_revision);
             // The watch reports changes in their order, so a later one than the answer counts too.
             let has_all = known.wait_for(|known| {
@@ -143,8 +131,8 @@ impl Participant {
             }
             None => {}
         }
-        let put = self.ledger.keys.put(&Key::Node(name), &me.host)?;
-        self.ledger.client.change(&[], &[put]).await?;
+        let put = self.keys().put(&Key::Node(name), &me.host)?;
+        self.client().change(&[], &[put]).await?;
         Ok(())
     }
 

@@ -124,7 +124,7 @@ impl Participant {
         known: &Known,
     ) -> anyhow::Result<Option<Granted>> {
         let state = known.state.as_ref().map(|(_, revision)| *revision);
-        let path = self.ledger.keys.path(&Key::State);
+        let path = self.keys().path(&Key::State);
         let unchanged = Condition::At(path, state.unwrap_or_default());
         let (unmarked, mark) = self.store_mark(me, known)?.unzip();
         let conditions: Vec<_> = [unchanged].into_iter().chain(unmarked).collect();
@@ -140,7 +140,7 @@ impl Participant {
         };
         let (id, ttl) = match renewed {
             Some(renewed) => renewed,
-            None => self.ledger.client.grant(self.lease_ttl()).await?,
+            None => self.client().grant(self.lease_ttl()).await?,
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
@@ -157,7 +157,7 @@ impl Participant {
         let Some(id) = self.granted.take() else {
             return;
         };
-        match tokio::time::timeout(REVOKED_IN, self.ledger.client.revoke(id)).await {
+        match tokio::time::timeout(REVOKED_IN, self.client().revoke(id)).await {
             Ok(Ok(())) => tracing::info!("the lease is given back"),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot give the lease back; it ends by itself")
@@ -212,7 +212,7 @@ impl Participant {
                 }
             }
             let asked_ns = now_ns();
-            match self.ledger.client.keep_alive(granted.id).await {
+            match self.client().keep_alive(granted.id).await {
                 Ok(Some(ttl)) => {
                     me.lease.extend(asked_ns, ttl);
                     last_ns = asked_ns;
@@ -229,7 +229,7 @@ impl Participant {
     /// Reports how far the store has come, if it has come further.
     async fn publish_mark(&self, me: &Me, known: &Known) -> anyhow::Result<()> {
         if let Some((unmarked, mark)) = self.store_mark(me, known)? {
-            self.ledger.client.change(&[unmarked], &[mark]).await?;
+            self.client().change(&[unmarked], &[mark]).await?;
         }
         Ok(())
     }
@@ -245,12 +245,12 @@ impl Participant {
     ) -> anyhow::Result<bool> {
         let run = me.run;
         let put = Change::Put {
-            key: self.ledger.keys.path(&Key::Live(me.name.as_str())),
+            key: self.keys().path(&Key::Live(me.name.as_str())),
             value: serde_json::to_vec(&Living { run, report })?,
             lease: Some(lease),
         };
         let changes: Vec<_> = [put].into_iter().chain(mark).collect();
-        Ok(self.ledger.client.change(conditions, &changes).await?)
+        Ok(self.client().change(conditions, &changes).await?)
     }
 }
 

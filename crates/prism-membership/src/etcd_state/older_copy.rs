@@ -75,12 +75,12 @@ impl Participant {
             return Ok(None);
         }
         let key = Key::StoreMark(me.name.as_str());
-        let path = self.ledger.keys.path(&key);
+        let path = self.keys().path(&key);
         let condition = match present {
             Some((_, revision)) => Condition::At(path, *revision),
             None => Condition::Absent(path),
         };
-        Ok(Some((condition, self.ledger.keys.put(&key, &mark)?)))
+        Ok(Some((condition, self.keys().put(&key, &mark)?)))
     }
 
     /// Puts back the marks of other stores that etcd has lost, or has older ones of.
@@ -93,9 +93,7 @@ impl Participant {
             let noted = noted.marks.iter();
             let is_lost = |(name, mark): &(&NodeName, &StoreMark)| {
                 let present = known.store_marks.get(*name);
-                let is_present = present.is_some_and(|(present, _)| {
-                    present.store == mark.store && !present.precedes(mark)
-                });
+                let is_present = present.is_some_and(|(present, _)| present.may_continue(mark));
                 state.is_store_of(name.as_str(), mark.store) && !is_present
             };
             noted
@@ -105,13 +103,13 @@ impl Participant {
         };
         for (name, mark) in lost {
             let key = Key::StoreMark(name.as_str());
-            let path = self.ledger.keys.path(&key);
+            let path = self.keys().path(&key);
             let condition = match known.store_marks.get(&name) {
                 Some((_, revision)) => Condition::At(path, *revision),
                 None => Condition::Absent(path),
             };
-            let put = self.ledger.keys.put(&key, &mark)?;
-            self.ledger.client.change(&[condition], &[put]).await?;
+            let put = self.keys().put(&key, &mark)?;
+            self.client().change(&[condition], &[put]).await?;
         }
         Ok(())
     }

@@ -108,7 +108,7 @@ impl Participant {
             false => self.withdrawn(me, known),
         };
         for some in changes.chunks(CHANGES_AT_ONCE) {
-            self.ledger.client.change(&[], some).await?;
+            self.client().change(&[], some).await?;
         }
         self.restore_marks(known).await
     }
@@ -116,7 +116,7 @@ impl Participant {
     /// The changes that make this node's claims the present ones. The claim about the lineage
     /// comes last, so that whoever finds it finds the others.
     fn claims(&self, me: &Me, known: &Known) -> anyhow::Result<Vec<Change>> {
-        let (keys, name) = (&self.ledger.keys, me.name.as_str());
+        let (keys, name) = (self.keys(), me.name.as_str());
         let mut changes = Vec::new();
         let users = {
             let noted = self.noted.borrow();
@@ -152,7 +152,7 @@ impl Participant {
 
     /// The changes that take this node's claims back.
     fn withdrawn(&self, me: &Me, known: &Known) -> Vec<Change> {
-        let (keys, name) = (&self.ledger.keys, me.name.as_str());
+        let (keys, name) = (self.keys(), me.name.as_str());
         let testimony = known.testimonies.get(&me.name);
         let testimony = testimony.map(|_| Key::Testimony(name));
         let claim = known.claims.get(&me.name).map(|_| Key::Claim(name));
@@ -183,7 +183,7 @@ fn latest_marks(noted: &StoreMarks, known: &Known) -> StoreMarks {
         let is_later = marks
             .get(name)
             .is_none_or(|noted| match noted.store == mark.store {
-                true => noted.precedes(mark),
+                true => mark.may_continue(noted),
                 false => is_of_state,
             });
         if is_later {

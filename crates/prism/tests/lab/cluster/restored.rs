@@ -120,7 +120,7 @@ pub(super) fn back_up(cluster: &mut Cluster) -> PathBuf {
     copy
 }
 
-fn put_back(cluster: &mut Cluster, copy: &Path) {
+pub(super) fn put_back(cluster: &mut Cluster, copy: &Path) {
     let data = cluster.lab.config_path().with_file_name("etcd");
     cluster.lab.kill("etcd").unwrap();
     std::fs::remove_dir_all(&data).unwrap();

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use prism_config::Config;
 
 use super::lost::{SETTLED, recover};
-use super::restored::{ask, assert_has_all, copied, fill, make, objects, read_all, surely, up};
+use super::restored::{
+    ask, assert_has_all, back_up, copied, fill, make, objects, put_back, read_all, surely, up,
+};
 use super::{refused_ctl, run_ctl, seen_by, status_of};
 use crate::support::{Cluster, eventually, turn};
 
@@ -100,6 +102,26 @@ fn a_store_that_is_put_back_from_an_older_copy_is_filled_again() {
     revert(&mut cluster, "be0", &moved);
     wait_for_in_sync(&cluster, "be0");
     assert!(!log_of(&cluster, "be0").contains(NOTICED));
+    assert_has_all(&cluster, BUCKET);
+}
+
+/// Only objects change after the copies, so nothing else in etcd is older.
+#[test]
+fn the_other_stores_notice_an_older_copy_if_etcd_is_older_too() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, BUCKET);
+    let etcd = back_up(&mut cluster);
+    let store = copy_of(&cluster, "be1");
+    fill(&cluster, BUCKET);
+    wait_for_report();
+    cluster.lab.kill("be1").unwrap();
+    put_back(&mut cluster, &etcd);
+    revert(&mut cluster, "be1", &store);
+    eventually("be1 notices", SETTLED, || {
+        log_of(&cluster, "be1").contains(NOTICED)
+    });
+    wait_for_in_sync(&cluster, "be1");
     assert_has_all(&cluster, BUCKET);
 }
 
