@@ -137,8 +137,8 @@ impl World {
     /// What `recover` does not promise to keep:
     ///
     /// - writes that only a backend has about which the administrator decides;
-    /// - writes in the restored etcd, and all after steps there: states of one founding do not tell
-    ///   that they were made apart;
+    /// - writes in the restored etcd, and all after steps there: states of one founding do not
+    ///   always tell that they were made apart;
     /// - all, if a store has been reverted that is not known to be so, because no node could put
     ///   back its mark: its older testimony counts.
     fn end_fork(&mut self, is_decided: bool) {
