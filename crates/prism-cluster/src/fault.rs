@@ -109,13 +109,20 @@ impl Contents<'_> {
         if own_testimony.is_some_and(|own| !own.accepts(state)) {
             return Some(Fault::Foreign);
         }
+        // A node's own memory counts even if the state names another store, or none: the store
+        // was renewed, or is no member. It is no foreign one.
+        if let Some((name, claim)) = own_claim
+            && !self.descends_from(claim.mark)
+        {
+            return Some(Fault::Behind(name.clone()));
+        }
         // A frontend's memory counts for itself only: nobody could prove it wrong.
-        let others = self.claims.iter().filter(|(_, claim)| claim.store != 0);
-        let others = others.map(|(name, claim)| (name, *claim));
-        let mut behind = others
-            .chain(own_claim)
-            .filter(|(name, claim)| claim.is_of(state, name) && !self.descends_from(claim.mark));
-        behind.next().map(|(name, _)| Fault::Behind(name.clone()))
+        let mut others = self.claims.iter().filter(|(_, claim)| claim.store != 0);
+        let is_behind = |(name, claim): &(&NodeName, &Claim)| {
+            claim.is_of(state, name) && !self.descends_from(claim.mark)
+        };
+        let behind = others.find(is_behind);
+        behind.map(|(name, _)| Fault::Behind(name.clone()))
     }
 
     /// Whether the contents are as a node with this mark has left them, or later.
@@ -324,5 +331,22 @@ mod tests {
         let contents = changed.contents(Some(&changed.first), &claims);
         assert_eq!(contents.fault(None), None);
         assert!(!contents.are_contradicted());
+    }
+
+    #[test]
+    fn a_node_remembers_what_it_has_acted_by_though_its_store_is_another_one_or_no_member() {
+        let changed = Changed::new();
+        for (own, store) in [("a", 99), ("z", 1)] {
+            let (own, testimony) = (name(own), was_in(store, &changed.state));
+            let memory = Memory {
+                name: &own,
+                testimony: Some(&testimony),
+                mark: Some(changed.second.mark()),
+            };
+            let none = Claims::new();
+            let fault = |lineage| changed.contents(Some(lineage), &none).fault(Some(memory));
+            assert_eq!(fault(&changed.second), None);
+            assert_eq!(fault(&changed.first), Some(Fault::Behind(own.clone())));
+        }
     }
 }

@@ -145,7 +145,7 @@ pub fn recover(
             (name.ok_or(RecoverError::NotNeeded)?, state, doubts)
         }
         None => {
-            let (of, last) = last_of(testimonies, choice.of.as_ref())?;
+            let (of, last) = last_of(present, choice.of.as_ref())?;
             let backends = last.backends.iter();
             let doubts = backends.filter_map(|(name, backend)| {
                 Some((name.clone(), doubt(last, name, *backend, testimonies)?))
@@ -242,10 +242,19 @@ fn states(testimonies: &Testimonies) -> impl Iterator<Item = (&NodeName, &State)
 }
 
 /// The state that succeeds all others, and the backend that has it in its testimony.
+///
+/// If stores have seen what etcd lacks, it is the state of one of them. A later one of another
+/// store was made in the older copy, by steps of backends that had not noticed.
 fn last_of<'a>(
-    testimonies: &'a Testimonies,
+    present: &Contents<'a>,
     of: Option<&NodeName>,
 ) -> Result<(&'a NodeName, &'a State), RecoverError> {
+    let testimonies = present.testimonies;
+    let has_seen_more = |name: &NodeName| {
+        let claim = present.claims.get(name);
+        claim.is_some_and(|claim| !present.descends_from(claim.mark))
+    };
+    let is_older_copy = testimonies.keys().any(has_seen_more);
     let mut states = states(testimonies).peekable();
     if let Some(of) = of {
         let found = states.find(|(name, _)| *name == of);
@@ -261,7 +270,8 @@ fn last_of<'a>(
             testimony.accepts(last) && !is_fork
         })
     };
-    let last = states.find(|(_, state)| all_go_on_to(state));
+    let may_be_last = |name: &NodeName| !is_older_copy || has_seen_more(name);
+    let last = states.find(|(name, state)| may_be_last(name) && all_go_on_to(state));
     last.ok_or_else(|| {
         let some = testimonies.iter().filter(|(_, t)| !t.is_blank());
         RecoverError::Foundings(some.map(|(name, _)| name.clone()).collect())

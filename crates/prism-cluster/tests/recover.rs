@@ -264,3 +264,46 @@ fn an_older_copy_with_the_same_state_is_recovered_too() {
     let doubts = BTreeMap::from([(name("be1"), Doubt::Silent)]);
     assert_eq!(refused, Err(RecoverError::Unproven(doubts)));
 }
+
+/// Before etcd was put back, be1 was out. After it, be1 alone goes on, and takes be0 out.
+#[test]
+fn steps_of_an_older_copy_do_not_replace_what_a_store_has_seen_before_it() {
+    let without = |epoch, out: &str| {
+        let mut state = last();
+        state.epoch = epoch;
+        state.backends.get_mut(out).unwrap().status = Status::Out;
+        state
+    };
+    let (before, apart) = (without(8, "be1"), without(9, "be0"));
+    let said = Testimonies::from([
+        (name("be0"), testimony(100, &before)),
+        (name("be1"), testimony(101, &apart)),
+    ]);
+    let copy = Lineage::next(None, 1);
+    let lost = Lineage::next(Some(&copy), 2);
+    let present = Lineage::next(Some(&copy), 3);
+    let claim = |store, lineage: &Lineage| Claim {
+        store,
+        mark: lineage.mark(),
+    };
+    let claims = Claims::from([
+        (name("be0"), claim(100, &lost)),
+        (name("be1"), claim(101, &present)),
+    ]);
+    let contents = Contents {
+        state: Some(&apart),
+        lineage: Some(&present),
+        testimonies: &said,
+        claims: &claims,
+    };
+    let refused = recover(&contents, &BTreeMap::new(), &choice(&[]));
+    let both = vec![name("be0"), name("be1")];
+    assert_eq!(refused, Err(RecoverError::Foundings(both)));
+    let chosen = Choice {
+        of: Some(name("be0")),
+        ..choice(&[])
+    };
+    let recovery = recover(&contents, &BTreeMap::new(), &chosen).unwrap();
+    assert_eq!(recovery.verdicts["be0"], Verdict::InSync);
+    assert_eq!(recovery.verdicts["be1"], Verdict::Behind);
+}

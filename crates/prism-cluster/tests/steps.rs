@@ -34,6 +34,8 @@ enum Fault {
     RecoversWithoutTheSilent,
     /// A backend that leaves gets no writes while it may still serve reads.
     LeavesAtOnce,
+    /// A store that is put back from an earlier copy counts as the one that it was.
+    RevertedStoreKeepsIdentity,
 }
 
 struct Node {
@@ -47,6 +49,8 @@ struct Node {
     leaves: bool,
     /// The value of each key; 0 for none.
     versions: [u64; KEYS],
+    /// An earlier copy of them.
+    copy: [u64; KEYS],
 }
 
 struct World {
@@ -89,6 +93,7 @@ impl World {
             lives: true,
             leaves: false,
             versions: [0; KEYS],
+            copy: [0; KEYS],
         };
         Self {
             nodes: (0..BACKENDS).map(|index| (name(index), node())).collect(),
@@ -141,7 +146,8 @@ impl World {
             20..30 => self.step(),
             30..39 => self.fetch(&who),
             39 => self.leave(&who),
-            40..45 => self.trim(&who),
+            40..44 => self.trim(&who),
+            44 => self.copy_store(&who),
             _ => self.write(&who),
         }
     }
@@ -231,7 +237,8 @@ impl World {
         }
     }
 
-    /// A backend returns with an empty store, if others have its keys.
+    /// A backend returns with an empty store, or with an earlier copy of its own that is noticed, if
+    /// others have its keys.
     fn lose_store(&mut self, who: &NodeName) {
         let state = &self.state;
         let mut backends = state.backends.iter();
@@ -243,13 +250,23 @@ impl World {
             return;
         }
         self.die_or_return(who);
+        let is_reverted = self.rng.bool();
+        let keeps_identity = is_reverted && self.fault == Fault::RevertedStoreKeepsIdentity;
         let node = self.nodes.get_mut(who).unwrap();
-        node.versions = [0; KEYS];
-        node.store += 1;
+        node.versions = match is_reverted {
+            true => node.copy,
+            false => [0; KEYS],
+        };
+        node.store += u64::from(!keeps_identity);
         node.noted = false;
         if self.rng.bool() {
             self.die_or_return(who);
         }
+    }
+
+    fn copy_store(&mut self, who: &NodeName) {
+        let node = self.nodes.get_mut(who).unwrap();
+        node.copy = node.versions;
     }
 
     fn wish(&mut self) {
@@ -439,6 +456,7 @@ fn broken_rules_are_found() {
         Fault::ServesFromAnyStore,
         Fault::RecoversWithoutTheSilent,
         Fault::LeavesAtOnce,
+        Fault::RevertedStoreKeepsIdentity,
     ];
     // Expected panics are not printed.
     std::panic::set_hook(Box::new(|_| {}));
