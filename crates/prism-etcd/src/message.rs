@@ -70,6 +70,19 @@ impl Change {
         }
     }
 
+    /// The same change, whose key is deleted at the end of a lease. A deletion stays as it is.
+    #[must_use]
+    pub fn under(self, lease: LeaseId) -> Self {
+        match self {
+            Self::Put { key, value, .. } => Self::Put {
+                key,
+                value,
+                lease: Some(lease),
+            },
+            deletion => deletion,
+        }
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         match self {
             Self::Put { key, value, lease } => json!({ "request_put": {

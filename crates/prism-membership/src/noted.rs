@@ -146,7 +146,12 @@ pub(super) fn claims(noted: &NotedUsers, known: &Known) -> BTreeMap<String, User
         let revision = known.user_revisions.get(name);
         let claim = match (known.users.get(name), revision) {
             (Some(_), Some(revision)) if *revision == user.changed => continue,
-            (Some(_), Some(revision)) if *revision < user.secret_since => UserClaim::OtherSecret,
+            // From before the secret was replaced, or changed apart, with any secret.
+            (Some(_), Some(revision))
+                if *revision < user.secret_since || *revision > user.changed =>
+            {
+                UserClaim::OtherSecret
+            }
             (Some(present), _) if UserRights::of(present) == rights => continue,
             (Some(_), _) => UserClaim::OtherRights(rights),
             (None, _) => UserClaim::Missing(rights),
@@ -216,6 +221,15 @@ mod tests {
         ];
         let expected = expected.map(|(name, claim)| (name.to_owned(), claim));
         assert_eq!(claims(&noted, &copy), expected.into());
+    }
+
+    #[test]
+    fn a_user_that_was_changed_apart_may_have_any_secret() {
+        let last = known(&[(user("changed", "s", true), 5)]);
+        let noted = note(&NotedUsers::new(), &[], &last);
+        let apart = known(&[(user("changed", "s", true), 7)]);
+        let claim = claims(&noted, &apart).remove("changed");
+        assert_eq!(claim, Some(UserClaim::OtherSecret));
     }
 
     #[test]

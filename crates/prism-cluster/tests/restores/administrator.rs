@@ -173,7 +173,10 @@ impl World {
 
     fn latest_claim(&self, of: Option<&NodeName>) -> Option<NodeName> {
         let claims = self.etcd.claims.iter();
-        let claims = claims.filter(|(name, _)| of.is_none_or(|of| of == *name));
+        let claims = claims.filter(|(name, claim)| {
+            let has_seen_more = !self.etcd.contents().descends_from(claim.mark);
+            has_seen_more && of.is_none_or(|of| of == *name)
+        });
         let latest = claims.max_by_key(|(_, claim)| (claim.mark.count, claim.store != 0));
         latest.map(|(name, _)| name.clone())
     }

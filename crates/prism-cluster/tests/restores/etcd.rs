@@ -176,7 +176,9 @@ pub(crate) fn claims_of_users(noted: &NotedUsers, known: &Etcd) -> BTreeMap<usiz
     for (name, user) in noted {
         let claim = match known.users.get(name) {
             Some((_, revision)) if *revision == user.changed => continue,
-            Some((_, revision)) if *revision < user.secret_since => UserClaim::OtherSecret,
+            Some((_, revision)) if *revision < user.secret_since || *revision > user.changed => {
+                UserClaim::OtherSecret
+            }
             Some((present, _)) if present.is_admin == user.is_admin => continue,
             Some(_) => UserClaim::OtherRights(user.is_admin),
             None => UserClaim::Missing,
@@ -201,7 +203,7 @@ pub(crate) fn latest_marks(
         let is_later = marks
             .get(name)
             .is_none_or(|noted| match noted.store == mark.store {
-                true => noted.precedes(mark),
+                true => mark.may_continue(noted),
                 false => is_of_state,
             });
         if is_later {

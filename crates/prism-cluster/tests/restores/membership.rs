@@ -268,7 +268,11 @@ impl World {
         let Some(process) = node.process.as_ref().filter(|_| !node.is_cut) else {
             return;
         };
-        let is_asked = !matches!(process.fault, None | Some(Fault::Foreign));
+        let is_asked = match process.fault {
+            Some(Fault::Foreign) => false,
+            Some(_) => true,
+            None => process.known.contents().are_contradicted(),
+        };
         let name = node.name.clone();
         if is_asked {
             let (mark, noted) = (process.noted.mark, &process.noted.users);
@@ -299,14 +303,23 @@ impl World {
         let Some(process) = &self.nodes[at].process else {
             return;
         };
-        let Some(state) = process.known.state() else {
+        let saved = self.nodes[at]
+            .store
+            .as_ref()
+            .and_then(|store| store.state.as_ref());
+        let state = match process.fault {
+            Some(_) => saved,
+            None => process.known.state(),
+        };
+        let Some(state) = state else {
             return;
         };
         let is_lost = |(name, mark): &(&NodeName, &StoreMark)| {
-            let is_present =
-                process.known.marks.get(*name).is_some_and(|(present, _)| {
-                    present.store == mark.store && !present.precedes(mark)
-                });
+            let is_present = process
+                .known
+                .marks
+                .get(*name)
+                .is_some_and(|(present, _)| present.may_continue(mark));
             state.is_store_of(name.as_str(), mark.store) && !is_present
         };
         let lost: Vec<_> = process

@@ -66,8 +66,14 @@ impl Store {
             store: self.identity,
             opening: self.opening.0,
             id: self.opening.1,
+            found: self.found(),
             commits: self.commits(),
         }
+    }
+
+    fn found(&self) -> u64 {
+        let present = self.life.openings().get(&self.opening.0);
+        present.map_or(0, |opening| opening.commits)
     }
 
     pub(crate) fn progress(&self) -> Progress {

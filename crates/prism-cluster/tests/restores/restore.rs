@@ -105,9 +105,8 @@ impl World {
         }
     }
 
-    /// A copy that was taken while the contents were in doubt has the testimonies of that time.
-    /// `recover` would take them for those of the stores as they are now, also of stores that have
-    /// gone on since and do not run. That is not excluded yet, so it does not happen here.
+    /// A copy that was taken while the contents were in doubt has the claims of that time. They are
+    /// under leases of processes that are gone, and end by themselves.
     fn forget_former_claims(&mut self) {
         self.met.former_claims += u64::from(!self.etcd.testimonies.is_empty());
         self.etcd.testimonies.clear();

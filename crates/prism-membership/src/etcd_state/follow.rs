@@ -175,7 +175,7 @@ impl Participant {
     }
 
     /// The state that this node's store has saved.
-    fn saved_state(&self) -> Option<State> {
+    pub(super) fn saved_state(&self) -> Option<State> {
         self.channels.testimony.borrow().as_ref()?.state.clone()
     }
 }

@@ -83,9 +83,15 @@ impl Participant {
         Ok(Some((condition, self.keys().put(&key, &mark)?)))
     }
 
-    /// Puts back the marks of other stores that etcd has lost, or has older ones of.
+    /// Puts back the marks of other stores that etcd has lost, or has older ones of. While the
+    /// state is in doubt, that of this node's store says which stores count.
     pub(super) async fn restore_marks(&self, known: &Known) -> anyhow::Result<()> {
-        let Some((state, _)) = &known.state else {
+        let is_doubted = self.channels.fault.borrow().is_some();
+        let state = match is_doubted {
+            true => self.saved_state(),
+            false => known.state.as_ref().map(|(state, _)| state.clone()),
+        };
+        let Some(state) = state else {
             return Ok(());
         };
         let lost: Vec<_> = {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_cluster::{Fault, Memory, NodeName};
-use prism_etcd::Change;
+use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
 use super::{Known, Me, Participant, replace};
@@ -81,10 +81,11 @@ impl Participant {
             self.channels.known.subscribe(),
             self.channels.testimony.subscribe(),
         );
+        let mut lease = None;
         loop {
             let known = news.borrow_and_update().clone();
             testimony.borrow_and_update();
-            if let Err(error) = self.say(me, &known).await {
+            if let Err(error) = self.say(me, &known, &mut lease).await {
                 tracing::debug!(
                     error = format!("{error:#}"),
                     "cannot publish what this node remembers"
@@ -95,22 +96,58 @@ impl Participant {
             tokio::select! {
                 _ = news.changed() => {}
                 _ = testimony.changed() => {}
+                () = tokio::time::sleep(self.lease_ttl() / 3), if lease.is_some() => {}
             }
         }
     }
 
-    async fn say(&self, me: &Me, known: &Known) -> anyhow::Result<()> {
-        // A foreign store concerns this node only.
-        let fault = self.channels.fault.borrow().clone();
-        let is_asked = fault.is_some_and(|fault| fault != Fault::Foreign);
-        let changes = match is_asked {
-            true => self.claims(me, known)?,
-            false => self.withdrawn(me, known),
+    /// Publishes the claims, under a lease that this renews, or takes them back. A claim that an
+    /// older copy of etcd has from an earlier doubt therefore ends by itself.
+    async fn say(&self, me: &Me, known: &Known, lease: &mut Option<LeaseId>) -> anyhow::Result<()> {
+        if !self.is_asked(known) {
+            if let Some(lease) = lease.take() {
+                // It ends by itself if this fails.
+                let _ = self.client().revoke(lease).await;
+            }
+            self.change_all(&self.withdrawn(me, known)).await?;
+            return self.restore_marks(known).await;
+        }
+        self.restore_marks(known).await?;
+        let renewed = match *lease {
+            Some(id) => self.client().keep_alive(id).await?.map(|_| id),
+            None => None,
         };
+        let id = match renewed {
+            Some(id) => id,
+            None => self.client().grant(self.lease_ttl()).await?.0,
+        };
+        // Claims under another lease end with that one.
+        let known = match renewed {
+            Some(_) => known,
+            None => &Known::default(),
+        };
+        *lease = Some(id);
+        let changes = self.claims(me, known)?.into_iter();
+        let changes: Vec<_> = changes.map(|change| change.under(id)).collect();
+        self.change_all(&changes).await
+    }
+
+    /// Whether the other nodes need to hear what this one remembers.
+    fn is_asked(&self, known: &Known) -> bool {
+        let fault = self.channels.fault.borrow();
+        match &*fault {
+            // A foreign store concerns this node only.
+            Some(Fault::Foreign) => false,
+            Some(_) => true,
+            None => known.contents().are_contradicted(),
+        }
+    }
+
+    async fn change_all(&self, changes: &[Change]) -> anyhow::Result<()> {
         for some in changes.chunks(CHANGES_AT_ONCE) {
             self.client().change(&[], some).await?;
         }
-        self.restore_marks(known).await
+        Ok(())
     }
 
     /// The changes that make this node's claims the present ones. The claim about the lineage

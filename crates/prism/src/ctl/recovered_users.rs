@@ -34,8 +34,13 @@ impl RecoveredUsers {
     /// Compares the users in etcd with those that the node `of` knows, or the node with the latest
     /// change. `file` has users whose secrets are known.
     pub(super) fn find(file: Vec<Credential>, known: &Known, of: Option<&NodeName>) -> Self {
+        let contents = known.contents();
         let claims = known.claims.iter();
-        let claims = claims.filter(|(name, _)| of.is_none_or(|of| of == *name));
+        let claims = claims.filter(|(name, claim)| {
+            // The others may have noted what was changed in the older copy.
+            let has_seen_more = !contents.descends_from(claim.mark);
+            has_seen_more && of.is_none_or(|of| of == *name)
+        });
         let latest = claims.max_by_key(|(_, claim)| (claim.mark.count, claim.store != 0));
         let Some((name, _)) = latest else {
             return Self {

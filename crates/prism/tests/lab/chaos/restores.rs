@@ -150,7 +150,7 @@ impl Copies {
         if !self.component.has_etcd() {
             return 403;
         }
-        let signer = Signer::new(&self.key, &self.secret(), "us-east-1");
+        let signer = Signer::new(&self.key, self.secret(), "us-east-1");
         let list = Request::new("GET", "/").encode_by(&signer, cluster.service);
         let answer = cluster.connect().try_call(&list);
         let status = answer.map_or(503, |answer| answer.status());

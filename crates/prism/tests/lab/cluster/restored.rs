@@ -206,7 +206,7 @@ fn a_backend_that_was_out_when_etcd_lost_its_data_brings_no_bucket_back() {
 
 /// The status of a listing by a key.
 fn list_by(cluster: &Cluster, key: &str) -> u16 {
-    let signer = Signer::new(key, &secret(key), "us-east-1");
+    let signer = Signer::new(key, secret(key), "us-east-1");
     let request = Request::new("GET", "/?max-keys=1").bucket(MADE_AGAIN);
     let request = request.encode_by(&signer, cluster.service);
     let answer = cluster.connect().try_call(&request);
