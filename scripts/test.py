@@ -81,6 +81,7 @@ TIERS = ("check", "test", "long")
 LONG_FORMS = [
     ("prism ", "histories_are", {"PRISM_REPLICA_KILLS": "50"}),
     ("prism-cluster simulation", "", {"PRISM_SIM_TIMES": "15"}),
+    ("prism-cluster restores", "", {"PRISM_SIM_TIMES": "15"}),
     ("prism-proto simulation", "", {"PRISM_SIM_TIMES": "5"}),
     ("prism-tls sequences", "", {"PRISM_SIM_TIMES": "15"}),
     ("prism-store ", "catching_up", {"PRISM_CATCH_UP_ROUNDS": "50"}),

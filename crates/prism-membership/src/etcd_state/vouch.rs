@@ -121,13 +121,11 @@ impl Participant {
             Some(id) => id,
             None => self.client().grant(self.lease_ttl()).await?.0,
         };
-        // Claims under another lease end with that one.
-        let known = match renewed {
-            Some(_) => known,
-            None => &Known::default(),
-        };
         *lease = Some(id);
-        let changes = self.claims(me, known)?.into_iter();
+        // Claims under another lease end with that one.
+        let none = Known::default();
+        let published = renewed.map_or(&none, |_| known);
+        let changes = self.claims(me, known, published)?.into_iter();
         let changes: Vec<_> = changes.map(|change| change.under(id)).collect();
         self.change_all(&changes).await
     }
@@ -150,9 +148,9 @@ impl Participant {
         Ok(())
     }
 
-    /// The changes that make this node's claims the present ones. The claim about the lineage
-    /// comes last, so that whoever finds it finds the others.
-    fn claims(&self, me: &Me, known: &Known) -> anyhow::Result<Vec<Change>> {
+    /// The changes of the `published` claims that make them the present ones. The claim about the
+    /// lineage comes last, so that whoever finds it finds the others.
+    fn claims(&self, me: &Me, known: &Known, published: &Known) -> anyhow::Result<Vec<Change>> {
         let (keys, name) = (self.keys(), me.name.as_str());
         let mut changes = Vec::new();
         let users = {
@@ -160,7 +158,7 @@ impl Participant {
             noted.mark.map(|_| noted::claims(&noted.users, known))
         };
         let users = users.unwrap_or_default();
-        let present = known.user_claims.get(&me.name);
+        let present = published.user_claims.get(&me.name);
         for (user, claim) in &users {
             if present.and_then(|present| present.get(user)) != Some(claim) {
                 changes.push(keys.put(&Key::UserClaim(name, user), claim)?);
@@ -175,12 +173,12 @@ impl Participant {
             return Ok(changes);
         };
         if let Some(testimony) = &memory.testimony
-            && known.testimonies.get(&me.name) != Some(testimony)
+            && published.testimonies.get(&me.name) != Some(testimony)
         {
             changes.push(keys.put(&Key::Testimony(name), testimony)?);
         }
         if let Some(claim) = memory.as_memory().claim()
-            && known.claims.get(&me.name) != Some(&claim)
+            && published.claims.get(&me.name) != Some(&claim)
         {
             changes.push(keys.put(&Key::Claim(name), &claim)?);
         }

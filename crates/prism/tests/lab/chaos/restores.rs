@@ -120,9 +120,16 @@ impl Copies {
                 has_fault(cluster) && self.recover(cluster)
             });
         }
-        eventually("all serve again", STEP, || {
-            self.status_of_revoked(cluster) == 403 && is_well(cluster)
-        });
+        let begun = Instant::now();
+        while self.status_of_revoked(cluster) != 403 || !is_well(cluster) {
+            let component = self.component;
+            assert!(
+                begun.elapsed() < STEP,
+                "{component:?}: {:#}",
+                seen_by(cluster, "fe0")
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Does what `recover` advises. It is refused as long as a store has not been heard. Returns

@@ -7,7 +7,8 @@ use prism_config::Config;
 
 use super::lost::{SETTLED, recover};
 use super::restored::{
-    ask, assert_has_all, back_up, copied, fill, make, objects, put_back, read_all, surely, up,
+    BACKENDS, ask, assert_has_all, back_up, copied, fill, make, objects, put_back, read_all,
+    surely, up,
 };
 use super::{refused_ctl, run_ctl, seen_by, status_of};
 use crate::support::{Cluster, eventually, turn};
@@ -103,6 +104,49 @@ fn a_store_that_is_put_back_from_an_older_copy_is_filled_again() {
     wait_for_in_sync(&cluster, "be0");
     assert!(!log_of(&cluster, "be0").contains(NOTICED));
     assert_has_all(&cluster, BUCKET);
+}
+
+#[test]
+fn a_backup_of_everything_goes_on_as_it_was() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, BUCKET);
+    fill(&cluster, BUCKET);
+    let hosts = ["fe0", "be0", "be1", "be2", "etcd"];
+    let stop_all = |cluster: &mut Cluster| {
+        hosts
+            .iter()
+            .for_each(|host| cluster.lab.stop(host).unwrap());
+    };
+    let start_all = |cluster: &mut Cluster| {
+        let hosts = hosts.iter().rev();
+        hosts.for_each(|host| cluster.lab.restart(host).unwrap());
+    };
+    stop_all(&mut cluster);
+    let etcd = cluster.lab.config_path().with_file_name("etcd");
+    let mut copies = vec![(etcd.clone(), etcd.with_file_name("etcd.backup"))];
+    copied(&etcd, &copies[0].1);
+    for backend in BACKENDS {
+        copies.push((store_of(&cluster, backend), copy_of(&cluster, backend)));
+    }
+    start_all(&mut cluster);
+    make(&cluster, "later");
+    fill(&cluster, "later");
+
+    stop_all(&mut cluster);
+    for (present, copy) in &copies {
+        std::fs::remove_dir_all(present).unwrap();
+        std::fs::rename(copy, present).unwrap();
+    }
+    start_all(&mut cluster);
+    for backend in BACKENDS {
+        wait_for_in_sync(&cluster, backend);
+    }
+    assert_has_all(&cluster, BUCKET);
+    surely(&cluster, "GET", ("later", "/?location"), b"", 404);
+    make(&cluster, "later");
+    fill(&cluster, "later");
+    assert_has_all(&cluster, "later");
 }
 
 /// Only objects change after the copies, so nothing else in etcd is older.
