@@ -49,9 +49,17 @@ impl Ledger {
         }
     }
 
+    /// The last change that this process has noted or made.
+    pub(crate) fn mark(&self) -> Option<LineageMark> {
+        self.mark.get()
+    }
+
     /// From now on, contents that do not descend from this change are refused.
     pub(crate) fn note(&self, mark: LineageMark) {
-        self.mark.set(Some(mark));
+        let is_later = |noted: LineageMark| noted.count < mark.count;
+        if self.mark.get().is_none_or(is_later) {
+            self.mark.set(Some(mark));
+        }
     }
 
     /// Sets whether the stores have put back what the registry of buckets has lost.
@@ -93,6 +101,8 @@ impl Ledger {
             let conditions = [conditions, &[before.unchanged.clone()]].concat();
             let changes = [changes, &[raised]].concat();
             if self.client.change(&conditions, &changes).await? {
+                // This process may answer by its own change before it hears of it.
+                self.note(next.mark());
                 return Ok(true);
             }
             let now = self.present().await?;

@@ -203,7 +203,7 @@ impl Participant {
         Some(Remembered {
             name,
             testimony: self.channels.testimony.borrow().clone(),
-            mark: self.noted.borrow().mark,
+            mark: self.ledger.mark(),
         })
     }
 }

@@ -9,7 +9,7 @@ use prism_config::Config;
 
 use super::lost::{SETTLED, wait_for_faults};
 use super::restored::{self, BACKENDS, assert_has_all, back_up, fill, make, surely};
-use super::{ctl, epoch, seen_by};
+use super::{AT_ONCE, ctl, epoch, seen_by};
 use crate::successor::take_over;
 use crate::support::{Cluster, eventually, say, turn};
 
@@ -302,6 +302,8 @@ fn an_older_snapshot_is_noticed_whatever_its_revision() {
     // The same state under an older lineage, changed apart by somebody who has noted nothing.
     let backup = back_up(&mut cluster);
     surely(&cluster, "PUT", ("apart", ""), b"", 200);
+    // All nodes hear of it as soon as they follow etcd again.
+    std::thread::sleep(AT_ONCE);
     cluster.lab.kill("etcd").unwrap();
     let data = data_of(&cluster, "etcd");
     std::fs::remove_dir_all(&data).unwrap();
