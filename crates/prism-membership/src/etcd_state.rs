@@ -80,6 +80,10 @@ struct Participant {
     store: Option<Arc<dyn OwnStore>>,
     /// The identity of that store.
     store_identity: Option<Arc<AtomicU64>>,
+    /// Held while something is made durable.
+    noting: tokio::sync::Mutex<()>,
+    /// Whether `noted` has marks that are not durable yet.
+    has_unsaved_marks: Cell<bool>,
     /// When `noted` was made durable last.
     noted_at: Cell<Option<Instant>>,
     /// What this node has noted.
@@ -127,6 +131,8 @@ impl Participant {
             ledger,
             store,
             store_identity: store_identity.clone(),
+            noting: tokio::sync::Mutex::default(),
+            has_unsaved_marks: Cell::new(false),
             noted_at: Cell::new(None),
             noted: RefCell::new(noted),
             noted_users: Cell::new(None),

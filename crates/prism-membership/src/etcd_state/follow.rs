@@ -96,6 +96,11 @@ impl Participant {
                 return Err(Error::Ended(missed.into()).into());
             }
             self.know_users(asked_ns);
+            if self.channels.fault.borrow().is_none() {
+                // Marks become durable also if nothing else happens.
+                let known = self.channels.known.borrow().clone();
+                self.note(&known).await?;
+            }
         }
     }
 

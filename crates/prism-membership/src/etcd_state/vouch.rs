@@ -39,37 +39,52 @@ impl Participant {
         let (Some(_), Some(mark)) = (&self.me, mark) else {
             return Ok(());
         };
+        // The probe and the watch may both have news.
+        let _one = self.noting.lock().await;
+        let are_marks_due = self.note_marks(known);
         let (users, marks) = {
             let noted = self.noted.borrow();
+            if noted.mark.is_some_and(|noted| noted.count > mark.count) {
+                return Ok(());
+            }
             let are_known = self.noted_users.get() == Some(known.users_in_etcd());
-            let marks = latest_marks(&noted.marks, known);
-            let is_time = self
-                .noted_at
-                .get()
-                .is_none_or(|at| at.elapsed() >= self.lease_ttl());
-            let has_marks = noted.marks == marks || !is_time;
-            if noted.mark == Some(mark) && are_known && has_marks {
+            if noted.mark == Some(mark) && are_known && !are_marks_due {
                 return Ok(());
             }
             let present = self.channels.users.borrow().clone();
             let users = (!are_known).then(|| noted::note(&noted.users, &present, known));
-            (users.filter(|users| *users != noted.users), marks)
+            let users = users.filter(|users| *users != noted.users);
+            (users, noted.marks.clone())
         };
         if let Some(store) = self.store.clone() {
-            let (users, marks) = (users.clone(), marks.clone());
+            let users = users.clone();
             let noting =
                 tokio::task::spawn_blocking(move || store.note(mark, &marks, users.as_ref()));
             noting.await?.context("cannot note a change of etcd")?;
         }
         let mut noted = self.noted.borrow_mut();
-        (noted.mark, noted.marks) = (Some(mark), marks);
+        noted.mark = Some(mark);
         if let Some(users) = users {
             noted.users = users;
         }
         self.noted_at.set(Some(Instant::now()));
+        self.has_unsaved_marks.set(false);
         self.noted_users.set(Some(known.users_in_etcd()));
         self.ledger.note(mark);
         Ok(())
+    }
+
+    /// Notes the marks of stores in memory. Returns whether it is time to make them durable.
+    fn note_marks(&self, known: &Known) -> bool {
+        let mut noted = self.noted.borrow_mut();
+        let marks = latest_marks(&noted.marks, known);
+        if noted.marks != marks {
+            noted.marks = marks;
+            self.has_unsaved_marks.set(true);
+        }
+        let at = self.noted_at.get();
+        let is_time = at.is_none_or(|at| at.elapsed() >= self.lease_ttl());
+        self.has_unsaved_marks.get() && is_time
     }
 
     /// Publishes what this node remembers while the contents are in doubt. Never returns.
