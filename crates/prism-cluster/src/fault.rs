@@ -68,7 +68,7 @@ pub struct Contents<'a> {
     pub claims: &'a Claims,
 }
 
-/// What the judging node remembers itself.
+/// The memory of the node that judges.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// The node.

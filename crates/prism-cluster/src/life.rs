@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// Most openings that a store lists. A list takes some 12 KiB, and is written once an opening.
 pub const OPENINGS_MAX: usize = 256;
 
-/// What a store reports of itself at a moment. It is kept outside of the store.
+/// A store's report of itself at a moment. It is kept outside of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreMark {

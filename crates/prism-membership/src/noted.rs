@@ -1,5 +1,5 @@
-//! What a node notes before it acts by the contents of etcd, and what it says of the users if
-//! the contents turn out to be an older copy. No secret is noted.
+//! The notes of a node, made before it acts by the contents of etcd, and its claims about the
+//! users if the contents turn out to be an older copy. No secret is noted.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub trait OwnStore: Send + Sync {
     /// The state of the cluster by which the store had acted when it was opened.
     fn testimony(&self) -> Testimony;
 
-    /// What was noted when the store was opened.
+    /// The notes as of the store's opening.
     fn noted(&self) -> Noted;
 
     /// Notes a change of the lineage and the marks of all stores, durably, and the users if they
@@ -53,7 +53,7 @@ pub trait OwnStore: Send + Sync {
 /// The last known marks of stores, by the names of their backends.
 pub type StoreMarks = BTreeMap<NodeName, StoreMark>;
 
-/// What a node has noted.
+/// The notes of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     /// The last change of the lineage.
@@ -91,7 +91,7 @@ pub struct UserRights {
     pub buckets: Option<BTreeMap<String, Rights>>,
 }
 
-/// What a node knows of a user, where etcd has something else.
+/// A node's knowledge of a user, where etcd has something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserClaim {
@@ -138,7 +138,7 @@ pub(super) fn note(before: &NotedUsers, present: &[Credential], known: &Known) -
     noted.collect()
 }
 
-/// What the noted users have against those in etcd, which are an older copy.
+/// The claims of the noted users against those in etcd, which are an older copy.
 pub(super) fn claims(noted: &NotedUsers, known: &Known) -> BTreeMap<String, UserClaim> {
     let mut claims = BTreeMap::new();
     for (name, user) in noted {

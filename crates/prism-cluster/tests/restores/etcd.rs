@@ -19,7 +19,7 @@ pub(crate) struct User {
     pub(crate) is_admin: bool,
 }
 
-/// What a node knows of a user, where etcd has something else.
+/// A node's knowledge of a user, where etcd has something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserClaim {
     Deleted,
@@ -38,7 +38,7 @@ pub(crate) struct NotedUser {
 
 pub(crate) type NotedUsers = BTreeMap<usize, NotedUser>;
 
-/// What a node has noted of etcd.
+/// The notes of a node about etcd.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Noted {
     pub(crate) mark: Option<LineageMark>,

@@ -44,7 +44,7 @@ use world::{Met, World};
 pub(crate) enum Mutation {
     /// A node does not compare the lineage.
     LineageIgnored,
-    /// Of two lineages only the counts are compared.
+    /// Only the counts of two lineages are compared.
     CountOnly,
     /// A node acts by a change before it notes it.
     NotedAfter,
@@ -58,7 +58,7 @@ pub(crate) enum Mutation {
     DeletionsNotNoted,
     /// A store is not compared with its mark.
     MarkIgnored,
-    /// Of a store and its mark only the commits are compared.
+    /// Only the commits of a store and its mark are compared.
     CommitsOnly,
     /// A backend gets a lease without reporting its mark.
     LeaseBeforeMark,
