@@ -69,32 +69,34 @@ pub struct Contents<'a> {
 }
 
 /// The memory of the node that judges.
-#[derive(Clone, Copy, Debug)]
-pub struct Memory<'a> {
+#[derive(Clone, Debug)]
+pub struct Memory {
     /// The node.
-    pub name: &'a NodeName,
+    pub name: NodeName,
     /// The testimony of its store, if it has one.
-    pub testimony: Option<&'a Testimony>,
+    pub testimony: Option<Testimony>,
     /// The last change that it has noted.
     pub mark: Option<LineageMark>,
 }
 
-impl Memory<'_> {
+impl Memory {
     /// The claim that the node makes.
     pub fn claim(&self) -> Option<Claim> {
-        let store = self.testimony.map_or(0, |testimony| testimony.store);
+        let store = self.testimony.as_ref();
+        let store = store.map_or(0, |testimony| testimony.store);
         self.mark.map(|mark| Claim { store, mark })
     }
 }
 
 impl Contents<'_> {
     /// The reason for which a node with this memory must not act by the contents.
-    pub fn fault(&self, own: Option<Memory<'_>>) -> Option<Fault> {
+    pub fn fault(&self, own: Option<&Memory>) -> Option<Fault> {
         let mut testimonies = self.testimonies.clone();
-        if let Some((own, testimony)) = own.and_then(|own| Some((own, own.testimony?))) {
+        let own_testimony = own.and_then(|own| own.testimony.as_ref());
+        if let (Some(own), Some(testimony)) = (own, own_testimony) {
             testimonies.insert(own.name.clone(), testimony.clone());
         }
-        let own_claim = own.and_then(|own| Some((own.name, own.claim()?)));
+        let own_claim = own.and_then(|own| Some((&own.name, own.claim()?)));
         let Some(state) = self.state else {
             let mut all = testimonies.iter();
             let found = all.find(|(_, testimony)| !testimony.is_blank());
@@ -105,7 +107,6 @@ impl Contents<'_> {
         if let Some(name) = state.contradicted(&testimonies) {
             return Some(Fault::Contradicted(name.clone()));
         }
-        let own_testimony = own.and_then(|own| own.testimony);
         if own_testimony.is_some_and(|own| !own.accepts(state)) {
             return Some(Fault::Foreign);
         }
@@ -190,11 +191,12 @@ mod tests {
             testimonies,
             claims: &Claims::new(),
         };
-        contents.fault(own.map(|(name, testimony)| Memory {
-            name,
-            testimony: Some(testimony),
+        let own = own.map(|(name, testimony)| Memory {
+            name: name.clone(),
+            testimony: Some(testimony.clone()),
             mark: None,
-        }))
+        });
+        contents.fault(own.as_ref())
     }
 
     #[test]
@@ -283,21 +285,20 @@ mod tests {
     #[test]
     fn contents_that_a_node_has_seen_later_ones_of_are_not_acted_by() {
         let changed = Changed::new();
-        let (a, fe, none) = (name("a"), name("fe"), Claims::new());
-        let testimony = was_in(1, &changed.state);
+        let none = Claims::new();
         let mark = Some(changed.second.mark());
         let backend = Memory {
-            name: &a,
-            testimony: Some(&testimony),
+            name: name("a"),
+            testimony: Some(was_in(1, &changed.state)),
             mark,
         };
         let frontend = Memory {
-            name: &fe,
+            name: name("fe"),
             testimony: None,
             mark,
         };
         let apart = Lineage::next(Some(&changed.first), 13);
-        for own in [backend, frontend] {
+        for own in [&backend, &frontend] {
             let fault = |lineage| changed.contents(lineage, &none).fault(Some(own));
             assert_eq!(fault(Some(&changed.second)), None);
             let later = Lineage::next(Some(&changed.second), 14);
@@ -308,7 +309,7 @@ mod tests {
             }
         }
         // A backend's claim counts for all nodes, and a frontend's for recovery.
-        for (own, is_heard) in [(backend, true), (frontend, false)] {
+        for (own, is_heard) in [(&backend, true), (&frontend, false)] {
             let claims = Claims::from([(own.name.clone(), own.claim().unwrap())]);
             let contents = changed.contents(Some(&changed.first), &claims);
             let behind = is_heard.then(|| Fault::Behind(own.name.clone()));
@@ -337,14 +338,14 @@ mod tests {
     fn a_node_remembers_what_it_has_acted_by_though_its_store_is_another_one_or_no_member() {
         let changed = Changed::new();
         for (own, store) in [("a", 99), ("z", 1)] {
-            let (own, testimony) = (name(own), was_in(store, &changed.state));
+            let own = name(own);
             let memory = Memory {
-                name: &own,
-                testimony: Some(&testimony),
+                name: own.clone(),
+                testimony: Some(was_in(store, &changed.state)),
                 mark: Some(changed.second.mark()),
             };
             let none = Claims::new();
-            let fault = |lineage| changed.contents(Some(lineage), &none).fault(Some(memory));
+            let fault = |lineage| changed.contents(Some(lineage), &none).fault(Some(&memory));
             assert_eq!(fault(&changed.second), None);
             assert_eq!(fault(&changed.first), Some(Fault::Behind(own.clone())));
         }

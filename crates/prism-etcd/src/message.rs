@@ -33,6 +33,15 @@ pub enum Condition {
 }
 
 impl Condition {
+    /// The key is as it was found: with this revision, or absent.
+    #[must_use]
+    pub fn unchanged(key: String, revision: Option<u64>) -> Self {
+        match revision {
+            Some(revision) => Self::At(key, revision),
+            None => Self::Absent(key),
+        }
+    }
+
     pub(crate) fn to_json(&self) -> Value {
         let (key, target, field, number) = match self {
             Self::Absent(key) => (key, "CREATE", "create_revision", 0),

@@ -144,10 +144,7 @@ impl Ledger {
         if self.mark.get().is_some_and(|mark| !descends(mark)) {
             bail!("etcd has an older copy of this cluster's keys than this node has acted by");
         }
-        let unchanged = match found {
-            Some(entry) => Condition::At(path, entry.mod_revision),
-            None => Condition::Absent(path),
-        };
+        let unchanged = Condition::unchanged(path, found.map(|entry| entry.mod_revision));
         Ok(Present { lineage, unchanged })
     }
 }

@@ -253,9 +253,6 @@ async fn change(
     if found.as_ref().map(|((bucket, _), _)| bucket.stamp) != before {
         return Ok(false);
     }
-    let condition = match found {
-        Some((_, revision)) => Condition::At(path, revision),
-        None => Condition::Absent(path),
-    };
+    let condition = Condition::unchanged(path, found.map(|(_, revision)| revision));
     ledger.change(&[condition], changes).await
 }

@@ -195,17 +195,18 @@ impl Node {
     pub(crate) fn fault_of(&self, known: &Etcd, mutation: Option<Mutation>) -> Option<Fault> {
         let testimony = self.store.as_ref().map(Store::testimony);
         let noted = self.process.as_ref().and_then(|process| process.noted.mark);
-        let own = |mark| Memory {
-            name: &self.name,
-            testimony: testimony.as_ref(),
-            mark,
+        let mut own = Memory {
+            name: self.name.clone(),
+            testimony,
+            mark: noted,
         };
         let (nothing, nobody) = (Claims::new(), Testimonies::new());
         let contents = known.contents();
         match mutation {
             Some(Mutation::LineageIgnored) => {
                 let claims = &nothing;
-                Contents { claims, ..contents }.fault(Some(own(None)))
+                own.mark = None;
+                Contents { claims, ..contents }.fault(Some(&own))
             }
             Some(Mutation::CountOnly) => {
                 let lineage = known.lineage.as_ref().map(only_its_count);
@@ -214,15 +215,15 @@ impl Node {
                     lineage,
                     ..contents
                 }
-                .fault(Some(own(noted)))
+                .fault(Some(&own))
             }
             Some(Mutation::ClaimsUnheard) => Contents {
                 claims: &nothing,
                 testimonies: &nobody,
                 ..contents
             }
-            .fault(Some(own(noted))),
-            _ => contents.fault(Some(own(noted))),
+            .fault(Some(&own)),
+            _ => contents.fault(Some(&own)),
         }
     }
 

@@ -74,13 +74,20 @@ impl Participant {
         if !is_of(state, me, mark) || present.is_some_and(|(present, _)| *present == mark) {
             return Ok(None);
         }
-        let key = Key::StoreMark(me.name.as_str());
-        let path = self.keys().path(&key);
-        let condition = match present {
-            Some((_, revision)) => Condition::At(path, *revision),
-            None => Condition::Absent(path),
-        };
-        Ok(Some((condition, self.keys().put(&key, &mark)?)))
+        self.put_mark(known, &me.name, &mark).map(Some)
+    }
+
+    /// The change of a store's mark, and the condition that it is still the known one.
+    fn put_mark(
+        &self,
+        known: &Known,
+        name: &NodeName,
+        mark: &StoreMark,
+    ) -> anyhow::Result<(Condition, Change)> {
+        let key = Key::StoreMark(name.as_str());
+        let revision = known.store_marks.get(name).map(|(_, revision)| *revision);
+        let unchanged = Condition::unchanged(self.keys().path(&key), revision);
+        Ok((unchanged, self.keys().put(&key, mark)?))
     }
 
     /// Puts back the marks of other stores that etcd has lost, or has older ones of. While the
@@ -108,14 +115,8 @@ impl Participant {
                 .collect()
         };
         for (name, mark) in lost {
-            let key = Key::StoreMark(name.as_str());
-            let path = self.keys().path(&key);
-            let condition = match known.store_marks.get(&name) {
-                Some((_, revision)) => Condition::At(path, *revision),
-                None => Condition::Absent(path),
-            };
-            let put = self.keys().put(&key, &mark)?;
-            self.client().change(&[condition], &[put]).await?;
+            let (unchanged, put) = self.put_mark(known, &name, &mark)?;
+            self.client().change(&[unchanged], &[put]).await?;
         }
         Ok(())
     }

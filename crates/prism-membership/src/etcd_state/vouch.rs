@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_cluster::{Fault, Memory, NodeName};
+use prism_cluster::{Fault, Memory};
 use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
@@ -23,9 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl Participant {
     /// Whether this node may act by the contents of etcd. Publishes and logs a new fault.
     pub(super) fn is_trusted(&self, known: &Known) -> bool {
-        let found = known
-            .contents()
-            .fault(self.memory().as_ref().map(Remembered::as_memory));
+        let found = known.contents().fault(self.memory().as_ref());
         let is_new = replace(&self.channels.fault, found.clone());
         if let Some(fault) = found.as_ref().filter(|_| is_new) {
             tracing::error!(%fault, "this node serves nothing");
@@ -192,7 +190,7 @@ impl Participant {
         {
             changes.push(keys.put(&Key::Testimony(name), testimony)?);
         }
-        if let Some(claim) = memory.as_memory().claim()
+        if let Some(claim) = memory.claim()
             && published.claims.get(&me.name) != Some(&claim)
         {
             changes.push(keys.put(&Key::Claim(name), &claim)?);
@@ -213,10 +211,9 @@ impl Participant {
     }
 
     /// What this node remembers; `None` for an observer.
-    fn memory(&self) -> Option<Remembered<'_>> {
-        let name = &self.me.as_ref()?.name;
-        Some(Remembered {
-            name,
+    fn memory(&self) -> Option<Memory> {
+        Some(Memory {
+            name: self.me.as_ref()?.name.clone(),
             testimony: self.channels.testimony.borrow().clone(),
             mark: self.ledger.mark(),
         })
@@ -241,21 +238,4 @@ fn latest_marks(noted: &StoreMarks, known: &Known) -> StoreMarks {
         }
     }
     marks
-}
-
-/// What this node remembers at one moment.
-struct Remembered<'a> {
-    name: &'a NodeName,
-    testimony: Option<prism_cluster::Testimony>,
-    mark: Option<prism_cluster::LineageMark>,
-}
-
-impl Remembered<'_> {
-    fn as_memory(&self) -> Memory<'_> {
-        Memory {
-            name: self.name,
-            testimony: self.testimony.as_ref(),
-            mark: self.mark,
-        }
-    }
 }

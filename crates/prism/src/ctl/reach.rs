@@ -201,10 +201,7 @@ impl Etcd {
     pub(super) fn unchanged(&self, snapshot: &Snapshot, key: &Key<'_>) -> Condition {
         let path = self.ledger.keys.path(key);
         let found = snapshot.entries.iter().find(|entry| entry.key == path);
-        match found.map(|entry| entry.mod_revision) {
-            Some(revision) => Condition::At(path, revision),
-            None => Condition::Absent(path),
-        }
+        Condition::unchanged(path, found.map(|entry| entry.mod_revision))
     }
 }
 

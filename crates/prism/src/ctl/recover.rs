@@ -104,10 +104,7 @@ impl RecoverArgs {
 /// decision. The contents then descend from all that nodes have acted by.
 async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<()> {
     let keys = &etcd.ledger.keys;
-    let unchanged = |key: Key<'_>, revision: Option<u64>| match revision {
-        Some(revision) => Condition::At(keys.path(&key), revision),
-        None => Condition::Absent(keys.path(&key)),
-    };
+    let unchanged = |key: Key<'_>, revision| Condition::unchanged(keys.path(&key), revision);
     let conditions = [
         unchanged(Key::State, known.state.as_ref().map(|(_, at)| *at)),
         unchanged(Key::Lineage, known.lineage.as_ref().map(|(_, at)| *at)),

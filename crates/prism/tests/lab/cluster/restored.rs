@@ -2,6 +2,7 @@
 //! keys that were deleted or changed meanwhile. No node acts by it, and after the recovery no
 //! answered object is gone and no deleted key is let in.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -277,4 +278,51 @@ fn an_etcd_from_before_a_key_was_deleted_or_limited_lets_nobody_in() {
     // The keys can be used as before.
     add_key(&cluster, "LATER");
     wait_for_key(&cluster, "LATER", 200);
+}
+
+#[test]
+fn keys_come_back_from_their_backup_with_the_rights_that_they_had_last() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up();
+    make(&cluster, MADE_AGAIN);
+    for key in ["KEPT", "REVOKED", "LIMITED"] {
+        add_key(&cluster, key);
+        wait_for_key(&cluster, key, 200);
+    }
+    let file = cluster.lab.config_path().with_file_name("keys.backup");
+    let file = file.to_str().unwrap();
+    ctl(&cluster, &["backup", file], "");
+    let mode = std::fs::metadata(file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // A backup never replaces another one.
+    let refused = refused_ctl(&cluster, &["backup", file]);
+    assert!(refused.contains("exists"), "{refused}");
+    ctl(&cluster, &["key", "delete", "REVOKED"], "");
+    ctl(&cluster, &["key", "set", "LIMITED", "--admin", "false"], "");
+    add_key(&cluster, "LATER");
+    wait_for_key(&cluster, "REVOKED", 403);
+    wait_for_key(&cluster, "LIMITED", 403);
+    wait_for_key(&cluster, "LATER", 200);
+
+    lose_all(&mut cluster);
+    wait_for_faults(&cluster, &BACKENDS);
+    let mut said = Value::Null;
+    eventually("all stores are heard", SETTLED, || {
+        let (done, answer) = recover(&cluster, &["--users", file]);
+        said = answer;
+        done
+    });
+    let users = &said["users"];
+    assert_eq!(users["missing"], json!(["LATER"]), "{said:#}");
+    let from_file = users["from_file"].as_array().unwrap();
+    for (key, is_back) in [("KEPT", true), ("LIMITED", true), ("REVOKED", false)] {
+        assert_eq!(from_file.contains(&json!(key)), is_back, "{said:#}");
+    }
+    wait_for_key(&cluster, "KEPT", 200);
+    for key in ["REVOKED", "LIMITED", "LATER"] {
+        wait_for_key(&cluster, key, 403);
+    }
+    // The lab's own key is back too.
+    fill(&cluster, MADE_AGAIN);
+    assert_has_all(&cluster, MADE_AGAIN);
 }
