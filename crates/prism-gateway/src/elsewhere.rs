@@ -38,8 +38,7 @@ impl<S: Service> Gateway<S> {
             client.acknowledge();
         }
         let context = self.vouch(request).encode();
-        // A relayed request is not upgraded.
-        let has_to_move = request.head.headers().get("upgrade").is_some();
+        let has_to_move = self.service.has_to_move(&request.meaning);
         for target in origin.iter().chain(peers).take(MAX_OFFERS) {
             match self.handle.export(client, target, &context).await {
                 Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,

@@ -139,6 +139,7 @@ impl<S: Service> Gateway<S> {
             address: client.client(),
             service: client.service(),
             is_tls: client.is_tls(),
+            has_companion: client.companion().is_some(),
         };
         if let Err(error) = self.admit(&mut request, remote).await {
             client.consume(head_bytes);

@@ -1,6 +1,7 @@
 //! A client's connection as the application has it. Reads and writes try the socket before they
 //! wait (docs/design/handoff.md).
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -53,6 +54,9 @@ pub struct Connection {
     pub(crate) first_flight: FirstFlight,
 }
 
+/// A value that an application keeps beside a connection while this is in the process.
+pub type Companion = Option<Box<dyn Any>>;
+
 /// All of a connection but its socket.
 pub(crate) struct ConnectionState {
     pub(crate) input: Input,
@@ -76,6 +80,7 @@ pub(crate) struct ConnectionState {
     pub(crate) settling: Option<Settling>,
     pub(crate) origin: String,
     pub(crate) context: Vec<u8>,
+    pub(crate) companion: Companion,
     pub(crate) io_timeout: Duration,
     /// The size of the next read; 0 before the first one.
     pub(crate) read_bytes: usize,
@@ -146,6 +151,12 @@ impl Connection {
     /// The context that the exporting application has sent; empty for an accepted connection.
     pub fn context(&self) -> &[u8] {
         &self.state.context
+    }
+
+    /// The value that the application keeps beside the connection. It is dropped when the
+    /// connection ends or has moved.
+    pub fn companion(&mut self) -> &mut Companion {
+        &mut self.state.companion
     }
 
     /// The bytes that were read and not consumed.

@@ -142,7 +142,7 @@ mod versions;
 mod wait_timer;
 
 pub use client_limits::ClientLimits;
-pub use connection::Connection;
+pub use connection::{Companion, Connection};
 pub use duplex::Moved;
 pub use endpoint::{
     Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use crate::Headers;
-use crate::forward::is_hop_by_hop;
+use crate::forward::is_of_the_head;
 
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -27,12 +27,12 @@ pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the end of a chunked body with these trailers, except for fields that concern one
-/// connection only.
+/// Appends the end of a chunked body with these trailers, except for fields that only a head may
+/// have (RFC 9110, section 6.5.1).
 pub fn write_last_chunk(trailers: Option<&Headers>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     if let Some(trailers) = trailers {
-        trailers.write_without(is_hop_by_hop, out);
+        trailers.write_without(is_of_the_head, out);
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -43,6 +43,7 @@ pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
 pub use encode::{CONTINUE, LAST_CHUNK, PROCESSING, write_chunk, write_last_chunk};
 pub use error::{BodyError, HeadError, HeaderError};
+pub use forward::{are_alike, is_forwarding};
 pub use framing::{BodyFraming, ResponseFraming};
 pub use headers::Headers;
 pub use limits::Limits;

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use crate::boundary::{first_line, head_end};
-use crate::forward::ends_here;
+use crate::forward::{ends_here, is_hop_by_hop};
 use crate::framing::{self, keep_alive, write_framing};
 use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
@@ -107,6 +107,30 @@ impl RequestHead {
     /// As [`Headers::set`].
     pub fn set_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         self.headers.set(name, value)
+    }
+
+    /// Drops the fields that end at this hop because `Connection` names them, and their names
+    /// there. So `Connection` cannot drop a field that is added later.
+    pub fn end_named_fields(&mut self) {
+        if self.headers.get("connection").is_none() {
+            return;
+        }
+        let ends_here = ends_here(&self.headers);
+        self.headers
+            .drop_where(|name| ends_here(name) && !is_hop_by_hop(name));
+        let options = self
+            .headers
+            .list("connection")
+            .filter(|o| is_hop_by_hop(o) || is_close(o));
+        let options: Vec<&[u8]> = options.collect();
+        let options = options.join(&b", "[..]);
+        // Never an error: they come from a field of this name.
+        let _ = self.headers.set("Connection", options);
+    }
+
+    /// Drops the fields of some names, which must concern neither the framing nor the host.
+    pub fn drop_fields(&mut self, is_dropped: impl Fn(&[u8]) -> bool) {
+        self.headers.drop_where(is_dropped);
     }
 
     /// The method.
@@ -220,6 +244,11 @@ fn method(token: &str) -> Result<Method, HeadError> {
         return Err(HeadError::Method);
     }
     Ok(Method::from_token(token))
+}
+
+/// Whether an option of `Connection` ends it.
+fn is_close(option: &[u8]) -> bool {
+    option.eq_ignore_ascii_case(b"close")
 }
 
 fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<(), HeadError> {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use prism_handoff::{Connection, Moved, RelayStream};
+use prism_handoff::{Companion, Connection, Moved, RelayStream};
 use tokio::net::TcpStream;
 
 /// A source of bytes.
@@ -48,6 +48,13 @@ pub trait Io: Input {
         }
     }
 
+    /// The place for what a service keeps beside a client's connection. It is dropped when the
+    /// connection ends or leaves this process. A relaying node's stream has no such place: its
+    /// requests come from many clients.
+    fn companion(&mut self) -> Option<&mut Companion> {
+        None
+    }
+
     /// Sends `len` bytes that come from `source`, which may be silent for `silence`, if they
     /// need not be copied for that. Returns how many were sent: 0 if they must be copied.
     async fn send_stream(
@@ -79,6 +86,10 @@ impl Input for Connection {
 }
 
 impl Io for Connection {
+    fn companion(&mut self) -> Option<&mut Companion> {
+        Some(Connection::companion(self))
+    }
+
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         Connection::write_all(self, bytes).await
     }

@@ -110,6 +110,8 @@ pub struct Remote {
     pub service: SocketAddr,
     /// Whether the connection has TLS.
     pub is_tls: bool,
+    /// Whether the service keeps something beside it ([`Io::companion`]).
+    pub has_companion: bool,
 }
 
 /// A service of which several nodes answer requests.
@@ -178,6 +180,12 @@ pub trait Service: 'static {
 
     /// Whether the client's connection may stay here after the answer.
     fn may_stay(&self, meaning: &Self::Meaning) -> bool;
+
+    /// Whether only the node that has the client's connection can answer the request as the client
+    /// wants it. A relayed one is answered otherwise.
+    fn has_to_move(&self, _meaning: &Self::Meaning) -> bool {
+        false
+    }
 
     /// The number of the cluster's present state, by which [`Self::route`] decides.
     fn epoch(&self) -> u64;

@@ -5,12 +5,13 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{
-    BodyError, BodyReader, Exchange, Method, ResponseFraming, ResponseHead, write_chunk,
-    write_last_chunk,
+    BodyError, BodyReader, Exchange, HeadError, Headers, Method, ResponseFraming, ResponseHead,
+    write_chunk, write_last_chunk,
 };
 use prism_service::Io;
 
 use crate::exchange::{Fault, Step, Transfer};
+use crate::private;
 use crate::retry::Failure;
 use crate::server::Server;
 
@@ -18,6 +19,63 @@ use crate::server::Server;
 const SHORT_WAIT: Duration = Duration::from_millis(10);
 /// If less of a body is left, it is copied: a pipe would cost more.
 const SPLICE_BYTES: u64 = 32 << 10;
+
+/// The head of an answer without the fields of the server's connection, and what these said. Fields
+/// that are added go to the client, whatever the server names in `Connection`.
+pub(crate) struct Answer {
+    head: ResponseHead,
+    framing: ResponseFraming,
+    /// The length that the head declares, also if no body follows.
+    body_bytes: Option<u64>,
+    /// Whether the server's connection may have another request.
+    server_stays: bool,
+    /// The protocol of an answer that switches.
+    upgrade: Option<Box<[u8]>>,
+    /// Whether it offers to authenticate the server's connection.
+    pub(crate) offers_login: bool,
+}
+
+impl Answer {
+    /// The answer of this head to a request of this method.
+    ///
+    /// # Errors
+    /// The head is ambiguous about its body.
+    pub(crate) fn new(mut head: ResponseHead, method: &Method) -> Result<Self, HeadError> {
+        let framing = head.framing(method)?;
+        let body_bytes = head.declared_length()?;
+        let server_stays = head.keep_alive() && framing != ResponseFraming::UntilClose;
+        let upgrade = head.headers().get("upgrade").map(Into::into);
+        let offers_login = private::is_offered(&head);
+        head.remove_hop_by_hop();
+        Ok(Self {
+            head,
+            framing,
+            body_bytes,
+            server_stays,
+            upgrade,
+            offers_login,
+        })
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    /// The fields for the client.
+    pub(crate) fn headers_mut(&mut self) -> &mut Headers {
+        self.head.headers_mut()
+    }
+
+    /// The head of an answer that switches, with its protocol.
+    pub(crate) fn write_switch(&self, exchange: &Exchange<'_>, out: &mut Vec<u8>) {
+        let _ = self.head.write_to(exchange, None, out);
+        // The writer leaves these two out, and ends with an empty line.
+        out.truncate(out.len().saturating_sub(2));
+        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
+        out.extend_from_slice(self.upgrade.as_deref().unwrap_or_default());
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+}
 
 /// An answer that was sent to the client.
 pub(crate) struct Passed {
@@ -32,11 +90,10 @@ impl<I: Io> Transfer<'_, I> {
     /// unknown length is short if it ends at once.
     pub(crate) async fn is_short(
         &mut self,
-        answer: &ResponseHead,
-        method: &Method,
+        answer: &Answer,
         max_bytes: u32,
     ) -> Result<bool, Fault> {
-        let framing = answer.framing(method)?;
+        let framing = answer.framing;
         match framing {
             ResponseFraming::None => return Ok(true),
             ResponseFraming::Length(bytes) => return Ok(bytes <= max_bytes.into()),
@@ -69,22 +126,25 @@ impl<I: Io> Transfer<'_, I> {
     /// Sends the client an answer whose head has come, and the server the rest of the body.
     pub(crate) async fn pass(
         &mut self,
-        mut answer: ResponseHead,
+        answer: Answer,
         exchange: &Exchange<'_>,
     ) -> Result<Passed, Fault> {
-        let (status, framing) = (answer.status(), answer.framing(exchange.method)?);
-        let body_bytes = answer.declared_length()?;
-        let server_stays = answer.keep_alive() && framing != ResponseFraming::UntilClose;
+        let Answer {
+            head,
+            framing,
+            body_bytes,
+            server_stays,
+            ..
+        } = answer;
         let keep_alive = exchange.keep_alive && self.body.can_skip_rest(self.io).await;
         // The server's own, if it has sent one.
-        let date = answer.headers().get_str("date").map(str::to_owned);
+        let date = head.headers().get_str("date").map(str::to_owned);
         let exchange = Exchange {
             keep_alive,
             date: date.as_deref().unwrap_or(exchange.date),
             ..*exchange
         };
-        answer.remove_hop_by_hop();
-        let written = answer.write_to(&exchange, body_bytes, self.to_client.bytes_mut());
+        let written = head.write_to(&exchange, body_bytes, self.to_client.bytes_mut());
         let mut reader = BodyReader::new(framing, u64::MAX);
         let is_chunked = written.framing == ResponseFraming::Chunked;
         // The bytes of the body that have come leave with the head.
@@ -93,7 +153,7 @@ impl<I: Io> Transfer<'_, I> {
         let rest = self.pass_body(&mut reader, is_chunked).await;
         let passed_bytes = first + rest.map_err(broken_off)?;
         if let Some(noted) = exchange.noted {
-            noted.set_answer(status, passed_bytes);
+            noted.set_answer(head.status(), passed_bytes);
         }
         let is_whole = self.is_request_sent();
         Ok(Passed {
@@ -195,7 +255,7 @@ fn ends_within(mut bytes: &[u8], framing: ResponseFraming, max_bytes: u32) -> Op
 }
 
 /// The client has got a part of the answer, so its connection ends.
-fn broken_off(fault: Fault) -> Fault {
+pub(crate) fn broken_off(fault: Fault) -> Fault {
     match fault {
         Fault::Connection(error) => Fault::Connection(error),
         fault => Fault::Connection(io::Error::other(format!("the answer broke off: {fault:?}"))),

@@ -281,7 +281,7 @@ impl<'t, I: Io> Transfer<'t, I> {
     }
 
     /// Takes what has come of the body from the client, at most one piece.
-    fn take_body(&mut self) -> Result<(), Fault> {
+    pub(crate) fn take_body(&mut self) -> Result<(), Fault> {
         let is_chunked = self.body.is_chunked();
         let out = self.to_server.bytes_mut();
         while !self.body.is_done() && !self.io.buffered().is_empty() && out.len() < PIECE_BYTES {

@@ -1,50 +1,49 @@
 //! The header fields by which a server learns of the client and of the first hop, and those of the
 //! configuration. Pure.
 //!
-//! A client's own fields of these names are replaced: nobody has vouched for them.
+//! A client's own fields of these names are replaced, and all that a server may take for them:
+//! nobody has vouched for them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use prism_http::{HeaderError, RequestHead};
+use prism_http::{HeaderError, RequestHead, are_alike, is_forwarding};
+use prism_service::Remote;
 
-/// Gives a request the fields for its client at `address`, with or without TLS, and its `own` ones.
+/// Gives a request the fields for its `client`, and its `own` ones.
 pub(crate) fn add(
     head: &mut RequestHead,
-    address: SocketAddr,
-    is_tls: bool,
+    client: &Remote,
     own: &[String],
 ) -> Result<(), HeaderError> {
-    let proto = if is_tls { "https" } else { "http" };
-    let ip = address.ip().to_canonical();
+    let proto = if client.is_tls { "https" } else { "http" };
+    let ip = client.address.ip().to_canonical();
     let node = match ip {
         IpAddr::V4(v4) => v4.to_string(),
         // RFC 7239, section 6.
         IpAddr::V6(v6) => format!("\"[{v6}]\""),
     };
+    let ip = ip.to_string();
     let host = head.host().unwrap_or_default().to_owned();
     // A host holds neither quotes nor backslashes.
     let forwarded = format!("for={node};host=\"{host}\";proto={proto}");
-    head.set_field("X-Forwarded-For", ip.to_string())?;
+    let own = own.iter().filter_map(|field| field.split_once(':'));
+    let own: Vec<(&str, &str)> = own.collect();
+    // A client must not have the added fields dropped, nor add ones that look the same.
+    head.end_named_fields();
+    head.drop_fields(|name| {
+        let mut own = own.iter();
+        is_forwarding(name) || own.any(|(own, _)| are_alike(name, own.as_bytes()))
+    });
+    head.set_field("X-Forwarded-For", &ip)?;
     head.set_field("X-Forwarded-Proto", proto)?;
     head.set_field("X-Forwarded-Host", host)?;
+    head.set_field("X-Forwarded-Port", client.service.port().to_string())?;
+    head.set_field("X-Real-IP", &ip)?;
     head.set_field("Forwarded", forwarded)?;
-    let own = own.iter().filter_map(|field| field.split_once(':'));
     for (name, value) in own {
-        head.set_field(name, value.replace("{client}", &ip.to_string()))?;
-        keep_at_next_hop(head, name)?;
+        head.set_field(name, value.replace("{client}", &ip))?;
     }
     Ok(())
-}
-
-/// Takes a field out of `Connection`, by which a client could have it dropped.
-fn keep_at_next_hop(head: &mut RequestHead, name: &str) -> Result<(), HeaderError> {
-    if !head.headers().list_has("connection", name) {
-        return Ok(());
-    }
-    let named = head.headers().list("connection");
-    let others = named.filter(|other| !other.eq_ignore_ascii_case(name.as_bytes()));
-    let others: Vec<Vec<u8>> = others.map(<[u8]>::to_owned).collect();
-    head.set_field("Connection", others.join(&b", "[..]))
 }
 
 #[cfg(test)]
@@ -59,7 +58,13 @@ mod tests {
             .unwrap()
             .unwrap();
         let own = ["Client: {client}", "Env: prod"].map(str::to_owned);
-        add(&mut head, client.parse().unwrap(), is_tls, &own).unwrap();
+        let client = Remote {
+            address: client.parse().unwrap(),
+            service: "192.0.2.1:8443".parse().unwrap(),
+            is_tls,
+            has_companion: false,
+        };
+        add(&mut head, &client, &own).unwrap();
         let mut out = Vec::new();
         head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
         String::from_utf8(out).unwrap()
@@ -68,13 +73,16 @@ mod tests {
     #[test]
     fn a_server_learns_who_asks_and_how() {
         let text = "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 6.6.6.6\r\n\
+                    X_Forwarded_For: 6.6.6.6\r\nX-Forwarded-Prefix: /admin\r\nENV: test\r\n\
+                    x_real_ip: 6.6.6.6\r\nx-forwarded-user: root\r\nClient_: 6.6.6.6\r\n\
                     Forwarded: for=evil\r\nConnection: forwarded, env, x-forwarded-for, a\r\n\
-                    A: 1\r\nEnv: test\r\n\r\n";
+                    A: 1\r\nEnv: test\r\nCLIENT: 6.6.6.6\r\n\r\n";
         assert_eq!(
             forwarded(text, "192.0.2.7:4711", true),
-            "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 192.0.2.7\r\n\
-             X-Forwarded-Proto: https\r\nX-Forwarded-Host: h.example:81\r\n\
-             Forwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\
+            "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nClient_: 6.6.6.6\r\n\
+             X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n\
+             X-Forwarded-Host: h.example:81\r\nX-Forwarded-Port: 8443\r\n\
+             X-Real-IP: 192.0.2.7\r\nForwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\
              Client: 192.0.2.7\r\nEnv: prod\r\n\r\n"
         );
         let six = forwarded(

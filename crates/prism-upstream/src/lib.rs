@@ -12,6 +12,7 @@
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
+//! | which servers' connections are for one client only? | `private.rs` |
 //! | how do bytes move? | `pump.rs`, for `exchange.rs`, `answer.rs` and, after an upgrade, `tunnel.rs` |
 //! | what does a relaying node hear of a slow server? | `at_work.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
@@ -32,6 +33,7 @@ mod matcher;
 mod park;
 mod passing;
 mod pool;
+mod private;
 mod proxy_header;
 mod pump;
 mod reports;

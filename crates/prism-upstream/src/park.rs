@@ -11,8 +11,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_http::ResponseHead;
-
+use crate::answer::Answer;
 use crate::pool::{Pool, UnderWay};
 use crate::server::{Input, Server};
 
@@ -29,7 +28,7 @@ pub(crate) struct Parking(Mutex<HashMap<u64, Parked>>);
 /// An answer whose head has come.
 pub(crate) struct Parked {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) head: ResponseHead,
+    answer: Answer,
     under_way: UnderWay,
     stream: TcpStream,
     input: Input,
@@ -82,11 +81,11 @@ impl Parked {
     ///
     /// # Errors
     /// The runtime does not let the socket go.
-    pub(crate) fn new(lease: Lease, head: ResponseHead, pool: &Arc<Pool>) -> io::Result<Self> {
+    pub(crate) fn new(lease: Lease, answer: Answer, pool: &Arc<Pool>) -> io::Result<Self> {
         let Lease { server, under_way } = lease;
         Ok(Self {
             pool: pool.clone(),
-            head,
+            answer,
             under_way,
             // Another thread may get it.
             stream: server.stream.into_std()?,
@@ -95,11 +94,11 @@ impl Parked {
         })
     }
 
-    /// The head, and the connection behind it, in the calling thread.
+    /// The answer, and the connection behind its head, in the calling thread.
     ///
     /// # Errors
     /// The runtime does not take the socket.
-    pub(crate) fn resume(self) -> io::Result<(ResponseHead, Lease)> {
+    pub(crate) fn resume(self) -> io::Result<(Answer, Lease)> {
         let server = Server {
             stream: tokio::net::TcpStream::from_std(self.stream)?,
             input: self.input,
@@ -110,6 +109,6 @@ impl Parked {
             server,
             under_way: self.under_way,
         };
-        Ok((self.head, lease))
+        Ok((self.answer, lease))
     }
 }

@@ -6,13 +6,14 @@ use prism_http::{Exchange, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_service::{BodyFailure, Io, NodeRequests, Request, RequestBody, Served, Service, send};
 
-use crate::answer::Passed;
+use crate::answer::{Answer, Passed};
 use crate::at_work::AtWork;
 use crate::error::Error;
 use crate::exchange::{Fault, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
 use crate::pool::{Address, UnderWay};
+use crate::private::{self, Own, Sharing};
 use crate::proxy_header::of_client;
 use crate::retry::{self, Failure, Step};
 use crate::server::Server;
@@ -23,7 +24,7 @@ use crate::tunnel::SWITCHING;
 enum End {
     Passed(Passed),
     /// The answer is longer than the relaying node wants.
-    TooLong(ResponseHead),
+    TooLong(Answer),
 }
 
 impl<N> Upstreams<N> {
@@ -67,6 +68,24 @@ impl<N> Upstreams<N> {
     }
 }
 
+impl<N> Upstreams<N> {
+    /// The connection of a request whose client has one of its own.
+    async fn own_connection(&self, io: &mut impl Io, meaning: &Meaning) -> Result<Lease, Error> {
+        match private::take(io, &meaning.pool) {
+            Own::Usable(lease) => Ok(lease),
+            Own::Ended => self.connect(meaning, false).await,
+            Own::Elsewhere => {
+                // The client has one server's connection of its own at most.
+                let logs_in = meaning.logs_in;
+                if !logs_in {
+                    meaning.sharing.set(Sharing::Everybody);
+                }
+                self.connect(meaning, !logs_in).await
+            }
+        }
+    }
+}
+
 impl<N: NodeRequests> Upstreams<N> {
     /// Passes a request to a server of this node, and the answer back.
     pub(crate) async fn pass(
@@ -80,6 +99,12 @@ impl<N: NodeRequests> Upstreams<N> {
         let mut lease = match meaning.state.replace(State::Failed(Error::OutOfReach)) {
             State::Connected(lease) => lease,
             State::Failed(error) => return Ok(Served::Elsewhere(error)),
+            State::Open if meaning.sharing.get() == Sharing::Present => {
+                match self.own_connection(io, meaning).await {
+                    Ok(lease) => lease,
+                    Err(error) => return Ok(Served::Elsewhere(error)),
+                }
+            }
             State::Open => return Ok(Served::Elsewhere(Error::OutOfReach)),
             State::Parked(parked) => {
                 return self.pass_parked(io, request, exchange, body, *parked).await;
@@ -92,12 +117,12 @@ impl<N: NodeRequests> Upstreams<N> {
                 .await
             {
                 Ok(End::Passed(passed)) => {
-                    self.give_back(meaning, lease, &passed);
+                    self.give_back(io, meaning, lease, &passed);
                     let open = passed.keep_alive && body.skip_rest(io).await;
                     return Ok(Served::answered(open));
                 }
-                Ok(End::TooLong(head)) => {
-                    return self.park(io, request, exchange, lease, head).await;
+                Ok(End::TooLong(answer)) => {
+                    return self.park(io, request, exchange, lease, answer).await;
                 }
                 Err(Fault::Connection(error)) => return Err(error),
                 Err(Fault::Body(failure)) => {
@@ -145,7 +170,8 @@ impl<N: NodeRequests> Upstreams<N> {
         let mut transfer = Transfer::new(io, &mut lease.server, body, request, timeout);
         let is_relayed = request.is_relayed;
         transfer.at_work = is_relayed.then(|| AtWork::new(self.shared.stall_timeout));
-        let mut answer = transfer.answer(exchange).await?;
+        let head = transfer.answer(exchange).await?;
+        let mut answer = Answer::new(head, exchange.method)?;
         let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
         if answer.status() == SWITCHING && !is_asked {
             return Err(Fault::Server(Failure::Malformed));
@@ -156,16 +182,14 @@ impl<N: NodeRequests> Upstreams<N> {
             .learn(address, Outcome::Answered(answer.status()));
         if let Some(max_bytes) = request.max_answer_bytes
             && self.shared.parking.has_room()
-            && !transfer
-                .is_short(&answer, exchange.method, max_bytes)
-                .await?
+            && !transfer.is_short(&answer, max_bytes).await?
         {
             return Ok(End::TooLong(answer));
         }
         self.finish_head(request, address, &mut answer);
         if answer.status() == SWITCHING {
             let limit = meaning.pool.settings.tunnel_timeout();
-            let passed = transfer.tunnel(answer, exchange, limit).await;
+            let passed = transfer.tunnel(&answer, exchange, limit).await;
             return passed.map(End::Passed);
         }
         transfer.pass(answer, exchange).await.map(End::Passed)
@@ -173,13 +197,16 @@ impl<N: NodeRequests> Upstreams<N> {
 
     /// Gives an answer that is about to be sent the fields of the configuration, counts it, and
     /// marks it for the node that relays it.
-    fn finish_head(
-        &self,
-        request: &Request<Meaning>,
-        address: &Address,
-        answer: &mut ResponseHead,
-    ) {
-        let Meaning { pool, affinity, .. } = &request.meaning;
+    fn finish_head(&self, request: &Request<Meaning>, address: &Address, answer: &mut Answer) {
+        let Meaning {
+            pool,
+            affinity,
+            sharing,
+            ..
+        } = &request.meaning;
+        if answer.offers_login && !sharing.get().is_private() {
+            sharing.set(Sharing::Client);
+        }
         affinity.complete(&pool.settings, &address.server, answer.headers_mut());
         if !request.is_relayed {
             return self.shared.counters.served_direct.add_one();
@@ -193,9 +220,14 @@ impl<N: NodeRequests> Upstreams<N> {
     }
 
     /// Keeps the connection of a request that is answered for another one.
-    fn give_back(&self, meaning: &Meaning, lease: Lease, passed: &Passed) {
+    fn give_back(&self, io: &mut impl Io, meaning: &Meaning, lease: Lease, passed: &Passed) {
         let settings = &meaning.pool.settings;
-        if passed.is_reusable && !settings.proxy_protocol {
+        if !passed.is_reusable {
+            return;
+        }
+        if meaning.sharing.get().is_private() {
+            private::keep(io, lease);
+        } else if !settings.proxy_protocol {
             let idle = self.idle_at(lease.under_way.address().address);
             idle.keep(lease.server, settings.idle_connections.into());
         }
@@ -208,9 +240,9 @@ impl<N: NodeRequests> Upstreams<N> {
         request: &Request<Meaning>,
         exchange: &Exchange<'_>,
         lease: Lease,
-        head: ResponseHead,
+        answer: Answer,
     ) -> io::Result<Served<Error>> {
-        let parked = Parked::new(lease, head, &request.meaning.pool)?;
+        let parked = Parked::new(lease, answer, &request.meaning.pool)?;
         let id = request.head.noted().id();
         self.shared.parking.park(id, parked);
         let asks = ResponseHead::new(HAND_OVER).with(ANSWER_FIELD, ANSWER_PARKED);
@@ -234,7 +266,7 @@ impl<N: NodeRequests> Upstreams<N> {
         let mut transfer = Transfer::begun(io, &mut lease.server, &mut body, timeout);
         match transfer.pass(answer, exchange).await {
             Ok(passed) => {
-                self.give_back(meaning, lease, &passed);
+                self.give_back(io, meaning, lease, &passed);
                 Ok(Served::answered(passed.keep_alive))
             }
             Err(Fault::Connection(error)) => Err(error),

@@ -46,6 +46,13 @@ impl Server {
         Ok(Self::of(stream, false))
     }
 
+    /// The same connection for another request, if the server has left it open and nothing of the
+    /// last answer is left.
+    pub(crate) fn reused(self) -> Option<Self> {
+        let is_clean = self.input.buffered().is_empty() && !is_stale(&self.stream);
+        is_clean.then(|| Self::of(self.stream, true))
+    }
+
     fn of(stream: TcpStream, was_idle: bool) -> Self {
         Self {
             stream,

@@ -18,6 +18,7 @@ use crate::affinity::Affinity;
 use crate::error::Error;
 use crate::park::{Lease, Parked};
 use crate::pool::{Backend, Pool};
+use crate::private::Sharing;
 use crate::proxy_header::Ends;
 use crate::server::Idle;
 use crate::shared::Pools;
@@ -47,6 +48,9 @@ pub struct Meaning {
     pub(crate) upgrade: Option<Box<str>>,
     /// The client's connection, if it is known.
     pub(crate) client: Cell<Option<Ends>>,
+    /// Whether it authenticates the server's connection.
+    pub(crate) logs_in: bool,
+    pub(crate) sharing: Cell<Sharing>,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
     /// Whether the connection has moved on already, and stays here.
@@ -110,6 +114,9 @@ impl<N> Upstreams<N> {
         if pool.addresses.is_empty() {
             return false;
         }
+        if meaning.sharing.get() == Sharing::Present {
+            return true;
+        }
         if meaning.is_sent {
             // One that has moved on comes from a backend that is no better off.
             return pool.is_tried() || meaning.stays;
@@ -161,7 +168,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
             return Err(Error::BodyTooLong);
         }
+        let sharing = Sharing::of(head);
         Ok(Meaning {
+            logs_in: sharing.is_private(),
+            sharing: Cell::new(sharing),
             affinity: pool.affinity(head),
             pool,
             path: head.path().into(),
@@ -184,15 +194,20 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             client: client.address,
             service: Some(client.service),
         }));
+        if client.has_companion {
+            request.meaning.sharing.set(Sharing::Present);
+        }
         let own = &request.meaning.pool.settings.request_headers;
-        let added = forwarded::add(&mut request.head, client.address, client.is_tls, own);
+        let added = forwarded::add(&mut request.head, &client, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
 
     async fn begin(&self, meaning: &Meaning) -> Option<()> {
         let is_open = matches!(&*meaning.state.borrow(), State::Open);
-        if is_open && self.is_here(meaning) {
-            let state = match self.connect(meaning, true).await {
+        let sharing = meaning.sharing.get();
+        if is_open && sharing != Sharing::Present && self.is_here(meaning) {
+            let may_be_idle = sharing == Sharing::Everybody;
+            let state = match self.connect(meaning, may_be_idle).await {
                 Ok(lease) => State::Connected(lease),
                 Err(error) => State::Failed(error),
             };
@@ -213,8 +228,9 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         };
         pool.sends(best);
         let names = backends.iter().map(|backend| backend.name.clone());
-        // A connection moves on once. It does not go round while all servers are down.
-        match meaning.stays {
+        // A connection moves on once. It does not go round while all servers are down. One with a
+        // server's connection of its own does not leave that.
+        match meaning.stays || meaning.sharing.get() == Sharing::Present {
             true => Route::Relay(names.collect()),
             false => Route::HandOff(names.collect()),
         }
@@ -227,6 +243,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     fn may_stay(&self, _: &Meaning) -> bool {
         true
+    }
+
+    fn has_to_move(&self, meaning: &Meaning) -> bool {
+        meaning.upgrade.is_some() || meaning.sharing.get().is_private()
     }
 
     fn epoch(&self) -> u64 {
@@ -257,7 +277,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
         // A tunnel is long.
-        meaning.upgrade.is_none().then_some(Subject {
+        (!self.has_to_move(meaning)).then_some(Subject {
             group: &meaning.host,
             name: &meaning.target,
             // With a hash each request has a backend of its own.
@@ -378,6 +398,8 @@ mod tests {
                 operation: "GET",
                 upgrade: None,
                 client: Cell::new(None),
+                logs_in: false,
+                sharing: Cell::new(Sharing::Everybody),
                 is_sent,
                 stays,
                 state: RefCell::new(State::Open),

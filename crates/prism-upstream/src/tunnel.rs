@@ -4,25 +4,25 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{BodyFraming, Exchange, RequestHead, ResponseHead, Version};
+use prism_http::{Exchange, RequestHead, Version};
 use prism_service::Io;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-use crate::answer::Passed;
+use crate::answer::{Answer, Passed, broken_off};
 use crate::exchange::{Fault, Transfer};
 use crate::pump::{Moved, PIECE_BYTES};
 
 /// The status with which a server agrees.
 pub(crate) const SWITCHING: u16 = 101;
 
-/// The protocol that a client wants to go on with. HTTP/2 is none of them: it is not spoken here.
+/// The protocol that a client wants to go on with, behind the body if the request has one. HTTP/2
+/// is none of them: it is not spoken here.
 pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
     let headers = head.headers();
     let protocol = headers.get_str("upgrade")?;
     let is_asked = headers.list_has("connection", "upgrade")
         && head.version() == Version::Http11
-        && head.framing() == BodyFraming::None
         && !protocol.is_empty()
         && !protocol.to_ascii_lowercase().contains("h2");
     is_asked.then(|| protocol.into())
@@ -33,26 +33,15 @@ impl<I: Io> Transfer<'_, I> {
     /// no byte moves for `limit`. Without it the connection's own limit holds.
     pub(crate) async fn tunnel(
         &mut self,
-        mut answer: ResponseHead,
+        answer: &Answer,
         exchange: &Exchange<'_>,
         limit: Option<Duration>,
     ) -> Result<Passed, Fault> {
-        let protocol = answer
-            .headers()
-            .get("upgrade")
-            .unwrap_or_default()
-            .to_owned();
-        answer.remove_hop_by_hop();
         let mut head = Vec::with_capacity(256);
-        let _ = answer.write_to(exchange, None, &mut head);
-        // The writer leaves these two out, and ends with an empty line.
-        head.truncate(head.len().saturating_sub(2));
-        head.extend_from_slice(b"Connection: upgrade\r\nUpgrade: ");
-        head.extend_from_slice(&protocol);
-        head.extend_from_slice(b"\r\n\r\n");
+        answer.write_switch(exchange, &mut head);
         let sent = self.io.write_all(&head).await;
         sent.map_err(Fault::Connection)?;
-        let passed_bytes = self.pass_all(limit).await.map_err(Fault::Connection)?;
+        let passed_bytes = self.pass_all(limit).await?;
         if let Some(noted) = exchange.noted {
             noted.set_answer(SWITCHING, passed_bytes);
         }
@@ -63,11 +52,11 @@ impl<I: Io> Transfer<'_, I> {
     }
 
     /// Returns the number of bytes for the client.
-    async fn pass_all(&mut self, limit: Option<Duration>) -> io::Result<u64> {
+    async fn pass_all(&mut self, limit: Option<Duration>) -> Result<u64, Fault> {
         let (mut passed_bytes, mut client_ended) = (0, false);
         let mut last_moved = Instant::now();
         loop {
-            passed_bytes += self.take_all() as u64;
+            passed_bytes += self.take_all()? as u64;
             let reads = self.to_server.is_empty() && !client_ended && !self.is_deaf;
             let is_taking = !self.to_client.is_empty();
             let limit_now = match reads {
@@ -87,7 +76,7 @@ impl<I: Io> Transfer<'_, I> {
                 {
                     continue;
                 }
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(error)) => return Err(Fault::Connection(error)),
                 // The client's connection ends in order, also after a reset by the server.
                 Err(_) | Ok(Ok(Moved::FromServer(Ok(0) | Err(_)))) => return Ok(passed_bytes),
                 Ok(Ok(Moved::FromClient(0))) => {
@@ -100,8 +89,9 @@ impl<I: Io> Transfer<'_, I> {
         }
     }
 
-    /// Takes what has come for both sides. Returns the number of bytes for the client.
-    fn take_all(&mut self) -> usize {
+    /// Takes what has come for both sides: from the client the rest of the request's body first.
+    /// Returns the number of bytes for the client.
+    fn take_all(&mut self) -> Result<usize, Fault> {
         let mut for_client = 0;
         if self.to_client.is_empty() {
             let input = &mut self.server.input;
@@ -111,14 +101,17 @@ impl<I: Io> Transfer<'_, I> {
                 .extend_from_slice(input.buffered());
             input.consume(for_client);
         }
-        if self.to_server.is_empty() && !self.is_deaf {
+        if self.to_server.is_empty() && !self.is_deaf && !self.body.is_done() {
+            self.take_body().map_err(broken_off)?;
+        }
+        if self.to_server.is_empty() && !self.is_deaf && self.body.is_done() {
             let waiting = self.io.buffered();
             let piece = waiting.get(..PIECE_BYTES).unwrap_or(waiting);
             let piece_bytes = piece.len();
             self.to_server.bytes_mut().extend_from_slice(piece);
             self.io.consume(piece_bytes);
         }
-        for_client
+        Ok(for_client)
     }
 }
 
@@ -144,8 +137,12 @@ mod tests {
             ("Connection: upgrade", None),
             ("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c", None),
             (
-                "Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 3",
-                None,
+                "Connection: upgrade\r\nUpgrade: a\r\nContent-Length: 0",
+                Some("a"),
+            ),
+            (
+                "Connection: upgrade\r\nUpgrade: tcp\r\nTransfer-Encoding: chunked",
+                Some("tcp"),
             ),
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n");

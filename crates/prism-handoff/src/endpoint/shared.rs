@@ -253,6 +253,7 @@ impl Shared {
             newcomer: None,
             shared: self.clone(),
             is_counted: false,
+            companion: None,
         });
         state.count(true);
         state

@@ -288,3 +288,32 @@ fn trailers_are_passed_on_without_those_of_one_connection() {
         assert_eq!(written, LAST_CHUNK);
     }
 }
+
+#[test]
+fn a_trailer_says_nothing_that_only_a_head_may_say() {
+    let of_the_head = [
+        "Host: evil",
+        "Authorization: Basic eDp5",
+        "cookie: admin=1",
+        "X-Forwarded-For: 192.0.2.9",
+        "X_Forwarded_Proto: https",
+        "Content_Length: 9",
+        "Transfer-Encoding: chunked",
+        "If-Match: \"a\"",
+        "Content-Type: text/html",
+        "Proxy-Foo: 1",
+    ];
+    let others = [
+        "X-Sum: seven",
+        "Grpc-Status: 0",
+        "Content-Digest: sha-256=:a:",
+    ];
+    let all = [&of_the_head[..], &others[..]].concat();
+    let mut reader = BodyReader::new(ResponseFraming::Chunked, 9);
+    let body = format!("0\r\n{}\r\n\r\n", all.join("\r\n"));
+    assert!(reader.consume(body.as_bytes()).unwrap().done);
+    let mut written = Vec::new();
+    write_last_chunk(reader.trailers(), &mut written);
+    let expected = format!("0\r\n{}\r\n\r\n", others.join("\r\n"));
+    assert_eq!(String::from_utf8(written).unwrap(), expected);
+}

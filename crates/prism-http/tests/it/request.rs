@@ -1,6 +1,8 @@
 //! Request heads: accepted ones, and refused ones with their errors.
 
-use prism_http::{BodyFraming, HeadError, Headers, Limits, Method, RequestHead, Version};
+use prism_http::{
+    BodyFraming, HeadError, Headers, Limits, Method, RequestHead, Version, are_alike, is_forwarding,
+};
 
 fn parse(bytes: impl AsRef<[u8]>) -> Result<RequestHead, HeadError> {
     let bytes = bytes.as_ref();
@@ -427,4 +429,41 @@ fn forwarding_drops_what_ends_at_this_hop_and_nothing_else() {
         "PUT /b/k?q=%2F HTTP/1.1\r\nHost: h\r\nX-Amz-Date: now\r\nAuthorization: sig\r\n\
          Forwarded: for=1.2.3.4\r\nContent-Length: 7\r\n\r\n"
     );
+}
+
+#[test]
+fn a_field_that_is_added_stays_whatever_a_client_names_in_connection() {
+    let mut head = parse(
+        "GET / HTTP/1.1\r\nHost: h\r\nConnection: Env, upgrade, Team\r\nConnection: close\r\n\
+         Env: test\r\nTeam: red\r\nUpgrade: websocket\r\nA: 1\r\n\r\n",
+    )
+    .unwrap();
+    head.end_named_fields();
+    assert_eq!(head.headers().get_str("Connection"), Some("upgrade, close"));
+    assert_eq!(head.headers().get_str("Upgrade"), Some("websocket"));
+    head.set_field("Env", "production").unwrap();
+    let mut out = Vec::new();
+    head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(
+        text,
+        "GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nEnv: production\r\n\r\n"
+    );
+}
+
+#[test]
+fn fields_that_a_client_cannot_vouch_for_are_known_in_every_spelling() {
+    for name in [
+        "Forwarded",
+        "X-Forwarded-For",
+        "x_forwarded_for",
+        "X-FORWARDED_Client-Cert",
+        "X_Real-IP",
+    ] {
+        assert!(is_forwarding(name.as_bytes()), "{name}");
+    }
+    for name in ["X-Forwarded", "Forwarded-For", "X-Real-IPs", "Via", ""] {
+        assert!(!is_forwarding(name.as_bytes()), "{name}");
+    }
+    assert!(are_alike(b"Client_Cert", b"client-cert") && !are_alike(b"a-b", b"ab"));
 }

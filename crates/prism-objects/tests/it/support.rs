@@ -157,6 +157,7 @@ impl Server {
                 address: CLIENT.parse::<SocketAddr>().unwrap(),
                 service: ([203, 0, 113, 10], 80).into(),
                 is_tls: false,
+                has_companion: false,
             };
             let mut request = Request::new(head, 0, meaning);
             if let Err(error) = objects.admit(&mut request, client).await {

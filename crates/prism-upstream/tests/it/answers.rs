@@ -304,3 +304,36 @@ fn the_proxy_header_has_the_address_that_the_client_has_connected_to() {
     assert_eq!(bed.ask(GET, &[]).status, Some(200));
     server.join();
 }
+
+#[test]
+fn a_server_cannot_have_fields_of_prism_dropped() {
+    let server = Server::new(vec![
+        act(|stream| {
+            read(stream, 0);
+            let answer =
+                b"HTTP/1.1 421 \r\nConnection: Prism-Answer\r\nPrism-Answer: elsewhere\r\n\
+                           Content-Length: 0\r\n\r\n";
+            write(stream, answer, 1);
+        }),
+        act(|stream| {
+            read(stream, 0);
+            let answer = b"HTTP/1.1 200 \r\nConnection: close, Set-Cookie, referrer-policy\r\n\
+                           Set-Cookie: a=1\r\nContent-Length: 0\r\n\r\n";
+            write(stream, answer, 1);
+        }),
+    ]);
+    let bed = Bed::new(server.address, 1, |upstream| {
+        upstream.idle_connections = 0;
+        upstream.cookie = Some("SRV".into());
+        upstream.answer_headers = vec!["Referrer-Policy: same-origin".into()];
+    });
+    let relayed = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", 1, None);
+    let text = relayed.client.text();
+    assert_eq!(text.matches("Prism-Answer").count(), 1, "{text}");
+    assert!(text.contains("Prism-Answer: final\r\n"), "{text}");
+    let text = bed.ask(GET, &[]).client.text();
+    assert!(text.contains("Referrer-Policy: same-origin\r\n"), "{text}");
+    assert!(text.contains("Set-Cookie: SRV="), "{text}");
+    assert!(!text.contains("a=1"), "{text}");
+    server.join();
+}

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prism_config::{Config, Node, Role, Upstream};
-use prism_handoff::{Endpoint, EndpointConfig, Incoming, Moved};
+use prism_handoff::{Companion, Endpoint, EndpointConfig, Incoming, Moved};
 use prism_http::{Exchange, Limits, RequestHead};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{Input, Io, NodeRequests, Remote, Request, Served, Service};
@@ -31,6 +31,8 @@ pub struct Client {
     /// Whether it ends behind that.
     ends: bool,
     rng: fastrand::Rng,
+    /// `None` for the stream of a node that relays.
+    companion: Option<Companion>,
     pub got: Vec<u8>,
     /// The number of writes, and of waits for either side.
     pub writes: usize,
@@ -62,6 +64,10 @@ impl Input for Client {
 }
 
 impl Io for Client {
+    fn companion(&mut self) -> Option<&mut Companion> {
+        self.companion.as_mut()
+    }
+
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writes += 1;
         self.got.extend_from_slice(bytes);
@@ -195,6 +201,14 @@ impl Bed {
         self.pass(head, &[body, NEXT].concat(), None, |_| {})
     }
 
+    /// The same, on a connection beside which the service keeps `companion`.
+    pub fn ask_on(&self, companion: &mut Companion, head: &str) -> End {
+        let kept = companion.take();
+        let mut end = self.pass_on(head, NEXT, None, Some(kept), |_| {});
+        *companion = end.client.companion.take().flatten();
+        end
+    }
+
     /// The same, relayed by another node that wants at most `max_bytes`.
     pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
         self.pass(head, NEXT, Some(verified(id)), |request| {
@@ -217,6 +231,18 @@ impl Bed {
         verified: Option<Verified>,
         change: impl FnOnce(&mut Request<Meaning>),
     ) -> End {
+        let companion = verified.is_none().then_some(None);
+        self.pass_on(head, sent, verified, companion, change)
+    }
+
+    fn pass_on(
+        &self,
+        head: &str,
+        sent: &[u8],
+        verified: Option<Verified>,
+        companion: Option<Companion>,
+        change: impl FnOnce(&mut Request<Meaning>),
+    ) -> End {
         let text = format!("{head}\r\n\r\n");
         let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
         let (head, _) = parsed.unwrap();
@@ -225,6 +251,7 @@ impl Bed {
             seen: 0,
             ends: sent.is_empty(),
             rng: self.rng.borrow_mut().fork(),
+            companion,
             got: Vec::new(),
             writes: 0,
             waits: 0,
@@ -260,6 +287,7 @@ impl Bed {
                 address: "192.0.2.7:4711".parse().unwrap(),
                 service: "203.0.113.10:443".parse().unwrap(),
                 is_tls: false,
+                has_companion: io.companion().is_some_and(|companion| companion.is_some()),
             };
             self.service.admit(&mut request, remote).await.unwrap();
         }
@@ -325,7 +353,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-type Act = Box<dyn FnOnce(&mut TcpStream) + Send>;
+pub type Act = Box<dyn FnOnce(&mut TcpStream) + Send>;
 
 impl Server {
     pub fn new(connections: Vec<Act>) -> Self {

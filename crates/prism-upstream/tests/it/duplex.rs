@@ -110,6 +110,46 @@ fn a_client_of_a_tunnel_may_send_everything_before_it_reads() {
 }
 
 #[test]
+fn a_request_with_a_body_may_become_a_tunnel_behind_it() {
+    let body = b"{\"Tty\":false}";
+    let in_chunks = chunked(body, 5);
+    for (framing, body, is_early) in [
+        (format!("Content-Length: {}", body.len()), &body[..], false),
+        (format!("Content-Length: {}", body.len()), body, true),
+        ("Content-Length: 0".into(), b"", false),
+        ("Transfer-Encoding: chunked".into(), &in_chunks, false),
+        ("Transfer-Encoding: chunked".into(), &in_chunks, true),
+    ] {
+        let (sent, behind) = (body.to_vec(), b"stdin of the process".to_vec());
+        let expected = [sent.clone(), behind.clone()].concat();
+        let server = Server::new(vec![act(move |stream| {
+            read(stream, 0);
+            let consent = b"HTTP/1.1 101 \r\nUpgrade: tcp\r\n\r\n";
+            if is_early {
+                write(stream, consent, 1);
+            }
+            let mut came = vec![0; expected.len()];
+            stream.read_exact(&mut came[..sent.len()]).unwrap();
+            if !is_early {
+                write(stream, consent, 1);
+            }
+            stream.read_exact(&mut came[sent.len()..]).unwrap();
+            assert_eq!(came, expected);
+            write(stream, b"stdout", 1);
+        })]);
+        let bed = Bed::new(server.address, 1, |_| {});
+        let head = format!(
+            "POST /exec HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n{framing}\r\n\r\n"
+        );
+        let parts = [head.as_bytes(), body, &behind];
+        let (got, served) = bed.with_client(async |client| send_and_read(client, &parts).await);
+        assert_eq!(served.unwrap(), Served::Closed);
+        assert_eq!(body_of(&got), b"stdout", "{framing}");
+        server.join();
+    }
+}
+
+#[test]
 fn a_client_may_send_its_whole_body_while_the_answer_has_begun() {
     let server = Server::new(vec![act(|stream| {
         read(stream, 0);

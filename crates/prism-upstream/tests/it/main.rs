@@ -12,5 +12,6 @@ mod answers;
 mod bed;
 mod duplex;
 mod failures;
+mod private;
 mod reload;
 mod routes;

@@ -11,7 +11,7 @@ use prism_upstream::{Error, Meaning, Shared, Upstreams};
 use crate::bed::{Nobody, verified};
 
 /// A node of a cluster of one frontend and three backends. The first upstream is at two of them.
-fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
+pub fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
     let address = "127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap();
     let upstream = |paths: &[&str], backends: &[&str]| Upstream {
         address: address.into(),
@@ -41,7 +41,7 @@ fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
 }
 
 /// A request with these header fields as the node understands it.
-fn understand(
+pub fn understand(
     node: &Upstreams<Nobody>,
     line: &str,
     fields: &str,
