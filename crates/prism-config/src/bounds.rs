@@ -59,6 +59,10 @@ pub struct Limits {
     pub connections: u32,
     /// Default 4,096. Newcomers of one client address; more are closed at once.
     pub unauthenticated_per_address: u32,
+    /// Default: a quarter of `connections`. Connections of one client address on which no caller
+    /// was authenticated; more are closed at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_per_address: Option<u32>,
     /// Default 30 s. The time for which a connection may be a newcomer.
     pub unauthenticated_timeout_s: u32,
     /// Default 60 s. The longest time between two requests of a connection.
@@ -80,6 +84,7 @@ impl Default for Limits {
             head_bytes: 16 << 10,
             connections: 100_000,
             unauthenticated_per_address: 4096,
+            unknown_per_address: None,
             unauthenticated_timeout_s: 30,
             idle_timeout_s: 60,
             head_timeout_s: 10,
@@ -91,6 +96,13 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The largest number of connections of one client address on which no caller was
+    /// authenticated.
+    pub fn unknown_per_address(&self) -> u32 {
+        let quarter = (self.connections / 4).max(1);
+        self.unknown_per_address.unwrap_or(quarter)
+    }
+
     /// The time for which a connection may be a newcomer.
     pub fn unauthenticated_timeout(&self) -> Duration {
         Duration::from_secs(self.unauthenticated_timeout_s.into())

@@ -234,6 +234,8 @@ fn check_limits(limits: &Limits, found: &mut Found) {
     found.range("limits.connections", all, 1..=10_000_000);
     let field = "limits.unauthenticated_per_address";
     found.range(field, newcomers, 1..=10_000_000);
+    let unknown = limits.unknown_per_address();
+    found.range("limits.unknown_per_address", unknown, 1..=10_000_000);
     for (field, timeout_s) in [
         (
             "unauthenticated_timeout_s",

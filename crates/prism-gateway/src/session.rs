@@ -149,7 +149,7 @@ impl<S: Service> Gateway<S> {
             self.observe(&sight, &request.head, about, &next);
             return next;
         }
-        client.caller_is_known();
+        client.caller_is_admitted();
         // Decided after a pause, by the cluster's state of then.
         let change = self.service.begin(&request.meaning).await;
         let route = self.service.route(&request.meaning);
@@ -244,6 +244,7 @@ impl<S: Service> Gateway<S> {
             let idle = client.buffered().is_empty();
             if idle {
                 client.release_buffer();
+                client.rests();
             }
             let filled = tokio::select! {
                 filled = client.fill() => filled,
@@ -255,6 +256,7 @@ impl<S: Service> Gateway<S> {
             client.set_io_timeout(limits.stall_timeout());
             match filled {
                 Ok(0) => return Err(NoRequest::End),
+                Ok(_) if !client.wakes() => return Err(NoRequest::End),
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::TimedOut && !idle => {
                     return Err(NoRequest::TimedOut);

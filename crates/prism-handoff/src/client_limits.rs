@@ -31,6 +31,7 @@ pub struct ClientLimits {
     connections: AtomicU64,
     per_address: AtomicU32,
     timeout_ms: AtomicU64,
+    unknown_per_address: AtomicU32,
 }
 
 impl Default for ClientLimits {
@@ -46,6 +47,7 @@ impl ClientLimits {
             connections: AtomicU64::new(connections),
             per_address: AtomicU32::default(),
             timeout_ms: AtomicU64::default(),
+            unknown_per_address: AtomicU32::default(),
         };
         limits.set(connections, newcomers);
         limits
@@ -58,6 +60,8 @@ impl ClientLimits {
         self.per_address
             .store(newcomers.per_address, Ordering::Relaxed);
         self.timeout_ms.store(timeout_ms, Ordering::Relaxed);
+        self.unknown_per_address
+            .store(newcomers.unknown_per_address, Ordering::Relaxed);
     }
 
     pub(crate) fn connections(&self) -> u64 {
@@ -68,6 +72,7 @@ impl ClientLimits {
         NewcomerLimits {
             per_address: self.per_address.load(Ordering::Relaxed),
             timeout: Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed)),
+            unknown_per_address: self.unknown_per_address.load(Ordering::Relaxed),
         }
     }
 }

@@ -34,7 +34,7 @@ impl Shared {
         let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
         let done = tokio::select! {
             done = handshake => done.unwrap_or_else(|_| failed("the client took longer than 10 s")),
-            () = told_to_leave(state.newcomer.as_ref()) => {
+            () = told_to_leave(state.leave()) => {
                 failed("it gave way to other connections, because too many are not authenticated")
             }
         };

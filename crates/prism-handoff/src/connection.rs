@@ -7,6 +7,7 @@ use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::Behaviour;
@@ -20,10 +21,12 @@ use tokio::net::TcpStream;
 
 use crate::buffers::Input;
 use crate::claims::Claimed;
+use crate::client_limits::counted_as;
 use crate::control::Control;
 use crate::endpoint::Shared;
 use crate::first_flight::FirstFlight;
-use crate::newcomers::Newcomer;
+use crate::guests::Guest;
+use crate::newcomers::{Leave, Newcomer};
 use crate::reading::from_socket;
 use crate::records::{Records, not_sealed, seal_file};
 use crate::settling::Settling;
@@ -92,6 +95,10 @@ pub(crate) struct ConnectionState {
     pub(crate) may_pass: bool,
     /// `Some` until a request on it has been admitted.
     pub(crate) newcomer: Option<Newcomer>,
+    /// `Some` if a request of an unknown caller has been admitted.
+    pub(crate) guest: Option<Guest>,
+    /// Whether a request on it was authenticated.
+    pub(crate) is_known: bool,
     /// Whether it counts among the connections that are open here.
     pub(crate) is_counted: bool,
     pub(crate) shared: Rc<Shared>,
@@ -172,9 +179,34 @@ impl Connection {
         self.state.input.consume(n);
     }
 
-    /// A request on it was signed or admitted, so the connection no longer counts as a newcomer.
+    /// A request on it was authenticated, so the connection counts as that of a stranger no more.
     pub fn caller_is_known(&mut self) {
-        self.state.newcomer = None;
+        (self.state.newcomer, self.state.guest) = (None, None);
+        self.state.is_known = true;
+    }
+
+    /// A request on it was admitted, of whichever caller. If none was authenticated, the connection
+    /// gives way to others while it [rests](Self::rests).
+    pub fn caller_is_admitted(&mut self) {
+        let state = &mut *self.state;
+        if !state.is_known && state.guest.is_none() {
+            let address = counted_as(state.flow.client.ip());
+            state.guest = Some(state.shared.process.guests.enter(address));
+        }
+        state.newcomer = None;
+    }
+
+    /// The connection waits for its next request.
+    pub fn rests(&self) {
+        if let Some(guest) = &self.state.guest {
+            guest.rests();
+        }
+    }
+
+    /// The next request begins. Returns false if the connection has to give way to another one.
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        self.state.guest.as_ref().is_none_or(Guest::wakes)
     }
 
     /// Whether a process that takes over this node may take it.
@@ -452,6 +484,12 @@ impl ConnectionState {
         if let Some((_, is_held)) = self.claimed.take().and_then(|claimed| claimed.epoch()) {
             self.confirmed = is_held;
         }
+    }
+
+    /// Set when it has to give way.
+    pub(crate) fn leave(&self) -> Option<&Arc<Leave>> {
+        let newcomer = self.newcomer.as_ref().map(Newcomer::leave);
+        newcomer.or_else(|| self.guest.as_ref().map(Guest::leave))
     }
 
     /// Counts it as open here, or as not open here.

@@ -89,6 +89,7 @@ counters! {
     connections_over_limit: counter "connections_over_limit", "Accepted connections dropped because the limit was reached.";
     unauthenticated_open: gauge "connections_unauthenticated", "Connections on which no request has been admitted yet.";
     unauthenticated_evicted: counter "connections_unauthenticated_evicted", "Unauthenticated connections closed to make room for others.";
+    guests_evicted: counter "connections_idle_evicted", "Idle connections of unknown callers closed to make room for others.";
     address_over_limit: counter "connections_over_address_limit", "Connections dropped: too many unauthenticated ones of their address.";
     tls_handshakes: counter "tls_handshakes", "TLS sessions begun here.";
     tls_resumed: counter "tls_handshakes_resumed", "TLS sessions that a ticket has resumed.";

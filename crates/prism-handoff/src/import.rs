@@ -326,7 +326,10 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
         return Err(Refusal::Unwilling);
     }
     if !shared.has_room() {
-        return Err(Refusal::Busy);
+        if !shared.process.guests.longest_rest_leaves() {
+            return Err(Refusal::Busy);
+        }
+        shared.counters.guests_evicted.add_one();
     }
     if !control.decides() {
         return Err(Refusal::SwitchFailed);

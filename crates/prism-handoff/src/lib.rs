@@ -112,6 +112,7 @@ mod flows;
 pub mod followed;
 mod frozen;
 mod given_up;
+mod guests;
 mod health;
 mod import;
 mod kernel_tx;

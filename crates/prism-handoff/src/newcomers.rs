@@ -19,6 +19,9 @@ pub struct NewcomerLimits {
     pub per_address: u32,
     /// The time limit of each. Default 30 s.
     pub timeout: Duration,
+    /// The largest number of connections from one address whose callers are not known, with or
+    /// without an admitted request. Default 25,000.
+    pub unknown_per_address: u32,
 }
 
 impl Default for NewcomerLimits {
@@ -26,6 +29,7 @@ impl Default for NewcomerLimits {
         Self {
             per_address: 4096,
             timeout: Duration::from_secs(30),
+            unknown_per_address: 25_000,
         }
     }
 }
@@ -35,7 +39,7 @@ impl Default for NewcomerLimits {
 pub(crate) struct NewcomerTable(Mutex<Newcomers<Arc<Leave>>>);
 
 /// Set when a connection has to give way.
-type Leave = SetOnce<()>;
+pub(crate) type Leave = SetOnce<()>;
 
 impl NewcomerTable {
     /// Adds one from `address` for `timeout`; `None` if the address has too many.
@@ -59,11 +63,13 @@ impl NewcomerTable {
         })
     }
 
-    /// Makes the oldest one give way.
-    pub(crate) fn oldest_leaves(&self) {
-        if let Some(oldest) = locked(&self.0).oldest_leaves() {
-            give_way(&oldest);
+    /// Makes the oldest one give way that came before `newcomer`. Returns whether there was one.
+    pub(crate) fn oldest_gives_way_to(&self, newcomer: &Newcomer) -> bool {
+        let oldest = locked(&self.0).oldest_before(newcomer.age);
+        if let Some(oldest) = &oldest {
+            give_way(oldest);
         }
+        oldest.is_some()
     }
 }
 
@@ -86,9 +92,9 @@ impl Newcomer {
         self
     }
 
-    /// Whether it has to give way.
-    pub(crate) fn is_told(&self) -> bool {
-        self.leave.initialized()
+    /// Set when it has to give way.
+    pub(crate) fn leave(&self) -> &Arc<Leave> {
+        &self.leave
     }
 
     /// The rest of its time.
@@ -102,9 +108,9 @@ fn give_way(leave: &Leave) {
     let _ = leave.set(());
 }
 
-/// Waits until the newcomer, if it is one, has to give way. The future does not borrow it.
-pub(crate) fn told_to_leave(newcomer: Option<&Newcomer>) -> impl Future<Output = ()> + use<> {
-    let leave = newcomer.map(|newcomer| newcomer.leave.clone());
+/// Waits until a connection has to give way. The future does not borrow it.
+pub(crate) fn told_to_leave(leave: Option<&Arc<Leave>>) -> impl Future<Output = ()> + use<> {
+    let leave = leave.cloned();
     async move {
         match leave {
             Some(leave) => *leave.wait().await,
@@ -134,7 +140,7 @@ mod tests {
     fn is_told(newcomer: &Newcomer) -> bool {
         let told = pin!(newcomer.leave.wait());
         let ready = told.poll(&mut Context::from_waker(Waker::noop()));
-        ready.is_ready() && newcomer.is_told()
+        ready.is_ready() && newcomer.leave().initialized()
     }
 
     #[test]
@@ -158,7 +164,7 @@ mod tests {
         assert!(!is_told(&first) && !is_told(&second));
         let third = enter();
         assert!(is_told(&first) && is_told(&first) && !is_told(&second));
-        all.oldest_leaves();
+        assert!(all.oldest_gives_way_to(&third) && !all.oldest_gives_way_to(&third));
         assert!(is_told(&second) && !is_told(&third));
         assert_eq!(counters.unauthenticated_open.read(), 3);
         drop((first, second, third));

@@ -69,7 +69,7 @@ impl Connection {
     ///
     /// # Errors
     /// `TimedOut` when nothing came in time; `OutOfMemory` when more than 256 KiB are unread;
-    /// `ConnectionAborted` when a newcomer has to give way; else the socket's error.
+    /// `ConnectionAborted` when the connection has to give way to another one; else the socket's error.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -155,7 +155,7 @@ impl Connection {
                 done => return done.map(|(n, _)| n),
             }
         }
-        let has_to_leave = told_to_leave(self.state.newcomer.as_ref());
+        let has_to_leave = told_to_leave(self.state.leave());
         let (stream, state) = (watched(&mut self.stream)?, &mut self.state);
         // A connection keeps a buffer that bodies have made larger.
         state.give_back(SPARE_BYTES);

@@ -68,6 +68,7 @@ pub mod control;
 pub mod copy;
 pub mod export;
 pub mod fence;
+pub mod guests;
 pub mod import;
 pub mod lease;
 pub mod newcomers;

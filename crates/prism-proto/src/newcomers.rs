@@ -53,7 +53,7 @@ impl<T> Newcomers<T> {
             return None;
         }
         let gives_way = match self.by_age.len() >= bounds.in_all {
-            true => self.oldest_leaves(),
+            true => self.oldest_before(self.next),
             false => None,
         };
         *self.by_address.entry(address).or_default() += 1;
@@ -63,10 +63,10 @@ impl<T> Newcomers<T> {
         Some(Entered { age, gives_way })
     }
 
-    /// Removes the oldest one.
-    pub fn oldest_leaves(&mut self) -> Option<T> {
-        let age = *self.by_age.first_key_value()?.0;
-        self.leave(age)
+    /// Removes the oldest one if it came before the one of this number.
+    pub fn oldest_before(&mut self, age: u64) -> Option<T> {
+        let oldest = *self.by_age.first_key_value()?.0;
+        (oldest < age).then(|| self.leave(oldest)).flatten()
     }
 
     /// Removes one that has authenticated or ended. `None` if it was told to give way, as it is
@@ -141,12 +141,13 @@ mod tests {
             let age = u64::from(n);
             assert_eq!(entered, Some(Entered { age, gives_way }));
         }
-        assert_eq!(all.oldest_leaves(), Some(97));
+        assert_eq!(all.oldest_before(97), None);
+        assert_eq!(all.oldest_before(98), Some(97));
         for age in 0..100 {
             all.leave(age);
         }
         assert!(all.by_age.is_empty() && all.by_address.is_empty());
-        assert_eq!(all.oldest_leaves(), None);
+        assert_eq!(all.oldest_before(u64::MAX), None);
     }
 
     #[test]

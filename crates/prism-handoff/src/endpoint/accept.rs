@@ -137,26 +137,31 @@ impl Shared {
         }
     }
 
-    /// Makes room for one more client: the oldest newcomer may have to give way.
+    /// Makes room for one more client: the oldest newcomer gives way, else the guest that has
+    /// rested longest.
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
-        let (counters, clients) = (&self.counters, &self.process.clients);
+        let (counters, process) = (&self.counters, &self.process);
         let limits = self.config.clients.newcomers();
+        let address = counted_as(client.ip());
+        let left = limits.unknown_per_address;
+        let left = left.saturating_sub(process.guests.of_address(address));
         let bounds = Bounds {
-            per_address: limits.per_address,
+            per_address: limits.per_address.min(left),
             in_all: usize::MAX,
         };
-        let Some(newcomer) = clients.enter(counted_as(client.ip()), bounds, limits.timeout) else {
+        let Some(newcomer) = process.clients.enter(address, bounds, limits.timeout) else {
             counters.address_over_limit.add_one();
             return None;
         };
         if !self.has_room() {
-            // It may be this one.
-            clients.oldest_leaves();
-            if newcomer.is_told() {
+            if process.clients.oldest_gives_way_to(&newcomer) {
+                counters.unauthenticated_evicted.add_one();
+            } else if process.guests.longest_rest_leaves() {
+                counters.guests_evicted.add_one();
+            } else {
                 counters.connections_over_limit.add_one();
                 return None;
             }
-            counters.unauthenticated_evicted.add_one();
         }
         Some(newcomer.counted(counters))
     }
@@ -225,7 +230,7 @@ impl Peers {
             accepted = tokio::time::timeout(newcomer.time_left(), accepting) => {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
             }
-            () = told_to_leave(Some(&newcomer)) => {
+            () = told_to_leave(Some(newcomer.leave())) => {
                 let why = "it gave way to other handshakes, because too many are under way";
                 return Err(io::Error::other(why));
             }

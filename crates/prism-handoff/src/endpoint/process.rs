@@ -12,6 +12,7 @@ use crate::cost::Costs;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
+use crate::guests::GuestTable;
 use crate::health::Health;
 use crate::leavers::Leavers;
 use crate::moves::Moves;
@@ -37,6 +38,8 @@ pub struct Process {
     pub(crate) costs: Costs,
     /// Clients without an admitted request, and handshakes of nodes.
     pub(crate) clients: Arc<NewcomerTable>,
+    /// Clients with one whose callers are not known.
+    pub(crate) guests: Arc<GuestTable>,
     pub(crate) handshakes: Arc<NewcomerTable>,
     pub(crate) refusals: Mutex<LogThrottle>,
     /// Which peers answer.

@@ -251,6 +251,8 @@ impl Shared {
             moves: 0,
             may_pass: true,
             newcomer: None,
+            guest: None,
+            is_known: false,
             shared: self.clone(),
             is_counted: false,
             companion: None,

@@ -316,6 +316,60 @@ fn a_client_beyond_the_limit_is_closed_unless_a_newcomer_gives_way() {
 }
 
 #[test]
+fn a_guest_gives_way_while_it_rests_and_an_address_has_its_share() {
+    let cluster = Cluster::new();
+    run(async {
+        let process = Arc::<Process>::default();
+        let mut config = cluster.config("near", cluster.pki.path());
+        let limits = Arc::new(ClientLimits::new(2, NewcomerLimits::default()));
+        config.clients = limits.clone();
+        let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
+        let (mut one, mut other) = (cluster.client().await, cluster.client().await);
+        let mut busy = next_client(&mut near).await;
+        let mut resting = next_client(&mut near).await;
+        busy.caller_is_admitted();
+        resting.caller_is_admitted();
+        assert!(!resting.is_newcomer());
+        busy.rests();
+        resting.rests();
+        // Its next request has begun.
+        assert!(busy.wakes());
+        let mut third = cluster.client().await;
+        let evicted = resting.fill().await.unwrap_err();
+        assert_eq!(evicted.kind(), std::io::ErrorKind::ConnectionAborted);
+        assert!(!resting.wakes());
+        drop(resting);
+        assert!(is_closed(&mut other).await);
+        busy.write_all(b"!").await.unwrap();
+        assert_eq!(one.read_u8().await.unwrap(), b'!');
+        let mut known = next_client(&mut near).await;
+        known.caller_is_admitted();
+        known.caller_is_known();
+        known.rests();
+        // One guest is busy, and the other connection's caller is known.
+        assert!(is_closed(&mut cluster.client().await).await);
+        known.write_all(b"!").await.unwrap();
+        assert_eq!(third.read_u8().await.unwrap(), b'!');
+        let counters = &process.counters;
+        assert_eq!(counters.guests_evicted.read(), 1);
+        assert_eq!(counters.connections_over_limit.read(), 1);
+
+        let share = NewcomerLimits {
+            unknown_per_address: 1,
+            ..NewcomerLimits::default()
+        };
+        limits.set(9, share);
+        assert!(is_closed(&mut cluster.client().await).await);
+        assert_eq!(counters.address_over_limit.read(), 1);
+        drop(busy);
+        let mut fourth = cluster.client().await;
+        let mut next = next_client(&mut near).await;
+        next.write_all(b"!").await.unwrap();
+        assert_eq!(fourth.read_u8().await.unwrap(), b'!');
+    });
+}
+
+#[test]
 fn a_node_that_ends_accepts_the_clients_that_are_connected_and_no_others() {
     let cluster = Cluster::new();
     run(async {

@@ -312,6 +312,7 @@ pub(super) fn newcomers(config: &Config) -> NewcomerLimits {
     NewcomerLimits {
         per_address: config.limits.unauthenticated_per_address,
         timeout: config.limits.unauthenticated_timeout(),
+        unknown_per_address: config.limits.unknown_per_address(),
     }
 }
 
