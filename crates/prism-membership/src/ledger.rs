@@ -133,6 +133,8 @@ impl Ledger {
     }
 
     async fn present(&self) -> anyhow::Result<Present> {
+        // Another task may note a later change than the one that etcd answers with.
+        let mark = self.mark.get();
         let path = self.keys.path(&Key::Lineage);
         let found = self.client.read_key(&path).await?;
         let lineage = found.as_ref().map(|entry| lineage(&entry.value));
@@ -141,7 +143,7 @@ impl Ledger {
         }
         let lineage = lineage.flatten();
         let descends = |mark| lineage.as_ref().is_some_and(|l| l.descends_from(mark));
-        if self.mark.get().is_some_and(|mark| !descends(mark)) {
+        if mark.is_some_and(|mark| !descends(mark)) {
             bail!("etcd has an older copy of this cluster's keys than this node has acted by");
         }
         let unchanged = Condition::unchanged(path, found.map(|entry| entry.mod_revision));

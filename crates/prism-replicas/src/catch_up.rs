@@ -9,6 +9,7 @@
 //! Not here: the comparison of a page, and what may be taken in (`prism_cluster::replica`, the
 //! store).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -69,8 +70,13 @@ pub(crate) async fn keep_caught_up(replicator: &Replicator, store: &Store) {
             _ => Ok(()),
         };
         if let Err(error) = result {
-            tracing::debug!(%error, "catching up failed; trying again");
-            node.progress().hindrance = error.message().to_owned();
+            let former = {
+                let hindrance = &mut node.progress().hindrance;
+                std::mem::replace(hindrance, error.message().to_owned())
+            };
+            if former != error.message() {
+                tracing::info!(%error, "catching up waits");
+            }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
@@ -94,10 +100,19 @@ impl CatchUp<'_> {
         if known.is_some_and(|known| !known.is_registry_settled()) {
             return Err(not_yet("Buckets are being put back into the registry."));
         }
+        // Read before the registry, which has each bucket before a node does.
+        let theirs = self.buckets_of_sources().await?;
         // Read now, because this node may have missed changes of buckets while it was away.
         let agreed = self.replicator.all_agreed().await?;
         self.replicator.apply_records(&agreed).await?;
-        self.compare_buckets(&agreed).await?;
+        // It may have lost its data.
+        if let Some(name) = theirs
+            .iter()
+            .find(|name| !agreed.records.contains_key(*name))
+        {
+            tracing::info!(bucket = name, "the registry lacks a bucket of another node");
+            return Err(not_yet("The registry lacks a bucket of another node."));
+        }
         let sources = self.sources();
         {
             let parts = 2 * sources.len() * existing(&agreed).count();
@@ -165,15 +180,14 @@ impl CatchUp<'_> {
         members.filter(is_source).map(str::to_owned).collect()
     }
 
-    /// Checks that the registry has the buckets of all sources: it may have lost its data.
-    async fn compare_buckets(&self, agreed: &Buckets) -> Result<(), S3Error> {
+    /// The names of the buckets that the sources have.
+    async fn buckets_of_sources(&self) -> Result<BTreeSet<String>, S3Error> {
+        let mut names = BTreeSet::new();
         for source in self.sources() {
             let (_, theirs) = self.replicator.buckets_of(&source, None).await?;
-            if existing(&theirs).any(|(name, _)| !agreed.records.contains_key(name)) {
-                return Err(not_yet("The registry lacks a bucket of another node."));
-            }
+            names.extend(existing(&theirs).map(|(name, _)| name.clone()));
         }
-        Ok(())
+        Ok(names)
     }
 
     /// Fetches what this node lacks of one bucket's keys whose primary is `source`.

@@ -46,7 +46,7 @@ impl Program {
     pub const fn short_form(self) -> [(Transport, Family); 2] {
         use Transport::{Http, Https};
         match self {
-            // It takes no IPv6 address for HTTPS, only a name.
+            // It takes no IPv6 address, only a name.
             Self::S3cmd => [(Http, Family::V4), (Https, Family::V4)],
             Self::Restic => [(Http, Family::V4), (Https, Family::V6)],
             _ => [(Https, Family::V4), (Http, Family::V6)],
@@ -58,7 +58,7 @@ impl Program {
         use Transport::{Http, Https};
         let more = [(Http, Family::V4), (Https, Family::V4), (Http, Family::V6)];
         match self {
-            Self::S3cmd => more.to_vec(),
+            Self::S3cmd => self.short_form().to_vec(),
             _ => [&more[..], &[(Https, Family::V6)]].concat(),
         }
     }
