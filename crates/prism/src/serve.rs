@@ -1,11 +1,12 @@
 //! `prism serve DIR`: one node on this machine, for a first try and for the tests of
 //! applications. It runs the node of a cluster with a configuration made here: no switch,
-//! no other nodes, no root.
+//! no other nodes, no root. `prism serve --upstream ADDRESS` is the same before an HTTP server.
 //!
 //! Not here: serving requests (`node`), storing objects (`prism-store`).
 
 mod credentials;
 mod dir;
+mod proxy;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -23,15 +24,23 @@ const NAME: &str = "serve";
 /// Time in seconds that requests have to finish after a signal.
 const DRAIN_S: u32 = 5;
 
-/// Serve S3 from a directory on this machine, without root or configuration.
+/// Serve S3 from a directory on this machine, or pass requests to an HTTP server, without root or
+/// configuration.
 ///
 /// For a first try, and for the tests of applications. AWS_ACCESS_KEY_ID and
 /// AWS_SECRET_ACCESS_KEY give the access key. Without them, the first start makes
-/// one and stores it in DIR. SIGINT or SIGTERM ends the command.
+/// one and stores it in DIR. With --upstream nothing is stored, and nobody needs a key.
+/// SIGINT or SIGTERM ends the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the objects and the access key; created if it does not exist.
-    dir: PathBuf,
+    #[arg(required_unless_present = "upstream")]
+    dir: Option<PathBuf>,
+    /// Pass requests to the HTTP server at this address in the place of storing objects. Several
+    /// servers are separated by commas.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, value_delimiter = ',',
+          conflicts_with_all = ["dir", "region", "no_fsync", "quota_bytes", "reserve_bytes"])]
+    upstream: Vec<SocketAddr>,
     /// Address and port to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000",
           value_parser = address)]
@@ -78,10 +87,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             args.listen
         );
     }
-    dir::prepare(&args.dir)?;
-    let mut config = configuration(args);
+    match &args.dir {
+        Some(dir) => run_store(args, dir),
+        None => proxy::run(args),
+    }
+}
+
+fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
+    dir::prepare(dir)?;
+    let mut config = configuration(args, dir);
+    config.store.quota_bytes = args.quota_bytes;
+    config.store.reserve_bytes = args.reserve_bytes;
+    if let Some(node) = config.nodes.first_mut() {
+        node.store = dir::store(dir);
+    }
     crate::log::init(&config.log, false)?;
-    let (user, file) = credentials::of(&args.dir)?;
+    let (user, file) = credentials::of(dir)?;
     // The store is locked before the port is tried, so a second start on the same
     // directory fails with that reason.
     let store = open_store(&config, NAME)?;
@@ -94,7 +115,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Server::open(config, NAME, cluster, store, None)?;
     until_stopped(server, listener, || {
         let introduction = Introduction {
-            args,
+            dir,
+            region: &args.region,
             address,
             admin,
             user: &user,
@@ -105,23 +127,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// The configuration of a cluster of one node.
-fn configuration(args: &Args) -> Config {
+/// The configuration of a cluster of one node, whose admin socket is in this directory.
+fn configuration(args: &Args, socket_dir: &Path) -> Config {
     let mut config = Config::default();
     config.cluster.name = NAME.into();
     config.cluster.region.clone_from(&args.region);
     config.service.address = args.listen.into();
     config.limits.drain_timeout_s = DRAIN_S;
-    config.store.quota_bytes = args.quota_bytes;
-    config.store.reserve_bytes = args.reserve_bytes;
     config.log.level.clone_from(&args.log);
     config.log.access = args.access_log.clone().unwrap_or_default();
-    config.admin.socket_dir.clone_from(&args.dir);
+    config.admin.socket_dir = socket_dir.to_owned();
     config.nodes.push(prism_config::Node {
         name: NAME.into(),
         address: loopback(args.listen).into(),
         roles: vec![Role::Frontend, Role::Backend],
-        store: dir::store(&args.dir),
         durability: match args.no_fsync {
             true => Durability::None,
             false => Durability::Fsync,
@@ -170,7 +189,8 @@ fn free_address(wanted: SocketAddr) -> anyhow::Result<SocketAddr> {
 
 /// The facts that a user needs at the start.
 struct Introduction<'a> {
-    args: &'a Args,
+    dir: &'a Path,
+    region: &'a str,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     user: &'a Credential,
@@ -182,7 +202,7 @@ impl Introduction<'_> {
     /// Prints the addresses, the key, and commands to paste.
     fn print(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        let (dir, region) = (self.args.dir.display(), &self.args.region);
+        let (dir, region) = (self.dir.display(), self.region);
         let address = self.address;
         writeln!(out, "Serving {dir} at http://{address}")?;
         if let Some(admin) = self.admin {

@@ -1,11 +1,14 @@
 //! The commands that build, use and remove a lab.
 
+use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use prism_config::RelayUpTo;
+use prism_config::{RelayUpTo, Upstream};
 use prism_lab::{
     CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
     Rate,
@@ -81,6 +84,14 @@ pub(crate) struct Up {
     /// exec` runs then use it.
     #[arg(long)]
     tls: bool,
+    /// Pass requests to the HTTP server at this address of each backend, in the place of storing
+    /// objects.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "etcd")]
+    upstream: Option<SocketAddr>,
+    /// With --upstream: the server, as a command of the shell that is started on each backend. Its
+    /// output is in server.log beside the lab's other files.
+    #[arg(long, value_name = "CMD", requires = "upstream")]
+    server: Option<String>,
     /// Longest object that nodes relay instead of handing the connection off: auto, or bytes.
     /// With 0 a connection moves for every size.
     #[arg(long, default_value = "auto", value_name = "BYTES", value_parser = relay_up_to)]
@@ -208,14 +219,53 @@ fn run_up(up: Up) -> Result<()> {
     spec.uplink = up.uplink;
     spec.store_dir = up.store_dir;
     prism_lab::cancel_on_signal(Arc::clone(&spec.cancel))?;
+    if let Some(address) = up.upstream {
+        let upstream = Upstream {
+            address: address.into(),
+            ..Upstream::default()
+        };
+        spec = spec.configure(|config| config.service.upstream = Some(vec![upstream].into()));
+    }
     let lab = Lab::up(spec)?;
-    let text = introduction(&lab);
+    if let Some(server) = &up.server {
+        start_servers(&lab, server)?;
+    }
+    let text = introduction(&lab, up.upstream);
     lab.keep()?;
     print!("{text}");
     Ok(())
 }
 
-fn introduction(lab: &Lab) -> String {
+/// Starts a server on each backend. It ends with the lab.
+fn start_servers(lab: &Lab, server: &str) -> Result<()> {
+    let log = lab.status().directory.join("server.log");
+    let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let backends = lab.hosts().filter(|host| host.starts_with("be"));
+    for host in backends {
+        let mut command = lab.command(host, "sh")?;
+        command.args(["-c", server]).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log.try_clone()?);
+        command.spawn().context("cannot start the server")?;
+    }
+    Ok(())
+}
+
+/// The commands to try first.
+fn first_steps(option: &str, endpoint: &str, upstream: Option<SocketAddr>) -> String {
+    let exec = format!("prism-lab exec{option}");
+    match upstream {
+        None => format!(
+            "  {exec} client -- aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
+             {exec} client -- aws --endpoint-url {endpoint} s3 cp README.md s3://photos/\n"
+        ),
+        Some(server) => format!(
+            "  {exec} client -- curl -i {endpoint}/\n  \
+             {exec} be0 -- curl -i http://{server}/    # the server itself\n"
+        ),
+    }
+}
+
+fn introduction(lab: &Lab, upstream: Option<SocketAddr>) -> String {
     let status = lab.status();
     let credential = lab.credential();
     let option = match status.name.as_str() {
@@ -232,20 +282,20 @@ fn introduction(lab: &Lab) -> String {
         format!("authority   {ca} (set for programs run by `prism-lab exec`)\n")
     });
     let preferred = status.https_endpoint.as_ref().unwrap_or(&status.endpoint);
+    let keys = match upstream {
+        None => format!(
+            "access key  {}\nsecret key  {}\n",
+            credential.access_key, credential.secret_key
+        ),
+        Some(_) => String::new(),
+    };
     format!(
-        "lab {1} is up\n\n{2}\nendpoint    {6} (from the lab's hosts)\n{7}{8}access key  {3}\nsecret key  {4}\nfiles       {5}\n\n\
-         Try:\n  prism-lab exec{option} client -- aws --endpoint-url {0} s3 mb s3://photos\n  \
-         prism-lab exec{option} client -- aws --endpoint-url {0} s3 cp README.md s3://photos/\n  \
-         prism-lab status{option}\n  prism-lab down{option}\n",
-        preferred,
+        "lab {} is up\n\n{}\nendpoint    {first} (from the lab's hosts)\n{others}{authority}{keys}files       {}\n\n\
+         Try:\n{}  prism-lab status{option}\n  prism-lab down{option}\n",
         status.name,
         table(&status),
-        credential.access_key,
-        credential.secret_key,
         status.directory.display(),
-        first,
-        others,
-        authority,
+        first_steps(&option, preferred, upstream),
     )
 }
 

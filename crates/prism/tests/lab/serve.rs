@@ -91,6 +91,8 @@ struct Server {
     admin: String,
     access_key: String,
     secret_key: String,
+    /// The lines that it has printed.
+    lines: Vec<String>,
     /// The pipe stays open, as its next message would end the program otherwise.
     _said: BufReader<ChildStdout>,
 }
@@ -127,6 +129,7 @@ impl Server {
             admin: value("A page for a browser is at http://"),
             access_key: value("export AWS_ACCESS_KEY_ID="),
             secret_key: value("export AWS_SECRET_ACCESS_KEY="),
+            lines,
             child,
             _said: said,
         }
@@ -516,4 +519,81 @@ fn shows_what_it_does(listen: &str) {
     let offered = offered.map_or("", |endpoint| endpoint);
     let policy = format!("connect-src 'self' {offered};");
     assert!(head.contains(&policy), "{head}");
+}
+
+/// Answers every request on a free port with this text and the client's address as Prism says it,
+/// until the listener is dropped by the end of the test.
+fn application(text: &'static str) -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            std::thread::spawn(move || {
+                let (mut head, mut line) = (String::new(), String::new());
+                while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+                    if line != "\r\n" {
+                        head += &std::mem::take(&mut line);
+                        continue;
+                    }
+                    let client = head.lines().find(|l| l.starts_with("X-Forwarded-For: "));
+                    let body = format!("{text} for {}", client.unwrap_or("nobody"));
+                    let bytes = body.len();
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n{body}");
+                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
+                    head.clear();
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn an_application_is_seen_through_one_command_without_root() {
+    let place = Place::new();
+    let command = |arguments: &[&str]| {
+        let mut command = place.command(&place.program());
+        command.arg("serve").args(arguments);
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+    };
+    let application = application("hello").to_string();
+    let server = Server::start(command(&[
+        "--upstream",
+        &application,
+        "--listen",
+        "127.0.0.1:0",
+    ]));
+    let service = server.lines.iter().find_map(|line| {
+        let (service, there) = line.strip_prefix("Requests to ")?.split_once(" go to ")?;
+        (there.trim() == application).then(|| service.to_owned())
+    });
+    let curl = Command::new("curl")
+        .args(["-sS", &service.unwrap()])
+        .output();
+    let said = String::from_utf8(curl.unwrap().stdout).unwrap();
+    assert_eq!(said, "hello for X-Forwarded-For: 127.0.0.1");
+    drop(server);
+
+    for (arguments, expected) in [
+        (
+            &["--upstream", "127.0.0.1:9000"][..],
+            "the address of Prism itself",
+        ),
+        (
+            &["--upstream", "localhost:3000"],
+            "use an address and a port",
+        ),
+        (
+            &["dir", "--upstream", "127.0.0.1:3000"],
+            "cannot be used with",
+        ),
+        (&[], "required"),
+    ] {
+        let said = place.refused(command(arguments));
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
 }
