@@ -159,7 +159,7 @@ extern "C" {
 
 /**
  * The message of the last error in this thread; empty before the first one. It is valid until
- * the next call that fails in this thread.
+ * the next call that fails in this thread, also in a callback, or until the thread ends.
  */
 const char *prism_error(void);
 
@@ -228,7 +228,8 @@ prism_status prism_config_set_timeout_ms(struct prism_config *config,
 
 /**
  * Opens an endpoint: binds its addresses and starts its worker, and waits for that. `user` is
- * what callbacks get. Null after an error. All later calls have to come from the calling thread.
+ * what callbacks get. Configuration and callbacks are copied. Null after an error. All later
+ * calls have to come from the calling thread.
  * The threads of the library block all signals.
  */
 struct prism_endpoint *prism_endpoint_open(const struct prism_config *config,
@@ -248,7 +249,8 @@ prism_status prism_endpoint_free(struct prism_endpoint *endpoint);
 
 /**
  * The descriptor that is readable when prism_endpoint_poll() has something to do; -1 after an
- * error. The endpoint keeps it. A loop only waits for it, and does not read from it.
+ * error. The endpoint closes it when it is freed. A loop only waits for it, and does not read
+ * from it.
  */
 int prism_endpoint_fd(const struct prism_endpoint *endpoint);
 
@@ -283,17 +285,17 @@ prism_status prism_export(const struct prism_endpoint *endpoint,
                           size_t len);
 
 /**
- * The unread bytes, whose number goes to `len`; null after an error. They are valid until the
- * next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. While 256
- * KiB are unread nothing more is read and no timeout runs: consume them or close. At most some
- * 512 KiB are read ahead.
+ * The unread bytes, whose number goes to `len`; null after an error. The pointer is valid until
+ * the next prism_endpoint_poll() or prism_endpoint_free(), also if the bytes are consumed, more
+ * are read, or the connection ends. While 256 KiB are unread nothing more is read and no timeout
+ * runs: consume them or close. At most some 512 KiB are read ahead.
  */
 const uint8_t *prism_unread(const struct prism_endpoint *endpoint,
                             prism_connection connection,
                             size_t *len);
 
 /**
- * The context of an imported connection, as prism_unread(). It is empty for others.
+ * The context of an imported connection, valid as prism_unread(). It is empty for others.
  */
 const uint8_t *prism_context(const struct prism_endpoint *endpoint,
                              prism_connection connection,
@@ -327,19 +329,19 @@ prism_status prism_close(const struct prism_endpoint *endpoint,
 
 /**
  * The client's address and port, or the name of the peer of a relay stream; null after an
- * error. Valid as long as the connection.
+ * error. Valid as long as the connection, and after its end as prism_unread().
  */
 const char *prism_from(const struct prism_endpoint *endpoint,
                        prism_connection connection);
 
 /**
- * The name of the node that accepted the connection, as prism_from().
+ * The name of the node that accepted the connection, valid as prism_from().
  */
 const char *prism_origin(const struct prism_endpoint *endpoint,
                          prism_connection connection);
 
 /**
- * Keeps a pointer of the program with the connection. The library never follows it.
+ * Keeps a pointer of the program with the connection. The library never follows or frees it.
  */
 prism_status prism_set_data(const struct prism_endpoint *endpoint,
                             prism_connection connection,

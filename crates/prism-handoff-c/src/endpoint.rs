@@ -84,6 +84,9 @@ pub struct Endpoint {
     orders: Option<mpsc::UnboundedSender<Order>>,
     worker: Option<JoinHandle<()>>,
     entries: RefCell<HashMap<ConnectionId, Entry>>,
+    /// Memory that nothing here needs any more. The program may have pointers to it until the
+    /// next poll.
+    retired: RefCell<Vec<Vec<u8>>>,
     is_polling: Cell<bool>,
 }
 
@@ -115,6 +118,7 @@ impl Endpoint {
             orders: Some(orders),
             worker: Some(worker),
             entries: RefCell::default(),
+            retired: RefCell::default(),
             is_polling: Cell::new(false),
         })
     }
@@ -137,6 +141,7 @@ impl Endpoint {
             return Err(Error::busy("a callback is running"));
         }
         let _polling = Polling(&self.is_polling);
+        self.retired.take();
         for (id, event) in self.shared.events.take() {
             self.dispatch(id, event);
         }
@@ -165,7 +170,7 @@ impl Endpoint {
             Event::Arrived(_) => {}
             Event::Data(bytes) => {
                 if let Some(entry) = self.entries.borrow_mut().get_mut(&id) {
-                    entry.add(bytes);
+                    self.retire(entry.add(bytes));
                 }
                 calls_it(calls.on_data);
             }
@@ -178,7 +183,7 @@ impl Endpoint {
                     callback(user, id, outcome, reason.as_ptr());
                 }
                 if outcome != Outcome::Kept {
-                    self.entries.borrow_mut().remove(&id);
+                    self.remove(id);
                 }
             }
             Event::Ended { reason } => {
@@ -250,8 +255,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// The place and the number of the unread bytes. They stay there until the next event or
-    /// [`Self::consume`].
+    /// The place and the number of the unread bytes. As all memory of a connection, they stay
+    /// there until the next [`Self::poll`].
     pub(crate) fn unread(&self, id: ConnectionId) -> Result<(*const u8, usize), Error> {
         self.with(id, |entry| {
             let unread = entry.unread();
@@ -290,7 +295,7 @@ impl Endpoint {
             if bytes > entry.unread().len() {
                 return Err(Error::invalid("more bytes than are unread"));
             }
-            entry.consume(bytes);
+            self.retire(entry.consume(bytes));
             entry.send(Command::Consume(bytes))
         })
     }
@@ -327,11 +332,22 @@ impl Endpoint {
     }
 
     pub(crate) fn close(&self, id: ConnectionId) -> Result<(), Error> {
-        let removed = self.entries.borrow_mut().remove(&id);
-        let entry = removed.ok_or_else(Error::gone)?;
+        let commander = self.remove(id).ok_or_else(Error::gone)?;
         // A worker that is gone has closed it.
-        entry.commander.send(Command::Close);
+        commander.send(Command::Close);
         Ok(())
+    }
+
+    /// Takes a connection off the table.
+    fn remove(&self, id: ConnectionId) -> Option<Commander> {
+        let entry = self.entries.borrow_mut().remove(&id)?;
+        let texts = [entry.from, entry.origin].map(CString::into_bytes_with_nul);
+        self.retire([entry.input, entry.context].into_iter().chain(texts));
+        Some(entry.commander)
+    }
+
+    fn retire(&self, memory: impl IntoIterator<Item = Vec<u8>>) {
+        self.retired.borrow_mut().extend(memory);
     }
 }
 
@@ -340,23 +356,34 @@ impl Entry {
         self.input.get(self.consumed_bytes..).unwrap_or_default()
     }
 
-    /// Adds bytes that were read.
-    fn add(&mut self, bytes: Vec<u8>) {
+    /// Adds bytes that were read. Returns the former memory of the unread ones if they move. Half
+    /// of the new memory is free, so all that moves has at most twice the size of what was read.
+    fn add(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
         if self.input.is_empty() {
             self.input = bytes;
-            return;
+            return None;
         }
-        self.input.drain(..self.consumed_bytes);
+        if self.input.capacity() - self.input.len() >= bytes.len() {
+            self.input.extend_from_slice(&bytes);
+            return None;
+        }
+        let unread = self.unread();
+        let mut grown = Vec::with_capacity(2 * (unread.len() + bytes.len()));
+        grown.extend_from_slice(unread);
+        grown.extend_from_slice(&bytes);
         self.consumed_bytes = 0;
-        self.input.extend_from_slice(&bytes);
+        Some(std::mem::replace(&mut self.input, grown))
     }
 
-    /// Consumes the first `bytes`. The others stay where they are.
-    fn consume(&mut self, bytes: usize) {
+    /// Consumes the first `bytes`. The others stay where they are. Returns the memory if there
+    /// are no others.
+    fn consume(&mut self, bytes: usize) -> Option<Vec<u8>> {
         self.consumed_bytes += bytes;
-        if self.unread().is_empty() {
-            (self.input, self.consumed_bytes) = (Vec::new(), 0);
+        if !self.unread().is_empty() {
+            return None;
         }
+        self.consumed_bytes = 0;
+        Some(std::mem::take(&mut self.input))
     }
 
     fn may_change(&self) -> Result<(), Error> {

@@ -70,7 +70,7 @@ unsafe fn bytes<'a>(bytes: *const u8, len: usize) -> Result<&'a [u8], Error> {
 }
 
 /// The message of the last error in this thread; empty before the first one. It is valid until
-/// the next call that fails in this thread.
+/// the next call that fails in this thread, also in a callback, or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_error() -> *const c_char {
     with_last(CStr::as_ptr)
@@ -173,7 +173,8 @@ pub extern "C" fn prism_config_set_timeout_ms(config: Option<&mut Config>, ms: u
 }
 
 /// Opens an endpoint: binds its addresses and starts its worker, and waits for that. `user` is
-/// what callbacks get. Null after an error. All later calls have to come from the calling thread.
+/// what callbacks get. Configuration and callbacks are copied. Null after an error. All later
+/// calls have to come from the calling thread.
 /// The threads of the library block all signals.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_endpoint_open(
@@ -213,7 +214,8 @@ pub unsafe extern "C" fn prism_endpoint_free(endpoint: *mut Endpoint) -> Status 
 }
 
 /// The descriptor that is readable when prism_endpoint_poll() has something to do; -1 after an
-/// error. The endpoint keeps it. A loop only waits for it, and does not read from it.
+/// error. The endpoint closes it when it is freed. A loop only waits for it, and does not read
+/// from it.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_endpoint_fd(endpoint: Option<&Endpoint>) -> c_int {
     guarded(|| Ok(owned(endpoint)?.fd()), |_| -1)
@@ -261,10 +263,10 @@ pub unsafe extern "C" fn prism_export(
     })
 }
 
-/// The unread bytes, whose number goes to `len`; null after an error. They are valid until the
-/// next prism_endpoint_poll(), or a prism_consume() or prism_close() of the connection. While 256
-/// KiB are unread nothing more is read and no timeout runs: consume them or close. At most some
-/// 512 KiB are read ahead.
+/// The unread bytes, whose number goes to `len`; null after an error. The pointer is valid until
+/// the next prism_endpoint_poll() or prism_endpoint_free(), also if the bytes are consumed, more
+/// are read, or the connection ends. While 256 KiB are unread nothing more is read and no timeout
+/// runs: consume them or close. At most some 512 KiB are read ahead.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_unread(
     endpoint: Option<&Endpoint>,
@@ -274,7 +276,7 @@ pub extern "C" fn prism_unread(
     placed(|| owned(endpoint)?.unread(connection), len)
 }
 
-/// The context of an imported connection, as prism_unread(). It is empty for others.
+/// The context of an imported connection, valid as prism_unread(). It is empty for others.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_context(
     endpoint: Option<&Endpoint>,
@@ -330,7 +332,7 @@ pub extern "C" fn prism_close(endpoint: Option<&Endpoint>, connection: Connectio
 }
 
 /// The client's address and port, or the name of the peer of a relay stream; null after an
-/// error. Valid as long as the connection.
+/// error. Valid as long as the connection, and after its end as prism_unread().
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_from(
     endpoint: Option<&Endpoint>,
@@ -339,7 +341,7 @@ pub extern "C" fn prism_from(
     guarded(|| owned(endpoint)?.from(connection), |_| null())
 }
 
-/// The name of the node that accepted the connection, as prism_from().
+/// The name of the node that accepted the connection, valid as prism_from().
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_origin(
     endpoint: Option<&Endpoint>,
@@ -348,7 +350,7 @@ pub extern "C" fn prism_origin(
     guarded(|| owned(endpoint)?.origin(connection), |_| null())
 }
 
-/// Keeps a pointer of the program with the connection. The library never follows it.
+/// Keeps a pointer of the program with the connection. The library never follows or frees it.
 #[unsafe(no_mangle)]
 pub extern "C" fn prism_set_data(
     endpoint: Option<&Endpoint>,

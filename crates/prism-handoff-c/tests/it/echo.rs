@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use prism_nodes::{CONTROL, KEY, Network, Plan, is_root};
-use tempfile::TempDir;
+
+use crate::program::compile;
 
 const PLAN: Plan = Plan {
     nodes: &["left", "right"],
@@ -37,28 +38,6 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Compiles `tools/echo/echo.c`, with checks of its memory.
-fn compile(dir: &TempDir) -> Result<PathBuf> {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Cargo puts the library beside the test program.
-    let test = std::env::current_exe()?;
-    let libraries = test.parent().context("no directory")?;
-    let program = dir.path().join("echo");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1", "-g"]);
-    cc.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
-    cc.args(["-fsanitize=address,undefined", "-fno-sanitize-recover"]);
-    cc.arg("-I").arg(crate_dir.join("include"));
-    cc.arg(crate_dir.join("../../tools/echo/echo.c"));
-    cc.arg("-o").arg(&program);
-    cc.arg("-L").arg(libraries).arg("-lprism_handoff_c");
-    cc.arg(format!("-Wl,-rpath,{}", libraries.display()));
-    let output = cc.output()?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{errors}");
-    Ok(program)
 }
 
 fn start(network: &Network, program: &Path, name: &str) -> Result<Running> {
@@ -132,7 +111,7 @@ fn a_server_in_c_hands_connections_to_and_fro() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let program = compile(&dir).unwrap();
+    let program = compile(&dir, "../../tools/echo/echo.c").unwrap();
     let pin_dir = format!("prism-echo-{}", std::process::id());
     let network = Network::new(&PLAN, &pin_dir).unwrap();
     let nodes = PLAN

@@ -11,3 +11,5 @@ mod echo;
 mod header;
 mod misuse;
 mod node;
+mod pointers;
+mod program;

@@ -19,7 +19,7 @@ pub(crate) fn message() -> String {
     text.to_str().unwrap().to_owned()
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     free.local_addr().unwrap().port()
 }
