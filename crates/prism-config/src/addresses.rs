@@ -79,11 +79,8 @@ impl HostAddrs {
     }
 }
 
-/// The end of a message that the loader knows.
-pub(crate) const OF_ONE_FAMILY: &str = "are of one family";
-
 fn two_of_one_family(one: impl Display, other: impl Display) -> String {
-    format!("{one} and {other} {OF_ONE_FAMILY}")
+    format!("{one} and {other} are of one family; give one address of each family at most")
 }
 
 impl<A: Into<IpAddr>> From<A> for HostAddrs {
@@ -275,7 +272,8 @@ impl<'de> Deserialize<'de> for ControlAddrs {
         let mut control = Self::default();
         for address in all {
             if !control.hosts.is_empty() && control.port != address.port() {
-                let fault = format!("ports {} and {} differ", control.port, address.port());
+                let (one, other) = (control.port, address.port());
+                let fault = format!("ports {one} and {other} differ; use one port for both");
                 return Err(D::Error::custom(fault));
             }
             control.port = address.port();
@@ -294,7 +292,7 @@ impl<'de> Deserialize<'de> for ServiceAddrs {
 }
 
 /// An address of one of the fields.
-trait Address: FromStr {
+pub(crate) trait Address: FromStr {
     const FORM: &'static str;
     /// The IPv4 address that an IPv6 address stands for, if it does.
     fn mapped(&self) -> Option<IpAddr>;
@@ -345,7 +343,10 @@ fn parse<A: Address, E: Error>(text: &str) -> Result<A, E> {
         .parse::<A>()
         .map_err(|_| E::custom(format!("{text:?} is not {}", A::FORM)))?;
     match address.mapped() {
-        Some(v4) => Err(E::custom(format!("{text:?} is the IPv4 address {v4}"))),
+        Some(v4) => {
+            let fault = format!("{text:?} is the IPv4 address {v4}; write it as such");
+            Err(E::custom(fault))
+        }
         None => Ok(address),
     }
 }
@@ -365,7 +366,7 @@ impl<'de, A: Address> Visitor<'de> for OneOrMany<A> {
         let mut all = Vec::new();
         while let Some(One(address)) = list.next_element()? {
             if all.len() == self.max {
-                let fault = format!("has more than {} addresses", self.max);
+                let fault = format!("has more than {} addresses; remove some", self.max);
                 return Err(S::Error::custom(fault));
             }
             all.push(address);

@@ -134,7 +134,7 @@ impl Config {
     }
 
     /// The field of the whole file that is `field` in the part of the service at `index`.
-    fn field_of_part(&self, index: usize, part: &Self, field: &str) -> String {
+    pub(crate) fn field_of_part(&self, index: usize, part: &Self, field: &str) -> String {
         let service = self.service.iter().nth(index);
         let limits = service.and_then(|service| service.limits.as_ref());
         let moved = match field.split_once('.') {

@@ -32,10 +32,7 @@ impl Config {
         }
         let mut taker = None;
         for (index, upstream) in all.iter().enumerate() {
-            let field = |leaf: &str| match all.is_single() {
-                true => format!("service.upstream.{leaf}"),
-                false => format!("service.upstream[{index}].{leaf}"),
-            };
+            let field = |leaf: &str| all.field(index, leaf);
             self.check_upstream(all, upstream, &field, found);
             if let Some(taker) = taker {
                 let fault = format!("gets no request, because upstream {taker} gets all");

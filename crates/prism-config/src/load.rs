@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use crate::addresses::OF_ONE_FAMILY;
+use crate::explain::explain;
 use crate::model::{Config, STDOUT};
 use crate::place::{Lines, Place, line_at};
 use crate::problem::{Problem, remedy};
@@ -71,6 +71,16 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or has faults, which are all listed.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (config, _) = Self::load_with_warnings(path)?;
+        Ok(config)
+    }
+
+    /// The same, with warnings: parts of the file that have no effect, or hardly the one that is
+    /// meant.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults, which are all listed.
+    pub fn load_with_warnings(path: &Path) -> Result<(Self, Vec<Problem>), ConfigError> {
         let read_error = |source| ConfigError::Read {
             path: path.to_owned(),
             source,
@@ -81,11 +91,12 @@ impl Config {
         }
         let text = std::fs::read_to_string(path).map_err(read_error)?;
         let mut config = Self::parse(&text, path)?;
+        let warnings = placed(config.warnings(), &text, path);
         path.clone_into(&mut config.file);
         if let Some(directory) = path.parent() {
             config.anchor(directory);
         }
-        Ok(config)
+        Ok((config, warnings))
     }
 
     /// Parses and checks `text`.
@@ -171,7 +182,8 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
             Err(error) => error,
         };
         let segments: Vec<Segment> = error.path().iter().cloned().collect();
-        problems.push(structural(&error));
+        let found = place_at(&mut table, &segments);
+        problems.push(structural(&error, found.as_deref()));
         if !remove(&mut table, &segments) {
             break;
         }
@@ -179,22 +191,17 @@ fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
     (None, problems)
 }
 
-fn structural(error: &serde_path_to_error::Error<toml::de::Error>) -> Problem {
-    let message = error.inner().message().trim().to_owned();
-    let fix = if message.ends_with(OF_ONE_FAMILY) {
-        "give one address of each family at most"
-    } else if message.starts_with("unknown field") {
-        "correct the name or remove the line"
-    } else if message.starts_with("unknown variant") {
-        "use one of these values"
-    } else {
-        "use a value of the form in docs/configuration.md"
-    };
+fn structural(
+    error: &serde_path_to_error::Error<toml::de::Error>,
+    found: Option<&Value>,
+) -> Problem {
+    let field = error.path().to_string();
+    let (fault, fix) = explain(&field, error.inner().message().trim(), found);
     Problem {
         place: Place::default(),
-        field: error.path().to_string(),
-        fault: message,
-        fix: fix.into(),
+        field,
+        fault,
+        fix,
     }
 }
 

@@ -99,11 +99,12 @@ impl<'de> Visitor<'de> for OneOrMany {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Services, A::Error> {
         let first = list.next_element::<Service>()?;
-        let first = first.ok_or_else(|| A::Error::custom("names no service"))?;
+        let first =
+            first.ok_or_else(|| A::Error::custom("names no service; write at least one"))?;
         let mut services = Services::from(first);
         while let Some(service) = list.next_element()? {
             if services.iter().count() == MAX_SERVICES {
-                let fault = format!("has more than {MAX_SERVICES} services");
+                let fault = format!("has more than {MAX_SERVICES} services; remove some");
                 return Err(A::Error::custom(fault));
             }
             services.push(service);

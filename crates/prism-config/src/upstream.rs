@@ -24,6 +24,14 @@ impl Upstreams {
         self.0.iter()
     }
 
+    /// The name of a field of the upstream at `index`, as in `service.upstream[1].paths`.
+    pub(crate) fn field(&self, index: usize, leaf: &str) -> String {
+        match self.is_single() {
+            true => format!("service.upstream.{leaf}"),
+            false => format!("service.upstream[{index}].{leaf}"),
+        }
+    }
+
     /// Whether there is one alone.
     pub fn is_single(&self) -> bool {
         self.0.len() == 1
@@ -333,7 +341,8 @@ impl<'de> Visitor<'de> for OneOrMany {
             }
             if all.len() > MAX_UPSTREAMS || addresses.len() > MAX_SERVICE_ADDRESSES {
                 let most = format!(
-                    "has more than {MAX_UPSTREAMS} tables or {MAX_SERVICE_ADDRESSES} addresses"
+                    "has more than {MAX_UPSTREAMS} tables or {MAX_SERVICE_ADDRESSES} addresses; \
+                     remove some"
                 );
                 return Err(A::Error::custom(most));
             }
@@ -341,8 +350,12 @@ impl<'de> Visitor<'de> for OneOrMany {
         match (addresses.is_empty(), all.is_empty()) {
             (true, false) => Ok(Upstreams(all)),
             (false, true) => Ok(Upstreams(vec![at(addresses.into_iter().collect())])),
-            (true, true) => Err(A::Error::custom("names no upstream")),
-            (false, false) => Err(A::Error::custom("mixes addresses and tables")),
+            (true, true) => Err(A::Error::custom(
+                "names no upstream; write the address and port of a server",
+            )),
+            (false, false) => Err(A::Error::custom(
+                "mixes addresses and tables; write a table for each",
+            )),
         }
     }
 }

@@ -163,13 +163,10 @@ fn a_section_without_a_certificate_says_what_to_add() {
 fn an_unknown_suite_or_version_is_told_the_known_ones() {
     let found = problems(&TLS.replace("TLS_AES_128_GCM_SHA256", "TLS_RSA_WITH_RC4_128_MD5"));
     assert_eq!(found[0].field, "service.tls.suites[0]");
-    assert!(
-        found[0].fault.contains("TLS_AES_256_GCM_SHA384"),
-        "{found:?}"
-    );
+    assert!(found[0].fix.contains("TLS_AES_256_GCM_SHA384"), "{found:?}");
     let found = problems(&TLS.replace("\"1.3\"", "\"1.1\""));
     assert_eq!(found[0].field, "service.tls.min_version");
-    assert!(found[0].fault.contains("1.2"), "{found:?}");
+    assert!(found[0].fix.contains("1.2"), "{found:?}");
 }
 
 #[test]

@@ -172,8 +172,8 @@ fn of_the_configuration(host: &Host) -> Vec<Mistake> {
             "wrong type",
             host.prism("check type.toml"),
             &[
-                "prism: type.toml:16: peers.port: invalid type: string \"many\"",
-                "use a value",
+                "prism: type.toml:16: peers.port: is the text \"many\"",
+                "use a whole number from 0 to 65535, without quotes",
             ],
         ),
         mistake(
@@ -197,7 +197,7 @@ fn of_the_configuration(host: &Host) -> Vec<Mistake> {
             host.prism("check address.toml"),
             &[
                 "prism: address.toml:4: service.address: \"fd00::1\" is not an address with a port",
-                "\"[2001:db8::1]:80\"",
+                "\"[fd00::1]:PORT\"",
             ],
         ),
         mistake(

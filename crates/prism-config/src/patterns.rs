@@ -1,0 +1,155 @@
+//! Rules of upstreams that no request fits, or none that an earlier upstream leaves. They are
+//! habits of other proxies. `prism-upstream` matches requests; the rules are in docs/upstreams.md.
+
+use crate::upstream::Upstream;
+
+/// A rule that hardly any request fits.
+pub(crate) struct NeverMatches {
+    pub(crate) field: &'static str,
+    pub(crate) fault: String,
+    pub(crate) fix: String,
+}
+
+/// The rules of `upstream` that hardly any request fits.
+pub(crate) fn never_matches(upstream: &Upstream) -> Vec<NeverMatches> {
+    let judges: [(&'static str, &[String], Judge); 4] = [
+        ("hosts", &upstream.hosts, host_fault),
+        ("paths", &upstream.paths, path_fault),
+        ("methods", &upstream.methods, method_fault),
+        ("headers", &upstream.headers, header_fault),
+    ];
+    let found = judges.into_iter().flat_map(|(field, rules, judge)| {
+        rules.iter().filter_map(move |rule| {
+            let (why, fix) = judge(rule)?;
+            let fault = format!("{rule:?} fits hardly any request: {why}");
+            Some(NeverMatches { field, fault, fix })
+        })
+    });
+    found.collect()
+}
+
+/// The reason why no request fits a rule, and how to fix it.
+type Judge = fn(&str) -> Option<(&'static str, String)>;
+
+fn host_fault(host: &str) -> Option<(&'static str, String)> {
+    if host == "_" {
+        let why = "there is no host of this name";
+        let fix = "leave `hosts` out, in the last table, to get the requests of all other hosts";
+        return Some((why, fix.into()));
+    }
+    if let Some(domain) = host.strip_prefix('.') {
+        let why = "a name does not begin with a dot";
+        return Some((why, format!("write \"*.{domain}\", and \"{domain}\"")));
+    }
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if let Some((name, port)) = host.rsplit_once(':')
+        && is_port(port)
+        && (!name.contains(':') || name.ends_with(']'))
+    {
+        let why = "a host is compared without its port";
+        return Some((why, format!("write {name:?}")));
+    }
+    if host.contains(':') && !host.starts_with('[') {
+        let why = "a request has an IPv6 address in brackets";
+        return Some((why, format!("write \"[{host}]\"")));
+    }
+    None
+}
+
+fn path_fault(path: &str) -> Option<(&'static str, String)> {
+    let has = |signs: &[&str]| signs.iter().any(|sign| path.contains(sign));
+    let why = if has(&["|", "\\", "^", "[", "]", ".*", ".+", "(?"]) || path.ends_with('$') {
+        "a rule is the beginning of a path, and no regular expression"
+    } else if has(&["{", "}"]) {
+        "a rule is the beginning of a path, and has no placeholders"
+    } else if has(&["?"]) {
+        "a rule is the beginning of a path, without the query"
+    } else if has(&["*"]) {
+        "a rule is the beginning of a path, and `*` stands for itself"
+    } else {
+        return None;
+    };
+    let fix = match alternatives(path) {
+        Some(all) => format!("write each beginning: {all}"),
+        None => format!(
+            "write the beginning that the paths have in common: {:?}",
+            plain_beginning(path)
+        ),
+    };
+    Some((why, fix))
+}
+
+/// The part of a rule in front of its first sign that another proxy would give a meaning.
+fn plain_beginning(path: &str) -> &str {
+    let is_sign = |c: char| "*(){}|[]^\\?$".contains(c);
+    let signs = [path.find(is_sign), path.find(".*"), path.find(".+")];
+    let end = signs.into_iter().flatten().min();
+    end.and_then(|end| path.get(..end)).unwrap_or(path)
+}
+
+/// The beginnings that `/(a|b)/` stands for, as a list for the file.
+fn alternatives(path: &str) -> Option<String> {
+    let (before, rest) = path.split_once('(')?;
+    let (inside, after) = rest.split_once(')')?;
+    let is_plain = |text: &str| !text.contains(|c: char| "*(){}[]^\\?$.".contains(c));
+    if !inside.contains('|') || ![before, inside, after].into_iter().all(is_plain) {
+        return None;
+    }
+    let all = inside.split('|');
+    let all: Vec<String> = all.map(|one| format!("{before}{one}{after}")).collect();
+    Some(format!("{all:?}"))
+}
+
+fn method_fault(method: &str) -> Option<(&'static str, String)> {
+    let why = "a rule is the name of one method";
+    let fix = "leave `methods` out for all methods";
+    matches!(method, "ANY" | "ALL").then(|| (why, fix.into()))
+}
+
+fn header_fault(header: &str) -> Option<(&'static str, String)> {
+    let (name, value) = header.split_once(':')?;
+    let value = value.trim();
+    if value == "*" || value == ".*" {
+        let why = "a value is compared as a whole, and `*` stands for itself";
+        return Some((why, format!("write {name:?} for any value")));
+    }
+    let is_expression = value.starts_with(['^', '~']) || value.contains(".*");
+    let why = "a value is compared as a whole, and is no regular expression";
+    let fix = format!("write the whole value, or {name:?} for any value");
+    is_expression.then_some((why, fix))
+}
+
+/// Whether `earlier` gets every request that fits `upstream`, and does not get all requests.
+pub(crate) fn is_hidden_by(upstream: &Upstream, earlier: &Upstream) -> bool {
+    let covers = |wide: &[String], narrow: &[String], fits: &dyn Fn(&str, &str) -> bool| {
+        let is_within = |one: &String| wide.iter().any(|other| fits(other, one));
+        wide.is_empty() || !narrow.is_empty() && narrow.iter().all(is_within)
+    };
+    !earlier.takes_all()
+        && covers(&earlier.hosts, &upstream.hosts, &is_wider_host)
+        && covers(&earlier.paths, &upstream.paths, &|wide, narrow| {
+            narrow.starts_with(wide)
+        })
+        && covers(&earlier.methods, &upstream.methods, &|one, other| {
+            one == other
+        })
+        && earlier.headers.iter().all(|one| {
+            let name = one.split(':').next().unwrap_or_default();
+            let is_within = |other: &String| {
+                other == one || name == one && other.split(':').next() == Some(name)
+            };
+            upstream.headers.iter().any(is_within)
+        })
+}
+
+fn is_wider_host(wide: &str, narrow: &str) -> bool {
+    let (wide, narrow) = (wide.to_ascii_lowercase(), narrow.to_ascii_lowercase());
+    match wide.strip_prefix('*') {
+        Some(domain) => {
+            let names_below = narrow.strip_prefix('*');
+            names_below.is_some_and(|below| below.ends_with(domain))
+                || narrow.len() > domain.len() && narrow.ends_with(domain)
+        }
+        None => wide == narrow,
+    }
+}

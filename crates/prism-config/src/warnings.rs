@@ -1,0 +1,122 @@
+//! Warnings: parts of a good configuration that have no effect, or hardly the one that is meant.
+
+use std::collections::BTreeSet;
+
+use crate::bounds::Store;
+use crate::model::{Config, Durability, Node, S3};
+use crate::patterns::{is_hidden_by, never_matches};
+use crate::problem::{Found, Problem};
+use crate::upstream::{Upstream, Upstreams};
+
+impl Config {
+    /// The warnings, without their places.
+    pub(crate) fn warnings(&self) -> Vec<Problem> {
+        let mut found = Found::default();
+        for (index, part) in self.parts().iter().enumerate() {
+            let mut of_part = Found::default();
+            if let Some(all) = &part.service.upstream {
+                warn_of_upstreams(all, &mut of_part);
+                part.warn_of_servers(&mut of_part);
+            }
+            found.0.extend(of_part.0.into_iter().map(|mut problem| {
+                problem.field = self.field_of_part(index, part, &problem.field);
+                problem
+            }));
+        }
+        self.warn_of_unused(&mut found);
+        found.0
+    }
+
+    /// Warns of servers that stand twice in the line of a node.
+    fn warn_of_servers(&self, found: &mut Found) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            if let Some(own) = &node.upstream {
+                warn_of_doubles(own.iter(), &format!("node[{index}].upstream"), found);
+            }
+        }
+    }
+
+    /// Warns of fields of the object store in a file that has none, or at a node that has none.
+    fn warn_of_unused(&self, found: &mut Found) {
+        let keeps_objects = self.service.iter().any(|one| one.upstream.is_none());
+        if !keeps_objects {
+            let cluster = &self.cluster;
+            for (field, is_unused) in [
+                ("s3", self.s3 == S3::default()),
+                ("store", self.store == Store::default()),
+                ("cluster.replicas", cluster.replicas <= 1),
+                ("cluster.min_replicas", cluster.min_replicas.is_none()),
+            ] {
+                let fault = "has no effect: it is for the object store, and each service of this \
+                             file has an `upstream`";
+                found.check(is_unused, field, fault, "remove it");
+            }
+        }
+        let default = Node::default();
+        for (index, node) in self.nodes.iter().enumerate() {
+            for (leaf, is_unused) in [
+                ("store", node.store == default.store),
+                ("durability", node.durability == Durability::default()),
+            ] {
+                let fault = "has no effect: it is for the object store, and the service of this \
+                             backend has an `upstream`";
+                let field = format!("node[{index}].{leaf}");
+                let is_fine = is_unused || !self.has_upstream(node);
+                found.check(is_fine, &field, fault, "remove it");
+            }
+        }
+    }
+}
+
+fn warn_of_upstreams(all: &Upstreams, found: &mut Found) {
+    let mut earlier: Vec<&Upstream> = Vec::new();
+    for (index, upstream) in all.iter().enumerate() {
+        let field = |leaf: &str| all.field(index, leaf);
+        let hiding = earlier.iter().position(|one| is_hidden_by(upstream, one));
+        if let Some(hiding) = hiding {
+            let fault = format!(
+                "gets no request: upstream {hiding} comes first and gets all that fit its rules"
+            );
+            let fix = "put the table with the narrower rules in front";
+            found.check(false, &field(rule_of(upstream)), fault, fix);
+        }
+        for never in never_matches(upstream) {
+            let fault = never.fault;
+            found.check(false, &field(never.field), fault, &never.fix);
+        }
+        warn_of_doubles(upstream.address.iter(), &field("address"), found);
+        earlier.push(upstream);
+    }
+}
+
+/// The field that stands for the rules of an upstream.
+fn rule_of(upstream: &Upstream) -> &'static str {
+    let rules = [
+        ("paths", &upstream.paths),
+        ("hosts", &upstream.hosts),
+        ("methods", &upstream.methods),
+    ];
+    let given = rules.into_iter().find(|(_, rule)| !rule.is_empty());
+    given.map_or("headers", |(field, _)| field)
+}
+
+fn warn_of_doubles(
+    addresses: impl Iterator<Item = std::net::SocketAddr>,
+    field: &str,
+    found: &mut Found,
+) {
+    let (mut seen, mut told) = (BTreeSet::new(), BTreeSet::new());
+    for address in addresses {
+        if !seen.insert(address) && told.insert(address) {
+            let fault = format!(
+                "names {address} more than once: that is one server, which then gets more \
+                 requests and is checked more often"
+            );
+            found.check(false, field, fault, "name it once");
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "warnings_tests.rs"]
+mod tests;
