@@ -61,6 +61,7 @@ mod error;
 mod frontends;
 mod layout;
 mod leases;
+mod libbpf_log;
 mod load;
 mod reset;
 mod runs;

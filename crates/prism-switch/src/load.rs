@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject, PrintLevel};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenMapMut, OpenObject};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP, VERSION};
 use prism_proto::term::MAX_EPOCH;
@@ -16,6 +16,7 @@ use crate::bpffs;
 use crate::config::SwitchConfig;
 use crate::error::{KernelError, LoadError, kernel};
 use crate::layout::{ip_addr, nanos};
+use crate::libbpf_log;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
 
@@ -65,7 +66,8 @@ impl Switch {
         bpffs::prepare(&dir)?;
         // Before anything changes: nodes of the other version would be left without a switch.
         let is_pinned = check_control_version(&dir)?;
-        let skel = load_programs(config, &dir)?;
+        let loaded = load_programs(config, &dir);
+        let skel = loaded.inspect_err(|_| libbpf_log::tell_warnings())?;
         if !is_pinned {
             pin_control_version(&dir)?;
         }
@@ -88,6 +90,11 @@ impl Switch {
 
     /// Attaches to an interface, or replaces the program that is attached there.
     pub fn attach(&self, interface: &str, xdp: bool) -> Result<(), LoadError> {
+        let attached = self.attach_programs(interface, xdp);
+        attached.inspect_err(|_| libbpf_log::tell_warnings())
+    }
+
+    fn attach_programs(&self, interface: &str, xdp: bool) -> Result<(), LoadError> {
         let index = attach::interface_index(interface)?;
         attach::tc(&self.skel.progs.prism_tc, interface, index)?;
         let pin = attach::xdp_pin(&self.dir, interface);
@@ -148,21 +155,10 @@ impl Switch {
     }
 }
 
-/// Sends libbpf's messages to the log instead of to standard error.
-fn quiet() {
-    fn print(level: PrintLevel, text: String) {
-        match level {
-            PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
-            _ => tracing::debug!(target: "libbpf", "{}", text.trim_end()),
-        }
-    }
-    libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
-}
-
 /// Opens the object. Its few bytes of bookkeeping are never freed: the skeleton borrows them
 /// forever, and a process loads a switch once.
 pub(crate) fn open() -> Result<OpenSwitchSkel<'static>, LoadError> {
-    quiet();
+    libbpf_log::begin();
     let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
     let opened = SwitchSkelBuilder::default().open(object);
     Ok(opened.map_err(kernel("open the object"))?)
