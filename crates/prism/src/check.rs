@@ -3,20 +3,22 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use prism_cluster::MinReplicas;
-use prism_config::{Config, Node, Peers, Switch};
+use prism_config::{Config, Node, Peers};
 use prism_handoff::pki::Identity;
 use prism_sys::process::with_causes;
 
 use crate::doctor::ended;
 use crate::node::spans_fault;
 
+mod summary;
+
 /// Check a configuration file.
 ///
 /// Prints what the file describes, or each fault in it: the field, the fault, and
-/// how to fix it. With --diff it prints the changes from an older file instead, each
-/// with the processes that have to reload or restart. Exits with status 1 if a file
-/// has a fault, else with 0. Opens no socket and changes nothing.
+/// how to fix it. It warns of fields that have no effect, and of rules of upstreams
+/// that hardly any request fits. With --diff it prints the changes from an older file
+/// instead, each with the processes that have to reload or restart. Exits with status
+/// 1 if a file has a fault, else with 0. Opens no socket and changes nothing.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The configuration file (TOML).
@@ -31,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = Config::load(&args.config)?;
+    let (config, doubtful) = Config::load_with_warnings(&args.config)?;
     if let Some(name) = &args.node {
         let mut faults = faults_of_host(&config, name)?;
         for part in config.parts() {
@@ -52,9 +54,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
             let old = Config::load(old).with_context(|| old.display().to_string())?;
             print!("{}", difference(&old, &config));
         }
-        None => print!("{}", summary(&config)),
+        None => print!("{}", summary::of(&config)),
     }
-    for warning in warnings(&config).iter().chain(&families(&config)) {
+    let doubtful = doubtful.iter().map(ToString::to_string);
+    let others = warnings(&config).into_iter().chain(families(&config));
+    for warning in doubtful.chain(others) {
         eprintln!("warning: {warning}");
     }
     Ok(())
@@ -223,77 +227,4 @@ fn difference(old: &Config, new: &Config) -> String {
         .iter()
         .map(|change| format!("{change} ({})\n", change.effect()));
     lines.collect()
-}
-
-fn summary(config: &Config) -> String {
-    let (name, region) = (&config.cluster.name, &config.cluster.region);
-    let mut lines = vec![format!("cluster  {name} ({region})")];
-    lines.extend(config.parts().iter().flat_map(service_lines));
-    lines.push(match &config.switch {
-        None => "switch   none: frontends relay every answer".to_owned(),
-        Some(switch) => format!(
-            "switch   {}{}, {} on {}, up to {} flows",
-            switch.control,
-            pair(switch),
-            lower(&switch.mode),
-            switch.interfaces.join(" "),
-            switch.max_flows
-        ),
-    });
-    lines.extend(config.nodes.iter().map(|node| {
-        let roles: Vec<String> = node.roles.iter().map(lower).collect();
-        let (name, address, roles) = (&node.name, node.address, roles.join(", "));
-        match node.is_backend() {
-            true if config.has_upstream(node) => {
-                format!("node     {name} {address} ({roles})")
-            }
-            true => format!(
-                "node     {name} {address} ({roles}, store {})",
-                node.store.display()
-            ),
-            false => format!("node     {name} {address} ({roles})"),
-        }
-    }));
-    lines.join("\n") + "\n"
-}
-
-/// The hosts of a pair, as the summary has them.
-fn pair(switch: &Switch) -> String {
-    let hosts = switch.hosts.iter();
-    let hosts = hosts.map(|host| format!("{} {}", host.name, host.address));
-    match hosts.collect::<Vec<_>>() {
-        none if none.is_empty() => String::new(),
-        hosts => format!(" at one of {}", hosts.join("; ")),
-    }
-}
-
-/// The lines of the service of `part`.
-fn service_lines(part: &Config) -> [String; 2] {
-    let (replicas, service) = (part.cluster.replicas, &part.service);
-    let (address, hand_off) = (&service.address, lower(&service.hand_off));
-    let name = match part.whole().service.are_several() {
-        true => format!("{}, ", service.name),
-        false => String::new(),
-    };
-    let behind = match &service.upstream {
-        Some(upstreams) => {
-            let shown = upstreams
-                .iter()
-                .map(|upstream| upstream.address.to_string());
-            format!("upstream {}", shown.collect::<Vec<_>>().join("; "))
-        }
-        None => {
-            let min = MinReplicas(part.cluster.min_replicas).of(replicas);
-            format!("replicas {replicas} of each object, {min} in sync for a write")
-        }
-    };
-    [
-        behind,
-        format!("service  {name}{address}, hand-off {hand_off}"),
-    ]
-}
-
-/// An enum's variant as the configuration file spells it.
-fn lower(value: &impl std::fmt::Debug) -> String {
-    format!("{value:?}").to_ascii_lowercase()
 }
