@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::change_shown::shown;
 use crate::load::ConfigError;
 use crate::model::Config;
 use crate::place::Place;
@@ -102,6 +103,7 @@ pub struct Change {
     pub old: Option<String>,
     /// Its value in the new configuration.
     pub new: Option<String>,
+    shown: String,
     at_nodes: Effect,
     at_switch: Effect,
 }
@@ -120,6 +122,7 @@ impl Change {
             path: path.to_vec(),
             old: old.map(Value::to_string),
             new: new.map(Value::to_string),
+            shown: shown(&path.join("."), old, new),
             at_nodes,
             at_switch,
         }
@@ -187,9 +190,7 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
-        let (old, new) = (shown(&self.old), shown(&self.new));
-        write!(f, "{}: {old} -> {new}", self.field())
+        f.write_str(&self.shown)
     }
 }
 

@@ -192,6 +192,77 @@ fn upstreams_change_at_a_reload_and_come_or_go_at_a_restart() {
 }
 
 #[test]
+fn of_a_list_a_change_names_what_came_and_went() {
+    let config = |upstream: &str| {
+        let (before, after) = FULL.split_once("[service.tls]").unwrap();
+        let (_, after) = after.split_once("[switch]").unwrap();
+        let (_, nodes) = after.split_once("[[node]]").unwrap();
+        let nodes = nodes.replace("[s3]\ncredentials_file = \"/etc/users\"\n", "");
+        let (start, _) = before.split_once("min_replicas").unwrap();
+        let service = "[service]\naddress = \"10.77.0.1:80\"\n";
+        let text = format!("{start}{service}{upstream}\n[[node]]{nodes}");
+        Config::from_toml(&text).unwrap()
+    };
+    let table = |rules: &str, address: &str| {
+        format!("[[service.upstream]]\n{rules}\naddress = {address}\n")
+    };
+    let (api, rest) = ("paths = [\"/api/\"]", "");
+    let one = table(rest, "\"127.0.0.1:1\"");
+    let two = table(api, "\"127.0.0.1:9\"") + &one;
+    for (old, new, expected) in [
+        (
+            "upstream = \"127.0.0.1:1\"".to_owned(),
+            "upstream = [\"127.0.0.1:1\", \"127.0.0.1:2\"]".to_owned(),
+            "service.upstream.address: added \"127.0.0.1:2\"",
+        ),
+        (
+            "upstream = [\"127.0.0.1:1\", \"127.0.0.1:2\"]".to_owned(),
+            "upstream = [\"127.0.0.1:2\", \"127.0.0.1:3\"]".to_owned(),
+            "service.upstream.address: added \"127.0.0.1:3\"; \
+             service.upstream.address: removed \"127.0.0.1:1\"",
+        ),
+        (
+            "upstream = [\"127.0.0.1:1\", \"127.0.0.1:2\"]".to_owned(),
+            "upstream = [\"127.0.0.1:2\", \"127.0.0.1:1\"]".to_owned(),
+            "service.upstream.address: in another order: \"127.0.0.1:2\", \"127.0.0.1:1\"",
+        ),
+        (
+            "upstream = \"127.0.0.1:1\"".to_owned(),
+            "upstream = \"127.0.0.1:2\"".to_owned(),
+            "service.upstream.address: \"127.0.0.1:1\" -> \"127.0.0.1:2\"",
+        ),
+        (
+            two.clone(),
+            table(api, "\"127.0.0.1:9\"") + &table(rest, "[\"127.0.0.1:1\", \"127.0.0.1:2\"]"),
+            "service.upstream[1].address: added \"127.0.0.1:2\"",
+        ),
+        (
+            two.clone(),
+            table(
+                "paths = [\"/api/\", \"/v2/\"]\nanswer_timeout_s = 7",
+                "\"127.0.0.1:9\"",
+            ) + &one,
+            "service.upstream[0].answer_timeout_s: 60 -> 7; \
+             service.upstream[0].paths: added \"/v2/\"",
+        ),
+        (
+            one.clone(),
+            two.clone(),
+            "service.upstream: added { address = \"127.0.0.1:9\", paths = [\"/api/\"] }",
+        ),
+    ] {
+        let (old, new) = (config(&old), config(&new));
+        let changes = old.changes_to(&new);
+        let [change] = changes.as_slice() else {
+            panic!("{changes:?}");
+        };
+        assert_eq!(change.to_string(), expected);
+        assert_eq!(change.effect(), "reload of the nodes");
+        assert_eq!(old.with_changes(&changes, &new).unwrap(), new);
+    }
+}
+
+#[test]
 fn a_nodes_own_field_concerns_no_other_process() {
     let (old, mut new) = (full(), full());
     new.nodes[1].workers = 3;

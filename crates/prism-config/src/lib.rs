@@ -12,6 +12,7 @@ mod acme;
 mod addresses;
 mod bounds;
 mod change;
+mod change_shown;
 mod check;
 mod check_addresses;
 mod check_services;

@@ -1,5 +1,6 @@
 //! `prism ctl reload`: the nodes of this host read their configuration file again.
 
+use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -38,6 +39,19 @@ struct Changed {
     field: String,
     old: Option<String>,
     new: Option<String>,
+    /// The field with what has changed in it. The former release does not say it.
+    change: Option<String>,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(change) = &self.change {
+            return f.write_str(change);
+        }
+        let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
+        let (old, new) = (shown(&self.old), shown(&self.new));
+        write!(f, "{}: {old} -> {new}", self.field)
+    }
 }
 
 pub(super) fn run(args: &ReloadArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
@@ -85,10 +99,8 @@ fn print(told: &Told, out: &mut impl Write) -> std::io::Result<()> {
         ("of other processes", &told.elsewhere),
     ];
     for (effect, changes) in all {
-        for Changed { field, old, new } in changes {
-            let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
-            let (old, new) = (shown(old), shown(new));
-            writeln!(out, "{name}: {effect}: {field}: {old} -> {new}")?;
+        for change in changes {
+            writeln!(out, "{name}: {effect}: {change}")?;
         }
     }
     for fault in &told.faults {
@@ -98,4 +110,36 @@ fn print(told: &Told, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(out, "{name}: no changes")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_change_has_the_nodes_words_or_those_for_the_former_release() {
+        for (change, expected) in [
+            (
+                r#", "change": "service.upstream.address: added \"b\"""#,
+                "n0: changed now: service.upstream.address: added \"b\"\n",
+            ),
+            (
+                "",
+                "n0: changed now: service.upstream.address: none -> [\"a\", \"b\"]\n",
+            ),
+        ] {
+            let changed = format!(
+                r#"{{"field": "service.upstream.address", "old": null,
+                    "new": "[\"a\", \"b\"]"{change}}}"#
+            );
+            let document = format!(
+                r#"{{"node": "n0", "now": [{changed}], "restart": [], "elsewhere": [],
+                    "faults": []}}"#
+            );
+            let mut out = Vec::new();
+            print(&serde_json::from_str(&document).unwrap(), &mut out).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
 }

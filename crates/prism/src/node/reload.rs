@@ -153,11 +153,15 @@ impl Reloaded {
     /// The outcome in JSON, for the node of this name.
     pub(super) fn document(&self, node: &str) -> Value {
         let shown = |changes: &[Change]| -> Vec<Value> {
-            let all = changes.iter();
-            all.map(
-                |change| json!({ "field": change.field(), "old": change.old, "new": change.new }),
-            )
-            .collect()
+            let all = changes.iter().map(|change| {
+                json!({
+                    "field": change.field(),
+                    "old": change.old,
+                    "new": change.new,
+                    "change": change.to_string(),
+                })
+            });
+            all.collect()
         };
         let mut document = json!({
             "node": node,
