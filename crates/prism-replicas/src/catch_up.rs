@@ -119,12 +119,18 @@ impl CatchUp<'_> {
             let mut report = self.node.progress();
             (report.parts, report.parts_done) = (parts as u64, 0);
         }
-        for (bucket, _) in existing(&agreed) {
-            for source in &sources {
-                for uploads in [false, true] {
-                    self.catch_up_with(source, bucket, uploads).await?;
-                    self.node.progress().parts_done += 1;
+        for (bucket, record) in existing(&agreed) {
+            match self.fetch_bucket(&sources, bucket).await {
+                Err(error) if error.code() == Code::NoSuchBucket => {
+                    // Its life has ended meanwhile. All writes of a later one come here too.
+                    let agreed = self.replicator.agreed(bucket).await?;
+                    let is_same =
+                        |now: &Bucket| now.phase != BucketPhase::Gone && now.life == record.life;
+                    if agreed.as_ref().is_some_and(is_same) {
+                        return Err(error);
+                    }
                 }
+                fetched => fetched?,
             }
         }
         self.check_view()?;
@@ -190,6 +196,20 @@ impl CatchUp<'_> {
         Ok(names)
     }
 
+    /// Fetches what this node lacks of one bucket.
+    ///
+    /// # Errors
+    /// [`Code::NoSuchBucket`] if a node has the bucket no more.
+    async fn fetch_bucket(&self, sources: &[String], bucket: &str) -> Result<(), S3Error> {
+        for source in sources {
+            for uploads in [false, true] {
+                self.catch_up_with(source, bucket, uploads).await?;
+                self.node.progress().parts_done += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Fetches what this node lacks of one bucket's keys whose primary is `source`.
     async fn catch_up_with(
         &self,
@@ -211,14 +231,6 @@ impl CatchUp<'_> {
             let page = match self.ask(source, &question).await {
                 Ok(Reply::CatchUpPage(page)) => page,
                 Ok(_) => return Err(Code::InternalError.into()),
-                // If the bucket's deletion is agreed, there is nothing to copy.
-                Err(error) if error.code() == Code::NoSuchBucket => {
-                    let agreed = self.replicator.agreed(bucket).await?;
-                    return match agreed.is_none_or(|b| b.phase == BucketPhase::Gone) {
-                        true => Ok(()),
-                        false => Err(error),
-                    };
-                }
                 Err(error) => return Err(error),
             };
             let end = page.end.clone();
