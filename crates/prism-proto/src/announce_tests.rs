@@ -134,7 +134,7 @@ fn a_newer_term_begins_all_over_and_makes_earlier_answers_void() {
     let mut announcer = Announcer::default();
     announcer.begin(TERM);
     let sent = announcer.poll(&registry).unwrap();
-    assert!(announcer.begin(TERM.next()));
+    assert!(announcer.begin(Term(TERM.0 + 1)));
     let outcome = answer(&sent, Status::Ok, sent.owner);
     assert_eq!(
         announcer.handle(TERM, &sent, outcome, &mut registry),
@@ -144,7 +144,7 @@ fn a_newer_term_begins_all_over_and_makes_earlier_answers_void() {
     assert_eq!(std::iter::from_fn(|| announcer.poll(&registry)).count(), 2);
     announcer.settle(TERM);
     assert!(announcer.is_young());
-    announcer.settle(TERM.next());
+    announcer.settle(Term(TERM.0 + 1));
     assert!(!announcer.is_young());
 }
 

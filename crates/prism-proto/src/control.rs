@@ -195,14 +195,14 @@ impl Term {
     /// The last term. At one a minute it comes after 31 years.
     pub const MAX: Self = Self(0xff_ffff);
 
-    /// The term after this one.
+    /// The term after this one; `None`: all terms are used up.
     #[must_use]
-    pub const fn next(self) -> Self {
-        Self(if self.0 < Self::MAX.0 {
-            self.0 + 1
+    pub const fn next(self) -> Option<Self> {
+        if self.0 < Self::MAX.0 {
+            Some(Self(self.0 + 1))
         } else {
-            Self::MAX.0
-        })
+            None
+        }
     }
 }
 

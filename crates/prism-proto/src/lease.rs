@@ -42,9 +42,9 @@ pub const NO_DIGEST: u64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PlacementVerdict {
-    /// Most nodes place objects differently, or no placement is that of most nodes.
+    /// Most nodes place objects differently.
     Differs = 5,
-    /// Most nodes place objects as this one does.
+    /// Most nodes place objects as this one does, or no placement is that of most nodes.
     Agrees = 6,
 }
 

@@ -13,6 +13,10 @@ use std::net::IpAddr;
 use crate::control::{Ops, RunId, Status, Term};
 use crate::lease::{Done, TermNotice};
 
+mod told;
+
+pub use told::{LONE_STEP, MOST_TOLD, Told, UNHEARD_NS};
+
 /// The longest time that a term is young. A node that is out of reach for longer has died by its
 /// lease.
 pub const YOUNG_NS: u64 = 10_000_000_000;
@@ -60,11 +64,12 @@ pub enum Place {
 }
 
 impl Place {
-    fn term_after(self, term: Term) -> Term {
-        let next = term.next();
+    /// `None`: all terms of this place are used up.
+    fn term_after(self, term: Term) -> Option<Term> {
+        let next = term.next()?;
         let is_odd = !next.0.is_multiple_of(2);
         if is_odd == (self == Self::First) {
-            next
+            Some(next)
         } else {
             next.next()
         }
@@ -99,6 +104,12 @@ pub struct SwitchTerm {
     /// The greatest term that was heard of.
     greatest: Term,
     phase: Phase,
+    /// When it began to decide.
+    since_ns: u64,
+    /// The nodes whose words have counted alone since then.
+    lone_words: BTreeSet<IpAddr>,
+    /// Nodes have told a greater term, and the next one is for that.
+    is_behind: bool,
     nodes: BTreeMap<IpAddr, Node>,
     /// Addresses of the other host of a pair. In host mode it has a node.
     other_host: Vec<IpAddr>,
@@ -113,6 +124,9 @@ impl SwitchTerm {
             term: stored,
             greatest: stored,
             phase: Phase::Standby,
+            since_ns: 0,
+            lone_words: BTreeSet::new(),
+            is_behind: false,
             nodes: BTreeMap::new(),
             other_host: Vec::new(),
         }
@@ -132,7 +146,7 @@ impl SwitchTerm {
     #[must_use]
     pub fn settled(place: Place, stored: Term, kept: Term) -> Self {
         let term = match kept {
-            Term::NONE => place.term_after(stored),
+            Term::NONE => place.term_after(stored).unwrap_or(stored),
             kept => kept,
         };
         Self {
@@ -146,9 +160,14 @@ impl SwitchTerm {
     /// Becomes the arbiter, with a table that may lack flows. `nodes` are all that may own some.
     /// The caller stores the returned term before it uses it.
     pub fn begin(&mut self, nodes: impl IntoIterator<Item = IpAddr>, now_ns: u64) -> Term {
-        self.term = self.place.term_after(self.greatest.max(self.term));
+        let last = self.greatest.max(self.term);
+        self.term = self.place.term_after(last).unwrap_or(last);
         self.greatest = self.term;
         self.phase = Phase::Young { since_ns: now_ns };
+        if !std::mem::take(&mut self.is_behind) {
+            self.since_ns = now_ns;
+            self.lone_words.clear();
+        }
         let mut former = std::mem::take(&mut self.nodes);
         for address in nodes {
             let mut node = former.remove(&address).unwrap_or_default();
@@ -166,12 +185,37 @@ impl SwitchTerm {
         self.nodes.values_mut().for_each(|node| node.leased.clear());
     }
 
-    /// A node has told the greatest term that it knows, or a command carries it. An arbiter that
-    /// hears of a greater one than its own has to [`Self::begin`] again, or to step down if another
-    /// switch has taken over. Returns whether it has to.
-    pub fn observe(&mut self, told: Term) -> bool {
-        self.greatest = self.greatest.max(told);
-        self.is_arbiter() && self.greatest > self.term
+    /// The nodes have told what they know of terms. An arbiter whose nodes know a greater term than
+    /// its own has to [`Self::begin`] again, or to step down if another switch has taken over.
+    /// Returns whether it has to.
+    pub fn observe(&mut self, told: &Told, now_ns: u64) -> bool {
+        let believed = told.believed().max(self.believed_alone(told, now_ns));
+        self.greatest = self.greatest.max(believed);
+        self.is_behind = self.is_arbiter() && self.greatest > self.term;
+        self.is_behind
+    }
+
+    /// The greatest term that single nodes have told early in a young term.
+    fn believed_alone(&mut self, told: &Told, now_ns: u64) -> Term {
+        let is_early = now_ns.saturating_sub(self.since_ns) < YOUNG_NS;
+        if !matches!(self.phase, Phase::Young { .. }) || !is_early {
+            return Term::NONE;
+        }
+        let most = MOST_TOLD.min(Term(self.term.0.saturating_add(LONE_STEP)));
+        let mut greatest = Term::NONE;
+        for (node, term) in &told.known {
+            if *term > self.term && *term <= most && self.lone_words.insert(*node) {
+                greatest = greatest.max(*term);
+            }
+        }
+        greatest
+    }
+
+    /// No term is left after the present one: a table that begins now has the term of the table
+    /// before it, and no node announces anything to it.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        self.place.term_after(self.term).is_none()
     }
 
     /// The way with a command that carries `stamp`.

@@ -12,6 +12,15 @@ fn young() -> SwitchTerm {
     switch
 }
 
+/// The words of all nodes.
+fn told(terms: &[u32]) -> Told {
+    let nodes = (1..).map(|n| IpAddr::from([10, 0, 0, n]));
+    Told {
+        known: nodes.zip(terms.iter().copied().map(Term)).collect(),
+        expected: 0,
+    }
+}
+
 fn done(term: u32, runs: u16) -> Done {
     let term = Term(term);
     Done { term, runs }
@@ -131,16 +140,58 @@ fn a_table_that_was_kept_goes_on_in_its_term_or_gets_one() {
     assert_eq!((kept.term(), kept.is_settled()), (Term(5), true));
     let mut new = SwitchTerm::settled(Place::Second, Term(5), Term::NONE);
     assert_eq!((new.term(), new.is_settled()), (Term(6), true));
-    assert!(!new.observe(Term(6)) && new.observe(Term(7)));
+    assert!(!new.observe(&told(&[6]), 0) && new.observe(&told(&[7]), 0));
 }
 
 #[test]
 fn a_new_term_is_above_all_that_were_heard_of() {
     let mut switch = young();
-    assert!(!switch.observe(Term(5)));
-    assert!(switch.observe(Term(9)));
-    assert_eq!(switch.begin([], 1), Term(11));
+    switch.handle_timeout(YOUNG_NS);
+    assert!(!switch.observe(&told(&[5, 5]), YOUNG_NS));
+    assert!(
+        !switch.observe(&told(&[5, 9]), YOUNG_NS),
+        "one of two nodes"
+    );
+    assert!(switch.observe(&told(&[9, 9]), YOUNG_NS));
+    assert_eq!(switch.begin([], YOUNG_NS), Term(11));
     switch.step_down();
-    assert!(!switch.observe(Term(20)), "a standby takes note");
+    assert!(!switch.observe(&told(&[20, 20]), 0), "a standby takes note");
     assert_eq!(switch.begin([], 2), Term(21));
+}
+
+#[test]
+fn in_a_young_term_the_word_of_each_node_counts_once_and_for_a_step() {
+    let mut switch = young();
+    let far = 5 + LONE_STEP + 1;
+    assert!(!switch.observe(&told(&[5, far]), 0), "too far");
+    assert!(!switch.observe(&told(&[5, Term::MAX.0]), 0));
+    assert!(switch.observe(&told(&[5, far - 1]), 1));
+    assert_eq!(switch.begin([node(0), node(1)], 1), Term(far + 1));
+    // The same node again.
+    let again = far + 10;
+    assert!(!switch.observe(&told(&[5, again]), 2));
+    // Another one, but late.
+    assert!(!switch.observe(&told(&[again, 5]), YOUNG_NS));
+    assert!(switch.observe(&told(&[again, 5]), YOUNG_NS - 1));
+    assert_eq!(switch.begin([node(0), node(1)], 3), Term(again + 1));
+    // A settled term is not changed by a single word. The next table begins with new ones.
+    switch.handle_timeout(u64::MAX);
+    assert!(!switch.observe(&told(&[5, again + 9]), 4));
+    switch.begin([node(0), node(1)], 5);
+    assert!(switch.observe(&told(&[5, again + 9]), 6));
+}
+
+#[test]
+fn a_switch_whose_terms_are_used_up_says_so() {
+    let Term(max) = Term::MAX;
+    for (place, before, last) in [
+        (Place::First, max - 2, max),
+        (Place::Second, max - 3, max - 1),
+    ] {
+        let mut switch = SwitchTerm::standby(place, Term(before));
+        assert!(!switch.is_last());
+        assert_eq!(switch.begin([], 0), Term(last));
+        assert!(switch.is_last());
+        assert_eq!(switch.begin([], 1), Term(last), "no other one is left");
+    }
 }

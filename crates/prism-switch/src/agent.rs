@@ -165,8 +165,8 @@ impl<'a> Agent<'a> {
     fn note_changes(&mut self, now: Instant) -> Result<bool, KernelError> {
         let maps = &self.switch.skel.maps;
         let changes = self.leases.take_changes(now);
+        runs::note_all(maps, &changes).map_err(kernel("note the runs"))?;
         for change in &changes {
-            runs::note(maps, change).map_err(kernel("note a run"))?;
             if let Change::Ended { node, run, end } = change {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
             }

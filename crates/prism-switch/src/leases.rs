@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use prism_proto::control::{ControlKey, RunId, Term};
 use prism_proto::lease::{Done, NewClients, TermNotice};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
+use prism_proto::term::Told;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 
@@ -154,6 +155,7 @@ impl Leases {
         let mut table = self.table();
         table.placements.retain(&nodes);
         table.heard.retain(|node| nodes.contains(node));
+        table.told.retain(|node, _| nodes.contains(node));
         drop(table);
         *locked(&self.hosts) = hosts;
     }
@@ -231,7 +233,7 @@ impl Leases {
         if table.is_closed {
             return false;
         }
-        table.told = table.told.max(greeting.term.unwrap_or_default());
+        table.note_told(run.0, greeting.term);
         table.begun += 1;
         let number = table.begun;
         let before = table.ending.remove(&run);
@@ -259,6 +261,8 @@ impl Leases {
             && lease.done != Some(done)
         {
             lease.done = Some(done);
+            let known = table.told.entry(run.0).or_default();
+            *known = done.term.max(*known);
             self.tell_agent(&mut table);
         }
     }
@@ -293,6 +297,11 @@ impl Leases {
             table.ending.insert(run, ending);
             self.tell_agent(&mut table);
         }
+    }
+
+    /// Whether as many nodes place objects one way as another, so that none is that of most nodes.
+    pub fn has_placement_tie(&self) -> bool {
+        self.table().placements.is_tie()
     }
 
     /// Compares placements, and tells nodes whose verdict changes.
@@ -342,9 +351,31 @@ impl Leases {
         locked(&self.hosts).nodes()
     }
 
-    /// The greatest term that a run has told.
-    pub(crate) fn told(&self) -> Term {
-        self.table().told
+    /// The terms that the living nodes know. `expected` is the number of nodes to wait for.
+    pub(crate) fn told(&self, expected: usize) -> Told {
+        let mut table = self.table();
+        table.forget_told();
+        Told {
+            known: table
+                .told
+                .iter()
+                .map(|(node, term)| (*node, *term))
+                .collect(),
+            expected,
+        }
+    }
+
+    /// Notes whether nodes know of a later term than this switch takes from them. Returns whether
+    /// that is new.
+    pub(crate) fn note_disbelief(&self, has_disbelieved: bool) -> bool {
+        let before = &mut self.table().has_disbelieved;
+        !std::mem::replace(before, has_disbelieved) && has_disbelieved
+    }
+
+    /// Whether nodes know of a later term than this switch takes from them: too few of them, or
+    /// one that is too late.
+    pub fn has_disbelieved(&self) -> bool {
+        self.table().has_disbelieved
     }
 
     /// The runs with a lease, and what each has said last about its flows. A run that does not
@@ -392,6 +423,7 @@ impl Leases {
         if std::mem::take(&mut table.is_closed) {
             table.placements = Placements::new(now);
             table.heard.clear();
+            table.told.clear();
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::connection::HANDSHAKE;
+use super::table::MAX_NODE_CONNECTIONS;
 use super::*;
 
 const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
@@ -325,8 +326,10 @@ fn who_places_objects_differently_from_most_nodes_gets_no_new_clients() {
     (1..9).for_each(|run| assert!(begin(1, run, 7)));
     assert_eq!(differing(&leases, &[1]), (vec![], vec![1]));
     begin(2, 1, 8);
-    assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]), "a tie");
+    assert!(leases.has_placement_tie());
+    assert_eq!(differing(&leases, &[1, 2]), (vec![], vec![1, 2]), "a tie");
     begin(3, 1, 8);
+    assert!(!leases.has_placement_tie());
     assert_eq!(differing(&leases, &[1, 2, 3]), (vec![1], vec![2, 3]));
     // With a third placement, the most common one need be no majority.
     begin(4, 1, 9);
@@ -379,15 +382,86 @@ fn a_node_that_leaves_does_not_count_and_one_that_has_died_does() {
     // One node is restarted with another file, and another node is stopped: a tie.
     begin(1, 2, 9);
     begin(2, 2, 7);
-    assert_eq!(differing(&leases, &all).0, all);
+    assert_eq!(differing(&leases, &all).0, []);
     leases.end((node(5), RunId(1)), Some(Parting::LEFT), now);
-    assert_eq!(differing(&leases, &all).0, all, "it may come back");
+    assert_eq!(differing(&leases, &all).0, [], "it may come back");
     leases.take_changes(now + LEASE_GRACE);
     assert_eq!(differing(&leases, &[1, 2, 3, 4]), (vec![1, 4], vec![2]));
     // A former node does not count.
     leases.set_nodes([1, 2, 4].map(|n| vec![node(n)]));
     leases.take_changes(now + LEASE_GRACE);
-    assert_eq!(differing(&leases, &[1, 2, 4]).0, [1, 2, 4]);
+    assert_eq!(differing(&leases, &[1, 2, 4]).0, []);
+}
+
+#[test]
+fn a_second_lease_of_a_node_votes_for_that_node_alone() {
+    for (nodes, tie) in [(2, true), (3, false), (5, false)] {
+        let (leases, now) = (settled([]), Instant::now());
+        let begin = |n, run, digest| leases.begin(&greeting((node(n), RunId(run)), digest), now);
+        (1..=nodes).for_each(|n| assert!(begin(n, 1, 7)));
+        // The key of the first node is in wrong hands, and holds many leases.
+        (2..50).for_each(|run| assert!(begin(1, run, 8)));
+        let others: Vec<u8> = (2..=nodes).collect();
+        assert_eq!(differing(&leases, &others), (vec![], others.clone()));
+        assert_eq!(leases.has_placement_tie(), tie);
+        let verdict = leases.table().placements.verdict(7);
+        assert_eq!(verdict, Some(PlacementVerdict::Agrees), "of {nodes}");
+    }
+}
+
+/// A lease of a run that knows `term`.
+fn knowing(n: u8, run: u16, term: u32) -> Greeting {
+    let term = Some(Term(term));
+    Greeting {
+        term,
+        ..greeting((node(n), RunId(run)), NO_DIGEST)
+    }
+}
+
+#[test]
+fn each_living_node_has_one_word_about_terms() {
+    let (leases, now) = (settled([]), Instant::now());
+    let told = || {
+        let told = leases.told(0).known.into_iter();
+        let mut told: Vec<u32> = told.map(|(_, term)| term.0).collect();
+        told.sort_unstable();
+        told
+    };
+    leases.begin(&knowing(1, 1, 5), now);
+    leases.begin(&knowing(2, 1, 0), now);
+    leases.begin(&greeting((node(3), RUN), NO_DIGEST), now);
+    assert_eq!(told(), [5], "the others know of none");
+    // Of a node the newest lease counts, whatever its others say.
+    (2..50).for_each(|run| assert!(leases.begin(&knowing(1, run, 900), now)));
+    assert_eq!(told(), [900]);
+    leases.begin(&knowing(1, 1, 6), now);
+    assert_eq!(told(), [6]);
+    // What a node has announced to it knows too.
+    let (run, done) = ((node(2), RunId(1)), |term| Done {
+        term: Term(term),
+        runs: 1,
+    });
+    leases.note_done(run, done(7));
+    assert_eq!(told(), [6, 7]);
+    leases.note_done(run, done(6));
+    assert_eq!(told(), [6, 7]);
+    leases.end(run, Some(Parting::CLOSED), now);
+    assert_eq!(told(), [6, 7], "it may come back");
+    leases.take_changes(now + LEASE_GRACE);
+    assert_eq!(told(), [6]);
+    leases.set_nodes([]);
+    assert_eq!(told(), []);
+}
+
+#[test]
+fn a_node_with_many_leases_leaves_room_for_the_others() {
+    let leases = settled([]);
+    let count = |n| leases.table().count_connection(node(n));
+    assert!(2 * MAX_NODE_CONNECTIONS < MAX_CONNECTIONS);
+    (0..MAX_NODE_CONNECTIONS).for_each(|_| assert!(count(1)));
+    assert!(!count(1) && count(2));
+    leases.table().uncount_connection(node(1));
+    assert!(count(1) && !count(1));
 }
 
 #[test]
@@ -396,10 +470,11 @@ fn an_agent_that_has_started_judges_nobody_for_a_while() {
     let now = Instant::now();
     leases.begin(&greeting((node(1), RUN), 7), now);
     leases.begin(&greeting((node(2), RUN), 8), now);
+    leases.begin(&greeting((node(3), RUN), 8), now);
     leases.take_changes(now + SETTLING / 2);
-    assert_eq!(differing(&leases, &[1, 2]), (vec![], vec![1, 2]));
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![], vec![1, 2, 3]));
     leases.take_changes(now + SETTLING);
-    assert_eq!(differing(&leases, &[1, 2]), (vec![1, 2], vec![]));
+    assert_eq!(differing(&leases, &[1, 2, 3]), (vec![1], vec![2, 3]));
 }
 
 #[test]
@@ -420,14 +495,13 @@ fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
         let mut first = ask(1, 7).await;
         assert_eq!(hear(&mut first).await, Agrees);
         let mut second = ask(2, 8).await;
-        assert_eq!(hear(&mut second).await, Differs);
-        assert_eq!(hear(&mut first).await, Differs);
+        assert_eq!(hear(&mut second).await, Agrees, "a tie");
         let mut third = ask(3, 8).await;
         assert_eq!(hear(&mut third).await, Agrees);
-        assert_eq!(hear(&mut second).await, Agrees);
-        // The first hears nothing: its verdict is the same.
+        assert_eq!(hear(&mut first).await, Differs);
+        // The second hears nothing: its verdict is the same.
         let mut byte = [0; 1];
-        let more = tokio::time::timeout(Duration::from_millis(100), first.read(&mut byte)).await;
+        let more = tokio::time::timeout(Duration::from_millis(100), second.read(&mut byte)).await;
         assert!(more.is_err(), "{more:?}");
     });
 }

@@ -1,7 +1,10 @@
 //! The table of ended runs, whose flows the programs end.
 //!
-//! If its map is full, the oldest entry makes room. The flows of that run then age like others.
+//! If its map is full, the oldest entries of the nodes with the most make room. The flows of those
+//! runs then age like others.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,22 +13,38 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use prism_proto::control::RunId;
 use prism_sys::clock::monotonic_ns;
 
-use crate::layout::{Block, nanos, u64_at};
+use crate::layout::{Block, array_at, nanos, u64_at};
 use crate::leases::{Change, RunEnd};
 use crate::skel::{SwitchMaps, types};
 
 const KEY_BYTES: usize = size_of::<types::run_key>();
+const NODE_BYTES: usize = size_of::<types::ip_addr>();
 const VALUE_BYTES: usize = size_of::<types::ended_run>();
 /// The time for which an ended run is remembered. Its kernel has closed all its sockets by then
 /// (TIME_WAIT 60 s, orphans some 100 s).
 const REMEMBERED: Duration = Duration::from_mins(10);
 
-/// Writes a change to the table, and removes old entries.
-pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<()> {
+/// Most ends that are written before room is made again.
+const BATCH: usize = 256;
+
+/// Writes changes to the table, and removes old entries.
+pub(crate) fn note_all(maps: &SwitchMaps<'_>, changes: &[Change]) -> libbpf_rs::Result<()> {
+    for batch in changes.chunks(BATCH) {
+        if batch
+            .iter()
+            .any(|change| matches!(change, Change::Ended { .. }))
+        {
+            make_room(maps)?;
+        }
+        batch.iter().try_for_each(|change| note(maps, change))?;
+    }
+    Ok(())
+}
+
+fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<()> {
     match change {
         Change::Returned { node, run } => delete(maps, &key(*node, *run)),
         Change::Ended { node, run, end } => {
-            make_room(maps)?;
             let end = match end {
                 RunEnd::Died => types::run_end::RUN_DIED,
                 RunEnd::Left => types::run_end::RUN_LEFT,
@@ -39,30 +58,58 @@ pub(crate) fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<
     }
 }
 
-/// Removes old entries, and the oldest one if the table is full.
+/// Removes old entries, and as many others as a batch needs.
 fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
     let now = monotonic_ns();
-    let since = |key: &Vec<u8>| {
-        let value = maps.ended_runs.lookup(key, MapFlags::ANY).ok().flatten();
-        u64_at(
-            &value.unwrap_or_default(),
-            offset_of!(types::ended_run, since_ns),
-        )
-    };
-    let mut left: Vec<_> = maps
-        .ended_runs
-        .keys()
-        .map(|key| (since(&key), key))
-        .collect();
-    left.sort_unstable();
-    let full = left.len() >= usize::try_from(maps.ended_runs.max_entries()).unwrap_or(usize::MAX);
-    for (n, (since, key)) in left.iter().enumerate() {
-        let is_old = now.saturating_sub(*since) > nanos(REMEMBERED);
-        if is_old || (full && n == 0) {
-            delete(maps, key)?;
+    let mut kept: Vec<EndedRun> = Vec::new();
+    for key in maps.ended_runs.keys() {
+        let run = EndedRun::read(maps, key);
+        match now.saturating_sub(run.since_ns) > nanos(REMEMBERED) {
+            true => delete(maps, &run.key)?,
+            false => kept.push(run),
         }
     }
-    Ok(())
+    let room = usize::try_from(maps.ended_runs.max_entries()).unwrap_or(usize::MAX);
+    let excess = kept.len().saturating_sub(room.saturating_sub(BATCH));
+    let surplus = surplus(kept, excess);
+    surplus.iter().try_for_each(|run| delete(maps, &run.key))
+}
+
+/// An entry of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct EndedRun {
+    node: [u8; NODE_BYTES],
+    since_ns: u64,
+    key: Vec<u8>,
+}
+
+impl EndedRun {
+    fn read(maps: &SwitchMaps<'_>, key: Vec<u8>) -> Self {
+        let value = maps.ended_runs.lookup(&key, MapFlags::ANY).ok().flatten();
+        let since_at = offset_of!(types::ended_run, since_ns);
+        Self {
+            node: array_at(&key, offset_of!(types::run_key, node)),
+            since_ns: u64_at(&value.unwrap_or_default(), since_at),
+            key,
+        }
+    }
+}
+
+/// The `excess` runs that make room: the oldest ones of the nodes that have the most. A node that
+/// begins and ends runs without end makes room by its own.
+fn surplus(mut runs: Vec<EndedRun>, excess: usize) -> Vec<EndedRun> {
+    // Newest first, so that the oldest runs of a node have the greatest numbers.
+    runs.sort_unstable_by_key(|run| Reverse(run.since_ns));
+    let mut counts: HashMap<[u8; NODE_BYTES], usize> = HashMap::new();
+    let numbered = runs.into_iter().map(|run| {
+        let number = counts.entry(run.node).or_default();
+        *number += 1;
+        (*number, run)
+    });
+    let mut numbered: Vec<(usize, EndedRun)> = numbered.collect();
+    numbered.sort_by_key(|(number, _)| Reverse(*number));
+    numbered.truncate(excess);
+    numbered.into_iter().map(|(_, run)| run).collect()
 }
 
 fn delete(maps: &SwitchMaps<'_>, key: &[u8]) -> libbpf_rs::Result<()> {
@@ -77,4 +124,33 @@ fn key(node: IpAddr, run: RunId) -> [u8; KEY_BYTES] {
         .put_ip(offset_of!(types::run_key, node), node)
         .put_port(offset_of!(types::run_key, run), run.0)
         .bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_with_the_most_ended_runs_makes_room() {
+        let run = |node: u8, since_ns: u64| EndedRun {
+            node: [node; NODE_BYTES],
+            since_ns,
+            key: vec![node, since_ns as u8],
+        };
+        let runs = || {
+            let churner = (10..20).map(|since| run(1, since));
+            churner.chain([run(2, 1), run(3, 2)]).collect::<Vec<_>>()
+        };
+        let keys = |excess| -> Vec<Vec<u8>> {
+            let surplus = surplus(runs(), excess);
+            surplus.into_iter().map(|run| run.key).collect()
+        };
+        assert_eq!(keys(0), Vec::<Vec<u8>>::new());
+        assert_eq!(keys(3), [vec![1, 10], vec![1, 11], vec![1, 12]]);
+        assert_eq!(
+            keys(9),
+            (10..19).map(|since| vec![1, since]).collect::<Vec<_>>()
+        );
+        assert_eq!(keys(99).len(), runs().len());
+    }
 }

@@ -2,7 +2,8 @@
 //! read the present one from a map, and the runs of nodes hear of it on their leases.
 //!
 //! The map outlives the agent, which then goes on with its term. A file has the last term, for a
-//! switch that has lost the map. If the file is lost too, the nodes tell their greatest term.
+//! switch that has lost the map. If the file is lost too, or is behind the other switch's, most nodes
+//! know a greater term.
 //!
 //! Not here: the rules (`prism_proto::term`), and what the programs make of them (`bpf/term.h`).
 
@@ -11,11 +12,11 @@ use std::io::{self, Write};
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{MapCore, MapFlags};
 use prism_proto::control::Term;
-use prism_proto::term::{Place, SwitchTerm};
+use prism_proto::term::{Place, SwitchTerm, UNHEARD_NS};
 use prism_sys::clock::monotonic_ns;
 
 use crate::error::{KernelError, kernel};
@@ -29,6 +30,8 @@ const STATE_BYTES: usize = size_of::<types::term_state>();
 const ZERO: [u8; 4] = [0; 4];
 /// Numbers of `struct term`'s generation.
 const GENERATIONS: u8 = 4;
+/// The time in which living nodes tell what they know of terms.
+const UNHEARD: Duration = Duration::from_nanos(UNHEARD_NS);
 /// 2026-01-01, from which a switch counts that has no file.
 const FIRST_MINUTE_S: u64 = 1_767_225_600;
 
@@ -100,6 +103,9 @@ pub(crate) struct Terms {
     state: TermState,
     written: TermState,
     started: Instant,
+    /// When this switch began to grant leases.
+    leases_since: Instant,
+    other_host: Vec<IpAddr>,
 }
 
 impl Terms {
@@ -125,7 +131,7 @@ impl Terms {
             true => SwitchTerm::settled(place, stored, state.term),
             false => SwitchTerm::standby(place, stored.max(state.term)),
         };
-        let rules = rules.beside(other_host);
+        let rules = rules.beside(other_host.clone());
         if !is_kept {
             leases.close();
         }
@@ -137,6 +143,8 @@ impl Terms {
             state,
             written: state,
             started: now,
+            leases_since: now,
+            other_host,
         })
     }
 
@@ -163,12 +171,12 @@ impl Terms {
                 self.rules.lease_ends(*node, *run);
             }
         }
-        // A lost file: a node knows a greater term than this one.
-        let is_behind = self.rules.observe(leases.told());
+        let is_behind = self.hear_nodes(leases, now);
         match (self.is_active, self.rules.is_arbiter()) {
             (true, false) => {
                 frontends.wait_for_leases(now);
                 leases.open(now);
+                self.leases_since = now;
                 self.begin(leases, now);
             }
             (true, true) if is_behind => self.begin(leases, now),
@@ -195,8 +203,40 @@ impl Terms {
         self.bring_up_to_date(maps, leases)
     }
 
+    /// Hears what the nodes know of terms. Returns whether they know a greater one than this: its
+    /// file is lost, or the other switch has begun later ones.
+    fn hear_nodes(&mut self, leases: &Leases, now: Instant) -> bool {
+        let is_waiting = now.saturating_duration_since(self.leases_since) < UNHEARD;
+        // A node on the other host of the pair has most likely died with it.
+        let nodes = leases.nodes();
+        let nodes = nodes.iter().filter(|node| !self.other_host.contains(node));
+        let told = leases.told(if is_waiting { nodes.count() } else { 0 });
+        let is_behind = self.rules.observe(&told, self.time_ns(now));
+        let greatest = told.greatest();
+        let is_disbelieved = self.is_active && !is_waiting && !is_behind;
+        let is_disbelieved = is_disbelieved && greatest > self.rules.term();
+        if leases.note_disbelief(is_disbelieved) {
+            tracing::warn!(
+                told = greatest.0,
+                term = self.rules.term().0,
+                "a node knows a later term than this switch, but most nodes do not, or it is too \
+                 late for any switch. The switch ignores it. If no other switch has been active, \
+                 the node's switch key may be in wrong hands"
+            );
+        }
+        is_behind
+    }
+
     fn begin(&mut self, leases: &Leases, now: Instant) {
         self.rules.begin(leases.nodes(), self.time_ns(now));
+        if self.rules.is_last() {
+            tracing::error!(
+                term = self.rules.term().0,
+                file = %self.file.display(),
+                "the terms are used up: connections that move are lost when a switch loses its \
+                 table. Stop all nodes and switches, delete the file, and start them again"
+            );
+        }
         self.state.generation = (self.state.generation + 1) % GENERATIONS;
     }
 
@@ -239,7 +279,12 @@ impl Terms {
 fn stored(file: &Path) -> Term {
     let number = fs::read_to_string(file).and_then(|text| {
         let number = text.trim().parse::<u32>();
-        number.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        let number = number.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let is_term = number <= Term::MAX.0;
+        is_term.then_some(number).ok_or_else(|| {
+            let what = format!("{number} is greater than any term ({})", Term::MAX.0);
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })
     });
     let number = number.unwrap_or_else(|error| {
         tracing::warn!(file = %file.display(), %error, "the last term is not known");
@@ -278,10 +323,13 @@ mod tests {
         assert!(stored(&file) > Term(100_000));
         store(&file, Term(7)).unwrap();
         assert_eq!(stored(&file), Term(7));
-        fs::write(&file, "4294967295").unwrap();
+        fs::write(&file, Term::MAX.0.to_string()).unwrap();
         assert_eq!(stored(&file), Term::MAX);
-        fs::write(&file, "x").unwrap();
-        assert!(stored(&file) > Term(100_000));
+        for bad in ["x", "16777216", "4294967295", "-1", ""] {
+            fs::write(&file, bad).unwrap();
+            let instead = stored(&file);
+            assert!(instead > Term(100_000) && instead < Term::MAX, "{bad:?}");
+        }
         fs::remove_dir_all(&directory).unwrap();
     }
 }

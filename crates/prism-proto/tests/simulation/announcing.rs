@@ -56,6 +56,8 @@ impl World {
         for (id, _) in waiters {
             h.steering.forget(id);
         }
+        // A lease from before may be that of another switch.
+        self.works(host, REDIAL_NS, Work::Lease);
         self.announce(host);
     }
 

@@ -11,7 +11,8 @@
 //!   host crashed that had its connection;
 //! - I5: each hand-off ends within its deadlines, no connection is lost or
 //!   stands still;
-//! - I6: when all is over, the flow table is empty.
+//! - I6: when all is over, the flow table is empty;
+//! - I7: a term that a host has made up begins no term, but for one after a loss of the table.
 //!
 //! Not here: TLS and nonces (I4), the kernel, the data plane's own code.
 #![allow(
@@ -183,6 +184,11 @@ fn a_node_that_is_late_in_a_young_term_loses_nothing() {
 }
 
 #[test]
+fn a_node_that_makes_terms_up_costs_nobody_anything() {
+    holds(Scenario::LIES, &["moved", "SwitchSilent"]);
+}
+
+#[test]
 fn a_node_that_dies_in_a_young_term_costs_only_its_own_connections() {
     holds(Scenario::YOUNG_DEATHS, &["moved"]);
 }
@@ -247,6 +253,8 @@ fn the_checks_find_a_broken_rule_of_terms() {
         (Mutation::SettlesAtOnce, Scenario::REBOOTS),
         (Mutation::YoungDecides, Scenario::STRIKES),
         (Mutation::StandbyDecides, Scenario::TAKEOVERS),
+        (Mutation::OneNodeIsBelieved, Scenario::LIES),
+        (Mutation::FirstNodeIsBelieved, Scenario::LIES),
         (Mutation::CopiesCount, Scenario::TAKEOVERS),
         (Mutation::OldAnswersCount, Scenario::YOUNG_LISTS),
         (Mutation::NoDropWhileYoung, Scenario::REBOOTS),

@@ -43,6 +43,10 @@ pub(crate) enum Mutation {
     CopiesCount,
     /// A standby decides.
     StandbyDecides,
+    /// A switch takes a term from one node.
+    OneNodeIsBelieved,
+    /// A switch does not wait for the other nodes before it takes a term from most.
+    FirstNodeIsBelieved,
     /// A node takes answers of former terms.
     OldAnswersCount,
     /// A young switch sends packets of unknown flows to frontends, and resets pass.
@@ -110,6 +114,8 @@ pub(crate) struct Scenario {
     pub(crate) losses: usize,
     /// A command triggers a loss at this rate.
     pub(crate) strikes: f64,
+    /// The number of times that the last host's key tells a term that no switch has made.
+    pub(crate) term_lies: usize,
     /// A second switch, with copies of confirmed flows.
     pub(crate) has_standby: bool,
     /// The channels of the hosts lead through the switch, and break with it.
@@ -147,6 +153,7 @@ impl Scenario {
         max_flows: 1000,
         losses: 0,
         strikes: 0.0,
+        term_lies: 0,
         has_standby: false,
         breaks_channels: false,
         max_boot_ns: 0,
@@ -261,6 +268,12 @@ impl Scenario {
     pub(crate) const LOST_REACH: Self = Self {
         name: "lost reach",
         max_outage_ns: 5000 * MS,
+        ..Self::TAKEOVERS
+    };
+    /// The key of one host tells terms that no switch has made, at any moment.
+    pub(crate) const LIES: Self = Self {
+        name: "lies",
+        term_lies: 12,
         ..Self::TAKEOVERS
     };
     /// Hosts die meanwhile.

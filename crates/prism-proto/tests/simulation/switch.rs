@@ -30,6 +30,12 @@ pub(crate) struct Switch {
     pub(crate) announced: BTreeSet<FlowKey>,
     /// SYNs of unknown flows in a young term.
     pub(crate) opened: BTreeMap<FlowKey, Opened>,
+    /// The terms that hosts have told on their leases, since this switch decides.
+    pub(crate) told: BTreeMap<usize, Term>,
+    /// When it began to decide.
+    pub(crate) leases_since: u64,
+    /// The terms since then that have begun for one that no switch has made.
+    pub(crate) made_up: u32,
 }
 
 impl Switch {
@@ -43,6 +49,9 @@ impl Switch {
             tai_ns,
             announced: BTreeSet::new(),
             opened: BTreeMap::new(),
+            told: BTreeMap::new(),
+            leases_since: 0,
+            made_up: 0,
             table: FlowTable::new(scenario.max_flows),
             epochs: BTreeMap::new(),
             blocked_since: BTreeMap::new(),

@@ -5,7 +5,7 @@ use prism_proto::control::{
 };
 use prism_proto::fence::Fence;
 use prism_proto::lease::{Done, TermNotice};
-use prism_proto::term::{ABSENT_NS, Admission, YOUNG_NS};
+use prism_proto::term::{ABSENT_NS, Admission, LONE_STEP, Told, UNHEARD_NS, YOUNG_NS};
 use prism_reference::FlowTable;
 
 use crate::frontends::is_frontend;
@@ -46,6 +46,8 @@ pub(crate) enum TermEvent {
         host: usize,
         boot: u32,
     },
+    /// The key of the last host is in wrong hands, and gets one more lease.
+    LieAtSwitch,
 }
 
 /// A SYN of an unknown flow in a young term. It may be forged.
@@ -84,6 +86,10 @@ impl World {
             let delay = self.rng.u64(0..400 * MS);
             self.after(delay, Event::Term(TermEvent::ClockJumps));
         }
+        for _ in 0..self.scenario.term_lies {
+            let delay = self.rng.u64(0..3000 * MS);
+            self.after(delay, Event::Term(TermEvent::LieAtSwitch));
+        }
     }
 
     pub(crate) fn term_event(&mut self, event: TermEvent) {
@@ -103,13 +109,18 @@ impl World {
             }
             TermEvent::DoneAtSwitch { host, boot, done } => {
                 let node = addr_of(host).ip();
-                self.standby.term.observe(done.term);
+                let known = self.switch.told.entry(host).or_default();
+                *known = done.term.max(*known);
                 self.switch.term.run_is_done(node, run_of(boot), done);
                 self.settle_term();
             }
+            TermEvent::LieAtSwitch => self.lie_at_switch(),
             TermEvent::LeaseEnds { host, boot } => {
                 for switch in [&mut self.switch, &mut self.standby] {
                     switch.term.lease_ends(addr_of(host).ip(), run_of(boot));
+                }
+                if self.hosts[host].boot != boot {
+                    self.switch.told.remove(&host);
                 }
                 if self.scenario.fence == Fence::Host {
                     self.end_flows_of(host);
@@ -143,6 +154,9 @@ impl World {
             std::mem::swap(&mut self.switch, &mut self.standby);
             std::mem::swap(&mut self.switch.lists, &mut self.standby.lists);
         }
+        self.switch.told.clear();
+        self.switch.made_up = 0;
+        self.switch.leases_since = self.now;
         if is_taken_over && !is_dead {
             let split_ns = self.rng.u64(0..MAX_SPLIT_NS);
             self.after(split_ns, Event::Term(TermEvent::Splits));
@@ -153,6 +167,7 @@ impl World {
         }
         let down_ns = self.rng.u64(0..=max_ns);
         self.down_until = self.now + down_ns;
+        self.switch.leases_since = self.down_until;
         self.after(down_ns, Event::Term(TermEvent::Begins));
     }
 
@@ -172,6 +187,7 @@ impl World {
         self.excuse_half_open();
         self.stats.terms += 1;
         self.log(|| format!("{term:?} begins"));
+        self.last_term = self.last_term.max(term);
         if self.scenario.mutation == Mutation::SettlesAtOnce {
             self.switch.term.handle_timeout(u64::MAX);
         }
@@ -302,9 +318,8 @@ impl World {
         if self.is_down() {
             return self.works(host, 50 * MS, Work::Lease);
         }
-        self.standby.term.observe(told);
-        if self.switch.term.observe(told) {
-            return self.begin_term();
+        if self.hear_word(host, told) {
+            return;
         }
         for switch in [&mut self.switch, &mut self.standby] {
             switch.term.lease_begins(addr_of(host).ip(), run_of(boot));
@@ -312,9 +327,73 @@ impl World {
         self.send_notice(host);
     }
 
+    /// A host's word about terms. Returns whether a term has begun for it.
+    fn hear_word(&mut self, host: usize, told: Term) -> bool {
+        self.switch.told.insert(host, told);
+        let (last, was_settled) = (self.last_term, self.switch.term.is_settled());
+        let told = self.told_by_hosts();
+        if !self.switch.term.observe(&told, self.now) {
+            return false;
+        }
+        self.begin_term();
+        // Each switch makes every second term.
+        let term = self.switch.term.term();
+        if term.0 > last.0 + 2 {
+            self.switch.made_up += 1;
+            let is_bounded = self.switch.made_up == 1 && term.0 <= last.0 + LONE_STEP + 2;
+            if was_settled || !is_bounded {
+                self.fail(format!(
+                    "I7: {term:?} follows {last:?}, which no switch has made"
+                ));
+            }
+        }
+        true
+    }
+
+    /// What the switch knows of the hosts' terms.
+    fn told_by_hosts(&self) -> Told {
+        let s = &self.switch;
+        let known = s.told.iter().filter(|(_, term)| **term > Term::NONE);
+        let known = known.map(|(host, term)| (addr_of(*host).ip(), *term));
+        let is_waiting = self.now < s.leases_since + UNHEARD_NS;
+        let told = Told {
+            known: known.collect(),
+            expected: if is_waiting { self.hosts.len() } else { 0 },
+        };
+        match self.scenario.mutation {
+            Mutation::OneNodeIsBelieved => Told {
+                known: vec![(addr_of(0).ip(), told.greatest())],
+                expected: 0,
+            },
+            Mutation::FirstNodeIsBelieved => Told {
+                expected: 0,
+                ..told
+            },
+            _ => told,
+        }
+    }
+
+    /// One more lease of the last host tells a term that no switch has made.
+    fn lie_at_switch(&mut self) {
+        let liar = self.hosts.len() - 1;
+        if self.is_down() {
+            return;
+        }
+        let by = [1, 10, 1000, Term::MAX.0][self.rng.usize(0..4)];
+        let lie = Term(
+            self.switch
+                .term
+                .term()
+                .0
+                .saturating_add(by)
+                .min(Term::MAX.0),
+        );
+        self.log(|| format!("host {liar} tells {lie:?}"));
+        self.hear_word(liar, lie);
+    }
+
     fn copy_at_standby(&mut self, copy: Stamped<Request>) {
         let s = &mut self.standby;
-        s.term.observe(copy.term);
         if s.term.admit(copy.term, copy.message.ops) == Admission::Merge {
             let now = s.tai_ns + self.now;
             let message = Request {
@@ -344,10 +423,7 @@ impl World {
             admission => admission,
         };
         match admission {
-            Admission::Silence => {
-                self.switch.term.observe(term);
-                None
-            }
+            Admission::Silence => None,
             Admission::Refuse(status) => {
                 Some((self.switch.table.answer(&message, status, now), false))
             }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
-use prism_proto::control::FlowKey;
+use prism_proto::control::{FlowKey, Term};
 use prism_proto::fence::Fence;
 use prism_proto::term::Place;
 
@@ -124,6 +124,8 @@ pub(crate) struct World {
     /// No switch works before this time.
     pub(crate) down_until: u64,
     pub(crate) losses_left: usize,
+    /// The greatest term that a switch has made.
+    pub(crate) last_term: Term,
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
     /// Generation of the channel between two hosts; a break begins a new one.
@@ -158,6 +160,7 @@ impl World {
             standby: Switch::new(&scenario, Place::Second, &mut rng_of_clocks),
             down_until: 0,
             losses_left: scenario.losses,
+            last_term: Term::NONE,
             hosts,
             clients,
             channels: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! One connection: the greeting, by which a run gets its lease, and the messages after it.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{FlowState, MESSAGE_BYTES, Ops, Owner, RunId, Status, Term};
@@ -58,7 +59,7 @@ impl Leases {
             () = gives_way.notified() => Err(io::Error::other("it had to give way to others")),
         };
         locked(&self.newcomers).leave(age);
-        let greeting = admitted?;
+        let (greeting, _counted) = admitted?;
         watch_host(&stream)?;
         if self.begin(&greeting, Instant::now()) {
             let parting = self.listen(&mut stream, &greeting).await;
@@ -153,7 +154,7 @@ impl Leases {
     }
 
     /// Has the other side prove its identity with a request about a random number.
-    async fn admit(&self, stream: &mut TcpStream) -> io::Result<Greeting> {
+    async fn admit(&self, stream: &mut TcpStream) -> io::Result<(Greeting, Counted<'_>)> {
         let challenge = keys::challenge()?;
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
@@ -169,23 +170,40 @@ impl Leases {
         let status = match (is_lease, node) {
             (false, _) => Status::BadRequest,
             (true, None) => Status::Denied,
+            (true, Some(node)) if !self.table().count_connection(node) => Status::Full,
             (true, Some(_)) => Status::Ok,
         };
+        let counted = node.filter(|_| status == Status::Ok);
+        let counted = counted.map(|node| Counted { leases: self, node });
         let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 0);
         stream.write_all(&answer.encode(&signed.key.key)).await?;
         let speaks_of_terms = request.owner.addr.port() == SPEAKS_OF_TERMS;
-        match (status, node) {
-            (Status::Ok, Some(node)) => Ok(Greeting {
-                run: (node, run),
-                digest: request.epoch,
-                term: speaks_of_terms.then_some(signed.request.term),
-                key_id: signed.key.key_id,
-            }),
-            _ => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "no lease for this request",
-            )),
-        }
+        let counted = counted.ok_or_else(|| {
+            let why = match status {
+                Status::Full => "its node has as many connections as it may have",
+                _ => "no lease for this request",
+            };
+            io::Error::new(io::ErrorKind::PermissionDenied, why)
+        })?;
+        let greeting = Greeting {
+            run: (counted.node, run),
+            digest: request.epoch,
+            term: speaks_of_terms.then_some(signed.request.term),
+            key_id: signed.key.key_id,
+        };
+        Ok((greeting, counted))
+    }
+}
+
+/// A connection that is counted among those of its node, until dropped.
+struct Counted<'l> {
+    leases: &'l Leases,
+    node: IpAddr,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.leases.table().uncount_connection(self.node);
     }
 }
 
@@ -210,8 +228,6 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use prism_proto::control::ControlKey;
 
     use super::*;

@@ -2,6 +2,9 @@
 //! clients. Nodes send digests of their placement with their requests for leases
 //! (docs/protocol.md, 1.7).
 //!
+//! Each node has one vote, the digest of its newest lease. In a tie nobody is refused: one node
+//! alone, whose key may be in wrong hands, could otherwise make a tie of a majority.
+//!
 //! A node that has died still counts. Otherwise deaths could put nodes with a wrong file into
 //! the majority. A node that has left in order does not count.
 
@@ -24,9 +27,8 @@ pub(super) struct Placements {
     digests: HashMap<IpAddr, u64>,
     /// The verdicts take all digests into account.
     is_judged: bool,
-    /// The digest that more nodes have than any other, if there is one. The outer `None` is
-    /// for the time before the first judgement.
-    most: Option<Option<u64>>,
+    /// `None` before the first judgement.
+    judgement: Option<Judgement>,
     /// The warning about the last judgement is due.
     is_news: bool,
     warned: Option<Instant>,
@@ -39,7 +41,7 @@ impl Placements {
             started,
             digests: HashMap::new(),
             is_judged: false,
-            most: None,
+            judgement: None,
             is_news: false,
             warned: None,
         }
@@ -65,23 +67,28 @@ impl Placements {
     /// Returns whether verdicts may have changed.
     pub(super) fn judge(&mut self, now: Instant) -> bool {
         let is_settling = now.saturating_duration_since(self.started) < SETTLING;
-        let before = self.most;
+        let before = self.judgement;
         if !is_settling && !self.is_judged {
-            self.most = Some(most_common(&self.digests));
+            self.judgement = Some(Judgement::of(&self.digests));
             self.is_judged = true;
             self.is_news = true;
         }
         self.warn(now);
-        self.most != before
+        self.judgement != before
     }
 
     /// The verdict on a placement. `None` before the first judgement, and for no digest.
     pub(super) fn verdict(&self, digest: u64) -> Option<PlacementVerdict> {
-        let most = self.most.filter(|_| digest != NO_DIGEST)?;
-        Some(match most == Some(digest) {
-            true => PlacementVerdict::Agrees,
-            false => PlacementVerdict::Differs,
+        let judgement = self.judgement.filter(|_| digest != NO_DIGEST)?;
+        Some(match judgement {
+            Judgement::Most(most) if most != digest => PlacementVerdict::Differs,
+            Judgement::Most(_) | Judgement::Tie | Judgement::Nobody => PlacementVerdict::Agrees,
         })
+    }
+
+    /// No digest is that of most nodes, because as many have another one.
+    pub(super) fn is_tie(&self) -> bool {
+        self.judgement == Some(Judgement::Tie)
     }
 
     /// Whether a node places objects otherwise than most nodes. False if that is unknown.
@@ -108,21 +115,46 @@ impl Placements {
         let mut groups: Vec<_> = groups.into_values().collect();
         groups.iter_mut().for_each(|group| group.sort_unstable());
         groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
-        tracing::warn!(
-            ?groups,
-            "the configurations of these groups of nodes place objects differently; only the \
-            largest serves, none in a tie. Compare the nodes' files"
-        );
+        if self.is_tie() {
+            tracing::warn!(
+                ?groups,
+                "the configurations of these groups of nodes place objects differently. The \
+                largest groups are of one size, so all nodes serve. Compare the nodes' files"
+            );
+        } else {
+            tracing::warn!(
+                ?groups,
+                "the configurations of these groups of nodes place objects differently; only the \
+                largest serves. Compare the nodes' files"
+            );
+        }
     }
 }
 
-/// The digest that more nodes have than any other. `None` in a tie.
-fn most_common(digests: &HashMap<IpAddr, u64>) -> Option<u64> {
-    let mut counts: HashMap<u64, usize> = HashMap::new();
-    for digest in digests.values() {
-        *counts.entry(*digest).or_default() += 1;
+/// The comparison of all digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judgement {
+    /// More nodes have this digest than any other.
+    Most(u64),
+    Tie,
+    /// No node has one.
+    Nobody,
+}
+
+impl Judgement {
+    fn of(digests: &HashMap<IpAddr, u64>) -> Self {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for digest in digests.values() {
+            *counts.entry(*digest).or_default() += 1;
+        }
+        let Some((digest, count)) = counts.iter().max_by_key(|(_, count)| **count) else {
+            return Self::Nobody;
+        };
+        let equals = counts.values().filter(|other| *other == count).count();
+        if equals == 1 {
+            Self::Most(*digest)
+        } else {
+            Self::Tie
+        }
     }
-    let (digest, count) = counts.iter().max_by_key(|(_, count)| **count)?;
-    let equals = counts.values().filter(|other| *other == count).count();
-    (equals == 1).then_some(*digest)
 }

@@ -9,6 +9,10 @@ use prism_proto::lease::{Done, NO_DIGEST, NewClients, TermNotice};
 
 use super::placements::Placements;
 
+/// Most connections of one node: two processes, each with 1,024 workers, each with two runs. So no
+/// node can keep the others out.
+pub(super) const MAX_NODE_CONNECTIONS: usize = 4_096;
+
 /// A run of a node.
 pub(super) type Run = (IpAddr, RunId);
 
@@ -35,6 +39,8 @@ pub(crate) struct Alive {
 /// The connections bound it: a run is forgotten when its end is reported.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// The connections of each node that has a lease.
+    connections: HashMap<IpAddr, usize>,
     pub(super) leases: HashMap<Run, Lease>,
     pub(super) ending: HashMap<Run, Ending>,
     pub(super) returned: HashSet<Run>,
@@ -46,8 +52,11 @@ pub(super) struct Table {
     pub(super) begun: u64,
     /// Another switch grants leases.
     pub(super) is_closed: bool,
-    /// The greatest term that a run has told.
-    pub(super) told: Term,
+    /// The greatest term that each node knows, by its newest lease and what that has announced. A
+    /// node that knows of none is not among them.
+    pub(super) told: HashMap<IpAddr, Term>,
+    /// Nodes know of a later term than this switch takes from them.
+    pub(super) has_disbelieved: bool,
     /// Nodes whose flows are not known yet.
     pub(super) awaited: usize,
     /// The term, as the runs are to know it.
@@ -90,6 +99,7 @@ impl Table {
     /// The empty table of an agent that has just `started`.
     pub(super) fn new(started: Instant) -> Self {
         Self {
+            connections: HashMap::new(),
             leases: HashMap::new(),
             ending: HashMap::new(),
             returned: HashSet::new(),
@@ -98,9 +108,43 @@ impl Table {
             placements: Placements::new(started),
             begun: 0,
             is_closed: false,
-            told: Term::NONE,
+            told: HashMap::new(),
+            has_disbelieved: false,
             awaited: 0,
             notice: None,
+        }
+    }
+
+    /// A node has asked for a lease, and knows `term`.
+    pub(super) fn note_told(&mut self, node: IpAddr, term: Option<Term>) {
+        match term.filter(|term| *term > Term::NONE) {
+            Some(term) => self.told.insert(node, term),
+            None => self.told.remove(&node),
+        };
+    }
+
+    /// Forgets what nodes have told that have no lease, and did not lose one within the grace.
+    pub(super) fn forget_told(&mut self) {
+        let runs = self.leases.keys().chain(self.ending.keys());
+        let living: HashSet<IpAddr> = runs.map(|run| run.0).collect();
+        self.told.retain(|node, _| living.contains(node));
+    }
+
+    /// Counts one more connection of a node. False: it has as many as it may have.
+    pub(super) fn count_connection(&mut self, node: IpAddr) -> bool {
+        let connections = self.connections.entry(node).or_default();
+        let has_room = *connections < MAX_NODE_CONNECTIONS;
+        *connections += usize::from(has_room);
+        has_room
+    }
+
+    /// A counted connection of a node is over.
+    pub(super) fn uncount_connection(&mut self, node: IpAddr) {
+        if let Some(connections) = self.connections.get_mut(&node) {
+            *connections -= 1;
+            if *connections == 0 {
+                self.connections.remove(&node);
+            }
         }
     }
 

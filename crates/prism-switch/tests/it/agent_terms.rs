@@ -10,8 +10,11 @@ use libbpf_rs::MapCore;
 use prism_packets::Hook;
 use prism_proto::control::{Status, Term};
 use prism_proto::lease::{Done, TermNotice};
-use prism_proto::term::{Place, YOUNG_NS};
+use prism_proto::term::{MOST_TOLD, Place, UNHEARD_NS, YOUNG_NS};
 use prism_switch::{Agent, Leases, Switch, TermPhase};
+
+/// The time in which living nodes tell the terms that they know.
+const UNHEARD: Duration = Duration::from_nanos(UNHEARD_NS);
 
 fn agent<'a>(switch: &'a Switch, lab: &Lab, leases: Arc<Leases>, file: &TermFile) -> Agent<'a> {
     let mut agent = Agent::new(switch, leases, &lab.config.services).unwrap();
@@ -82,15 +85,61 @@ fn a_term_settles_when_all_runs_have_said_so_on_their_leases() {
             }
             let mut later = lease_in(address, FRONTEND, 4, Some(Term(7)));
             assert_eq!(hear(&mut later), notice(7, true));
-            // A node knows of a greater term: the file was lost.
+            // The only node that knows of terms knows of a greater one: the file was lost. Another
+            // one may come in the first 2 s.
             let mut knows = lease_in(address, FRONTEND, 5, Some(Term(10)));
             assert_eq!(hear(&mut knows), notice(7, true));
             agent.step(Instant::now()).unwrap();
+            assert_eq!(lab.view.term().unwrap(), (Term(7), TermPhase::Settled));
+            agent.step(Instant::now() + UNHEARD).unwrap();
             for stream in [&mut first, &mut knows] {
                 assert_eq!(hear(stream), notice(11, false));
             }
             old.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             assert!(old.read(&mut [0; 1]).is_err(), "it knows no such message");
+        },
+    );
+}
+
+#[test]
+fn a_term_that_one_node_tells_changes_nothing_until_most_nodes_know_it() {
+    in_lab(
+        "told-terms",
+        |_| {},
+        |lab| {
+            let file = TermFile::new("told-terms");
+            file.store(6);
+            let nodes = [FRONTEND, BACKEND.ip(), BACKEND2.ip()];
+            let (leases, address) = serve_leases(&nodes);
+            let mut agent = agent(&lab.switch, lab, leases.clone(), &file);
+            agent.set_active(true).unwrap();
+            let mut held = nodes.map(|node| lease_in(address, node, 1, Some(Term::NONE)));
+            for stream in &mut held {
+                assert_eq!(hear(stream), notice(7, false));
+                stream.write_all(&Done { term: Term(7), runs: 1 }.encode()).unwrap();
+            }
+            step_until_settled(lab, &mut agent);
+            // The key of one node is in wrong hands: it has more runs, and says what it likes.
+            for (run, term) in [(2, 8), (3, 17), (4, MOST_TOLD.0), (5, Term::MAX.0)] {
+                let mut liar = lease_in(address, FRONTEND, run, Some(Term(term)));
+                assert_eq!(hear(&mut liar), notice(7, true));
+                liar.write_all(&Done { term: Term(term), runs: u16::MAX }.encode()).unwrap();
+                pause(20);
+                for later in [Duration::ZERO, UNHEARD] {
+                    agent.step(Instant::now() + later).unwrap();
+                    assert_eq!(lab.view.term().unwrap(), (Term(7), TermPhase::Settled), "{term}");
+                }
+                assert!(leases.has_disbelieved());
+            }
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "7\n");
+            // The other switch has been active: two of three nodes know its term.
+            for (node, run) in [(FRONTEND, 6), (BACKEND.ip(), 2)] {
+                let mut knows = lease_in(address, node, run, Some(Term(8)));
+                assert_eq!(hear(&mut knows), notice(7, true));
+            }
+            agent.step(Instant::now()).unwrap();
+            assert_eq!(lab.view.term().unwrap(), (Term(9), TermPhase::Young));
+            assert!(!leases.has_disbelieved());
         },
     );
 }

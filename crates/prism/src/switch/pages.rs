@@ -156,6 +156,16 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
             "1 if this host has the control address. Always 1 at a single switch.",
             f64::from(u8::from(subject.role.is_active())),
         ),
+        gauge(
+            "switch_placement_tie",
+            "1 if as many nodes place objects one way as another, so that no node is refused.",
+            f64::from(u8::from(subject.leases.has_placement_tie())),
+        ),
+        gauge(
+            "switch_terms_disbelieved",
+            "1 if a node knows a later term than most nodes, which the switch ignores.",
+            f64::from(u8::from(subject.leases.has_disbelieved())),
+        ),
     ];
     if let Some(census) = subject.census.get() {
         metrics.push(gauge(
