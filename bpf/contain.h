@@ -35,6 +35,14 @@ static __always_inline void claim_of(struct control_scratch *s,
 	if (c->is_contained && m->ops & OP_OWN)
 		node = bpf_map_lookup_elem(&nodes, &m->via_addr);
 	c->is_frontend = node && node->roles & ROLE_FRONTEND;
+	/*
+	 * The packets of an owner are known by its address and port alone. By those of another
+	 * node, the flow would take that node's packets to this client from their own flow.
+	 */
+	c->names_itself = is_at(sender, &m->via_addr) &&
+			  (is_at(sender, &m->owner_addr) ||
+			   owned_by_vip(&s->key, &m->owner_addr,
+					m->owner_port));
 }
 
 /* Takes the pass out of a request, and puts the owner's address in its place. */
@@ -133,12 +141,12 @@ static __always_inline bool may_change(const struct control_scratch *s,
 
 	if (!s->claim.is_contained)
 		return true;
+	if (m->ops & OP_OWN && !s->claim.names_itself)
+		return false;
 	if (way->term.phase == TERM_STANDBY)
-		return !(m->ops & OP_OWN) || is_at(sender, &m->via_addr);
+		return true;
 	if (!(m->ops & OP_OWN))
 		return is_absent ? !announces : is_at(sender, &view->via);
-	if (!is_at(sender, &m->via_addr))
-		return false;
 	if (announces && (is_absent || !is_known))
 		return true;
 	if (is_absent)

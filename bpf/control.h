@@ -20,13 +20,9 @@ static __always_inline __u8 decide(struct control_scratch *s,
 				   const struct way *way, struct flow_view *view)
 {
 	const struct control_message *m = &s->request;
-	struct flow_key *key = &s->key;
+	const struct flow_key *key = &s->key;
 	__u8 allowed, refused = 0;
 
-	key->client = m->client_addr;
-	key->vip = m->vip_addr;
-	key->client_port = m->client_port;
-	key->vip_port = m->vip_port;
 	allowed = authorize(m, key, sender->tenant);
 	if (!is_fresh(bpf_be64_to_cpu(m->time_ns), clock_ns))
 		refused = STATUS_LATE;
@@ -70,6 +66,10 @@ static __always_inline __u8 decide_in_term(struct control_scratch *s,
 	way->announces = way->term.phase != TERM_NONE && ops & OP_ANNOUNCE;
 	if (way->announces)
 		s->request.ops = ops & ~OP_ANNOUNCE;
+	s->key.client = s->request.client_addr;
+	s->key.vip = s->request.vip_addr;
+	s->key.client_port = s->request.client_port;
+	s->key.vip_port = s->request.vip_port;
 	/* Without its pass the request is as any other one. */
 	s->claim.has_pass = ops & OP_PASS && take_pass(s);
 	if (s->claim.has_pass)

@@ -71,7 +71,8 @@ struct claim {
 	__u8 is_frontend;	/* the node that is to own the flow */
 	__u8 has_pass;
 	__u8 is_passed;		/* the pass is that of the flow's owner */
-	__u32 zero;
+	__u8 names_itself;	/* the owner's address is the sender's, or the service's */
+	__u8 zero[3];
 };
 
 /* Memory for a command, which is too large for the stack. */

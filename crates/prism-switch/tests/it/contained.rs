@@ -1,98 +1,12 @@
 //! Keys of single nodes: what a node may change, and the passes by which it takes a flow over.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use super::common::packet::Tcp;
 use super::common::*;
 use prism_packets::Hook;
-use prism_proto::control::{
-    Answer, ControlKey, FlowState, Ops, Owner, Pass, Passage, Request, Status, Term,
-};
+use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Pass, Request, Status, Term};
 use prism_switch::{SenderConfig, TermPhase};
-
-const TERM: u32 = 5;
-const HOLD: Ops = Ops::OWN.and(Ops::BLOCK);
-
-/// A node with a key of its own. `secret` tells the keys of two secrets apart.
-#[derive(Clone, Copy)]
-struct Member {
-    owner: SocketAddr,
-    secret: u8,
-}
-
-const FE: Member = member(VIP, 1);
-const BE: Member = member(BACKEND, 1);
-const BE2: Member = member(BACKEND2, 1);
-
-const fn member(owner: SocketAddr, secret: u8) -> Member {
-    Member { owner, secret }
-}
-
-impl Member {
-    fn via(self) -> IpAddr {
-        owned(self.owner).via
-    }
-
-    fn key_id(self) -> u32 {
-        let [_, a, b, c] = numbers(self.via());
-        u32::from_be_bytes([self.secret, a, b, c])
-    }
-
-    fn key(self) -> ControlKey {
-        let mut bytes = [self.secret; 16];
-        bytes[..4].copy_from_slice(&self.key_id().to_be_bytes());
-        ControlKey::new(bytes)
-    }
-
-    fn sender(self) -> SenderConfig {
-        SenderConfig {
-            key_id: self.key_id(),
-            key: self.key(),
-            tenant: 1,
-            node: vec![self.via()],
-        }
-    }
-
-    fn with_secret(self, secret: u8) -> Self {
-        Self { secret, ..self }
-    }
-
-    /// Its word that `to` may take the flow of `CLIENT` at `epoch`.
-    fn pass(self, to: Self, epoch: u64) -> Pass {
-        Pass::new(&self.key(), &passage(to, epoch))
-    }
-}
-
-fn passage(to: Member, epoch: u64) -> Passage {
-    Passage {
-        flow: flow(CLIENT),
-        epoch,
-        via: to.via(),
-    }
-}
-
-/// A switch whose nodes all have keys under two secrets, and one key that all share.
-fn in_contained(name: &str, test: impl Fn(&Lab, Hook) + Sync) {
-    in_lab(
-        name,
-        |config| {
-            let members = [FE, BE, BE2];
-            let both = |member: Member| [member.sender(), member.with_secret(2).sender()];
-            config.senders.extend(members.into_iter().flat_map(both));
-        },
-        |lab| {
-            set_term(lab, TERM, TermPhase::Settled, 0);
-            for hook in BOTH {
-                test(lab, hook);
-                // The next hook begins with a tombstone.
-                let now = lab.view.flow_of(&flow(CLIENT)).unwrap();
-                let epoch = now.map_or(0, |now| now.epoch).max(tai_ns()) + 1;
-                let end = stating(Ops::RELEASE, CLIENT, VIP, epoch);
-                let end = lab.in_term(Hook::Tc, TERM, end).unwrap();
-                assert_eq!(end.message.status, Status::Ok);
-            }
-        },
-    );
-}
 
 /// A command of `by` with `owner` for its `OWN`.
 struct Said {
@@ -189,6 +103,104 @@ fn a_node_changes_its_own_flows_only() {
         shared.owner = owned(BACKEND2);
         shared.epoch += 1;
         assert_eq!(owned_by(shared), Status::Ok);
+    });
+}
+
+#[test]
+fn an_owner_is_the_node_that_signs_or_the_service_through_it() {
+    let tls = SocketAddr::new(VIP.ip(), 443);
+    let own_port = SocketAddr::new(FRONTEND, 12_345);
+    let by_frontend = [
+        (VIP, FRONTEND, true),
+        (own_port, FRONTEND, true),
+        (BACKEND, FRONTEND, false),
+        (BACKEND2, FRONTEND, false),
+        (tls, FRONTEND, false),
+        (VIP, BACKEND.ip(), false),
+        (BACKEND, BACKEND.ip(), false),
+    ];
+    in_contained("named", |lab, hook| {
+        for (addr, via, is_applied) in by_frontend {
+            for ops in [OWN, HOLD, Ops::OWN] {
+                let request = Request {
+                    key_id: FE.key_id(),
+                    time_ns: tai_ns(),
+                    owner: Owner { addr, via },
+                    ..stating(ops, CLIENT, VIP, tai_ns())
+                };
+                let datagram = request.in_term(Term(TERM)).encode(&FE.key());
+                let foreign = lab.counter("control_foreign");
+                let answer = lab.command_under(CONTROL, hook, &datagram, FE.key_id(), &FE.key());
+                let expected = if is_applied { Status::Ok } else { Status::Denied };
+                let status = answer.unwrap().message.status;
+                assert_eq!(status, expected, "{addr} via {via}");
+                // The address of no node is refused before that.
+                let is_foreign = !is_applied && addr != tls;
+                assert_eq!(lab.counter("control_foreign"), foreign + u64::from(is_foreign));
+            }
+        }
+    });
+}
+
+#[test]
+fn no_other_node_takes_the_packets_of_an_owner_by_its_address() {
+    // A client has a connection at a backend, and none on the same ports to another service. The
+    // switch finds the backend's packets by its address and port alone.
+    let tls = SocketAddr::new(VIP.ip(), 443);
+    in_lab(
+        "reverse",
+        |config| {
+            let mut service = config.services[0].clone();
+            service.addr = tls;
+            config.services.insert(0, service);
+            config.senders.extend([FE.sender(), BE.sender()]);
+        },
+        |lab| {
+            set_term(lab, TERM, TermPhase::Settled, 0);
+            let e = tai_ns();
+            Said::new(FE, HOLD, e).ends(lab, Hook::Tc, Status::Ok);
+            let pass = FE.pass(BE, e + 1);
+            Said::new(BE, OWN, e + 1).with(pass).ends(lab, Hook::Tc, Status::Ok);
+            for addr in [BACKEND, tls] {
+                let flow = FlowKey { client: CLIENT, vip: tls };
+                let request = Request {
+                    key_id: FE.key_id(),
+                    owner: Owner { addr, via: FRONTEND },
+                    ..request(OWN, tai_ns(), flow, tai_ns())
+                };
+                let datagram = request.in_term(Term(TERM)).encode(&FE.key());
+                let answer = lab.command_under(CONTROL, Hook::Tc, &datagram, FE.key_id(), &FE.key());
+                let expected = if addr == tls { Status::Ok } else { Status::Denied };
+                assert_eq!(answer.unwrap().message.status, expected);
+                for hook in BOTH {
+                    let tcp = Tcp::new(BACKEND, CLIENT);
+                    let out = (CLIENT_MAC, VIP, CLIENT);
+                    check_sent(&lab.run(hook, &tcp.build()), &tcp, out, "as its service");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn a_copy_at_a_standby_names_its_sender_only() {
+    in_contained("standby-owner", |lab, hook| {
+        set_term(lab, TERM, TermPhase::Standby, 0);
+        let e = tai_ns();
+        let copy = |addr| {
+            let request = Request {
+                key_id: FE.key_id(),
+                time_ns: tai_ns(),
+                owner: Owner { addr, via: FRONTEND },
+                ..stating(FACT, CLIENT, VIP, e)
+            };
+            let datagram = request.in_term(Term(TERM)).encode(&FE.key());
+            let answer = lab.command_under(CONTROL, hook, &datagram, FE.key_id(), &FE.key());
+            answer.unwrap().message.status
+        };
+        assert_eq!(copy(BACKEND), Status::Denied);
+        assert_eq!(copy(VIP), Status::Ok);
+        set_term(lab, TERM, TermPhase::Settled, 0);
     });
 }
 

@@ -16,10 +16,12 @@ use prism_switch::{
 };
 
 mod leases;
+mod members;
 pub mod packet;
 mod steered;
 
 pub use leases::*;
+pub use members::*;
 pub use steered::*;
 
 pub use super::family::*;
