@@ -311,12 +311,11 @@ static __always_inline int answer_control(void *ctx, const struct packet *p,
 	return verdict;
 }
 
-static __always_inline bool is_control(const struct packet *p)
+/* Whether the packet is to an address that commands are sent to. */
+static __always_inline bool is_to_control(const struct packet *p)
 {
 	const addr_half *dest = (const addr_half *)&p->dest;
 
-	if (p->dest_port != control_port)
-		return false;
 #pragma unroll
 	for (int i = 0; i < CONTROL_ADDRS; i++) {
 		const volatile addr_half *addr =
@@ -326,6 +325,23 @@ static __always_inline bool is_control(const struct packet *p)
 			return true;
 	}
 	return false;
+}
+
+static __always_inline bool is_control(const struct packet *p)
+{
+	return p->dest_port == control_port && is_to_control(p);
+}
+
+/*
+ * Whether a packet whose ports were not read may be a request for a lease, or a part of one, by an
+ * interface that leads to no node. The kernel would put it together, or read on where the parser
+ * has stopped.
+ */
+static __always_inline bool may_be_stray_lease(void *ctx,
+					       const struct packet *p,
+					       const bool xdp)
+{
+	return may_be_tcp(p) && is_to_control(p) && !is_from_nodes(ctx, xdp);
 }
 
 #endif

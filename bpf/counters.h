@@ -23,7 +23,7 @@
 	X(punt_no_route)          /* no route, or an address of this host */   \
 	X(punt_no_frontend)       /* the service has no frontend */            \
 	X(punt_truncated)         /* headers are not whole */                  \
-	X(punt_tagged)            /* VLAN-tagged frame */                      \
+	X(punt_tagged)            /* frame of a VLAN other than 0 */           \
 	X(punt_xdp)               /* XDP leaves it to the tc program */        \
 	X(punt_here)              /* host mode: this host may answer it */     \
 	/* Packets dropped. */                                                 \
@@ -38,6 +38,7 @@
 	X(drop_icmp_backend)      /* a backend's ICMP error about a flow */    \
 	X(drop_fragment)          /* IP fragment of service TCP */             \
 	X(drop_extension)         /* IPv6 extension headers that may hide it */\
+	X(drop_tagged)            /* frame with three tags or more of VLAN 0 */\
 	X(drop_mtu)               /* too large for the path to the owner */    \
 	X(drop_no_socket)         /* host mode: no socket for it is here */    \
 	X(drop_no_way)            /* host mode: it cannot reach the owner */   \

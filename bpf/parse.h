@@ -50,6 +50,10 @@
 /* The field of a fragment header that is zero in one of a whole packet. */
 #define IP6_IS_PART 0xfff9
 
+/* Tags of VLAN 0 that are taken off, as the kernel does; usual frames have none. */
+#define MAX_PRIORITY_TAGS 2
+#define VLAN_ID 0x0fff
+
 /* A packet of either family. */
 struct packet {
 	/* As in struct flow_key: these of a packet to a service are the flow's key. */
@@ -75,7 +79,9 @@ struct packet {
 
 enum parsed {
 	PARSED_OTHER,		/* not for the switch */
-	PARSED_TAGGED,		/* a frame with a VLAN tag */
+	PARSED_TAGGED,		/* a frame of a VLAN */
+	PARSED_OVERTAGGED,	/* more tags of VLAN 0 than are taken off */
+	PARSED_LINK_LOCAL,	/* IPv6 that no router forwards; no layer 4 header read */
 	PARSED_TRUNCATED,
 	PARSED_FRAGMENT,	/* no layer 4 header read */
 	PARSED_REFUSED,		/* extension headers that hide layer 4 */
@@ -231,6 +237,13 @@ static __always_inline bool is_extension(__u8 protocol)
 	       protocol == NEXTHDR_DEST;
 }
 
+/* Whether a packet whose ports were not read may be TCP. */
+static __always_inline bool may_be_tcp(const struct packet *p)
+{
+	return p->protocol == IPPROTO_TCP ||
+	       (p->is_v6 && is_extension(p->protocol));
+}
+
 /* An extension header's first bytes (RFC 8200). */
 struct extension {
 	__u8 next;
@@ -315,11 +328,11 @@ static __always_inline enum parsed parse_ip6(void *ctx, struct packet *p,
 	payload_bytes = bpf_ntohs(ip->payload_len);
 	copy_addr(&p->source, (struct ip_addr *)&ip->saddr);
 	copy_addr(&p->dest, (struct ip_addr *)&ip->daddr);
-	if (!are_forwarded(p))
-		return PARSED_OTHER;
 	p->protocol = ip->nexthdr;
-	p->hop_limit = ip->hop_limit;
 	p->is_v6 = true;
+	if (!are_forwarded(p))
+		return PARSED_LINK_LOCAL;
+	p->hop_limit = ip->hop_limit;
 	p->has_options = false;
 	p->is_huge = !payload_bytes;
 	p->may_be_cut = false;
@@ -332,47 +345,82 @@ static __always_inline enum parsed parse_ip6(void *ctx, struct packet *p,
 	return parse_l4(p, ip + 1, end);
 }
 
-/*
- * Whether the frame is tagged, or addressed to another station. XDP cannot tell; it is for
- * interfaces that receive no such frames.
- */
-static __always_inline bool is_foreign(void *ctx, const bool xdp)
+static __always_inline bool is_tag(__be16 protocol)
 {
-	struct __sk_buff *skb = ctx;
-
-	return !xdp && (skb->pkt_type != PACKET_TO_US || skb->vlan_present);
+	return protocol == bpf_htons(ETH_P_8021Q) ||
+	       protocol == bpf_htons(ETH_P_8021AD);
 }
 
+/* The number of the frame's VLAN; -1: it has no tag. Drivers and the kernel keep the outer tag
+ * beside the frame. */
+static __always_inline int vlan_of(struct __sk_buff *skb)
+{
+	__be16 tag[2];
+
+	if (skb->vlan_present)
+		return skb->vlan_tci & VLAN_ID;
+	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), tag,
+			       sizeof(tag)) ||
+	    !is_tag(tag[0]))
+		return -1;
+	return bpf_ntohs(tag[1]) & VLAN_ID;
+}
+
+/*
+ * Takes off tags of VLAN 0, which give a priority only (IEEE 802.1Q). The kernel takes off any
+ * number of them. PARSED_OTHER: no tag is left.
+ */
+static __noinline int untag(struct __sk_buff *skb)
+{
+	int vlan = vlan_of(skb);
+
+	for (int i = 0; i < MAX_PRIORITY_TAGS && !vlan; i++) {
+		if (bpf_skb_vlan_pop(skb))
+			return PARSED_OVERTAGGED;
+		vlan = vlan_of(skb);
+	}
+	if (vlan < 0)
+		return PARSED_OTHER;
+	return vlan ? PARSED_TAGGED : PARSED_OVERTAGGED;
+}
+
+/*
+ * Reads a frame. XDP cannot tell whether it is addressed to another station, or had a tag that the
+ * device has taken off; it is for interfaces that receive no such frames.
+ */
 static __always_inline enum parsed parse(void *ctx, struct packet *p,
 					 const bool xdp)
 {
+	struct __sk_buff *skb = ctx;
 	__be16 protocol;
 	struct iphdr *ip;
 	__u8 *start;
 	void *end;
 
-	if (is_foreign(ctx, xdp))
-		return ((struct __sk_buff *)ctx)->pkt_type == PACKET_TO_US ?
-			       PARSED_TAGGED :
-			       PARSED_OTHER;
-	if (!xdp)
+	if (!xdp) {
+		if (skb->pkt_type != PACKET_TO_US)
+			return PARSED_OTHER;
+		if (skb->vlan_present || is_tag(skb->protocol)) {
+			int tagged = untag(skb);
+
+			if (tagged != PARSED_OTHER)
+				return tagged;
+		}
 		make_linear(ctx, USUAL_HEADERS);
+	}
 	start = packet_start(ctx, xdp);
 	end = packet_end(ctx, xdp);
 	ip = (void *)(start + IP_AT);
 	/* A shorter frame has no IP packet for the switch. */
 	if ((void *)(ip + 1) > end || (start[0] & 1) /* multicast */)
 		return PARSED_OTHER;
-	p->bytes = xdp ? end - (void *)start : ((struct __sk_buff *)ctx)->len;
+	p->bytes = xdp ? end - (void *)start : skb->len;
 	protocol = *(__be16 *)(start + offsetof(struct ethhdr, h_proto));
 	if (protocol == bpf_htons(ETH_P_IP))
 		return parse_ip4(ctx, p, ip, end, xdp);
 	if (protocol == bpf_htons(ETH_P_IPV6))
 		return parse_ip6(ctx, p, xdp);
-	if (protocol == bpf_htons(ETH_P_8021Q) ||
-	    protocol == bpf_htons(ETH_P_8021AD))
-		return PARSED_TAGGED;
-	return PARSED_OTHER;
+	return is_tag(protocol) ? PARSED_TAGGED : PARSED_OTHER;
 }
 
 #endif

@@ -306,10 +306,7 @@ static __always_inline bool may_be_steered(const struct packet *p)
  */
 static __always_inline int steer_fragment(const struct packet *p, const bool xdp)
 {
-	bool may_be_tcp = p->protocol == IPPROTO_TCP ||
-			  (p->is_v6 && is_extension(p->protocol));
-
-	return may_be_tcp && may_be_steered(p) ?
+	return may_be_tcp(p) && may_be_steered(p) ?
 		       drop(COUNTER_drop_fragment, xdp) :
 		       pass(xdp);
 }

@@ -13,6 +13,24 @@
 #include "control.h"
 #include "host.h"
 
+/* Handles a packet whose ports were not read. */
+static __always_inline int steer_unread(void *ctx, const struct packet *p,
+					enum parsed parsed, const bool xdp)
+{
+	if (may_be_stray_lease(ctx, p, xdp))
+		return drop(COUNTER_control_interface, xdp);
+	switch (parsed) {
+	case PARSED_FRAGMENT:
+		return steer_fragment(p, xdp);
+	case PARSED_REFUSED:
+		return steer_refused(p, xdp);
+	case PARSED_TRUNCATED:
+		return punt(COUNTER_punt_truncated, xdp);
+	default:
+		return pass(xdp);
+	}
+}
+
 static __always_inline int steer(void *ctx, const bool xdp)
 {
 	enum parsed parsed;
@@ -39,17 +57,18 @@ static __always_inline int steer(void *ctx, const bool xdp)
 	case PARSED_ICMP:
 		return steer_icmp(ctx, &p, xdp);
 	case PARSED_FRAGMENT:
-		return steer_fragment(&p, xdp);
 	case PARSED_REFUSED:
-		return steer_refused(&p, xdp);
+	case PARSED_LINK_LOCAL:
+	case PARSED_TRUNCATED:
+		return steer_unread(ctx, &p, parsed, xdp);
 	case PARSED_TUNNEL:
 		return host_mode && is_of_tunnel(ctx, &p) ?
 			       host_arrived(ctx, &p) :
 			       pass(xdp);
 	case PARSED_TAGGED:
-		return punt(COUNTER_punt_tagged, xdp);
-	case PARSED_TRUNCATED:
-		return punt(COUNTER_punt_truncated, xdp);
+		return punt(xdp ? COUNTER_punt_xdp : COUNTER_punt_tagged, xdp);
+	case PARSED_OVERTAGGED:
+		return drop(COUNTER_drop_tagged, xdp);
 	default:
 		return pass(xdp);
 	}

@@ -11,6 +11,8 @@ use prism_switch::Switch;
 
 /// From `linux/bpf.h`.
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 1 << 2;
+/// From `linux/bpf.h`.
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 
 /// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,28 @@ pub fn run_summed_packet(switch: &Switch, packet: &[u8]) -> libbpf_rs::Result<Ru
         1,
         BPF_F_TEST_SKB_CHECKSUM_COMPLETE,
     )
+}
+
+/// Has the kernel receive a packet at an interface, as if its device had. The interface needs native
+/// XDP, and the XDP program of the switch sees the packet first.
+///
+/// # Errors
+/// The kernel's: `ENXIO` if the interface has no XDP, `EINVAL` before Linux 5.18.
+pub fn receive_packet(switch: &Switch, ifindex: u32, packet: &[u8]) -> libbpf_rs::Result<()> {
+    // A struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+    let bytes = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    let mut context: Vec<u8> = [0, bytes, 0, ifindex, 0, 0]
+        .iter()
+        .flat_map(|field: &u32| field.to_ne_bytes())
+        .collect();
+    let input = ProgramInput {
+        context_in: Some(&mut context),
+        data_in: Some(packet),
+        repeat: 1,
+        flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+        ..Default::default()
+    };
+    switch.skeleton().progs.prism_xdp.test_run(input).map(drop)
 }
 
 /// Kernel memory of the table of flows, in bytes, as the kernel accounts for it. From Linux 6.4 on

@@ -4,41 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::common::packet::{
-    ACK, AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING, Tcp, ethernet,
-    extension, ip6, tcp_segment,
+    ATOMIC, AUTHENTICATED, FIRST, HOP, Header, LATER, LONG, OPTIONS, ROUTE, ROUTED, Tcp, ethernet,
+    extended, ip6,
 };
 use super::common::*;
 use prism_packets::Verdict;
 use prism_proto::control::{FlowKey, Ops, Owner, Status};
 use prism_switch::ServiceConfig;
-
-const TCP: u8 = 6;
-
-/// An extension header: its number and content.
-type Header = (u8, &'static [u8]);
-
-const HOP: Header = (HOP_BY_HOP, &[5, 2, 0, 0]);
-const OPTIONS: Header = (DESTINATION_OPTIONS, &[1, 4, 0, 0, 0, 0]);
-/// A route whose last segment is reached, and one with a segment left.
-const ROUTED: Header = (ROUTING, &[4, 0, 0, 0, 0, 0]);
-const ROUTE: Header = (ROUTING, &[4, 1, 0, 0, 0, 0]);
-/// A header of a whole packet, of a first and of a later fragment.
-const ATOMIC: Header = (FRAGMENT, &[0, 0, 1, 2, 3, 4]);
-const FIRST: Header = (FRAGMENT, &[0, 1, 1, 2, 3, 4]);
-const LATER: Header = (FRAGMENT, &[0, 8, 1, 2, 3, 4]);
-const AUTHENTICATED: Header = (AUTHENTICATION, &[0; 22]);
-const LONG: Header = (DESTINATION_OPTIONS, &[0; 206]);
-
-/// A TCP packet behind extension headers.
-fn extended(from: SocketAddr, to: SocketAddr, headers: &[Header]) -> Vec<u8> {
-    let mut payload = tcp_segment(from, to, ACK, b"hello");
-    let mut next = TCP;
-    for (number, content) in headers.iter().rev() {
-        payload = [extension(next, content), payload].concat();
-        next = *number;
-    }
-    ethernet(&ip6(from.ip(), to.ip(), next, 64, &payload))
-}
 
 #[test]
 fn packets_behind_extension_headers_go_where_their_flow_says() {

@@ -59,6 +59,7 @@ for_both_families! {
     control: "control.rs",
     copies: "copies.rs",
     differential: "differential.rs",
+    frames: "frames.rs",
     frontends: "frontends.rs",
     host_mode: "host_mode.rs",
     icmp: "icmp.rs",

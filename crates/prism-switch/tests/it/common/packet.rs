@@ -101,6 +101,32 @@ pub fn extension(next: u8, content: &[u8]) -> Vec<u8> {
     header
 }
 
+/// An extension header: its number and content.
+pub type Header = (u8, &'static [u8]);
+
+pub const HOP: Header = (HOP_BY_HOP, &[5, 2, 0, 0]);
+pub const OPTIONS: Header = (DESTINATION_OPTIONS, &[1, 4, 0, 0, 0, 0]);
+/// A route whose last segment is reached, and one with a segment left.
+pub const ROUTED: Header = (ROUTING, &[4, 0, 0, 0, 0, 0]);
+pub const ROUTE: Header = (ROUTING, &[4, 1, 0, 0, 0, 0]);
+/// A header of a whole packet, of a first and of a later fragment.
+pub const ATOMIC: Header = (FRAGMENT, &[0, 0, 1, 2, 3, 4]);
+pub const FIRST: Header = (FRAGMENT, &[0, 1, 1, 2, 3, 4]);
+pub const LATER: Header = (FRAGMENT, &[0, 8, 1, 2, 3, 4]);
+pub const AUTHENTICATED: Header = (AUTHENTICATION, &[0; 22]);
+pub const LONG: Header = (DESTINATION_OPTIONS, &[0; 206]);
+
+/// A TCP packet behind extension headers of IPv6.
+pub fn extended(from: SocketAddr, to: SocketAddr, headers: &[Header]) -> Vec<u8> {
+    let mut payload = tcp_segment(from, to, ACK, b"hello");
+    let mut next = 6;
+    for (number, content) in headers.iter().rev() {
+        payload = [extension(next, content), payload].concat();
+        next = *number;
+    }
+    ethernet(&ip6(from.ip(), to.ip(), next, 64, &payload))
+}
+
 pub fn ethernet(ip: &[u8]) -> Vec<u8> {
     let mut frame = OWN_MAC.to_vec();
     frame.extend(SENDER_MAC);
@@ -110,6 +136,16 @@ pub fn ethernet(ip: &[u8]) -> Vec<u8> {
         [0x86, 0xdd]
     });
     frame.extend(ip);
+    frame
+}
+
+/// Puts tags (IEEE 802.1Q) of these VLANs into a frame, the outer one first.
+pub fn tagged(mut frame: Vec<u8>, vlans: &[u16]) -> Vec<u8> {
+    const PRIORITY: u16 = 5 << 13;
+    for vlan in vlans.iter().rev() {
+        let [high, low] = (PRIORITY | vlan).to_be_bytes();
+        frame.splice(12..12, [0x81, 0, high, low]);
+    }
     frame
 }
 
