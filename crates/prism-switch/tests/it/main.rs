@@ -64,6 +64,7 @@ for_both_families! {
     host_mode: "host_mode.rs",
     icmp: "icmp.rs",
     network: "network.rs",
+    one_key: "one_key.rs",
     steering: "steering.rs",
     syn: "syn.rs",
     tables: "tables.rs",
