@@ -98,8 +98,8 @@ pub struct Upstream {
     /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
     /// protocol. No connection is kept open between requests then.
     pub proxy_protocol: bool,
-    /// Active health checks. Without it an address is checked only while it is ejected, by
-    /// connecting.
+    /// Active health checks. Without it a connection is the check of a server that is out, or that
+    /// has answered nothing for 1 s.
     pub health: Option<HealthCheck>,
 }
 

@@ -101,7 +101,7 @@ counters! {
     freezer_renewed: counter "freezer_repairs", "Times that the freezer was found not to work, and was repaired.";
     workers_steering: gauge "workers_steering", "Workers that know the switch's clock, and can hand off.";
     workers_leased: gauge "workers_leased", "Workers that hold a lease at the switch's agent.";
-    placement_differs: gauge "placement_differs", "1 if most nodes place objects differently, by the switch's agent.";
+    placement_differs: gauge "placement_differs", "1 if most nodes have another configuration, by the switch's agent.";
     control_commands: counter "control_commands", "Commands to the switch.";
     control_retransmissions: counter "control_retransmissions", "Datagrams to the switch that were sent again.";
     control_unanswered: counter "control_commands_unanswered", "Commands that the switch did not answer in time.";

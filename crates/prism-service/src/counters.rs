@@ -5,8 +5,8 @@ prism_handoff::counters! {
     /// Counters of one node's requests.
     RequestCounters;
     requests: counter "request_heads", "Request heads read from clients here.";
-    served_direct: counter "requests_served_direct", "Requests answered from this node's store, directly to the client.";
-    served_relayed: counter "requests_served_relayed", "Requests answered from this node's store, through another node.";
+    served_direct: counter "requests_served_direct", "Requests that this node has answered itself, directly to the client.";
+    served_relayed: counter "requests_served_relayed", "Requests that this node has answered itself, through another node.";
     relayed: counter "requests_relayed", "Requests relayed to another node.";
     asked_in_vain: counter "requests_relayed_in_vain", "Requests relayed in the hope of a short answer, which was too long.";
     malformed: counter "requests_malformed", "Requests refused for their form.";

@@ -1,7 +1,9 @@
-//! Active checks of this node's servers. An upstream without `health` has its addresses checked
-//! only while they are ejected, by connecting.
+//! Active checks of this node's servers: a GET by `health`, and connections.
+//!
+//! A connection finds a server that is gone although no request comes. It is tried only if
+//! nothing has been heard of the server for a while. Without `health` it also finds a server that is
+//! back.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_config::HealthCheck;
@@ -9,15 +11,20 @@ use prism_http::{Limits, ResponseHead};
 use prism_service::join_all;
 
 use crate::Shared;
-use crate::health::is_of_server;
+use crate::health::{Bounds, Check, Reason};
 use crate::pool::{Address, Pool};
 use crate::proxy_header::of_prism;
 use crate::server::{Server, write_some};
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(250);
-/// Longest time to connect to an ejected address.
+/// A server of which nothing has been heard for this time gets a connection. Operators see a dead
+/// server after this time, [`CONNECT_TIMEOUT`], and the second in which nodes ask each other.
+const UNHEARD: Duration = Duration::from_secs(1);
+/// Longest time to connect in a check without `health`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// One connection decides.
+const BY_CONNECTION: Bounds = Bounds { fall: 1, rise: 1 };
 
 /// Checks all addresses of this node, and drops parked answers in time. Never returns.
 pub(crate) async fn check_always(shared: &Shared) {
@@ -48,50 +55,108 @@ async fn check_pool(pool: &Pool) {
     if pool.addresses.is_empty() {
         return;
     }
-    let health = pool.settings.health.as_ref();
-    let every = health.map_or(TICK, |health| Duration::from_secs(health.interval_s.into()));
+    match &pool.settings.health {
+        Some(health) => {
+            tokio::join!(ask_always(pool, health), connect_always(pool));
+        }
+        None => connect_always(pool).await,
+    }
+}
+
+/// Asks each server by `health`. Never returns.
+async fn ask_always(pool: &Pool, health: &HealthCheck) {
+    let every = Duration::from_secs(health.interval_s.into());
     loop {
         let begun = Instant::now();
-        let due = pool.addresses.iter();
-        let due = due.filter(|address| health.is_some() || !address.is_in());
-        let checks = due.map(|address| check(address, pool));
+        let checks = pool.addresses.iter();
+        let checks = checks.map(|address| ask(address, pool, health));
         join_all(checks.collect()).await;
         tokio::time::sleep(every.saturating_sub(begun.elapsed()).max(TICK)).await;
     }
 }
 
-async fn check(address: &Arc<Address>, pool: &Pool) {
-    let health = pool.settings.health.as_ref();
-    let preface = match pool.settings.proxy_protocol {
-        true => of_prism(),
-        false => Vec::new(),
-    };
-    let limit = health.map_or(CONNECT_TIMEOUT, |health| {
-        Duration::from_secs(health.timeout_s.into())
-    });
-    let server = match Server::connect(address.address, limit).await {
-        Err(fault) if !is_of_server(&fault) => {
-            tracing::debug!(address = %address.address, error = %fault, "no check");
-            return;
-        }
-        connected => connected.ok(),
-    };
-    let is_good = match health {
-        None => server.is_some(),
-        Some(health) => {
-            let asked = async { status(server?, preface, health).await };
-            let asked = tokio::time::timeout(limit, asked);
-            let status = asked.await.ok().flatten();
-            status.is_some_and(|status| (200..400).contains(&status))
+async fn ask(address: &Address, pool: &Pool, health: &HealthCheck) {
+    let limit = Duration::from_secs(health.timeout_s.into());
+    let check = match connect(address, limit).await {
+        None => return,
+        Some(Err(reason)) => Check::Failed(reason),
+        Some(Ok(server)) => {
+            let asked = tokio::time::timeout(limit, status(server, preface(pool), health));
+            match asked.await.unwrap_or(Err(Reason::AnswerTimeout)) {
+                Ok(200..400) => Check::Answered,
+                Ok(status) => Check::Failed(Reason::Status(status)),
+                Err(reason) => Check::Failed(reason),
+            }
         }
     };
-    address.checked(is_good, health);
+    let bounds = Bounds {
+        fall: health.fall.into(),
+        rise: health.rise.into(),
+    };
+    address.checked(check, bounds);
 }
 
-/// The status of the answer to a check; `None` without an answer.
-async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> Option<u16> {
+/// Connects to servers of which nothing was heard, and without `health` to those that are out. Never
+/// returns.
+async fn connect_always(pool: &Pool) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let due = pool
+            .addresses
+            .iter()
+            .filter(|address| match address.is_in() {
+                true => !address.is_heard_within(UNHEARD),
+                false => pool.settings.health.is_none(),
+            });
+        let checks = due.map(|address| try_connection(address, pool));
+        join_all(checks.collect()).await;
+    }
+}
+
+async fn try_connection(address: &Address, pool: &Pool) {
+    let check = match connect(address, CONNECT_TIMEOUT).await {
+        None => return,
+        Some(Err(reason)) => Check::Failed(reason),
+        Some(Ok(server)) => {
+            // A server that awaits the header would log a connection without it.
+            let _ = write_some(&server.stream, &preface(pool)).await;
+            Check::Connected
+        }
+    };
+    match check {
+        // With `health` only an answer speaks for a server.
+        Check::Connected if pool.settings.health.is_some() => address.connected(),
+        check => address.checked(check, BY_CONNECTION),
+    }
+}
+
+/// A connection for a check; `None` if this host cannot make one.
+async fn connect(address: &Address, limit: Duration) -> Option<Result<Server, Reason>> {
+    match Server::connect(address.address, limit).await {
+        Ok(server) => Some(Ok(server)),
+        Err(fault) => {
+            let reason = Reason::of_connect(&fault);
+            if reason.is_none() {
+                tracing::debug!(address = %address.address, error = %fault, "no check");
+            }
+            reason.map(Err)
+        }
+    }
+}
+
+/// The header for a connection of a check.
+fn preface(pool: &Pool) -> Vec<u8> {
+    match pool.settings.proxy_protocol {
+        true => of_prism(),
+        false => Vec::new(),
+    }
+}
+
+/// The status of the answer to a check.
+async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> Result<u16, Reason> {
+    let ended = |_| Reason::Ended;
     let host = match health.host.as_str() {
-        "" => server.stream.peer_addr().ok()?.to_string(),
+        "" => server.stream.peer_addr().map_err(ended)?.to_string(),
         host => host.to_owned(),
     };
     let request = format!(
@@ -101,17 +166,17 @@ async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> O
     let request = [preface, request.into_bytes()].concat();
     let mut unsent = request.as_slice();
     while !unsent.is_empty() {
-        let written = write_some(&server.stream, unsent).await.ok()?;
+        let written = write_some(&server.stream, unsent).await.map_err(ended)?;
         unsent = unsent.get(written..).unwrap_or_default();
     }
     loop {
-        let parsed = ResponseHead::parse(server.input.buffered(), &Limits::ANSWER).ok()?;
-        match parsed {
+        let parsed = ResponseHead::parse(server.input.buffered(), &Limits::ANSWER);
+        match parsed.map_err(|_| Reason::Malformed)? {
             Some((head, len)) if head.status() < 200 => server.input.consume(len),
-            Some((head, _)) => return Some(head.status()),
+            Some((head, _)) => return Ok(head.status()),
             None => match server.input.fill(&server.stream).await {
                 Ok(1..) => {}
-                Ok(0) | Err(_) => return None,
+                Ok(0) | Err(_) => return Err(Reason::Ended),
             },
         }
     }
@@ -125,15 +190,13 @@ mod tests {
     use prism_config::{Config, Node, Role, Upstream};
 
     use super::*;
+    use crate::figures::{ServerFigures, ServerState};
 
-    /// Whether one check leaves the only address in.
-    fn is_in_after_check(address: &str) -> bool {
+    /// An upstream with one server, at the node that has it.
+    fn pool(address: SocketAddr, health: Option<HealthCheck>) -> Pool {
         let settings = Upstream {
-            address: address.parse::<SocketAddr>().unwrap().into(),
-            health: Some(HealthCheck {
-                fall: 1,
-                ..HealthCheck::default()
-            }),
+            address: address.into(),
+            health,
             ..Upstream::default()
         };
         let mut config = Config::default();
@@ -142,12 +205,27 @@ mod tests {
             roles: vec![Role::Backend],
             ..Node::default()
         });
-        let pool = Pool::new(&settings, &config, "be0");
-        let address = pool.addresses.first().unwrap();
+        Pool::new(String::new(), &settings, &config, "be0")
+    }
+
+    fn seen(pool: &Pool) -> ServerFigures {
+        pool.addresses.first().unwrap().figures("/")
+    }
+
+    fn run(work: impl Future<Output = ()>) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().unwrap();
-        runtime.block_on(check(address, &pool));
-        address.is_in()
+        runtime.enable_all().build().unwrap().block_on(work);
+    }
+
+    /// Whether one check leaves the only address in.
+    fn is_in_after_check(address: &str) -> bool {
+        let health = HealthCheck {
+            fall: 1,
+            ..HealthCheck::default()
+        };
+        let pool = pool(address.parse().unwrap(), Some(health.clone()));
+        run(ask(pool.addresses.first().unwrap(), &pool, &health));
+        seen(&pool).gets_requests
     }
 
     #[test]
@@ -155,5 +233,68 @@ mod tests {
         // Without an interface such an address is invalid here.
         assert!(is_in_after_check("[fe80::1]:9"));
         assert!(!is_in_after_check("127.0.0.1:9"));
+    }
+
+    /// Waits until the server has a state.
+    async fn becomes(pool: &Pool, state: ServerState) {
+        let seen = async {
+            while seen(pool).state != state {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // Far less than operators wait for.
+        let seen = tokio::time::timeout(Duration::from_secs(4), seen);
+        assert!(seen.await.is_ok(), "it never becomes {}", state.word());
+    }
+
+    #[test]
+    fn a_server_that_nobody_asks_is_seen_to_go_and_to_return() {
+        run(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let pool = pool(address, None);
+            assert_eq!(seen(&pool).state, ServerState::Unknown);
+            let looking = async {
+                becomes(&pool, ServerState::Healthy).await;
+                drop(listener);
+                becomes(&pool, ServerState::Unhealthy).await;
+                let fault = seen(&pool).last_fault.unwrap();
+                assert_eq!(fault.reason, "connection refused");
+                assert!(fault.is_by_check && !seen(&pool).gets_requests);
+                // No request has failed.
+                assert!(seen(&pool).errors.iter().all(|(_, count)| *count == 0));
+                let _listener = std::net::TcpListener::bind(address).unwrap();
+                becomes(&pool, ServerState::Healthy).await;
+            };
+            tokio::select! {
+                () = check_pool(&pool) => {}
+                () = looking => {}
+            }
+        });
+    }
+
+    #[test]
+    fn a_connection_is_no_answer_to_a_health_check() {
+        run(async {
+            // Its kernel takes connections, and nobody answers.
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let health = HealthCheck {
+                interval_s: 1,
+                timeout_s: 1,
+                ..HealthCheck::default()
+            };
+            let pool = pool(listener.local_addr().unwrap(), Some(health));
+            let address = pool.addresses.first().unwrap();
+            try_connection(address, &pool).await;
+            assert_eq!(seen(&pool).state, ServerState::Unknown);
+            // The next connection waits for its time.
+            assert!(address.is_heard_within(UNHEARD));
+            tokio::select! {
+                () = check_pool(&pool) => {}
+                () = becomes(&pool, ServerState::Unhealthy) => {}
+            }
+            let fault = seen(&pool).last_fault.unwrap();
+            assert_eq!(fault.reason, "no answer in time");
+        });
     }
 }

@@ -1,8 +1,12 @@
 //! Whether an address of an upstream gets requests: by the answers to requests (passive), and by
 //! checks (active). Pure: times are parameters.
 
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
+
+use crate::figures::ServerState;
+use crate::retry::Failure;
 
 /// Requests in a row without an answer after which an address is ejected.
 const MAX_SILENT: u32 = 3;
@@ -15,34 +19,152 @@ const MAX_EJECTION: Duration = Duration::from_secs(30);
 /// An address that was in for this time has no history.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
+/// The reason why a server failed a request or a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It refused the connection.
+    Refused,
+    /// No way leads to it.
+    Unreachable,
+    /// It took no connection in time.
+    ConnectTimeout,
+    /// It ended the connection without an answer.
+    Ended,
+    /// It did not answer in time.
+    AnswerTimeout,
+    /// Its answer was malformed.
+    Malformed,
+    /// It answered with this status.
+    Status(u16),
+}
+
+impl Reason {
+    /// The reasons why requests fail.
+    pub(crate) const OF_REQUESTS: [Self; 9] = [
+        Self::Refused,
+        Self::Unreachable,
+        Self::ConnectTimeout,
+        Self::Ended,
+        Self::AnswerTimeout,
+        Self::Malformed,
+        Self::Status(502),
+        Self::Status(503),
+        Self::Status(504),
+    ];
+
+    /// The reason why a `connect` failed, if the server or the way to it is. Else this node is: it
+    /// lacks descriptors, ports or memory.
+    pub(crate) fn of_connect(fault: &io::Error) -> Option<Self> {
+        use io::ErrorKind::{
+            ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut,
+        };
+        Some(match fault.kind() {
+            ConnectionRefused | ConnectionReset => Self::Refused,
+            HostUnreachable | NetworkUnreachable => Self::Unreachable,
+            TimedOut => Self::ConnectTimeout,
+            _ => return None,
+        })
+    }
+
+    /// The word for it in metrics.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Ended => "ended",
+            Self::AnswerTimeout => "answer_timeout",
+            Self::Malformed => "malformed",
+            Self::Status(502) => "status_502",
+            Self::Status(503) => "status_503",
+            Self::Status(504) => "status_504",
+            Self::Status(_) => "status",
+        }
+    }
+
+    /// Whether there was no connection.
+    pub(crate) const fn is_of_connect(self) -> bool {
+        matches!(
+            self,
+            Self::Refused | Self::Unreachable | Self::ConnectTimeout
+        )
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "connection refused",
+            Self::Unreachable => "out of reach",
+            Self::ConnectTimeout => "no connection in time",
+            Self::Ended => "connection ended without an answer",
+            Self::AnswerTimeout => "no answer in time",
+            Self::Malformed => "malformed answer",
+            Self::Status(status) => return write!(f, "status {status}"),
+        })
+    }
+}
+
+impl From<Failure> for Reason {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Ended { .. } => Self::Ended,
+            Failure::Silent => Self::AnswerTimeout,
+            Failure::Malformed => Self::Malformed,
+        }
+    }
+}
+
 /// The outcome of a request at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It took no connection.
-    Refused,
-    /// It sent no answer, or none in time.
-    Silent,
-    /// It answered with this status.
+    /// It has no answer.
+    Failed(Reason),
+    /// It was answered with this status.
     Answered(u16),
 }
 
 impl Outcome {
-    /// Whether some of these in a row eject an address.
-    pub(crate) const fn is_bad(self) -> bool {
-        !matches!(self, Self::Answered(..502 | 505..))
+    /// The reason why it is bad: some of these in a row eject an address.
+    pub(crate) const fn fault(self) -> Option<Reason> {
+        match self {
+            Self::Failed(reason) => Some(reason),
+            Self::Answered(status @ 502..=504) => Some(Reason::Status(status)),
+            Self::Answered(_) => None,
+        }
+    }
+
+    /// Whether a client can cause it.
+    pub(crate) const fn is_by_client(self) -> bool {
+        !matches!(self, Self::Failed(reason) if reason.is_of_connect())
     }
 }
 
-/// Whether the server, or the way to it, is the reason why a `connect` failed. Else this node is:
-/// it lacks descriptors, ports or memory.
-pub(crate) fn is_of_server(fault: &io::Error) -> bool {
-    use io::ErrorKind::{
-        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut,
-    };
-    matches!(
-        fault.kind(),
-        ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable | TimedOut
-    )
+/// The outcome of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The server took a connection; nothing was asked.
+    Connected,
+    /// It answered, and the answer is good.
+    Answered,
+    Failed(Reason),
+}
+
+/// A failure that made an address unhealthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) reason: Reason,
+    pub(crate) is_by_check: bool,
+    pub(crate) at: Instant,
+}
+
+/// The health of an address, as operators see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) state: ServerState,
+    pub(crate) is_in: bool,
+    /// The last one.
+    pub(crate) fault: Option<Fault>,
 }
 
 /// Bad and good checks in a row that change the state.
@@ -58,6 +180,21 @@ pub(crate) struct Health {
     state: State,
     /// Ejections of late.
     ejections: u32,
+    /// What requests and checks have said last. An address that fails may be in, because too few
+    /// others would be left.
+    seen: Seen,
+    /// The last failure that made it unhealthy.
+    fault: Option<Fault>,
+    /// When something was last heard of it.
+    heard: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Seen {
+    Nothing,
+    Good,
+    /// As often in a row as ejects an address; since then.
+    Bad(Instant),
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +227,9 @@ impl Default for Health {
         Self {
             state: State::fresh(None),
             ejections: 0,
+            seen: Seen::Nothing,
+            fault: None,
+            heard: None,
         }
     }
 }
@@ -100,9 +240,34 @@ impl Health {
         matches!(self.state, State::In { .. })
     }
 
+    /// It is there, which is all that is known.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        self.heard = Some(now);
+    }
+
+    /// Whether something was heard of it within `time`.
+    pub(crate) fn is_heard_within(&self, time: Duration, now: Instant) -> bool {
+        let since = self.heard.map(|at| now.saturating_duration_since(at));
+        since.is_some_and(|since| since < time)
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let state = match (&self.state, self.seen) {
+            (State::Out { .. }, _) | (_, Seen::Bad(_)) => ServerState::Unhealthy,
+            (State::In { .. }, Seen::Good) => ServerState::Healthy,
+            (State::In { .. }, Seen::Nothing) => ServerState::Unknown,
+        };
+        Verdict {
+            state,
+            is_in: self.is_in(),
+            fault: self.fault,
+        }
+    }
+
     /// A request had this outcome, by which the address may be ejected or not. Returns whether it
     /// is.
     pub(crate) fn request(&mut self, outcome: Outcome, may_eject: bool, now: Instant) -> bool {
+        self.heard = Some(now);
         let State::In {
             silent,
             bad_answers,
@@ -112,42 +277,82 @@ impl Health {
             // Sent before, or because every address is out.
             return false;
         };
-        match outcome {
-            Outcome::Answered(_) if outcome.is_bad() => {
-                (*silent, *bad_answers) = (0, bad_answers.saturating_add(1));
-            }
-            Outcome::Answered(_) => (*silent, *bad_answers) = (0, 0),
-            Outcome::Silent => *silent = silent.saturating_add(1),
-            Outcome::Refused => *silent = MAX_SILENT,
+        let Some(reason) = outcome.fault() else {
+            (*silent, *bad_answers) = (0, 0);
+            self.seen = Seen::Good;
+            return false;
+        };
+        match reason {
+            Reason::Status(_) => (*silent, *bad_answers) = (0, bad_answers.saturating_add(1)),
+            _ if reason.is_of_connect() => *silent = MAX_SILENT,
+            _ => *silent = silent.saturating_add(1),
         }
-        let is_too_bad = *silent >= MAX_SILENT || *bad_answers >= MAX_BAD_ANSWERS;
-        let ejects = may_eject && is_too_bad;
-        if ejects {
+        if *silent < MAX_SILENT && *bad_answers < MAX_BAD_ANSWERS {
+            return false;
+        }
+        self.fail(reason, false, now);
+        if may_eject {
             self.eject(now);
         }
-        ejects
+        may_eject
     }
 
     /// A check had this outcome. Returns whether the state has changed by it.
-    pub(crate) fn check(&mut self, is_good: bool, bounds: Bounds, now: Instant) -> bool {
-        match &mut self.state {
-            State::In { bad_checks, .. } => {
-                *bad_checks = if is_good { 0 } else { *bad_checks + 1 };
+    pub(crate) fn check(&mut self, check: Check, bounds: Bounds, now: Instant) -> bool {
+        self.heard = Some(now);
+        let fault = match check {
+            Check::Failed(reason) => Some(reason),
+            Check::Connected | Check::Answered => None,
+        };
+        match (&mut self.state, fault) {
+            (State::In { bad_checks, .. }, None) => {
+                *bad_checks = 0;
+                self.see_good(check, now);
+                false
+            }
+            (State::In { bad_checks, .. }, Some(reason)) => {
+                *bad_checks = bad_checks.saturating_add(1);
                 let ejects = *bad_checks >= bounds.fall;
                 if ejects {
+                    self.fail(reason, true, now);
                     self.eject(now);
                 }
                 ejects
             }
-            State::Out { until, good_checks } => {
-                *good_checks = if is_good { *good_checks + 1 } else { 0 };
+            (State::Out { good_checks, .. }, Some(_)) => {
+                *good_checks = 0;
+                false
+            }
+            (State::Out { until, good_checks }, None) => {
+                *good_checks = good_checks.saturating_add(1);
                 let returns = *good_checks >= bounds.rise && now >= *until;
                 if returns {
                     self.state = State::fresh(Some(now));
+                    self.seen = Seen::Good;
                 }
                 returns
             }
         }
+    }
+
+    /// A check was good. A connection alone says little of a server that has failed requests.
+    fn see_good(&mut self, check: Check, now: Instant) {
+        let is_doubtful = match (check, self.seen) {
+            (Check::Connected, Seen::Bad(at)) => now.saturating_duration_since(at) < MAX_EJECTION,
+            _ => false,
+        };
+        if !is_doubtful {
+            self.seen = Seen::Good;
+        }
+    }
+
+    fn fail(&mut self, reason: Reason, is_by_check: bool, now: Instant) {
+        self.seen = Seen::Bad(now);
+        self.fault = Some(Fault {
+            reason,
+            is_by_check,
+            at: now,
+        });
     }
 
     fn eject(&mut self, now: Instant) {
@@ -172,6 +377,10 @@ mod tests {
     use super::*;
 
     const BOUNDS: Bounds = Bounds { fall: 2, rise: 2 };
+    const REFUSED: Outcome = Outcome::Failed(Reason::Refused);
+    const SILENT: Outcome = Outcome::Failed(Reason::AnswerTimeout);
+    const GOOD: Check = Check::Answered;
+    const BAD: Check = Check::Failed(Reason::Status(500));
 
     #[test]
     fn one_refusal_ejects_and_some_silences_or_bad_answers_in_a_row_do() {
@@ -180,8 +389,8 @@ mod tests {
             let mut health = Health::default();
             (1..).find(|_| health.request(outcome, true, now))
         };
-        assert_eq!(times(Outcome::Refused), Some(1));
-        assert_eq!(times(Outcome::Silent), Some(MAX_SILENT));
+        assert_eq!(times(REFUSED), Some(1));
+        assert_eq!(times(SILENT), Some(MAX_SILENT));
         assert_eq!(times(Outcome::Answered(503)), Some(MAX_BAD_ANSWERS));
         let mut health = Health::default();
         for n in 0..100 {
@@ -207,11 +416,17 @@ mod tests {
     fn only_the_ends_of_a_way_to_a_server_are_its_fault() {
         // ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, ECONNRESET and ETIMEDOUT of Linux.
         for code in [111, 113, 101, 104, 110] {
-            assert!(is_of_server(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(
+                Reason::of_connect(&io::Error::from_raw_os_error(code)).is_some(),
+                "{code}"
+            );
         }
         // ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS and ENOMEM.
         for code in [23, 24, 99, 105, 12] {
-            assert!(!is_of_server(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(
+                Reason::of_connect(&io::Error::from_raw_os_error(code)).is_none(),
+                "{code}"
+            );
         }
     }
 
@@ -219,29 +434,29 @@ mod tests {
     fn an_ejected_address_returns_after_its_time_and_good_checks() {
         let start = Instant::now();
         let mut health = Health::default();
-        assert!(health.request(Outcome::Refused, true, start));
-        assert!(!health.check(true, BOUNDS, start) && !health.check(true, BOUNDS, start));
+        assert!(health.request(REFUSED, true, start));
+        assert!(!health.check(GOOD, BOUNDS, start) && !health.check(GOOD, BOUNDS, start));
         let later = start + FIRST_EJECTION;
-        assert!(health.check(true, BOUNDS, later) && health.is_in());
+        assert!(health.check(GOOD, BOUNDS, later) && health.is_in());
         // The next one lasts longer, unless it was in for long.
-        assert!(health.request(Outcome::Refused, true, later));
-        health.check(true, BOUNDS, later);
-        assert!(!health.check(true, BOUNDS, later + FIRST_EJECTION));
-        assert!(health.check(true, BOUNDS, later + 2 * FIRST_EJECTION));
+        assert!(health.request(REFUSED, true, later));
+        health.check(GOOD, BOUNDS, later);
+        assert!(!health.check(GOOD, BOUNDS, later + FIRST_EJECTION));
+        assert!(health.check(GOOD, BOUNDS, later + 2 * FIRST_EJECTION));
         let much_later = later + 2 * FIRST_EJECTION + FORGET_AFTER;
-        assert!(health.request(Outcome::Refused, true, much_later));
-        health.check(true, BOUNDS, much_later);
-        assert!(health.check(true, BOUNDS, much_later + FIRST_EJECTION));
+        assert!(health.request(REFUSED, true, much_later));
+        health.check(GOOD, BOUNDS, much_later);
+        assert!(health.check(GOOD, BOUNDS, much_later + FIRST_EJECTION));
     }
 
     #[test]
     fn checks_alone_take_an_address_out_and_in() {
         let (start, mut health) = (Instant::now(), Health::default());
-        assert!(!health.check(false, BOUNDS, start) && !health.check(true, BOUNDS, start));
-        assert!(!health.check(false, BOUNDS, start) && health.check(false, BOUNDS, start));
+        assert!(!health.check(BAD, BOUNDS, start) && !health.check(GOOD, BOUNDS, start));
+        assert!(!health.check(BAD, BOUNDS, start) && health.check(BAD, BOUNDS, start));
         let later = start + MAX_EJECTION;
-        assert!(!health.check(true, BOUNDS, later) && !health.check(false, BOUNDS, later));
-        assert!(!health.check(true, BOUNDS, later) && health.check(true, BOUNDS, later));
+        assert!(!health.check(GOOD, BOUNDS, later) && !health.check(BAD, BOUNDS, later));
+        assert!(!health.check(GOOD, BOUNDS, later) && health.check(GOOD, BOUNDS, later));
     }
 
     #[test]
@@ -253,17 +468,82 @@ mod tests {
                 now += Duration::from_millis(rng.u64(..2_000));
                 let was_in = health.is_in();
                 let changed = match rng.u8(..5) {
-                    0 => health.request(Outcome::Refused, true, now),
-                    1 => health.request(Outcome::Silent, rng.bool(), now),
+                    0 => health.request(REFUSED, true, now),
+                    1 => health.request(SILENT, rng.bool(), now),
                     2 => health.request(Outcome::Answered(rng.u16(200..600)), true, now),
-                    _ => health.check(rng.bool(), BOUNDS, now),
+                    _ => health.check(if rng.bool() { GOOD } else { BAD }, BOUNDS, now),
                 };
                 assert_eq!(changed, was_in != health.is_in(), "seed {seed}");
             }
             now += MAX_EJECTION;
-            health.check(true, BOUNDS, now);
-            health.check(true, BOUNDS, now);
+            health.check(GOOD, BOUNDS, now);
+            health.check(GOOD, BOUNDS, now);
             assert!(health.is_in(), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn a_server_is_unknown_until_something_is_heard_of_it() {
+        let (now, mut health) = (Instant::now(), Health::default());
+        let state = |health: &Health| health.verdict().state;
+        assert_eq!(state(&health), ServerState::Unknown);
+        assert!(!health.is_heard_within(Duration::MAX, now));
+        health.request(SILENT, true, now);
+        assert_eq!(state(&health), ServerState::Unknown);
+        assert!(health.is_heard_within(Duration::from_secs(1), now));
+        assert!(!health.is_heard_within(Duration::from_secs(1), now + Duration::from_secs(1)));
+        for check in [Check::Connected, Check::Answered] {
+            let mut health = Health::default();
+            health.check(check, BOUNDS, now);
+            assert_eq!(state(&health), ServerState::Healthy);
+        }
+        health.request(Outcome::Answered(500), true, now);
+        assert_eq!(state(&health), ServerState::Healthy);
+        assert!(health.verdict().fault.is_none());
+    }
+
+    #[test]
+    fn the_failure_that_took_a_server_out_is_named_and_stays_named() {
+        let start = Instant::now();
+        let mut health = Health::default();
+        health.check(Check::Failed(Reason::Status(404)), BOUNDS, start);
+        assert!(health.verdict().fault.is_none());
+        health.check(Check::Failed(Reason::Status(503)), BOUNDS, start);
+        let fault = |health: &Health| health.verdict().fault.map(|f| (f.reason, f.is_by_check));
+        assert_eq!(health.verdict().state, ServerState::Unhealthy);
+        assert_eq!(fault(&health), Some((Reason::Status(503), true)));
+        let later = start + MAX_EJECTION;
+        assert!(!health.check(GOOD, BOUNDS, later) && health.check(GOOD, BOUNDS, later));
+        assert_eq!(health.verdict().state, ServerState::Healthy);
+        assert_eq!(fault(&health), Some((Reason::Status(503), true)));
+        health.request(REFUSED, true, later);
+        assert_eq!(fault(&health), Some((Reason::Refused, false)));
+        assert_eq!(Reason::Status(503).to_string(), "status 503");
+    }
+
+    #[test]
+    fn a_failing_server_that_must_stay_is_unhealthy_until_it_answers() {
+        let start = Instant::now();
+        let failing = || {
+            let mut health = Health::default();
+            let mut asked = (0..MAX_SILENT).map(|_| health.request(SILENT, false, start));
+            assert!(asked.all(|ejects| !ejects));
+            health
+        };
+        let state = |health: &Health| health.verdict().state;
+        let mut health = failing();
+        assert!(health.is_in() && health.verdict().is_in);
+        assert_eq!(state(&health), ServerState::Unhealthy);
+        // Its kernel takes connections for it.
+        health.check(Check::Connected, BOUNDS, start + Duration::from_secs(1));
+        assert_eq!(state(&health), ServerState::Unhealthy);
+        health.check(Check::Connected, BOUNDS, start + MAX_EJECTION);
+        assert_eq!(state(&health), ServerState::Healthy);
+        let mut health = failing();
+        health.check(Check::Answered, BOUNDS, start);
+        assert_eq!(state(&health), ServerState::Healthy);
+        let mut health = failing();
+        health.request(Outcome::Answered(200), false, start);
+        assert_eq!(state(&health), ServerState::Healthy);
     }
 }

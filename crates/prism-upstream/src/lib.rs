@@ -8,7 +8,7 @@
 //! |---|---|
 //! | which upstream gets a request? | `matcher.rs` |
 //! | which backend, which address? | `choice.rs`, applied in `pool.rs`; by a cookie: `affinity.rs` |
-//! | is an address well? | `health.rs`; checks: `checks.rs` |
+//! | is a server healthy? | `health.rs`; checks: `checks.rs`; what operators see of it: `figures.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
@@ -27,6 +27,7 @@ mod checks;
 mod choice;
 mod error;
 mod exchange;
+mod figures;
 mod forwarded;
 mod health;
 mod matcher;
@@ -44,7 +45,7 @@ mod shared;
 mod tunnel;
 
 pub use error::Error;
-pub use pool::ServerFigures;
+pub use figures::{LastFault, ServerFigures, ServerState};
 pub use reports::keep_tasks;
 pub use service::{Meaning, Upstreams};
 pub use shared::Shared;

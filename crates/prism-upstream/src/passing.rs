@@ -137,7 +137,7 @@ impl<N: NodeRequests> Upstreams<N> {
                     tracing::debug!(address = %lease.under_way.address().address, ?failure, "no answer");
                     if body.is_done() && failure != (Failure::Ended { was_idle: true }) {
                         let address = lease.under_way.address();
-                        meaning.pool.learn(address, Outcome::Silent);
+                        meaning.pool.learn(address, Outcome::Failed(failure.into()));
                     }
                     let method = request.head.method();
                     let error = error_of(failure);

@@ -4,19 +4,22 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use prism_config::{Balance, Config, HealthCheck, Node, Upstream};
+use prism_config::{Balance, Config, Node, Upstream};
 use prism_http::RequestHead;
 
 use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
-use crate::health::{Bounds, Health, Outcome, is_of_server};
+use crate::figures::{Errors, ServerFigures};
+use crate::health::{Bounds, Check, Health, Outcome, Reason};
 use crate::matcher;
 
 /// An upstream.
 pub(crate) struct Pool {
     pub(crate) settings: Upstream,
+    /// Its name for operators.
+    pub(crate) name: String,
     /// Its addresses as this node reaches them; empty if this node does not.
     pub(crate) addresses: Vec<Arc<Address>>,
     /// The backends that reach it.
@@ -36,29 +39,8 @@ pub(crate) struct Address {
     under_way: AtomicU32,
     /// Ejections so far.
     ejected: AtomicU64,
+    errors: Errors,
     health: Mutex<Health>,
-}
-
-/// The figures of a server of this node.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerFigures {
-    /// Its address.
-    pub address: SocketAddr,
-    /// Whether it gets requests of all its upstreams.
-    pub is_in: bool,
-    /// Requests under way.
-    pub under_way: u32,
-    /// How often it was ejected.
-    pub ejected: u64,
-}
-
-impl ServerFigures {
-    /// Adds those of the same server in another upstream.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.is_in &= other.is_in;
-        self.under_way = self.under_way.saturating_add(other.under_way);
-        self.ejected = self.ejected.saturating_add(other.ejected);
-    }
 }
 
 /// A backend as this node knows it.
@@ -68,6 +50,8 @@ pub(crate) struct Backend {
     is_own: bool,
     /// Its servers, by their names in cookies.
     servers: Vec<String>,
+    /// Their addresses, as it reaches them.
+    pub(crate) addresses: Vec<SocketAddr>,
     /// Whether a server of it is up, by its last report.
     is_up: AtomicBool,
     /// Requests under way there, by its last report.
@@ -108,6 +92,7 @@ impl Address {
             server: affinity::server_name(backend, address, is_only),
             under_way: AtomicU32::new(0),
             ejected: AtomicU64::new(0),
+            errors: Errors::default(),
             health: Mutex::default(),
         }
     }
@@ -121,38 +106,54 @@ impl Address {
         self.address == other.address && self.server == other.server
     }
 
+    /// Whether something was heard of it within `time`.
+    pub(crate) fn is_heard_within(&self, time: Duration) -> bool {
+        self.health().is_heard_within(time, Instant::now())
+    }
+
+    /// Learns that it has taken a connection, which says nothing of its answers.
+    pub(crate) fn connected(&self) {
+        self.health().hear(Instant::now());
+    }
+
     /// Learns the outcome of a request, by which it may be ejected or not.
     fn learn(&self, outcome: Outcome, may_eject: bool) {
+        let fault = outcome.fault();
+        if let Some(reason) = fault {
+            self.errors.add(reason);
+        }
         if self.health().request(outcome, may_eject, Instant::now()) {
             self.ejected.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(address = %self.address, ?outcome, "a server is ejected");
+            let reason = fault.map(tracing::field::display);
+            tracing::warn!(address = %self.address, reason, "a server is ejected");
         }
     }
 
     /// Learns the outcome of a check.
-    pub(crate) fn checked(&self, is_good: bool, check: Option<&HealthCheck>) {
-        let bounds = check.map_or(Bounds { fall: 1, rise: 1 }, |check| Bounds {
-            fall: check.fall.into(),
-            rise: check.rise.into(),
-        });
-        if self.health().check(is_good, bounds, Instant::now()) {
-            match is_good {
-                true => tracing::info!(address = %self.address, "a server is back"),
-                false => {
-                    self.ejected.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(address = %self.address, "a server fails its checks");
-                }
+    pub(crate) fn checked(&self, check: Check, bounds: Bounds) {
+        if !self.health().check(check, bounds, Instant::now()) {
+            return;
+        }
+        match check {
+            Check::Connected | Check::Answered => {
+                tracing::info!(address = %self.address, "a server is back");
+            }
+            Check::Failed(reason) => {
+                self.ejected.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(address = %self.address, %reason, "a server fails its checks");
             }
         }
     }
 
-    pub(crate) fn figures(&self) -> ServerFigures {
-        ServerFigures {
-            address: self.address,
-            is_in: self.is_in(),
+    /// Its figures as a server of the upstream called `upstream`.
+    pub(crate) fn figures(&self, upstream: &str) -> ServerFigures {
+        let figures = ServerFigures {
             under_way: self.under_way.load(Ordering::Relaxed),
-            ejected: self.ejected.load(Ordering::Relaxed),
-        }
+            ejections: self.ejected.load(Ordering::Relaxed),
+            errors: self.errors.counts(),
+            ..ServerFigures::unknown(upstream, self.address)
+        };
+        figures.judged(&self.health().verdict(), Instant::now())
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {
@@ -161,11 +162,12 @@ impl Address {
 }
 
 impl Backend {
-    fn new(name: String, is_own: bool, servers: Vec<String>) -> Self {
+    fn new(name: String, is_own: bool, servers: Vec<Address>) -> Self {
         Self {
             name,
             is_own,
-            servers,
+            addresses: servers.iter().map(|server| server.address).collect(),
+            servers: servers.into_iter().map(|one| one.server).collect(),
             is_up: true.into(),
             reported: AtomicU32::new(0),
             sent: AtomicU32::new(0),
@@ -213,8 +215,8 @@ pub(crate) struct Report {
 }
 
 impl Pool {
-    /// The upstream of these settings, at the node called `name`.
-    pub(crate) fn new(settings: &Upstream, config: &Config, name: &str) -> Self {
+    /// The upstream of these settings, at the node called `own`.
+    pub(crate) fn new(name: String, settings: &Upstream, config: &Config, own: &str) -> Self {
         let backends = config.backends().filter(|node| settings.is_at(&node.name));
         let backends: Vec<&Node> = backends.collect();
         let addresses_at = |node: &Node| {
@@ -224,15 +226,15 @@ impl Pool {
             addresses.iter().map(new).collect::<Vec<_>>()
         };
         let backend = |node: &Node| {
-            let servers = addresses_at(node).into_iter();
-            let servers = servers.map(|address| address.server);
-            Backend::new(node.name.clone(), node.name == name, servers.collect())
+            let servers = addresses_at(node);
+            Backend::new(node.name.clone(), node.name == own, servers)
         };
-        let own = backends.iter().find(|node| node.name == name);
-        let own = own.into_iter().flat_map(|node| addresses_at(node));
+        let here = backends.iter().find(|node| node.name == own);
+        let here = here.into_iter().flat_map(|node| addresses_at(node));
         Self {
             settings: settings.clone(),
-            addresses: own.map(Arc::new).collect(),
+            name,
+            addresses: here.map(Arc::new).collect(),
             backends: backends.into_iter().map(backend).collect(),
             turns_here: AtomicUsize::new(0),
             turns_there: AtomicUsize::new(0),
@@ -250,16 +252,17 @@ impl Pool {
     }
 
     /// Learns the outcome of a request at one of its addresses. A client can cause all bad outcomes
-    /// but a refusal. By those others, at most half of its servers are out.
+    /// but a connection that fails. By those others, at most half of its servers are out.
     pub(crate) fn learn(&self, address: &Address, outcome: Outcome) {
-        let may_eject = outcome == Outcome::Refused || outcome.is_bad() && self.can_spare_one();
+        let is_bad = outcome.fault().is_some();
+        let may_eject = is_bad && (!outcome.is_by_client() || self.can_spare_one());
         address.learn(outcome, may_eject);
     }
 
     /// Learns that one of its addresses took no connection.
     pub(crate) fn learn_fault(&self, address: &Address, fault: &io::Error) {
-        if is_of_server(fault) {
-            self.learn(address, Outcome::Refused);
+        if let Some(reason) = Reason::of_connect(fault) {
+            self.learn(address, Outcome::Failed(reason));
         }
     }
 
@@ -412,6 +415,9 @@ pub(crate) mod tests {
 
     use super::*;
 
+    pub(crate) const REFUSED: Outcome = Outcome::Failed(Reason::Refused);
+    const SILENT: Outcome = Outcome::Failed(Reason::AnswerTimeout);
+
     /// A configuration with these backends.
     pub(crate) fn with_backends(names: &[&str]) -> Config {
         let nodes = names.iter().map(|name| Node {
@@ -433,8 +439,8 @@ pub(crate) mod tests {
             ..Upstream::default()
         };
         let config = with_backends(&["be0", "be1"]);
-        for outcome in [Outcome::Silent, Outcome::Answered(503)] {
-            let pool = Pool::new(&settings, &config, "be0");
+        for outcome in [SILENT, Outcome::Answered(503)] {
+            let pool = Pool::new(String::new(), &settings, &config, "be0");
             let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
             let many = |address: &Address| (0..20).for_each(|_| pool.learn(address, outcome));
             many(first);
@@ -442,15 +448,15 @@ pub(crate) mod tests {
             assert!(!first.is_in() && second.is_in());
             assert!(pool.is_tried());
             // A refusal is never a client's doing.
-            pool.learn(second, Outcome::Refused);
+            pool.learn(second, REFUSED);
             assert!(!second.is_in() && !pool.is_tried());
             // The other backend is out too.
             pool.backends[1].learn(None);
             assert!(pool.is_tried());
         }
-        let pool = Pool::new(&settings, &config, "be0");
+        let pool = Pool::new(String::new(), &settings, &config, "be0");
         pool.backends[1].learn(None);
-        (0..20).for_each(|_| pool.learn(&pool.addresses[0], Outcome::Silent));
+        (0..20).for_each(|_| pool.learn(&pool.addresses[0], SILENT));
         assert!(pool.addresses[0].is_in());
     }
 
@@ -461,7 +467,7 @@ pub(crate) mod tests {
             ..Upstream::default()
         };
         let config = with_backends(&["be0", "be1", "be2"]);
-        let pool = Pool::new(&settings, &config, "fe0");
+        let pool = Pool::new(String::new(), &settings, &config, "fe0");
         pool.backends.iter().for_each(|backend| backend.learn(None));
         let affinity = Affinity {
             key: String::new(),

@@ -371,8 +371,7 @@ mod tests {
     use prism_config::Upstream;
 
     use super::*;
-    use crate::health::Outcome;
-    use crate::pool::tests::with_backends;
+    use crate::pool::tests::{REFUSED, with_backends};
 
     #[test]
     fn if_everything_is_out_a_server_is_tried_nevertheless() {
@@ -406,7 +405,7 @@ mod tests {
             })
         };
         assert!(is_here(false, false) && is_here(true, false));
-        pool.learn(pool.addresses.first().unwrap(), Outcome::Refused);
+        pool.learn(pool.addresses.first().unwrap(), REFUSED);
         assert!(!is_here(false, false) && !is_here(true, false));
         // The report of be1 is old: it has sent the request on.
         assert!(is_here(true, true));

@@ -12,9 +12,10 @@ use prism_service::RequestCounters;
 use tokio::sync::watch;
 
 use crate::affinity::Affinity;
+use crate::figures::{self, ServerFigures};
 use crate::matcher;
 use crate::park::Parking;
-use crate::pool::{Address, Backend, Pool, ServerFigures};
+use crate::pool::{Address, Backend, Pool};
 
 /// The upstreams, in the order in which requests try them.
 pub(crate) type Pools = Arc<[Arc<Pool>]>;
@@ -122,18 +123,30 @@ impl Shared {
         Some(service)
     }
 
-    /// The figures of this node's servers, one for each address.
+    /// The figures of this node's servers, in the order of the upstreams.
     pub fn servers(&self) -> Vec<ServerFigures> {
         let pools = self.pools();
-        let mut all: Vec<ServerFigures> = Vec::new();
-        for address in pools.iter().flat_map(|pool| &pool.addresses) {
-            let figures = address.figures();
-            match all.iter_mut().find(|one| one.address == figures.address) {
-                Some(one) => one.add(&figures),
-                None => all.push(figures),
-            }
-        }
-        all
+        let all = pools.iter().flat_map(|pool| {
+            let addresses = pool.addresses.iter();
+            addresses.map(|address| address.figures(&pool.name))
+        });
+        all.collect()
+    }
+
+    /// The servers of the backend called `backend`, of which this node knows nothing.
+    pub fn unknown_servers_of(&self, backend: &str) -> Vec<ServerFigures> {
+        let pools = self.pools();
+        let all = pools.iter().flat_map(|pool| {
+            let backends = pool.backends.iter().filter(|one| one.name == backend);
+            let addresses = backends.flat_map(|one| &one.addresses);
+            addresses.map(|address| ServerFigures::unknown(&pool.name, *address))
+        });
+        all.collect()
+    }
+
+    /// The names of the upstreams, in their order.
+    pub fn upstream_names(&self) -> Vec<String> {
+        self.pools().iter().map(|pool| pool.name.clone()).collect()
     }
 
     /// Whether this call is the first one.
@@ -156,9 +169,10 @@ impl Shared {
 /// The upstreams of a configuration, at the node called `name`. Servers and backends that are in the
 /// `present` ones too keep what is known of them.
 fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
-    let upstreams = config.service.upstream.iter().flat_map(|all| all.iter());
-    let mut pools: Vec<Pool> = upstreams
-        .map(|settings| Pool::new(settings, config, name))
+    let upstreams = || config.service.upstream.iter().flat_map(|all| all.iter());
+    let named = figures::names(upstreams()).into_iter().zip(upstreams());
+    let mut pools: Vec<Pool> = named
+        .map(|(of, settings)| Pool::new(of, settings, config, name))
         .collect();
     for pool in &pools {
         let mut former = present.iter();
@@ -213,7 +227,8 @@ mod tests {
     use prism_config::{Node, Role, Tls};
 
     use super::*;
-    use crate::health::Outcome;
+    use crate::figures::ServerState;
+    use crate::pool::tests::REFUSED;
 
     /// The upstreams for these paths, all with one server at a backend.
     fn config(paths: &[&str]) -> Config {
@@ -261,13 +276,43 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_two_upstreams_has_one_line_of_figures() {
+    fn each_upstream_judges_a_server_for_itself() {
         let shared = shared(&config(&["/a", "/b"]));
         let pool = shared.pools()[1].clone();
-        pool.learn(&pool.addresses[0], Outcome::Refused);
+        pool.learn(&pool.addresses[0], REFUSED);
         let servers = shared.servers();
-        assert_eq!(servers.len(), 1);
-        assert!(!servers[0].is_in && servers[0].ejected == 1);
+        let seen = servers.iter().map(|server| {
+            let errors: u64 = server.errors.iter().map(|(_, count)| count).sum();
+            (
+                server.upstream.as_str(),
+                server.state,
+                server.gets_requests,
+                errors,
+            )
+        });
+        let expected = [
+            ("/a", ServerState::Unknown, true, 0),
+            ("/b", ServerState::Unhealthy, false, 1),
+        ];
+        assert_eq!(seen.collect::<Vec<_>>(), expected);
+        let fault = servers[1].last_fault.as_ref().unwrap();
+        assert_eq!(fault.reason, "connection refused");
+        assert!(!fault.is_by_check);
+    }
+
+    #[test]
+    fn nothing_is_known_of_the_servers_of_a_silent_backend() {
+        let shared = shared(&config(&["/a", "/b"]));
+        let servers = shared.unknown_servers_of("be0");
+        let names: Vec<&str> = servers.iter().map(|one| one.upstream.as_str()).collect();
+        assert_eq!(names, ["/a", "/b"]);
+        let is_unknown = |one: &ServerFigures| one.state == ServerState::Unknown;
+        assert!(
+            servers
+                .iter()
+                .all(|one| is_unknown(one) && !one.gets_requests)
+        );
+        assert!(shared.unknown_servers_of("fe0").is_empty());
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl Bed {
     /// Whether each server gets requests.
     pub fn are_in(&self) -> Vec<bool> {
         let servers = self.shared.servers();
-        servers.iter().map(|server| server.is_in).collect()
+        servers.iter().map(|server| server.gets_requests).collect()
     }
 
     /// A request of a client, with its body.

@@ -8,11 +8,20 @@ use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_replicas::Node;
 use prism_service::BUCKETS_S;
 use prism_store::Store;
+use prism_upstream::{ServerFigures, ServerState};
 
 use super::certificates::ends;
 use super::pages::not_ready;
 use super::server::{Server, ServiceShared};
 use crate::observe::{Metric, Value, build_info};
+
+/// Counters that only the object store has.
+const OF_OBJECTS: [&str; 4] = [
+    "changes_prepared",
+    "object_received_bytes",
+    "object_sent_bytes",
+    "requests_unauthenticated",
+];
 
 /// The figures of a node for Prometheus.
 pub(super) fn metrics(server: &Server) -> Vec<Metric> {
@@ -21,9 +30,11 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     let figures = figures
         .chain(node.counters.figures())
         .chain([tasks_restarted()]);
-    let kept = |metric: &str| metric == "handoffs_kept";
+    let has_objects = matches!(server.service, ServiceShared::Objects(_));
+    let is_shown =
+        |metric: &str| metric != "handoffs_kept" && (has_objects || !OF_OBJECTS.contains(&metric));
     let mut metrics: Vec<Metric> = figures
-        .filter(|figure| !kept(figure.metric))
+        .filter(|figure| is_shown(figure.metric))
         .map(Metric::from)
         .collect();
     metrics.push(build_info("node"));
@@ -49,10 +60,13 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     add_spans(server, &mut metrics);
     add_hand_offs(node, &mut metrics);
     add_moves(node, &mut metrics);
-    add_backends(node, &mut metrics);
+    add_backends(node, has_objects, &mut metrics);
     add_certificates(server, &mut metrics);
     add_orders(server, &mut metrics);
-    add_servers(server, &mut metrics);
+    if let ServiceShared::Upstreams(upstreams) = &server.service {
+        let servers = upstreams.servers();
+        servers.iter().for_each(|one| add_server(one, &mut metrics));
+    }
     if let Some(store) = &node.store {
         add_store(node, store, &mut metrics);
         add_buckets(node, &mut metrics);
@@ -118,32 +132,46 @@ fn add_requests(server: &Server, metrics: &mut Vec<Metric>) {
     }
 }
 
-/// Adds the figures of the HTTP servers behind this backend.
-fn add_servers(server: &Server, metrics: &mut Vec<Metric>) {
-    let ServiceShared::Upstreams(upstreams) = &server.service else {
-        return;
-    };
-    for figures in upstreams.servers() {
-        for (name, help, value) in [
-            (
-                "upstream_up",
-                "1 while this server of an upstream gets requests.",
-                Value::Gauge(f64::from(u8::from(figures.is_in))),
-            ),
-            (
-                "upstream_requests_under_way",
-                "Requests that this server is answering.",
-                Value::Gauge(figures.under_way.into()),
-            ),
-            (
-                "upstream_ejections",
-                "How often this server was ejected.",
-                Value::Counter(figures.ejected),
-            ),
-        ] {
+/// Adds the figures of a server behind this backend.
+fn add_server(figures: &ServerFigures, metrics: &mut Vec<Metric>) {
+    let mut add =
+        |name: &'static str, help: &'static str, value, own: Option<(&'static str, &str)>| {
             let metric = Metric::new(name, help, value);
-            metrics.push(metric.with("address", figures.address.to_string()));
-        }
+            let metric = metric.with("upstream", figures.upstream.as_str());
+            let metric = metric.with("address", figures.address.to_string());
+            metrics.push(match own {
+                Some((label, value)) => metric.with(label, value),
+                None => metric,
+            });
+        };
+    for state in ServerState::ALL {
+        let value = Value::Gauge(f64::from(u8::from(state == figures.state)));
+        let help = "1 for the state of each server of an upstream: healthy, unhealthy, or unknown.";
+        add("upstream_state", help, value, Some(("state", state.word())));
+    }
+    for (reason, count) in &figures.errors {
+        let help = "Requests that this server of an upstream has failed, by the reason.";
+        let value = Value::Counter(*count);
+        add("upstream_errors", help, value, Some(("reason", reason)));
+    }
+    for (name, help, value) in [
+        (
+            "upstream_up",
+            "1 while this server of an upstream gets requests.",
+            Value::Gauge(f64::from(u8::from(figures.gets_requests))),
+        ),
+        (
+            "upstream_requests_under_way",
+            "Requests that this server is answering.",
+            Value::Gauge(figures.under_way.into()),
+        ),
+        (
+            "upstream_ejections",
+            "How often this server was ejected.",
+            Value::Counter(figures.ejections),
+        ),
+    ] {
+        add(name, help, value, None);
     }
 }
 
@@ -186,11 +214,11 @@ fn add_moves(node: &Node, metrics: &mut Vec<Metric>) {
 }
 
 /// The backends as this node sees them.
-fn add_backends(node: &Node, metrics: &mut Vec<Metric>) {
+fn add_backends(node: &Node, has_objects: bool, metrics: &mut Vec<Metric>) {
     let view = node.replication.view();
     for name in view.backends() {
         let status = view.state().status(name.as_str());
-        for (possible, label) in Status::ALL {
+        for (possible, label) in Status::ALL.into_iter().filter(|_| has_objects) {
             let value = f64::from(u8::from(status == Some(possible)));
             let help = "1 for the status of each backend by the state that this node acts by.";
             let metric = Metric::new("backend_state", help, Value::Gauge(value));

@@ -173,7 +173,7 @@ fn idle_connections_last(mode: Mode) {
         let mut curl = cluster.lab.command("be1", "curl").unwrap();
         let metrics = output(curl.args(["--silent", "http://127.0.0.1:9464/metrics"]));
         assert!(metrics.contains("prism_http_requests_total{operation=\"GET\",code=\"200\""));
-        metrics.contains("prism_upstream_up{address=\"127.0.0.1:9000\"} 0")
+        metrics.contains("prism_upstream_up{upstream=\"/\",address=\"127.0.0.1:9000\"} 0")
     });
     // Other nodes learn it by its next report.
     std::thread::sleep(Duration::from_secs(2));
