@@ -97,6 +97,26 @@ test("troubles are said, in dark colours and on a narrow page", () =>
     );
   }));
 
+test("the page of a service with servers has these first, and no store", async () => {
+  const text = (tab) => tab.call(() => document.querySelector("#cluster-view").innerText);
+  await withTab({ hasServers: true, troubles: true, backends: 3 }, {}, async (tab) => {
+    await tab.call(() => (location.hash = "#store"));
+    await sleep(1500);
+    const shown = await text(tab);
+    assert.match(shown, /127\.0\.0\.1:9000\s+be0\s+✕ unhealthy\s+0\s+3\s+connection refused/);
+    assert.ok(shown.indexOf("Last fault") < shown.indexOf("did not pass a frontend"), shown);
+    assert.doesNotMatch(shown, /\b(stores?|buckets?|replicas?|in[ -]sync|scrubs?|catch|epoch)\b/i);
+    assert.doesNotMatch(await tab.call(() => document.querySelector("header").innerText), /store/i);
+    const alerts = await tab.call(() => document.querySelector("#alerts").innerText);
+    assert.match(alerts, /critical: The upstream \/ has no healthy server/i);
+  });
+  await withServer({ hasServers: true, troubles: true }, async ({ url }) => {
+    const report = await check({ url, seconds: 3, width: 700 });
+    assert.deepEqual(report.problems, []);
+    assert.equal(report.last.values["servers./ 127.0.0.1:9000 be0.errors"].raw, 3);
+  });
+});
+
 test("the page of a switch, and of a single node", async () => {
   await withServer({ kind: "switch" }, async ({ url }) => {
     const report = await check({ url, seconds: 3 });

@@ -46,8 +46,9 @@ export class Cluster {
     load = 1,
     storeUrls = [],
     troubles = false,
+    hasServers = false,
   }) {
-    this.options = { connections, moves, load, storeUrls, troubles };
+    this.options = { connections, moves, load, storeUrls, troubles, hasServers };
     this.random = random(7);
     const name = (prefix) => (_, index) => `${prefix}${index}`;
     this.frontends = Array.from({ length: frontends }, name("fe"));
@@ -219,6 +220,7 @@ export class Cluster {
       cluster: this.#agreed(),
       switch: null,
     };
+    if (this.options.hasServers) return withServers(structuredClone(doc), this.options.troubles);
     return this.options.troubles ? withTroubles(structuredClone(doc)) : doc;
   }
 
@@ -300,6 +302,46 @@ export class Cluster {
       },
     };
   }
+}
+
+// The same cluster with an application and a server of files behind each backend. The troubles are
+// a dead application, and a backend that does not answer.
+function withServers(doc, hasTroubles) {
+  const backends = doc.nodes.filter(({ roles }) => roles.includes("backend"));
+  const names = backends.map(({ name }) => name);
+  const silent = hasTroubles ? names.at(-1) : null;
+  const server = (upstream, port, backend) => {
+    const isDead = hasTroubles && upstream === "/" && backend !== silent;
+    return {
+      upstream,
+      address: `127.0.0.1:${port}`,
+      backend,
+      state: backend === silent ? "unknown" : isDead ? "unhealthy" : "healthy",
+      gets_requests: backend !== silent && !isDead,
+      under_way: isDead || backend === silent ? 0 : 3,
+      errors: isDead ? { refused: 2, status_503: 1 } : {},
+      ejections: isDead ? 1 : 0,
+      last_fault: isDead ? { reason: "connection refused", by: "request", ago_s: 75 } : null,
+    };
+  };
+  const servers = [
+    ...names.map((name) => server("/static/", 9001, name)),
+    ...names.map((name) => server("/", 9000, name)),
+  ];
+  const nodes = doc.nodes.map((node) =>
+    node.name === silent
+      ? { name: node.name, roles: node.roles, address: node.address, error: "no answer within 1 s" }
+      : {
+          ...node,
+          store: null,
+          requests: node.requests.map((row) => ({
+            ...row,
+            operation: /Put|Upload/.test(row.operation) ? "PUT" : "GET",
+          })),
+          request_durations: [],
+        },
+  );
+  return { ...doc, service: "upstream", store_urls: [], nodes, servers };
 }
 
 // One of each trouble that the page warns of.

@@ -314,6 +314,41 @@ test("alerts: none for a sound cluster, and one for each trouble", () => {
   );
 });
 
+test("a dead server is named, and an upstream without a healthy one is critical", () => {
+  const doc = (troubles) => new Cluster({ hasServers: true, troubles, backends: 3 }).next(1.8e12);
+  assert.deepEqual(alerts(doc(false)), []);
+  const found = alerts(doc(true));
+  const texts = found.map(({ level, text }) => `${level}: ${text}`);
+  const reason = "is unhealthy (upstream /): connection refused";
+  for (const text of [
+    "critical: The upstream / has no healthy server",
+    `warning: 127.0.0.1:9000 at be0 ${reason}`,
+    `warning: 127.0.0.1:9000 at be1 ${reason}`,
+  ])
+    assert.ok(texts.includes(text), `${text} of ${texts}`);
+  assert.equal(texts.filter((text) => text.includes("upstream")).length, 3, `${texts}`);
+  // One of two is enough, and a server that was not asked yet may be well.
+  const [one, other] = doc(true).servers.filter(({ upstream }) => upstream === "/");
+  for (const state of ["healthy", "unknown"]) {
+    const servers = [one, { ...other, state, gets_requests: true }];
+    const levels = alerts({ ...documentOf(0), servers }).map(({ level }) => level);
+    assert.deepEqual(levels, ["warning"], state);
+  }
+  // One that is tried because no other one is left still fails.
+  const servers = [{ ...one, gets_requests: true }];
+  assert.equal(alerts({ ...documentOf(0), servers })[0].level, "critical");
+});
+
+test("a box tells of the servers of its backend, and of no store", () => {
+  const states = (troubles) => {
+    const cluster = new Cluster({ hasServers: true, troubles, backends: 2 });
+    const { second } = graphOf(new History().add(cluster.next(1e12)));
+    return second.map(({ lines }) => lines.at(-1).text);
+  };
+  assert.deepEqual(states(false), ["● ready", "● ready"]);
+  assert.deepEqual(states(true), ["▲ 1 of 2 servers unhealthy", "✕ not reachable"]);
+});
+
 test("boxes of the topology do not overlap, and lines end at them", () => {
   for (const [frontends, backends] of [
     [1, 1],

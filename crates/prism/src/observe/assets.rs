@@ -24,6 +24,7 @@ files! {
     "main.js": "text/javascript",
     "panels.js": "text/javascript",
     "s3.js": "text/javascript",
+    "servers.js": "text/javascript",
     "sha256.js": "text/javascript",
     "sign.js": "text/javascript",
     "state.js": "text/javascript",

@@ -5,6 +5,7 @@
 // Texts stay the same while their cause does, so that a screen reader says each only once.
 
 import { bytes, count } from "./format.js";
+import { ofServers } from "./servers.js";
 
 const CERTIFICATE_DAYS = 14;
 const FULL_SHARE = 0.9;
@@ -16,6 +17,7 @@ const DAY_S = 86400;
 export function alerts(doc) {
   const found = [];
   const add = (level, text, remedy) => found.push({ id: text, level, text, remedy });
+  ofServers(doc.servers ?? [], add);
   for (const node of doc.nodes ?? []) ofNode(node, add);
   suspects(doc.nodes ?? [], add);
   if (doc.cluster) ofCluster(doc.cluster, add);

@@ -1,15 +1,19 @@
 // The graph that the topology shows, out of a view (see state.js). Pure.
 
 import { byteRate, count, percent, rate } from "./format.js";
+import { hasServers, stateByServers } from "./servers.js";
 import { clientBytes } from "./state.js";
 
 /** The state of a node in a few words, and how bad it is. */
-export function stateOf(node, cluster) {
+export function stateOf(node, doc) {
+  const { cluster } = doc;
   if (node.error) return { level: "critical", mark: "✕", text: "not reachable" };
   const backend = (cluster?.backends ?? []).find(({ name }) => name === node.name);
   if (backend?.lives === false) return { level: "critical", mark: "✕", text: "no lease" };
   if (backend?.status === "out") return { level: "critical", mark: "✕", text: "out" };
   if (node.not_ready) return { level: "warning", mark: "▲", text: "not ready" };
+  if (hasServers(doc))
+    return stateByServers(node.name, doc) ?? { level: "good", mark: "●", text: "ready" };
   if (backend?.status === "lagging") return { level: "warning", mark: "▲", text: "catching up" };
   if (backend?.status === "in-sync") return { level: "good", mark: "●", text: "in sync" };
   return { level: "good", mark: "●", text: "ready" };
@@ -23,7 +27,7 @@ function graphOfNodes({ doc, nodes, totals }) {
   const frontends = nodes.filter((node) => node.isFrontend);
   const others = nodes.filter((node) => !node.isFrontend);
   const hasFrontends = frontends.length > 0;
-  const boxes = (list) => list.map((node) => boxOf(node, doc.cluster));
+  const boxes = (list) => list.map((node) => boxOf(node, doc));
   const edges = nodes.map((node) => {
     const bytes = clientBytes(node);
     const text = bytes === null ? "" : byteRate(bytes);
@@ -48,8 +52,8 @@ function graphOfNodes({ doc, nodes, totals }) {
   };
 }
 
-function boxOf(node, cluster) {
-  const state = stateOf(node, cluster);
+function boxOf(node, doc) {
+  const state = stateOf(node, doc);
   const flows = node.error ? "" : `${count(node.connections)} flows`;
   return {
     name: node.name,

@@ -7,6 +7,7 @@ import { element, fill, keep, setAttribute, setText, setValue } from "./dom.js";
 import { count } from "./format.js";
 import { graphOf } from "./graph.js";
 import { updatePanels } from "./panels.js";
+import { hasServers } from "./servers.js";
 import { History } from "./state.js";
 import { Store } from "./store.js";
 import { Tiles } from "./tiles.js";
@@ -54,11 +55,14 @@ class Page {
     const startedAt = performance.now();
     const doc = JSON.parse(data);
     this.#receivedAt = Date.now();
+    const isFirst = this.#view === null;
     this.#view = this.#history.add(doc);
     this.#store.offer(doc.store_urls ?? []);
     this.#showFreshness();
     if (this.#isPaused) return;
     this.#draw();
+    // Only now it is known whether there is a store.
+    if (isFirst) this.#showView(false);
     this.#tiles.update(this.#view);
     this.#topology.move(this.#view.moves.filter((move) => move.isNew));
     // The browser's tools show how long updates take. Measures would pile up otherwise.
@@ -113,7 +117,7 @@ class Page {
   }
 
   #showView(hasFocus) {
-    const isStore = location.hash === "#store";
+    const isStore = location.hash === "#store" && !byId("to-store").hidden;
     byId("cluster-view").hidden = isStore;
     byId("store-view").hidden = !isStore;
     setAttribute(byId("to-cluster"), "aria-current", isStore ? null : "page");
@@ -137,7 +141,7 @@ function showHeader(doc) {
       byId("phase"),
       "cluster.epoch",
       cluster.epoch,
-      `epoch ${cluster.epoch} · ${cluster.phase}`,
+      hasServers(doc) ? "" : `epoch ${cluster.epoch} · ${cluster.phase}`,
     );
     setText(
       byId("replicas"),

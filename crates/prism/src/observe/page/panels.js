@@ -6,6 +6,7 @@ import { fullness } from "./alerts.js";
 import { fill, setText } from "./dom.js";
 import { age, byteRate, bytes, clock, count, day, duration, percent, rate } from "./format.js";
 import { stateOf } from "./graph.js";
+import { hasServers } from "./servers.js";
 import { meanDurations, steps } from "./state.js";
 
 const MAX_ROWS = 100;
@@ -26,21 +27,50 @@ function setPanel(id, isShown) {
 /** Updates all tables. `sinceOpened` is the beginning of the durations. */
 export function updatePanels(view, sinceOpened) {
   const { doc } = view;
+  servers(doc);
   nodes(view);
   owners(view);
   moves(view);
   requests(view, sinceOpened);
   latencies(view, sinceOpened);
-  backends(doc.cluster);
+  backends(hasServers(doc) ? null : doc.cluster);
   stores(view);
   certificates(view);
   packets(view);
 }
 
+function servers(doc) {
+  setPanel("servers", hasServers(doc));
+  const rows = (doc.servers ?? []).slice(0, MAX_ROWS).map((server) => {
+    const { upstream, address, backend, state, under_way: underWay, last_fault: fault } = server;
+    const level = { healthy: "good", unhealthy: "critical" }[state] ?? "warning";
+    const mark = { good: "●", warning: "▲", critical: "✕" }[level];
+    const errors = Object.values(server.errors ?? {}).reduce((sum, number) => sum + number, 0);
+    const id = `${upstream} ${address} ${backend}`;
+    const key = `servers.${id}`;
+    return {
+      id,
+      cells: [
+        { text: upstream, class: "path" },
+        address,
+        backend,
+        { text: `${mark} ${state}`, class: `state ${level}` },
+        number(count(underWay), underWay, `${key}.under_way`),
+        number(count(errors), errors, `${key}.errors`),
+        {
+          text: fault ? `${fault.reason} (${fault.by}), ${age(fault.ago_s)} ago` : "",
+          class: "long",
+        },
+      ],
+    };
+  });
+  fill(table("servers"), rows, "The service has no servers.");
+}
+
 function nodes({ nodes: all, doc }) {
   setPanel("nodes", all.length > 0);
   const rows = all.slice(0, MAX_ROWS).map((node) => {
-    const state = stateOf(node, doc.cluster);
+    const state = stateOf(node, doc);
     const key = `nodes.${node.name}`;
     const { rates } = node;
     return {
