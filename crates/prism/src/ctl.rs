@@ -20,6 +20,7 @@ mod recover;
 mod recovered_users;
 mod reload;
 mod scrub;
+mod servers;
 mod status;
 mod switch;
 mod switch_keys;
@@ -38,6 +39,7 @@ use prism_switch::{FlowRecord, SwitchView, ViewError};
 use serde_json::{Value, json};
 
 use self::reach::Common;
+pub(crate) use self::servers::{JudgedServer, judged_servers};
 use self::table::{Paint, count, number, table, text};
 
 /// Show the cluster, flows, counters and backends; scrub, drain and rebalance backends; change keys.

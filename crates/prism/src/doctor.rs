@@ -10,6 +10,7 @@ mod keys;
 mod needs;
 mod network;
 mod path;
+mod servers;
 mod system;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             is_node: true,
             interfaces: Vec::new(),
             connections: prism_config::Limits::default().connections.into(),
+            has_objects: true,
         },
     };
     findings.extend(kernel::examine(&part));
@@ -87,6 +89,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
                     findings.push(found);
                 }
             }
+            findings.extend(servers::examine(&part, node));
         }
     }
     let interfaces = match &config.switch {
@@ -94,13 +97,18 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part>
         _ => Vec::new(),
     };
     // Each service has connections of its own.
-    let parts = config.parts_at(name).into_iter();
-    let connections = parts.map(|part| u64::from(part.limits.connections)).sum();
+    let parts = config.parts_at(name);
+    let connections = parts.iter().map(|part| u64::from(part.limits.connections));
+    let connections = connections.sum();
+    // The switch is for all services.
+    let mut served = if is_switch { config.parts() } else { parts }.into_iter();
+    let has_objects = served.any(|part| part.service.upstream.is_none());
     Ok(Part {
         is_switch,
         is_node: !is_switch,
         interfaces,
         connections,
+        has_objects,
     })
 }
 

@@ -48,6 +48,13 @@ impl Found {
 /// The alerts of a state, the critical ones first.
 pub(super) fn alerts(state: &State) -> Vec<Alert> {
     let mut found = Found::default();
+    let servers = state.servers.as_deref().unwrap_or_default();
+    let (critical, warnings) = super::servers::alerts(servers);
+    for (level, texts) in [(Critical, critical), (Warning, warnings)] {
+        for (text, remedy) in texts {
+            found.add(true, level, text, remedy);
+        }
+    }
     for node in &state.nodes {
         of_node(node, &mut found);
         of_certificates(node, state.time_ms / 1_000, &mut found);

@@ -1,13 +1,14 @@
 //! The state of a cluster as the page for a browser shows it (`node/state.rs`), for commands that
 //! print it. Any process of the cluster answers it, on its admin socket or over HTTP.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use prism_config::Config;
 use prism_replicas::ProgressReport;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::reach::{Common, ask};
@@ -39,9 +40,36 @@ pub(super) struct Ways(Vec<Way>);
 pub(super) struct State {
     pub(super) name: String,
     pub(super) time_ms: u64,
+    /// The servers of a service with upstreams; `None` of the object store.
+    pub(super) servers: Option<Vec<Server>>,
     pub(super) nodes: Vec<Node>,
     pub(super) cluster: Option<Cluster>,
     pub(super) switch: Option<Switch>,
+}
+
+/// A server of an upstream, as its backend judges it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Server {
+    pub(super) upstream: String,
+    pub(super) address: String,
+    pub(super) backend: String,
+    pub(super) state: String,
+    pub(super) gets_requests: bool,
+    pub(super) under_way: u64,
+    /// Requests that it failed, by the reason.
+    pub(super) errors: BTreeMap<String, u64>,
+    pub(super) ejections: u64,
+    pub(super) last_fault: Option<LastFault>,
+}
+
+/// The failure that last made a server unhealthy.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct LastFault {
+    pub(super) reason: String,
+    /// `check` or `request`.
+    pub(super) by: String,
+    pub(super) ago_s: u64,
 }
 
 /// A node. Figures are absent if it does not answer.

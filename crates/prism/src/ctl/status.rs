@@ -9,14 +9,16 @@ use serde_json::json;
 use super::alerts::{Alert, Level, alerts};
 use super::observed::{Backend, Cluster, Node, Source, State, Store, Switch};
 use super::reach::{Common, print_json};
+use super::servers::{self, are_all_out};
 use super::table::{Cell, Paint, Tone, age, bytes, count, number, table, text, toned};
 
 const DAY_S: u64 = 86_400;
 
-/// Show the whole cluster: switch, nodes, backends, certificates and alerts.
+/// Show the whole cluster: servers of upstreams, switch, nodes, backends, certificates and alerts.
 ///
 /// Exits with status 0 if the cluster is healthy, 1 if it is degraded (there is an alert), and 2
-/// if it is down (no frontend serves, no backend serves reads, or no process answers).
+/// if it is down (no frontend serves, no backend serves reads, all servers are out, or no process
+/// answers).
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
@@ -46,7 +48,8 @@ impl Health {
         });
         // The agent of the switch alone knows of no nodes' figures.
         let is_known = !state.nodes.is_empty();
-        match (is_known && serves("frontend") && reads, alerts) {
+        let answers = reads && !are_all_out(state);
+        match (is_known && serves("frontend") && answers, alerts) {
             (false, _) => Self::Down,
             (true, []) => Self::Healthy,
             (true, _) => Self::Degraded,
@@ -125,14 +128,12 @@ pub(super) fn screen(state: &State, alerts: &[Alert], paint: Paint) -> String {
             shown.push_str(&part);
         }
     };
+    part(servers::shown(state, paint));
     part(switch(state));
     part(nodes(state, paint));
-    part(
-        state
-            .cluster
-            .as_ref()
-            .map_or_else(String::new, |cluster| backends(state, cluster, paint)),
-    );
+    // Servers are what a backend of upstreams has.
+    let objects = state.cluster.as_ref().filter(|_| state.servers.is_none());
+    part(objects.map_or_else(String::new, |cluster| backends(state, cluster, paint)));
     part(certificates(state, paint));
     part(listed(alerts, paint));
     shown
@@ -144,6 +145,12 @@ pub(super) fn headline(state: &State, alerts: &[Alert], paint: Paint) -> String 
     let Some(cluster) = &state.cluster else {
         return format!("{health}, as {} sees it\n", state.name);
     };
+    if state.servers.is_some() {
+        return format!(
+            "{}: {health}, as {} sees it\n",
+            cluster.cluster, cluster.asked
+        );
+    }
     format!(
         "{}: {health}, as {} sees it; epoch {}, {}; replicas of each object: {} (in sync for a \
          write: {})\n",

@@ -1,4 +1,4 @@
-//! `prism ctl top`: the rates of each node, shown anew each second.
+//! `prism ctl top`: the servers of upstreams and the rates of each node, shown again each second.
 
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
@@ -11,7 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::alerts::alerts;
 use super::observed::{Node, Source, State};
 use super::reach::Common;
-use super::status::{doing, headline};
+use super::servers;
+use super::status::{Health, doing, headline};
 use super::table::{Cell, Paint, Tone, bytes, count, number, table, text, toned};
 
 /// Time between two looks.
@@ -20,7 +21,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// Show the rates of each node each second, until Ctrl-C.
+/// Show the servers of upstreams and the rates of each node each second, until Ctrl-C.
 ///
 /// With --json it prints one document in each line.
 #[derive(clap::Args, Clone, Debug)]
@@ -237,12 +238,17 @@ impl Looks {
 
     fn shown(&mut self, state: &State, json: bool) -> anyhow::Result<String> {
         let rows = self.rows(state);
+        let alerts = alerts(state);
         if json {
-            let document = serde_json::json!({ "time_ms": state.time_ms, "nodes": rows });
+            let document = serde_json::json!({
+                "time_ms": state.time_ms,
+                "health": Health::of(state, &alerts),
+                "servers": state.servers,
+                "nodes": rows,
+            });
             return Ok(format!("{document}\n"));
         }
         let paint = Paint::of_stdout();
-        let alerts = alerts(state);
         let nodes = state.nodes.iter().zip(&rows);
         let each =
             nodes.map(|(node, row)| cells(text(row.name), doing(node), row.connections, row.rates));
@@ -268,7 +274,11 @@ impl Looks {
             n => format!("alerts: {n}; `prism ctl status` lists them\n"),
         };
         let (head, table) = (headline(state, &alerts, paint), table(paint, header, &all));
-        Ok(format!("{head}{named}\n{table}\n"))
+        let servers = match servers::shown(state, paint) {
+            servers if servers.is_empty() => servers,
+            servers => format!("{servers}\n"),
+        };
+        Ok(format!("{head}{named}\n{servers}{table}\n"))
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct Part {
     pub(super) interfaces: Vec<String>,
     /// Client connections at once.
     pub(super) connections: u64,
+    /// Whether a service of the host is the object store.
+    pub(super) has_objects: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

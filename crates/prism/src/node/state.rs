@@ -9,12 +9,13 @@ use prism_config::Config;
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_membership::Host;
 use prism_replicas::NodeFigures;
+use prism_upstream::ServerFigures;
 use serde_json::{Map, Value, json};
 
 use super::certificates::ends;
 use super::metrics::free_bytes;
 use super::pages::not_ready;
-use super::server::Server;
+use super::server::{Server, ServiceShared};
 use crate::observe::fetch;
 
 /// The state of the cluster of a node.
@@ -26,7 +27,16 @@ pub(super) async fn state(server: &Server) -> Value {
         switch(&config)
     );
     let directory = node.cluster.directory.borrow().clone();
-    let nodes = figures.unwrap_or_default().into_iter().map(|known| {
+    let mut nodes = figures.unwrap_or_default();
+    let service = match &server.service {
+        ServiceShared::Objects(_) => "objects",
+        ServiceShared::Upstreams(_) => "upstream",
+    };
+    let servers = match &server.service {
+        ServiceShared::Objects(_) => Value::Null,
+        ServiceShared::Upstreams(upstreams) => servers(upstreams, &mut nodes).into(),
+    };
+    let nodes = nodes.into_iter().map(|known| {
         let host = directory.iter().find(|(name, _)| *name == known.name);
         described(known, host.map(|(_, host)| host))
     });
@@ -35,17 +45,79 @@ pub(super) async fn state(server: &Server) -> Value {
         "name": node.name,
         "version": env!("PRISM_VERSION"),
         "time_ms": as_ms(SystemTime::now()),
+        "service": service,
         "store_urls": store_urls(&config),
+        "servers": servers,
         "nodes": nodes.collect::<Vec<_>>(),
         "cluster": cluster,
         "switch": switch,
     })
 }
 
-/// The URLs at which S3 clients reach the service, for the page. A page's policy has no form for an
-/// IPv6 address; `service.urls` can have a name.
+/// The servers of all backends, in the order of the upstreams. They move here from the figures of
+/// their nodes.
+fn servers(upstreams: &prism_upstream::Shared, nodes: &mut [NodeFigures]) -> Vec<Value> {
+    let mut all = Vec::new();
+    for node in nodes {
+        let answers = node.figures.is_ok();
+        let figures = node.figures.as_mut().ok();
+        let own = figures.and_then(|figures| figures.as_object_mut()?.remove("servers"));
+        let own = match own {
+            Some(Value::Array(own)) => own,
+            _ => {
+                let mut unknown = upstreams.unknown_servers_of(&node.name);
+                // A node of a release without these figures may have healthy servers.
+                unknown
+                    .iter_mut()
+                    .for_each(|one| one.gets_requests = answers);
+                unknown.iter().map(server_figures).collect()
+            }
+        };
+        for mut one in own {
+            if let Some(fields) = one.as_object_mut() {
+                fields.insert("backend".into(), node.name.clone().into());
+                all.push(one);
+            }
+        }
+    }
+    let names = upstreams.upstream_names();
+    all.sort_by_key(|one| {
+        let upstream = one.get("upstream").and_then(Value::as_str);
+        let mut names = names.iter();
+        // A node that has not reloaded yet may have other upstreams.
+        names
+            .position(|name| Some(name.as_str()) == upstream)
+            .unwrap_or(usize::MAX)
+    });
+    all
+}
+
+fn server_figures(figures: &ServerFigures) -> Value {
+    let errors = figures.errors.iter().filter(|(_, count)| *count > 0);
+    let errors = errors.map(|(reason, count)| ((*reason).to_owned(), Value::from(*count)));
+    json!({
+        "upstream": figures.upstream,
+        "address": figures.address.to_string(),
+        "state": figures.state.word(),
+        "gets_requests": figures.gets_requests,
+        "under_way": figures.under_way,
+        "errors": errors.collect::<Map<_, _>>(),
+        "ejections": figures.ejections,
+        "last_fault": figures.last_fault.as_ref().map(|fault| json!({
+            "reason": fault.reason,
+            "by": if fault.is_by_check { "check" } else { "request" },
+            "ago_s": fault.ago.as_secs(),
+        })),
+    })
+}
+
+/// The URLs at which S3 clients reach the service, for the page; none without an object store. A
+/// page's policy has no form for an IPv6 address; `service.urls` can have a name.
 pub(super) fn store_urls(config: &Config) -> Vec<String> {
     let service = &config.service;
+    if service.upstream.is_some() {
+        return Vec::new();
+    }
     if !service.urls.is_empty() {
         return service.urls.clone();
     }
@@ -151,6 +223,12 @@ pub(super) fn figures(server: &Arc<Server>) -> Value {
         "certificates": certificates.collect::<Vec<_>>(),
         "access_log_dropped_lines": dropped.unwrap_or_default(),
         "suspects": suspects(server),
+        "servers": match &server.service {
+            ServiceShared::Objects(_) => Value::Null,
+            ServiceShared::Upstreams(upstreams) => {
+                upstreams.servers().iter().map(server_figures).collect()
+            }
+        },
     })
 }
 

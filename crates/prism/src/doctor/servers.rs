@@ -1,0 +1,130 @@
+//! Findings about the servers behind a backend, as its running process judges them. Before the first
+//! start they get a connection from here.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use prism_config::{Config, Node};
+
+use super::finding::{Finding, Subject};
+use crate::ctl::{JudgedServer, judged_servers};
+
+const SUBJECT: Subject = Subject("servers");
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The findings for the service of `config`.
+pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
+    let addresses = addresses(config, node);
+    if addresses.is_empty() {
+        return Vec::new();
+    }
+    match judged_servers(&config.admin_socket(&node.name), &node.name) {
+        Some(servers) => servers.iter().map(judged).collect(),
+        None => addresses.into_iter().map(connected).collect(),
+    }
+}
+
+/// The addresses of the servers behind `node`, each once.
+fn addresses(config: &Config, node: &Node) -> Vec<SocketAddr> {
+    let upstreams = config.service.upstream.iter().flat_map(|all| all.iter());
+    let own = upstreams.filter(|upstream| node.is_backend() && upstream.is_at(&node.name));
+    let addresses = own.flat_map(|upstream| {
+        let addresses = node.upstream.as_ref().unwrap_or(&upstream.address);
+        addresses.iter()
+    });
+    let mut all: Vec<SocketAddr> = addresses.collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn judged(server: &JudgedServer) -> Finding {
+    let JudgedServer {
+        name,
+        state,
+        reason,
+    } = server;
+    match state.as_str() {
+        "healthy" => SUBJECT.good(format!("{name} is healthy")),
+        "unhealthy" => SUBJECT.missing(
+            format!("{name} is unhealthy: {reason}"),
+            "start it, and look at its log; see docs/upstreams.md",
+        ),
+        state => SUBJECT.unknown(format!("{name} is {state}: nothing has reached it"), ""),
+    }
+}
+
+fn connected(address: SocketAddr) -> Finding {
+    match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+        Ok(_) => SUBJECT.good(format!("{address} takes connections")),
+        Err(error) => SUBJECT.advice(
+            format!("{address} takes no connection: {error}"),
+            "start it before clients come: their requests are answered 502",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use std::net::TcpListener;
+
+    use prism_config::{Role, Upstream};
+
+    use super::*;
+    use crate::doctor::finding::State;
+
+    #[test]
+    fn before_the_first_start_each_server_of_the_backend_gets_a_connection() {
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let [open_at, closed_at] = [&open, &closed].map(|one| one.local_addr().unwrap());
+        drop(closed);
+        let upstream = |backends: &[&str], addresses: &[SocketAddr]| Upstream {
+            backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+            address: addresses.iter().copied().collect(),
+            ..Upstream::default()
+        };
+        let mut config = Config::default();
+        config.service.upstream = Some(
+            vec![
+                upstream(&["be0"], &[open_at, closed_at]),
+                upstream(&["be1"], &[([127, 0, 0, 1], 9).into()]),
+                upstream(&[], &[open_at]),
+            ]
+            .into(),
+        );
+        let mut node = Node {
+            name: "be0".into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        };
+        config.admin.socket_dir = "/nonexistent".into();
+        let found = examine(&config, &node);
+        let states: Vec<State> = found.iter().map(|finding| finding.state).collect();
+        let count = |state| states.iter().filter(|found| **found == state).count();
+        assert_eq!(
+            (count(State::Good), count(State::Advice)),
+            (1, 1),
+            "{found:?}"
+        );
+        node.roles = vec![Role::Frontend];
+        assert!(examine(&config, &node).is_empty());
+    }
+
+    #[test]
+    fn an_unhealthy_server_is_missing_with_its_reason() {
+        let state = |word: &str| {
+            judged(&JudgedServer {
+                name: "127.0.0.1:9000 (upstream /)".into(),
+                state: word.into(),
+                reason: "status 503".into(),
+            })
+        };
+        assert_eq!(state("healthy").state, State::Good);
+        assert_eq!(state("unknown").state, State::Unknown);
+        let bad = state("unhealthy");
+        assert_eq!(bad.state, State::Missing);
+        assert!(bad.found.contains("127.0.0.1:9000") && bad.found.contains("status 503"));
+    }
+}
