@@ -7,6 +7,7 @@ mod faults;
 mod idle;
 mod once;
 mod relayed;
+mod watched;
 
 use std::process::Command;
 use std::sync::Arc;

@@ -29,8 +29,7 @@ pub struct Behind {
     pub apps: Apps,
     /// Identifiers of requests so far.
     pub ids: AtomicU64,
-    /// Ends with it.
-    _files: Vec<Running>,
+    files: Vec<Running>,
     directory: tempfile::TempDir,
 }
 
@@ -152,7 +151,7 @@ impl Behind {
             cluster,
             apps,
             ids: AtomicU64::new(0),
-            _files: running,
+            files: running,
             directory,
         };
         behind.warm_up();
@@ -202,6 +201,11 @@ impl Behind {
 
     pub fn served_by(&self, host: &str) -> u64 {
         self.cluster.counter(host, "requests", "served_direct")
+    }
+
+    /// Kills nginx at all backends.
+    pub fn kill_files(&mut self) {
+        self.files.clear();
     }
 
     /// Has the application of `host` call itself bad.
