@@ -38,7 +38,7 @@ pub enum Fault {
     Behind(NodeName),
     /// The state does not name this node's store, which was in another cluster.
     #[error(
-        "this node's store was in another cluster, or in this one before it was founded again; stop the node and move its store away, and this cluster fills a new one"
+        "this node's store was in another cluster, or in this one before it was founded again; if etcd has the right cluster, stop the node and move its store away, and this cluster fills a new one"
     )]
     Foreign,
 }
@@ -233,6 +233,26 @@ mod tests {
         let testimonies = Testimonies::from([(a, foreign)]);
         let (b, own) = (name("b"), was_in(2, &last));
         assert_eq!(fault(Some(&last), &testimonies, Some((&b, &own))), None);
+    }
+
+    /// etcd is put back from before a recovery since which the stores have other identities.
+    #[test]
+    fn a_state_that_a_store_has_gone_on_from_is_contradicted_though_it_names_another_store() {
+        let (a, old, mut last) = (name("a"), state(7, 3), state(8, 1_000_005));
+        last.replaces.insert(7);
+        let contradicted = Some(Fault::Contradicted(a.clone()));
+        let none = Testimonies::new();
+        for last in [&last, &state(7, 5)] {
+            let renewed = was_in(99, last);
+            assert_eq!(fault(Some(&old), &none, Some((&a, &renewed))), contradicted);
+            // A node of a store that was put back as well learns it.
+            let testimonies = Testimonies::from([(a.clone(), renewed)]);
+            assert_eq!(fault(Some(&old), &testimonies, None), contradicted);
+        }
+        // It is of another cluster if nothing proves that it is of this one.
+        let (oldest, other) = (state(0, 3), was_in(99, &state(0, 5)));
+        let foreign = fault(Some(&oldest), &none, Some((&a, &other)));
+        assert_eq!(foreign, Some(Fault::Foreign));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use life::{OPENINGS_MAX, Opening, StoreLife, StoreMark};
 pub use lineage::{Lineage, LineageMark};
 pub use min_replicas::{MinReplicas, TooFewCopies};
 pub use placement::{InvalidName, NodeName, Placement};
-pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, recover};
+pub use recover::{Choice, Doubt, RecoverError, Recovery, Verdict, latest_state, recover};
 pub use state::{Backend, NODES_MAX, Phase, Placing, State, StateError, Status};
 pub use step::{Live, Report, may_leave, step};
 pub use testimony::{Testimonies, Testimony};

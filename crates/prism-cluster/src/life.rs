@@ -44,6 +44,33 @@ impl StoreMark {
         };
         self.store == earlier.store && goes_on
     }
+
+    /// The mark to put in the place of `present` if a node has noted `self` of the store that
+    /// counts; `None` if the present one may stay.
+    ///
+    /// If neither of two marks of one store may continue the other, two copies of it have reported
+    /// them. No copy has all commits of both. The result is then a mark that no copy has lived, so
+    /// each of them becomes another store.
+    #[must_use]
+    pub fn restored(&self, present: Option<&Self>) -> Option<Self> {
+        match present.filter(|present| present.store == self.store) {
+            Some(present) if present.may_continue(self) => None,
+            Some(present) if !self.may_continue(present) => Some(Self::of_no_copy(self.store)),
+            Some(_) | None => Some(*self),
+        }
+    }
+
+    /// A mark that no copy of a store has lived, and that may continue each mark of the store. No
+    /// store has that many openings.
+    fn of_no_copy(store: u64) -> Self {
+        Self {
+            store,
+            opening: u64::MAX,
+            id: 0,
+            found: u64::MAX,
+            commits: u64::MAX,
+        }
+    }
 }
 
 /// One opening of a store.
@@ -223,6 +250,34 @@ mod tests {
             },
         ] {
             assert!(!older.may_continue(&earlier), "{older:?}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_put_back_unless_the_present_one_may_continue_it() {
+        let (earlier, later) = (mark(2, 12, 8), mark(2, 12, 9));
+        assert_eq!(later.restored(None), Some(later));
+        assert_eq!(later.restored(Some(&earlier)), Some(later));
+        assert_eq!(earlier.restored(Some(&later)), None);
+        let other_store = StoreMark { store: 2, ..later };
+        assert_eq!(earlier.restored(Some(&other_store)), Some(earlier));
+    }
+
+    #[test]
+    fn no_copy_has_lived_the_mark_that_replaces_those_of_two_copies() {
+        let (one, other) = (mark(2, 12, 9), mark(2, 13, 7));
+        let replacing = one.restored(Some(&other)).unwrap();
+        assert_eq!(other.restored(Some(&one)), Some(replacing));
+        let lives = [
+            life(&[(1, 11, 0), (2, 12, 5)]),
+            life(&[(1, 11, 0), (2, 13, 5)]),
+            life(&(1..=300).map(|n| (n, n, n)).collect::<Vec<_>>()),
+        ];
+        for life in lives {
+            assert!(!life.has_lived(&replacing, u64::MAX - 1));
+        }
+        for mark in [one, other, replacing] {
+            assert_eq!(mark.restored(Some(&replacing)), None);
         }
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::{
-    fault::Contents,
+    fault::{Contents, Memory},
     placement::NodeName,
     state::{Backend, State, Status},
     testimony::Testimonies,
@@ -239,6 +239,22 @@ fn decide(
 fn states(testimonies: &Testimonies) -> impl Iterator<Item = (&NodeName, &State)> {
     let all = testimonies.iter();
     all.filter_map(|(name, testimony)| Some((name, testimony.state.as_ref()?)))
+}
+
+/// The state that a recovery would take by what has been said so far and by a node's own memory.
+/// `None` if the administrator has to choose. Nodes that have heard the same agree on it.
+pub fn latest_state(present: &Contents<'_>, own: &Memory) -> Option<State> {
+    let (mut testimonies, mut claims) = (present.testimonies.clone(), present.claims.clone());
+    let testimony = own.testimony.clone();
+    testimonies.extend(testimony.map(|testimony| (own.name.clone(), testimony)));
+    claims.extend(own.claim().map(|claim| (own.name.clone(), claim)));
+    let said = Contents {
+        testimonies: &testimonies,
+        claims: &claims,
+        ..*present
+    };
+    let last = last_of(&said, None).ok();
+    last.map(|(_, state)| state.clone())
 }
 
 /// The state that succeeds all others, and the backend that has it in its testimony.

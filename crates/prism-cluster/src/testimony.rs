@@ -29,6 +29,15 @@ impl Testimony {
         state.epoch >= self.epoch && self.state.as_ref().is_none_or(succeeds)
     }
 
+    /// Whether the store has acted by a state that was made from this one, or by later steps of
+    /// the same founding. It was in this cluster then, whatever its identity.
+    pub fn is_later_than(&self, state: &State) -> bool {
+        // Clusters of older releases all have the founding 0.
+        let succeeds = |own: &State| own.succeeds(state.founding, state.epoch);
+        let is_proven = state.founding != 0 && self.state.as_ref().is_some_and(succeeds);
+        is_proven && !self.accepts(state)
+    }
+
     /// Whether the store was never in a cluster with etcd.
     pub fn is_blank(&self) -> bool {
         self.state.is_none() && self.epoch <= 1
@@ -36,8 +45,9 @@ impl Testimony {
 }
 
 impl State {
-    /// A backend whose store contradicts this state. The state has the store as that of the
-    /// backend, and does not succeed the store's state. A store of another cluster
+    /// A backend whose store contradicts this state: the state does not succeed the store's
+    /// state, and has the store as that of the backend, or is an older one of the store's
+    /// cluster. The store may have become the backend's since then. A store of another cluster
     /// contradicts nothing.
     pub fn contradicted<'a>(&self, testimonies: &'a Testimonies) -> Option<&'a NodeName> {
         let speaks_of = |name: &NodeName, store: u64| {
@@ -46,7 +56,10 @@ impl State {
             backend.is_some_and(|backend| [0, store].contains(&backend.store))
         };
         let mut testimonies = testimonies.iter();
-        let found = testimonies.find(|(name, t)| speaks_of(name, t.store) && !t.accepts(self));
+        let found = testimonies.find(|(name, testimony)| {
+            let is_named = speaks_of(name, testimony.store) && !testimony.accepts(self);
+            is_named || testimony.is_later_than(self)
+        });
         found.map(|(name, _)| name)
     }
 }

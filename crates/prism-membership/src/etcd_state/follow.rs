@@ -180,7 +180,7 @@ impl Participant {
     }
 
     /// The state that this node's store has saved.
-    pub(super) fn saved_state(&self) -> Option<State> {
+    fn saved_state(&self) -> Option<State> {
         self.channels.testimony.borrow().as_ref()?.state.clone()
     }
 }

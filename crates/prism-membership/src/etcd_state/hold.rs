@@ -186,16 +186,21 @@ impl Participant {
                 _ = reports.changed() => {}
             }
             let report = *reports.borrow();
+            let known = self.channels.known.borrow().clone();
             if report != published {
                 match self
-                    .publish_report(me, granted.id, report, (&[], None))
+                    .publish_next(me, granted.id, (published, report), &known)
                     .await
                 {
-                    Ok(_) => published = report,
-                    Err(error) => tracing::debug!(%error, "cannot publish a report in etcd"),
+                    Ok(true) => published = report,
+                    // The mark has changed meanwhile. The next try knows it.
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!(
+                        error = format!("{error:#}"),
+                        "cannot publish a report in etcd"
+                    ),
                 }
             }
-            let known = self.channels.known.borrow().clone();
             let run = known.living.get(&me.name).map(|living| living.run);
             match run {
                 Some(run) if run == me.run => has_seen_itself = true,
@@ -232,6 +237,26 @@ impl Participant {
             self.client().change(&[unmarked], &[mark]).await?;
         }
         Ok(())
+    }
+
+    /// Publishes a report in the place of the last one. The report that the store has caught up is
+    /// published with its mark, as it got the lease before the state had this store. A backend in
+    /// sync therefore has a mark. Returns false if etcd has another mark than is known.
+    async fn publish_next(
+        &self,
+        me: &Me,
+        lease: LeaseId,
+        (last, next): (Report, Report),
+        known: &Known,
+    ) -> anyhow::Result<bool> {
+        let mark = match next.caught_up == last.caught_up {
+            true => None,
+            false => self.store_mark(me, known)?,
+        };
+        let (unmarked, mark) = mark.unzip();
+        let conditions: Vec<_> = unmarked.into_iter().collect();
+        self.publish_report(me, lease, next, (&conditions, mark))
+            .await
     }
 
     /// Publishes a report under a lease. etcd refuses that if the lease has ended. Returns whether

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use anyhow::Context;
-use prism_cluster::{NodeName, State, StoreMark};
+use prism_cluster::{Fault, NodeName, State, StoreMark, latest_state};
 use prism_etcd::{Change, Condition};
 
 use super::etcd::Key;
@@ -91,12 +91,18 @@ impl Participant {
     }
 
     /// Puts back the marks of other stores that etcd has lost, or has older ones of. While the
-    /// state is in doubt, that of this node's store says which stores count.
+    /// state is in doubt, the latest one of all stores says which stores count. Otherwise nodes
+    /// whose stores have different states would replace each other's marks without end. A store of
+    /// another cluster knows nothing of this one's.
     pub(super) async fn restore_marks(&self, known: &Known) -> anyhow::Result<()> {
-        let is_doubted = self.channels.fault.borrow().is_some();
-        let state = match is_doubted {
-            true => self.saved_state(),
-            false => known.state.as_ref().map(|(state, _)| state.clone()),
+        let fault = self.channels.fault.borrow().clone();
+        let state = match fault {
+            Some(Fault::Foreign) => None,
+            Some(_) => {
+                let own = self.memory();
+                own.and_then(|own| latest_state(&known.contents(), &own))
+            }
+            None => known.state.as_ref().map(|(state, _)| state.clone()),
         };
         let Some(state) = state else {
             return Ok(());
@@ -104,15 +110,13 @@ impl Participant {
         let lost: Vec<_> = {
             let noted = self.noted.borrow();
             let noted = noted.marks.iter();
-            let is_lost = |(name, mark): &(&NodeName, &StoreMark)| {
-                let present = known.store_marks.get(*name);
-                let is_present = present.is_some_and(|(present, _)| present.may_continue(mark));
-                state.is_store_of(name.as_str(), mark.store) && !is_present
-            };
-            noted
-                .filter(is_lost)
-                .map(|(name, mark)| (name.clone(), *mark))
-                .collect()
+            let of_state =
+                noted.filter(|(name, mark)| state.is_store_of(name.as_str(), mark.store));
+            let lost = of_state.filter_map(|(name, mark)| {
+                let present = known.store_marks.get(name).map(|(present, _)| present);
+                Some((name.clone(), mark.restored(present)?))
+            });
+            lost.collect()
         };
         for (name, mark) in lost {
             let (unchanged, put) = self.put_mark(known, &name, &mark)?;

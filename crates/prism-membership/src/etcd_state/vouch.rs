@@ -211,7 +211,7 @@ impl Participant {
     }
 
     /// What this node remembers; `None` for an observer.
-    fn memory(&self) -> Option<Memory> {
+    pub(super) fn memory(&self) -> Option<Memory> {
         Some(Memory {
             name: self.me.as_ref()?.name.clone(),
             testimony: self.channels.testimony.borrow().clone(),
