@@ -130,7 +130,12 @@ impl World {
         self.etcd.wish = None;
         self.last_adopted = Some(recovery.state.clone());
         self.etcd.recovered_at = self.number();
+        self.etcd.history.push(choice.founding);
         self.end_fork(is_decided);
+        // The store may have an earlier life of the bucket, whose objects it purges.
+        if !choice.accepted.is_empty() {
+            self.forgive_missing();
+        }
         Ok(())
     }
 

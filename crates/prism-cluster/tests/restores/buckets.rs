@@ -236,7 +236,21 @@ impl World {
         let registry = known.as_ref().map(|known| (known, self.etcd.ancestry));
         if let Some(correction) = Bucket::correction(registry, &here, stamp) {
             self.met.corrections += 1;
+            self.forgive_deleted_again(&correction.record);
             self.agree(correction.record, Some(correction.ancestry));
+        }
+    }
+
+    /// Writes to a bucket whose deletion etcd has lost, while no backend was there that knows it.
+    /// Once such a backend returns, the bucket is deleted again, with them.
+    fn forgive_deleted_again(&mut self, record: &Bucket) {
+        let known = self.etcd.bucket.as_ref();
+        let is_alive =
+            known.is_some_and(|known| known.life == record.life && known.phase != Phase::Gone);
+        let is_written = self.answered.iter().any(Option::is_some);
+        if record.phase == Phase::Gone && is_alive && is_written && self.was_etcd_reverted {
+            self.met.deleted_again += 1;
+            self.forgive_missing();
         }
     }
 

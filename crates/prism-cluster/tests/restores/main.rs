@@ -68,6 +68,14 @@ pub(crate) enum Mutation {
     ClaimsUnheard,
     /// An older copy of a store keeps its identity.
     KeepsIdentity,
+    /// Of two copies of a store that have reported marks, the one that lives stays.
+    BranchesKept,
+    /// While the state is in doubt, a node puts back marks by its own store's state.
+    OwnStateCounts,
+    /// A backend that has caught up says so before it reports its mark.
+    CaughtUpUnmarked,
+    /// A store that the state does not name is one of another cluster.
+    UnnamedForeign,
     /// A backend deletes the objects of a life although nothing proves that it has ended.
     UnprovenPurge,
 }
@@ -133,7 +141,7 @@ fn check_met(met: &Met) {
         .collect();
     assert!(rare.is_empty(), "too few: {rare:?}");
     // What is forgiven stays rare beside what is noticed.
-    let forgiven = met.raced + met.misled + met.contrary + met.out_of_range;
+    let forgiven = met.raced + met.misled + met.contrary + met.out_of_range + met.deleted_again;
     assert!(10 * forgiven < met.renewed + met.recoveries, "{met:?}");
 }
 
@@ -154,6 +162,10 @@ fn broken_rules_are_found() {
         MarksNotNoted,
         ClaimsUnheard,
         KeepsIdentity,
+        BranchesKept,
+        OwnStateCounts,
+        CaughtUpUnmarked,
+        UnnamedForeign,
         UnprovenPurge,
     ] {
         let begun = Instant::now();

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use prism_cluster::{Claim, Fault, NodeName, State, Status, StoreMark, View, step};
+use prism_cluster::{
+    Backend, Claim, Fault, NodeName, State, Status, StoreMark, View, latest_state, step,
+};
 
 use crate::Mutation;
 use crate::etcd::{Etcd, Living, claims_of_users, latest_marks, note_users};
@@ -23,6 +25,11 @@ impl World {
         if fault.is_some() && !self.was_etcd_reverted {
             let name = &self.nodes[at].name;
             return Err(format!("{name} finds {fault:?} without a cause"));
+        }
+        let store = self.nodes[at].store.as_ref();
+        if fault == Some(Fault::Foreign) && store.is_some_and(|s| s.has_gone_on_from(&known)) {
+            let name = &self.nodes[at].name;
+            return Err(format!("{name} takes its own cluster for another one"));
         }
         let is_trusted = fault.is_none();
         self.met.faults += u64::from(!is_trusted);
@@ -123,9 +130,9 @@ impl World {
         process.noted_at = Some(now);
         let noted = process.noted.clone();
         if self.nodes[at].store.is_some() {
-            let reported = known.reported.clone();
+            let (reported, history) = (known.reported.clone(), known.history.clone());
             self.commit(at, |store| {
-                store.noted = noted;
+                (store.noted, store.history) = (noted, history);
                 store.others.extend(reported);
             });
         }
@@ -177,7 +184,7 @@ impl World {
 
     /// `hold.rs`: obtains or renews the lease, and publishes the report and the mark under it.
     pub(crate) fn hold(&mut self, at: usize) {
-        let Some(report) = self.nodes[at].report() else {
+        let Some(mut report) = self.nodes[at].report() else {
             return;
         };
         let (now, name) = (self.now, self.nodes[at].name.clone());
@@ -196,6 +203,12 @@ impl World {
             if !is_alive {
                 self.process(at).lease_until = 0;
                 return;
+            }
+            let published = self.etcd.living.get(&name).map(|l| l.report.caught_up);
+            let published = published.unwrap_or(0);
+            let is_early = self.is(Mutation::CaughtUpUnmarked);
+            if report.caught_up != published && !is_early && !self.publish_mark(at) {
+                report.caught_up = published;
             }
             if is_marked {
                 self.process(at).marked_at = now;
@@ -303,35 +316,31 @@ impl World {
         let Some(process) = &self.nodes[at].process else {
             return;
         };
-        let saved = self.nodes[at]
-            .store
-            .as_ref()
-            .and_then(|store| store.state.as_ref());
+        let own = self.nodes[at].memory();
+        let saved = own.testimony.as_ref().and_then(|own| own.state.clone());
         let state = match process.fault {
-            Some(_) => saved,
-            None => process.known.state(),
+            Some(Fault::Foreign) => None,
+            Some(_) if self.is(Mutation::OwnStateCounts) => saved,
+            Some(_) => latest_state(&process.known.contents(), &own),
+            None => process.known.state().cloned(),
         };
         let Some(state) = state else {
             return;
         };
-        let is_lost = |(name, mark): &(&NodeName, &StoreMark)| {
-            let is_present = process
-                .known
-                .marks
-                .get(*name)
-                .is_some_and(|(present, _)| present.may_continue(mark));
-            state.is_store_of(name.as_str(), mark.store) && !is_present
+        let restored = |name: &NodeName, mark: &StoreMark| {
+            let present = process.known.marks.get(name).map(|(present, _)| present);
+            let restored = mark.restored(present)?;
+            let is_kept = self.is(Mutation::BranchesKept);
+            Some(if is_kept { *mark } else { restored })
         };
-        let lost: Vec<_> = process
-            .noted
-            .marks
-            .iter()
-            .filter(is_lost)
-            .map(|(name, mark)| (name.clone(), *mark))
+        let noted = process.noted.marks.iter();
+        let of_state = noted.filter(|(name, mark)| state.is_store_of(name.as_str(), mark.store));
+        let lost: Vec<_> = of_state
+            .filter_map(|(name, mark)| Some((name.clone(), restored(name, mark)?)))
             .collect();
         let heard = process.known.marks.clone();
         if process.heard_at > self.restored_at {
-            let told = self.told_stores(state).into_iter();
+            let told = self.told_stores(&state).into_iter();
             self.have_told.extend(told.map(|store| (at, store)));
         }
         for (name, mark) in lost {
@@ -366,8 +375,31 @@ impl World {
         }
         self.met.steps += 1;
         self.fork.has_steps |= self.reverted_since.is_some();
+        self.check_marked(&next);
         let revision = self.raise();
         self.etcd.state = Some((next, revision));
+    }
+
+    /// A backend that has caught up has reported its mark. A restored etcd may lack that.
+    fn check_marked(&mut self, next: &State) {
+        let Some(state) = self.etcd.state().filter(|_| self.reverted_since.is_none()) else {
+            return;
+        };
+        let has_caught_up = |(name, backend): &(&NodeName, &Backend)| {
+            backend.status == Status::InSync && state.status(name.as_str()) == Some(Status::Lagging)
+        };
+        let marks = &self.etcd.marks;
+        let is_unmarked = |(name, backend): &(&NodeName, &Backend)| {
+            marks.get(*name).map(|(mark, _)| mark.store) != Some(backend.store)
+        };
+        let mut unmarked = next
+            .backends
+            .iter()
+            .filter(has_caught_up)
+            .filter(is_unmarked);
+        if let Some((name, _)) = unmarked.next() {
+            self.broken = Some(format!("{name} is in sync without a mark"));
+        }
     }
 
     /// The step by what the node has heard, if its conditions hold.

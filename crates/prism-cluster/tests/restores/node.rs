@@ -26,6 +26,8 @@ pub(crate) struct Store {
     pub(crate) commits: Vec<u64>,
     /// For the checks: the progress of other stores that the rules have this one note.
     pub(crate) others: BTreeMap<NodeName, Progress>,
+    /// For the checks: every change on the way to the contents that the store has noted.
+    pub(crate) history: Vec<u64>,
     /// For the checks: the users by which the node has acted.
     pub(crate) acted: Acted,
 }
@@ -46,6 +48,7 @@ impl Store {
             objects: BTreeMap::new(),
             commits: Vec::new(),
             others: BTreeMap::new(),
+            history: Vec::new(),
             acted: Acted::default(),
         }
     }
@@ -89,6 +92,11 @@ impl Store {
         let last = progress.commits.checked_sub(1);
         let is_there = last.is_none_or(|last| self.commits.get(last) == Some(&progress.last));
         progress.store != self.identity || is_there
+    }
+
+    /// Whether the contents of etcd are an older copy of those that the store has noted.
+    pub(crate) fn has_gone_on_from(&self, etcd: &Etcd) -> bool {
+        self.history.len() > etcd.history.len() && self.history.starts_with(&etcd.history)
     }
 
     pub(crate) fn testimony(&self) -> Testimony {
@@ -191,15 +199,18 @@ impl Node {
         })
     }
 
+    /// Mirrors `Participant::memory`.
+    pub(crate) fn memory(&self) -> Memory {
+        Memory {
+            name: self.name.clone(),
+            testimony: self.store.as_ref().map(Store::testimony),
+            mark: self.process.as_ref().and_then(|process| process.noted.mark),
+        }
+    }
+
     /// Mirrors `Participant::is_trusted`.
     pub(crate) fn fault_of(&self, known: &Etcd, mutation: Option<Mutation>) -> Option<Fault> {
-        let testimony = self.store.as_ref().map(Store::testimony);
-        let noted = self.process.as_ref().and_then(|process| process.noted.mark);
-        let mut own = Memory {
-            name: self.name.clone(),
-            testimony,
-            mark: noted,
-        };
+        let mut own = self.memory();
         let (nothing, nobody) = (Claims::new(), Testimonies::new());
         let contents = known.contents();
         match mutation {
@@ -223,8 +234,18 @@ impl Node {
                 ..contents
             }
             .fault(Some(&own)),
+            Some(Mutation::UnnamedForeign) if self.is_unnamed(known) => Some(Fault::Foreign),
             _ => contents.fault(Some(&own)),
         }
+    }
+
+    /// Whether the state neither succeeds that of the store nor names the store.
+    fn is_unnamed(&self, known: &Etcd) -> bool {
+        let (Some(store), Some(state)) = (&self.store, known.state()) else {
+            return false;
+        };
+        let is_named = state.is_store_of(self.name.as_str(), store.identity);
+        !is_named && !store.testimony().accepts(state)
     }
 
     /// Whether the store is the one that reported the mark.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 use prism_cluster::replica::{Bucket, Phase, Stamp};
-use prism_cluster::{Fault, NodeName, Placing, State, Status, View};
+use prism_cluster::{Fault, NodeName, Placing, State, Status, StoreMark, View};
 
 use crate::Mutation;
 use crate::buckets::policy;
@@ -50,7 +50,7 @@ counts! {
     steps leases writes reads
     users buckets corrections refused
     former_claims states_lost out_of_range contrary
-    misled started_again
+    misled started_again deleted_again
 }
 
 /// What was done in a restored etcd before its fault was noticed.
@@ -87,8 +87,8 @@ pub(crate) struct World {
     pub(crate) reverted_since: Option<u64>,
     pub(crate) was_etcd_reverted: bool,
     pub(crate) fork: Fork,
-    /// Since when a store's claim is in etcd for all to hear.
-    claimed_since: Option<u64>,
+    /// The backend whose claim is in etcd for all to hear, and since when.
+    claimed: Option<(NodeName, u64)>,
     pub(crate) reverted_stores: BTreeSet<usize>,
     /// Reverted stores that have not become other ones.
     pub(crate) unnoticed: BTreeSet<usize>,
@@ -136,7 +136,7 @@ impl World {
             reverted_since: None,
             was_etcd_reverted: false,
             fork: Fork::default(),
-            claimed_since: None,
+            claimed: None,
             reverted_stores: BTreeSet::new(),
             unnoticed: BTreeSet::new(),
             outstanding: BTreeSet::new(),
@@ -280,15 +280,18 @@ impl World {
         let claimant = match contents.fault(None) {
             Some(Fault::Lost(name) | Fault::Contradicted(name) | Fault::Behind(name)) => name,
             Some(Fault::Foreign) | None => {
-                self.claimed_since = None;
+                self.claimed = None;
                 return Ok(());
             }
         };
-        let since = *self.claimed_since.get_or_insert(self.now);
+        // A claimant may have been put back itself, and takes its claim back. Nodes may hear that
+        // before the claim of the next one.
+        let claimed = self.claimed.take().filter(|(name, _)| *name == claimant);
+        let since = claimed.map_or(self.now, |(_, since)| since);
+        self.claimed = Some((claimant.clone(), since));
         if self.now <= since + HEARD_IN + LEASE + 1 {
             return Ok(());
         }
-        // A claimant may have been put back itself, and takes its claim back.
         for node in self.nodes.iter().filter(|node| node.name != claimant) {
             let process = node.process.as_ref();
             let admits = process.is_some_and(|process| self.now < process.users_until);
@@ -310,7 +313,12 @@ impl World {
             }
         }
         for round in 0..ROUNDS {
+            let marks_put_back = self.met.marks_put_back;
             self.go_round()?;
+            // By now all nodes have heard each other, and wait for the administrator.
+            if round + 1 == UNDECIDED_ROUNDS && marks_put_back < self.met.marks_put_back {
+                return Err("nodes replace marks without end".into());
+            }
             if self.is_well() {
                 return self.check_healed().map(|()| true);
             }
@@ -424,9 +432,23 @@ impl World {
                 .as_ref()
                 .is_none_or(|wish| *wish == state.placing)
             && self.nodes.iter().all(is_well)
+            && self.have_same_marks(state)
             && self
                 .backends()
                 .all(|(_, node)| self.has_agreed_bucket(node))
+    }
+
+    /// All nodes have noted marks of the same copy of each store. Otherwise they would replace them
+    /// in etcd without end.
+    fn have_same_marks(&self, state: &State) -> bool {
+        let processes = self.nodes.iter().filter_map(|node| node.process.as_ref());
+        let noted: Vec<_> = processes.map(|process| &process.noted.marks).collect();
+        state.backends.iter().all(|(name, backend)| {
+            let marks = noted.iter().filter_map(|noted| noted.get(name));
+            let marks: Vec<_> = marks.filter(|mark| mark.store == backend.store).collect();
+            let goes_on = |a: &StoreMark, b: &StoreMark| a.may_continue(b) || b.may_continue(a);
+            marks.windows(2).all(|two| goes_on(two[0], two[1]))
+        })
     }
 
     /// A backend in sync acts by the record that the registry has.
