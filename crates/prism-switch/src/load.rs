@@ -147,7 +147,9 @@ impl Switch {
         if pins.is_empty() && !dir.exists() {
             return Ok(());
         }
-        attach::detach_all()?;
+        libbpf_log::begin();
+        let detached = attach::detach_all();
+        detached.inspect_err(|_| libbpf_log::tell_warnings())?;
         for pin in pins {
             bpffs::remove(&pin).map_err(|e| failed(&pin, e))?;
         }
