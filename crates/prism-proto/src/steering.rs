@@ -25,6 +25,10 @@ pub const MAX_RETRY_NS: u64 = 64_000_000;
 /// The longest wait while the switch is silent. An outage of 12 s costs a command some 25
 /// datagrams, and the first answer to any command ends it.
 pub const MAX_SILENT_RETRY_NS: u64 = 1_000_000_000;
+/// A wait above [`MAX_RETRY_NS`] is at most this part of the time to the deadline. An outage may end
+/// shortly before it, and the answers to the next repetitions may be lost: 10 of them are sent in the
+/// last 2 s, and some 30 in 8 s.
+const TRIES_TO_DEADLINE: u64 = 4;
 /// A command with at least this much time at its start waits until a young term is over: without an
 /// answer its connection would be lost. Others let their request be relayed.
 pub const PATIENT_NS: u64 = 1_000_000_000;
@@ -255,7 +259,9 @@ impl Steering {
             self.counters.retransmissions += 1;
         }
         self.is_slow |= pending.retry_ns > MAX_RETRY_NS;
-        let again_ns = now_ns.saturating_add(jittered(pending.retry_ns, id));
+        let left_ns = pending.deadline_ns.saturating_sub(now_ns);
+        let most_ns = (left_ns / TRIES_TO_DEADLINE).max(MAX_RETRY_NS);
+        let again_ns = now_ns.saturating_add(jittered(pending.retry_ns.min(most_ns), id));
         pending.retry_ns = (pending.retry_ns * 2).min(MAX_SILENT_RETRY_NS);
         let due_ns = again_ns.min(pending.deadline_ns);
         pending.due_ns = Some(due_ns);

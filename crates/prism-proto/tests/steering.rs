@@ -5,7 +5,7 @@ use prism_proto::claim::{self, Claim};
 use prism_proto::control::{
     ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request, RunId, Status,
 };
-use prism_proto::steering::{Command, CommandOutcome, FIRST_RETRY_NS, Steering};
+use prism_proto::steering::{Command, CommandOutcome, FIRST_RETRY_NS, MAX_RETRY_NS, Steering};
 use prism_reference::FlowTable;
 
 const MS: u64 = 1_000_000;
@@ -48,10 +48,10 @@ fn first_answer_sets_the_clock_and_the_command_is_repeated_at_once() {
     assert_eq!(s.switch_clock_ns(11), Some(switch_clock + 1));
 }
 
-#[test]
-fn repeats_with_backoff_until_the_deadline() {
+/// The times at which a silent switch is asked.
+fn sent_until(deadline_ns: u64) -> Vec<u64> {
     let mut s = Steering::new(1, key(), 1);
-    s.start(command(5), 0, 200 * MS);
+    s.start(command(5), 0, deadline_ns);
     let mut sent_ns = Vec::new();
     while let Some(at) = s.next_timeout_ns() {
         s.handle_timeout(at);
@@ -59,15 +59,29 @@ fn repeats_with_backoff_until_the_deadline() {
             sent_ns.push(at);
         }
     }
+    let ended = s.poll_finished().map(|f| f.1);
+    assert_eq!(ended, Some(CommandOutcome::Unanswered));
+    sent_ns
+}
+
+#[test]
+fn repeats_with_backoff_until_the_deadline() {
+    let sent_ns = sent_until(200 * MS);
     let waits = sent_ns.windows(2).map(|pair| pair[1] - pair[0]);
-    let doubled = (0..).map(|n| FIRST_RETRY_NS << n);
+    let doubled = (0..).map(|n| (FIRST_RETRY_NS << n).min(MAX_RETRY_NS));
     let is_jittered = |(wait, most): (u64, u64)| (most * 3 / 4..=most).contains(&wait);
     assert!(waits.zip(doubled).all(is_jittered), "{sent_ns:?}");
-    assert!((8..=9).contains(&sent_ns.len()), "{sent_ns:?}");
-    assert_eq!(
-        s.poll_finished().map(|f| f.1),
-        Some(CommandOutcome::Unanswered)
-    );
+    assert!((9..=11).contains(&sent_ns.len()), "{sent_ns:?}");
+}
+
+#[test]
+fn an_outage_that_ends_before_the_deadline_leaves_several_tries() {
+    let sent_ns = sent_until(8_000 * MS);
+    for (ends_ns, least) in [(5_000 * MS, 12), (6_000 * MS, 10), (7_000 * MS, 7)] {
+        let since = sent_ns.iter().filter(|at| **at >= ends_ns).count();
+        assert!(since >= least, "{since} after {ends_ns} ns: {sent_ns:?}");
+    }
+    assert!(sent_ns.len() <= 36, "{sent_ns:?}");
 }
 
 #[test]
