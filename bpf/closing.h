@@ -134,14 +134,10 @@ static __noinline int closing_outranks(const struct flow_key *key, __u32 term,
 	       !same_addr(&m->via_addr, &c->frontend);
 }
 
-/* Handles a client's packet to a frontend, without a flow. */
-static __always_inline void closing_to_frontend(const struct flow_key *key,
-						const struct packet *p)
+/* Forgets the end of an earlier connection, and its frontend. */
+static __always_inline void closing_forget(const struct flow_key *key)
 {
-	if ((p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		bpf_map_delete_elem(&closings, key);
-	else if (p->tcp_flags & TCP_FIN)
-		closing_note(key, MARK_CLIENT_CLOSED, 0);
+	bpf_map_delete_elem(&closings, key);
 }
 
 #endif

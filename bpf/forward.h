@@ -393,6 +393,21 @@ __noinline int pick_place(const struct frontends *frontends, __u32 client,
 	return chosen;
 }
 
+/* Whether `addr` is in the list. */
+__noinline int has_frontend(const struct frontends *frontends,
+			    const struct ip_addr *addr)
+{
+	if (!frontends || !addr)
+		return 0;
+	for (int i = 0; i < MAX_FRONTENDS; i++) {
+		if (i >= frontends->count)
+			break;
+		if (same_addr(&frontends->list[i], addr))
+			return 1;
+	}
+	return 0;
+}
+
 /* The frontend of a client; NULL: there is none. */
 static __always_inline const struct ip_addr *
 pick_frontend(const struct frontends *frontends, const struct ip_addr *client,

@@ -33,7 +33,9 @@ static __always_inline bool is_service_port(__be16 port)
  * The frontend of a connection without flow. A frontend claims a connection soon after it has
  * accepted it. For that time after a change of the list, connections that opened since the
  * change are recorded, and all others go by the former list. A frontend that should have
- * challenged a SYN may have accepted it; then the flow has a tombstone (`is_noted`).
+ * challenged a SYN may have accepted it; then the flow has a tombstone (`is_noted`). Another
+ * SYN may be repeated or forged, so it goes there too: that frontend can tell. One that is no
+ * longer listed takes no new clients.
  */
 static __always_inline const struct ip_addr *
 frontend_of(const struct packet *p, const struct service *service, bool is_noted,
@@ -42,17 +44,24 @@ frontend_of(const struct packet *p, const struct service *service, bool is_noted
 	const struct flow_key *key = key_to_service(p);
 	bool is_changing = service->former_until_ns > p->now_ns;
 	bool is_syn = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	bool is_recorded = is_noted || (is_changing && !is_syn);
 	const struct ip_addr *addr = NULL;
 
-	if ((is_changing || is_noted) && !is_syn && closing_opened(key, opened))
+	if (is_recorded && closing_opened(key, opened) &&
+	    (!is_syn || has_frontend(&service->now, opened))) {
+		if (is_syn)
+			closing_opens(key, opened, 0);
 		return opened;
+	}
 	if (is_changing && !is_syn)
 		addr = pick_frontend(&service->former, &p->source,
 				     p->source_port);
 	if (!addr)
 		addr = pick_frontend(&service->now, &p->source, p->source_port);
-	if (is_changing && is_syn && addr)
+	if (is_syn && is_changing && addr)
 		closing_opens(key, addr, 0);
+	else if (is_syn)
+		closing_forget(key);
 	return addr;
 }
 
@@ -89,12 +98,11 @@ static __always_inline int client_to_frontend(void *ctx, const struct packet *p,
 		addr = young_frontend_of(p, service, t.number, &opened);
 		if (!addr)
 			return drop(COUNTER_drop_young, xdp);
-		if (p->tcp_flags & TCP_FIN)
-			closing_note(key_to_service(p), MARK_CLIENT_CLOSED, 0);
 	} else {
-		closing_to_frontend(key_to_service(p), p);
 		addr = frontend_of(p, service, is_noted, &opened);
 	}
+	if ((p->tcp_flags & (TCP_SYN | TCP_FIN)) == TCP_FIN)
+		closing_note(key_to_service(p), MARK_CLIENT_CLOSED, 0);
 	if (!addr)
 		return punt(COUNTER_punt_no_frontend, xdp);
 	return forward(ctx, p, addr, &none, COUNTER_forward_to_frontend, xdp);

@@ -255,7 +255,11 @@ impl World {
     /// A forged SYN arrives with this client's address and port.
     pub(crate) fn forged_syn(&mut self, client: usize) {
         let (flow, of) = (self.clients[client].flow, self.clients[client].of);
-        let is_unknown = self.switch.table.entry(&flow).is_none() && !self.is_young();
+        let has_flow = match self.scenario.forges_after_release {
+            true => self.switch.table.is_known(&flow),
+            false => self.switch.table.entry(&flow).is_some(),
+        };
+        let is_unknown = !has_flow && !self.is_young();
         if self.clients[client].is_over(of) || is_unknown {
             return;
         }

@@ -73,10 +73,15 @@ impl Lists {
         }
     }
 
-    /// The frontend of a SYN.
-    fn open(&mut self, flow: &FlowKey, now_ns: u64) -> usize {
-        let frontend = pick(&self.now, flow);
-        match now_ns < self.former_until_ns {
+    /// The frontend of a SYN: that of the SYN before it, which may have accepted a connection. Its
+    /// kernel can tell them apart.
+    fn open(&mut self, flow: &FlowKey, has_tombstone: bool, now_ns: u64) -> usize {
+        let is_changing = now_ns < self.former_until_ns;
+        let before = self.opened.get(flow).copied();
+        let before = before.filter(|host| self.now.contains(host));
+        let before = before.filter(|_| has_tombstone);
+        let frontend = before.unwrap_or_else(|| pick(&self.now, flow));
+        match is_changing || before.is_some() {
             true => self.opened.insert(*flow, frontend),
             false => self.opened.remove(flow),
         };
@@ -110,8 +115,12 @@ impl World {
     }
 
     pub(crate) fn open_at_frontend(&mut self, flow: &FlowKey) -> usize {
-        let now = self.now;
-        self.switch.lists.open(flow, now)
+        let is_mutated = self.scenario.mutation == Mutation::SynForgetsFrontend;
+        let (now, is_known) = (self.now, self.switch.table.is_known(flow));
+        if is_mutated {
+            self.switch.lists.opened.remove(flow);
+        }
+        self.switch.lists.open(flow, is_known, now)
     }
 
     /// The frontend that clients' packets of `flow` reach, when these are spread.

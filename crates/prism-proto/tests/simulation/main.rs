@@ -118,6 +118,11 @@ fn nothing_is_lost_in_a_storm() {
 }
 
 #[test]
+fn forged_syns_touch_no_connection() {
+    holds(Scenario::FORGERIES, &["moved"]);
+}
+
+#[test]
 fn nothing_is_lost_while_the_switch_is_out_of_reach() {
     holds(
         Scenario::OUTAGES,
@@ -296,6 +301,7 @@ fn the_checks_find_a_broken_rule() {
         (Mutation::TargetForgetsWhatItHeard, Scenario::OUTAGES),
         (Mutation::TombstonesAreForgotten, Scenario::ISOLATED),
         (Mutation::SynEndsFlow, Scenario::LOSSY),
+        (Mutation::SynForgetsFrontend, Scenario::FORGERIES),
         (Mutation::NobodyClaims, Scenario::FRONTENDS),
         (Mutation::ListChangesAtOnce, Scenario::FRONTENDS),
     ] {

@@ -29,6 +29,8 @@ pub(crate) enum Mutation {
     LeaverTakes,
     /// The arbiter resets a client whose connection another frontend may have accepted. Host mode.
     UnclaimedReset,
+    /// A SYN goes by the list of frontends, also if another frontend has just accepted one.
+    SynForgetsFrontend,
     /// Connections go by the list of frontends for as long as they are at one.
     NobodyClaims,
     /// A change of the list of frontends is one for connections that are open, too.
@@ -101,6 +103,8 @@ pub(crate) struct Scenario {
     pub(crate) aborts: bool,
     /// The number of forged SYNs for each client.
     pub(crate) forged_syns: usize,
+    /// They also meet connections whose flow has only the tombstone of an earlier one.
+    pub(crate) forges_after_release: bool,
     /// The number of times that a frontend leaves the list for new connections and comes back.
     pub(crate) list_changes: usize,
     /// Host mode: clients are spread over the frontends, which all accept. A change of the list sends
@@ -147,6 +151,7 @@ impl Scenario {
         refusals: 0.0,
         aborts: false,
         forged_syns: 0,
+        forges_after_release: false,
         list_changes: 0,
         is_spread: false,
         max_pause_ns: 0,
@@ -181,6 +186,13 @@ impl Scenario {
         refusals: 0.1,
         channel_breaks: 4,
         ..Self::LOSSY
+    };
+    /// SYNs are forged all the time, also while a frontend accepts the client's next connection.
+    pub(crate) const FORGERIES: Self = Self {
+        name: "forgeries",
+        forged_syns: 60,
+        forges_after_release: true,
+        ..Self::STORMY
     };
     /// The switch is out of reach for seconds, less than the settle deadline.
     pub(crate) const OUTAGES: Self = Self {

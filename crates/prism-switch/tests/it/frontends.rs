@@ -195,7 +195,15 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
         let released = lab.plain(Ops::RELEASE, CLIENT, own.epoch + 1);
         assert_eq!(released.status, Status::Ok);
         assert_eq!(at(false), [via], "but may have accepted it");
-        assert_eq!(at(true), [listed], "the next one goes by the list");
+        assert_eq!(at(true), [via], "another one may be forged or repeated");
+        assert_eq!(at(false), [via]);
+        let leases = Arc::new(Leases::new([vec![listed]], KEY_ID, key()));
+        let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
+        let mut config = lab.config.clone();
+        config.services[0].frontends = vec![listed];
+        agent.update_tables(&config).unwrap();
+        assert_eq!(at(false), [via]);
+        assert_eq!(at(true), [listed], "the other takes no new clients");
         assert_eq!(at(false), [listed]);
     });
 }
