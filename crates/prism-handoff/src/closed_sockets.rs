@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Status, Term};
+use prism_proto::import::Remains;
 use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
@@ -99,6 +100,24 @@ impl ClosedSockets {
         };
         self.look_up(tuple, release);
         self.changed.notify_one();
+    }
+
+    /// Releases the flow of a hand-off that was given up, if the arbiter has it as this worker's.
+    pub(crate) async fn release_remains(&self, remains: Remains) {
+        for _ in 0..MAX_RELEASE_ROUNDS {
+            if self.control.outages.is_silent() {
+                self.control.outages.over().await;
+            }
+            let asked = self.control.call(remains.query(), RELEASE_DEADLINE_NS);
+            let CommandOutcome::Answered(answer) = asked.await else {
+                continue;
+            };
+            if remains.is_left(&answer) && !self.control.has(&remains.flow) {
+                self.watch(remains.owner, remains.flow, remains.epoch, None);
+            }
+            return;
+        }
+        self.give_up(&remains.flow);
     }
 
     /// A hand-off has brought a connection with the same addresses and ports, so its flow is not

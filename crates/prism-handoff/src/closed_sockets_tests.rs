@@ -182,6 +182,35 @@ fn a_late_release_ends_no_flow_of_another_node_with_the_same_service_address() {
 }
 
 #[test]
+fn the_flow_of_a_given_up_hand_off_is_released_only_if_it_is_left_here() {
+    run(async |switch, control, counters| {
+        let gone = ClosedSockets::new(control).unwrap();
+        let releasing = gone.clone();
+        tokio::task::spawn_local(async move { releasing.release_all().await });
+        let here = owner_at(Ipv4Addr::LOCALHOST);
+        let left = |port, epoch| Remains {
+            flow: flow(port),
+            owner: here,
+            epoch,
+        };
+        switch.add(flow(1), here);
+        switch.add(flow(2), owner_at([10, 0, 0, 2].into()));
+        switch.add(flow(3), here);
+        gone.release_remains(left(1, EPOCH)).await;
+        gone.release_remains(left(2, EPOCH)).await;
+        gone.release_remains(left(3, EPOCH - 2)).await;
+        gone.release_remains(left(4, EPOCH)).await;
+        let is_released = || counters.flows_released.read() > 0;
+        assert!(eventually(Duration::from_secs(5), is_released).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(counters.flows_released.read(), 1);
+        let table = switch.table.lock().unwrap();
+        let is_there = [1, 2, 3].map(|port| table.entry(&flow(port)).is_some());
+        assert_eq!(is_there, [false, true, true]);
+    });
+}
+
+#[test]
 fn commands_beyond_those_under_way_wait_for_their_turn_and_none_is_lost() {
     run(async |switch, control, counters| {
         switch.is_out.store(true, Ordering::Relaxed);

@@ -86,13 +86,14 @@ impl GivenUp {
 
 impl Undecided {
     /// Gives the hand-off up, so that its source may go on. The socket stays deaf for as long as
-    /// the switch may point the flow here.
+    /// the switch may point the flow here. `at_end` runs when it is closed.
     pub(crate) fn give_up(
         self,
         flow: FlowKey,
         epoch: u64,
         pass: Option<Pass>,
         socket: Option<Restored>,
+        at_end: impl Future<Output = ()> + 'static,
     ) {
         {
             let mut all = locked(&self.all.0);
@@ -108,6 +109,7 @@ impl Undecided {
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_nanos(DEAF_NS)).await;
             drop(self);
+            at_end.await;
         });
     }
 }

@@ -273,7 +273,13 @@ async fn own_connection(
                 let socket = socket.take().map(|built| built.restored);
                 let undecided = undecided.take().unwrap_or_else(wait);
                 let back = pass_back(shared, &hand_off);
-                undecided.give_up(flow, hand_off.epoch, back, socket);
+                let closed_sockets = shared.closed_sockets.clone();
+                let remains = machine.remains().zip(closed_sockets);
+                undecided.give_up(flow, hand_off.epoch, back, socket, async move {
+                    if let Some((remains, closed_sockets)) = remains {
+                        closed_sockets.release_remains(remains).await;
+                    }
+                });
                 return Err(why);
             }
         };

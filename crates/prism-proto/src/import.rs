@@ -7,12 +7,14 @@
 //! acknowledged bytes to the client cannot give up, because the source does not have them.
 //!
 //! In host mode ([`crate::fence`]) the socket is mute until it is live, so its target can always give
-//! up.
+//! up. No refusal of the client's next SYN ends its flow there, if the arbiter has it as this host's
+//! and the source does not take it back. So the target releases it when the socket is closed
+//! ([`Remains`]).
 //!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
 
 use crate::claim;
-use crate::control::{Answer, FlowKey, Owner, Status};
+use crate::control::{Answer, FlowKey, FlowState, Ops, Owner, Status};
 use crate::export::{CLAIM_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS};
 use crate::fence::Fence;
 use crate::node::Refusal;
@@ -113,6 +115,16 @@ impl Import {
         }
     }
 
+    /// The flow that may be left after [`Action::GiveUp`].
+    pub fn remains(&self) -> Option<Remains> {
+        let remains = Remains {
+            flow: self.flow,
+            owner: self.owner,
+            epoch: self.epoch,
+        };
+        (self.fence == Fence::Host).then_some(remains)
+    }
+
     fn claim(&self, deadline_ns: u64) -> Action {
         Action::Steer {
             command: claim::command(self.flow, self.owner, self.epoch),
@@ -147,5 +159,37 @@ impl Import {
     fn refuse(&mut self, why: Refusal) -> Action {
         self.phase = Phase::Done;
         Action::Refuse(why)
+    }
+}
+
+/// A flow that a target has given up in host mode. After [`DEAF_NS`] the driver closes the socket and
+/// sends [`Self::query`]. If the answer says that the flow is left, the driver releases it as that of
+/// any connection, at the next epoch. A release without the question could end the connection of a
+/// source that has taken the flow back at this very epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remains {
+    /// The flow.
+    pub flow: FlowKey,
+    /// The owner record of the given-up socket.
+    pub owner: Owner,
+    /// The epoch at which this host was to own the flow.
+    pub epoch: u64,
+}
+
+impl Remains {
+    /// Asks for the flow's state.
+    pub fn query(&self) -> Command {
+        Command {
+            ops: Ops::QUERY,
+            epoch: 0,
+            flow: self.flow,
+            owner: Owner::NONE,
+        }
+    }
+
+    /// Whether the arbiter has the flow as this host's since the hand-off.
+    pub fn is_left(&self, answer: &Answer) -> bool {
+        let is_present = answer.state != FlowState::Absent;
+        is_present && (answer.owner, answer.epoch) == (self.owner, self.epoch)
     }
 }

@@ -119,6 +119,35 @@ fn a_target_is_mute_and_never_insists() {
     assert_eq!(import.handle(silence), given_up);
 }
 
+#[test]
+fn a_target_that_has_given_up_releases_only_what_is_left_to_it() {
+    let (mut import, _) = Import::start(Fence::Host, flow(), 11);
+    import.handle(import::Event::Restored(owner(2)));
+    import.handle(import::Event::Steered(CommandOutcome::Unanswered));
+    let remains = import.remains().unwrap();
+    assert_eq!(remains.query().ops, Ops::QUERY);
+    let is_left = |state, epoch, of| match answer(Status::Ok, state, epoch, owner(of)) {
+        CommandOutcome::Answered(answer) => remains.is_left(&answer),
+        CommandOutcome::Unanswered => false,
+    };
+    assert!(is_left(FlowState::Forward, 11, 2));
+    assert!(
+        !is_left(FlowState::Forward, 11, 1),
+        "the source's own command won"
+    );
+    assert!(
+        !is_left(FlowState::Forward, 12, 1),
+        "the source has it again"
+    );
+    assert!(
+        !is_left(FlowState::Forward, 13, 2),
+        "the connection has come back"
+    );
+    assert!(!is_left(FlowState::Absent, 11, 2));
+    let (import, _) = Import::start(Fence::Switch, flow(), 11);
+    assert_eq!(import.remains(), None, "a refusal of the next SYN ends it");
+}
+
 /// The term that the command is sent with next.
 fn stamp_of(steering: &mut Steering, now_ns: u64) -> Option<Term> {
     let bytes: [u8; MESSAGE_BYTES] = steering.poll_transmit(now_ns)?;

@@ -333,7 +333,7 @@ impl Waiter {
         match self {
             Self::Export(id) | Self::Import(id) | Self::Release(id) => Some(id),
             Self::Settle(id, _) | Self::Claim(id, _) => Some(id),
-            Self::Clock | Self::Announce(..) => None,
+            Self::Clock | Self::Remains(_) | Self::Announce(..) => None,
         }
     }
 }

@@ -50,6 +50,10 @@ impl Exporting {
     pub(crate) fn is_frozen(&self) -> bool {
         self.frozen.is_some()
     }
+
+    pub(crate) fn is_hand_off(&self, id: u64) -> bool {
+        self.hand_off_id == id
+    }
 }
 
 impl World {
@@ -60,6 +64,7 @@ impl World {
             Waiter::Export(id) => self.export_event(host, id, export::Event::Steered(outcome)),
             Waiter::Import(id) => self.import_event(host, id, import::Event::Steered(outcome)),
             Waiter::Release(id) => self.released(host, id, outcome),
+            Waiter::Remains(id) => self.on_remains(host, id, outcome),
             Waiter::Settle(id, epoch) => self.settled(host, id, epoch, outcome),
             Waiter::Claim(id, epoch) => self.claimed(host, id, epoch, outcome),
             Waiter::Announce(term, owned) => self.announced(host, term, &owned, outcome),
@@ -75,7 +80,7 @@ impl World {
             Work::Retransmit(id) => self.retransmit(host, id),
             Work::Idle(id) => self.idle(host, id),
             Work::Silence(id) => self.silence(host, id),
-            Work::Forget(id) => self.forget(host, id),
+            Work::EndDeaf(id) => self.end_deaf(host, id),
             Work::Ask(id) => self.ask(host, id),
             Work::Leave => self.go_on_leaving(host),
             Work::Claim(id) => self.claim(host, id),

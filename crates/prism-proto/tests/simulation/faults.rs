@@ -1,5 +1,7 @@
 //! Faults that strike at a random moment: broken channels and crashed hosts.
 
+use crate::app::Incarnation;
+use crate::host::Role;
 use crate::scenario::MS;
 use crate::world::{Event, World};
 
@@ -50,7 +52,24 @@ impl World {
         self.log(|| format!("host {host} crashes"));
         let lost = self.hosts[host].irreplaceable();
         self.excused.extend(lost);
+        let unheard = self.unheard_refusals(host);
+        self.excused.extend(unheard);
         self.lease_breaks(host);
         self.begin_again(host);
+    }
+
+    /// Connections that a host has given up, and whose sources have not heard so. If the host dies
+    /// now, nobody can tell its source that it may go on: the switch may have the flow as the dead
+    /// host's.
+    fn unheard_refusals(&self, host: usize) -> Vec<Incarnation> {
+        let all = || self.hosts.iter().flat_map(|h| h.connections.values());
+        let is_awaited =
+            |id: u64| all().any(|c| matches!(&c.role, Role::Exporting(e) if e.is_hand_off(id)));
+        let here = self.hosts[host].connections.values();
+        let unheard = here.filter(|c| match &c.role {
+            Role::Deaf { hand_off, .. } => is_awaited(*hand_off),
+            _ => false,
+        });
+        unheard.map(|c| c.of).collect()
     }
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use fastrand::Rng;
 use prism_proto::announce::Announcer;
 use prism_proto::control::{ControlKey, FlowKey, Ops, Owner, Term};
+use prism_proto::import::Remains;
 use prism_proto::registry::{OwnedFlow, Registry};
 use prism_proto::steering::{Command, CommandId, Steering};
 
@@ -60,7 +61,7 @@ pub(crate) enum Work {
     Retransmit(u64),
     Idle(u64),
     Silence(u64),
-    Forget(u64),
+    EndDeaf(u64),
     Ask(u64),
     Leave,
     Claim(u64),
@@ -77,6 +78,7 @@ pub(crate) enum Waiter {
     /// With the epoch at which the flow is to be here.
     Settle(u64, u64),
     Release(u64),
+    Remains(u64),
     /// With the epoch of the claim.
     Claim(u64, u64),
     /// With the term that the flow is announced to.
@@ -90,6 +92,7 @@ pub(crate) enum Role {
     /// Given up; the socket only keeps packets from drawing a reset.
     Deaf {
         hand_off: u64,
+        remains: Option<Remains>,
     },
     Closing,
 }

@@ -3,9 +3,10 @@
 use prism_proto::export::{CLAIM_DEADLINE_NS, SETTLE_DEADLINE_NS, Verdict};
 use prism_proto::import::{self, DEAF_NS, Import};
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
+use prism_proto::steering::CommandOutcome;
 
 use crate::app::Context;
-use crate::host::{Connection, Role, Waiter, Work, owner_record};
+use crate::host::{Connection, RELEASE_DEADLINE_NS, Role, Waiter, Work, owner_record};
 use crate::scenario::{MS, Mutation};
 use crate::tcp::{Segment, Tcp};
 use crate::world::World;
@@ -166,7 +167,8 @@ impl World {
             return;
         };
         let (hand_off, from, generation) = (import.hand_off.id, import.from, import.generation);
-        c.role = Role::Deaf { hand_off };
+        let remains = import.machine.remains();
+        c.role = Role::Deaf { hand_off, remains };
         self.stats.given_up += 1;
         self.log(|| format!("host {host} gives {hand_off} up"));
         let refused = Frame::Refused {
@@ -175,7 +177,44 @@ impl World {
             pass: None,
         };
         self.send_frame_on(host, from, generation, &refused);
-        self.works(host, DEAF_NS, Work::Forget(id));
+        self.works(host, DEAF_NS, Work::EndDeaf(id));
+    }
+
+    /// Closes a deaf socket, and asks the arbiter for its flow in host mode.
+    pub(crate) fn end_deaf(&mut self, host: usize, id: u64) {
+        let is_broken = self.scenario.mutation == Mutation::RemainsStay;
+        let Some(c) = self.hosts[host].connections.get_mut(&id) else {
+            return;
+        };
+        match c.role {
+            Role::Deaf {
+                remains: Some(remains),
+                ..
+            } if !is_broken => {
+                c.socket = None;
+                let waiter = Waiter::Remains(id);
+                self.steer(host, remains.query(), RELEASE_DEADLINE_NS, waiter);
+            }
+            _ => self.forget(host, id),
+        }
+    }
+
+    pub(crate) fn on_remains(&mut self, host: usize, id: u64, outcome: CommandOutcome) {
+        let CommandOutcome::Answered(answer) = outcome else {
+            return self.end_deaf(host, id);
+        };
+        let h = &self.hosts[host];
+        let is_left = h.connections.get(&id).is_some_and(|c| match &c.role {
+            Role::Deaf { remains, .. } => {
+                let is_here = h.registry.get(&c.flow).is_some();
+                remains.is_some_and(|remains| remains.is_left(&answer)) && !is_here
+            }
+            _ => false,
+        });
+        match is_left {
+            true => self.close(host, id),
+            false => self.forget(host, id),
+        }
     }
 
     /// Answers a source that asks for the outcome of its hand-off. There is no answer while that is
@@ -184,7 +223,7 @@ impl World {
         let mut all = self.hosts[host].connections.values();
         let found = all.find_map(|c| match &c.role {
             Role::Importing(import) if import.hand_off.id == id => Some(false),
-            Role::Deaf { hand_off } if *hand_off == id => Some(true),
+            Role::Deaf { hand_off, .. } if *hand_off == id => Some(true),
             _ => None,
         });
         let frame = match found {

@@ -217,6 +217,11 @@ fn nothing_is_lost_in_host_mode() {
 }
 
 #[test]
+fn a_crash_in_host_mode_leaves_no_flow_behind() {
+    holds(Scenario::HOST_CRASHES, &["moved", "TargetSilent"]);
+}
+
+#[test]
 fn nothing_is_lost_when_another_frontend_becomes_the_arbiter() {
     holds(Scenario::HOST_TAKEOVERS, &["moved", "SwitchSilent"]);
 }
@@ -248,6 +253,7 @@ fn the_checks_find_a_broken_rule_of_host_mode() {
         (Mutation::MuteSocketsTake, Scenario::HOST_SPREAD),
         (Mutation::UnclaimedReset, Scenario::HOST_SPREAD),
         (Mutation::AbsentAtOnce, Scenario::HOST_TAKEOVERS),
+        (Mutation::RemainsStay, Scenario::HOST_CRASHES),
     ]);
 }
 

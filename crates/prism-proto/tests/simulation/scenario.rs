@@ -61,6 +61,8 @@ pub(crate) enum Mutation {
     TargetIsHeard,
     /// A target without an answer goes live.
     TargetIsLiveUnanswered,
+    /// A target that has given up leaves its flow at the arbiter.
+    RemainsStay,
     /// A source goes live when its target has refused, as with a switch.
     RefusedIsEnough,
     /// A source without a verdict takes the flow back in a later term.
@@ -312,6 +314,12 @@ impl Scenario {
         name: "host mode, worst",
         fence: Fence::Host,
         ..Self::WORST
+    };
+    /// Host mode: hosts die meanwhile, also sources whose targets have given up.
+    pub(crate) const HOST_CRASHES: Self = Self {
+        name: "host mode, crashes",
+        crashes: 4,
+        ..Self::HOST_WORST
     };
     /// Host mode: a frontend with the service's address dies, and another one takes over with a table
     /// of copies.
