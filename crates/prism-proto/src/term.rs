@@ -15,7 +15,7 @@ use crate::lease::{Done, TermNotice};
 
 mod told;
 
-pub use told::{LONE_STEP, MOST_TOLD, Told, UNHEARD_NS};
+pub use told::{LONE_STEP, LONE_WORDS, MOST_TOLD, Told, UNHEARD_NS};
 
 /// The longest time that a term is young. A node that is out of reach for longer has died by its
 /// lease.
@@ -104,10 +104,11 @@ pub struct SwitchTerm {
     /// The greatest term that was heard of.
     greatest: Term,
     phase: Phase,
-    /// When it began to decide.
+    /// When it began to decide, and its term then.
     since_ns: u64,
-    /// The nodes whose words have counted alone since then.
-    lone_words: BTreeSet<IpAddr>,
+    first: Term,
+    /// How often the word of a node has counted alone since then.
+    lone_words: BTreeMap<IpAddr, u8>,
     /// Nodes have told a greater term, and the next one is for that.
     is_behind: bool,
     nodes: BTreeMap<IpAddr, Node>,
@@ -125,7 +126,8 @@ impl SwitchTerm {
             greatest: stored,
             phase: Phase::Standby,
             since_ns: 0,
-            lone_words: BTreeSet::new(),
+            first: stored,
+            lone_words: BTreeMap::new(),
             is_behind: false,
             nodes: BTreeMap::new(),
             other_host: Vec::new(),
@@ -165,7 +167,7 @@ impl SwitchTerm {
         self.greatest = self.term;
         self.phase = Phase::Young { since_ns: now_ns };
         if !std::mem::take(&mut self.is_behind) {
-            self.since_ns = now_ns;
+            (self.since_ns, self.first) = (now_ns, self.term);
             self.lone_words.clear();
         }
         let mut former = std::mem::take(&mut self.nodes);
@@ -201,10 +203,15 @@ impl SwitchTerm {
         if !matches!(self.phase, Phase::Young { .. }) || !is_early {
             return Term::NONE;
         }
-        let most = MOST_TOLD.min(Term(self.term.0.saturating_add(LONE_STEP)));
+        let most = MOST_TOLD.min(Term(self.first.0.saturating_add(LONE_STEP)));
         let mut greatest = Term::NONE;
         for (node, term) in &told.known {
-            if *term > self.term && *term <= most && self.lone_words.insert(*node) {
+            if *term <= self.term || *term > most {
+                continue;
+            }
+            let times = self.lone_words.entry(*node).or_default();
+            if *times < LONE_WORDS {
+                *times += 1;
                 greatest = greatest.max(*term);
             }
         }

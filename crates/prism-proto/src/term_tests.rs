@@ -160,25 +160,28 @@ fn a_new_term_is_above_all_that_were_heard_of() {
 }
 
 #[test]
-fn in_a_young_term_the_word_of_each_node_counts_once_and_for_a_step() {
+fn in_a_young_term_single_words_count_some_times_and_for_some_terms() {
     let mut switch = young();
-    let far = 5 + LONE_STEP + 1;
-    assert!(!switch.observe(&told(&[5, far]), 0), "too far");
+    let nodes = [node(0), node(1)];
+    assert!(!switch.observe(&told(&[5, 6 + LONE_STEP]), 0), "too far");
     assert!(!switch.observe(&told(&[5, Term::MAX.0]), 0));
-    assert!(switch.observe(&told(&[5, far - 1]), 1));
-    assert_eq!(switch.begin([node(0), node(1)], 1), Term(far + 1));
-    // The same node again.
-    let again = far + 10;
-    assert!(!switch.observe(&told(&[5, again]), 2));
-    // Another one, but late.
-    assert!(!switch.observe(&told(&[again, 5]), YOUNG_NS));
-    assert!(switch.observe(&told(&[again, 5]), YOUNG_NS - 1));
-    assert_eq!(switch.begin([node(0), node(1)], 3), Term(again + 1));
+    let mut term = 5;
+    for time in 0..u64::from(LONE_WORDS) {
+        assert!(switch.observe(&told(&[5, term + 2]), time));
+        term += 4;
+        assert_eq!(switch.begin(nodes, time), Term(term));
+    }
+    assert!(!switch.observe(&told(&[5, term + 2]), 9), "too often");
+    // Another node, but late, or too far from the first term.
+    assert!(!switch.observe(&told(&[term + 2, 5]), YOUNG_NS));
+    assert!(!switch.observe(&told(&[6 + LONE_STEP, 5]), 10));
+    assert!(switch.observe(&told(&[4 + LONE_STEP, 5]), YOUNG_NS - 1));
+    assert_eq!(switch.begin(nodes, 10), Term(5 + LONE_STEP));
     // A settled term is not changed by a single word. The next table begins with new ones.
     switch.handle_timeout(u64::MAX);
-    assert!(!switch.observe(&told(&[5, again + 9]), 4));
-    switch.begin([node(0), node(1)], 5);
-    assert!(switch.observe(&told(&[5, again + 9]), 6));
+    assert!(!switch.observe(&told(&[5, 9 + LONE_STEP]), 11));
+    assert_eq!(switch.begin(nodes, 12), Term(7 + LONE_STEP));
+    assert!(switch.observe(&told(&[5, 9 + LONE_STEP]), 13));
 }
 
 #[test]

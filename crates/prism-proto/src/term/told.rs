@@ -6,8 +6,8 @@
 //! knows of no term, because it has just started, has no word.
 //!
 //! Terms may follow each other so quickly that few nodes have heard of the last one. While a term is
-//! young, and nothing is decided, the word of one node therefore counts too: once for each node, and
-//! for some terms only ([`LONE_STEP`]).
+//! young, and nothing is decided, the word of one node therefore counts too: some times for each node
+//! ([`LONE_WORDS`]), and for some terms only ([`LONE_STEP`]).
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -22,7 +22,10 @@ pub const UNHEARD_NS: u64 = 2_000_000_000;
 /// the switch's own counting: no node can use them up.
 pub const MOST_TOLD: Term = Term(0xc0_0000);
 
-/// The most terms that a switch advances by the word of one node. The minutes since 2026 grow by so
+/// The most times that the word of one node counts alone, after a switch begins to decide. Terms of
+/// two switches that follow each other within a moment need two.
+pub const LONE_WORDS: u8 = 4;
+/// The most terms that a switch advances by such words. The minutes since 2026 grow by so
 /// many in 45 days, so one of two switches may have been set up so much later.
 pub const LONE_STEP: u32 = 1 << 16;
 

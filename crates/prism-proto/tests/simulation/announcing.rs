@@ -56,8 +56,10 @@ impl World {
         for (id, _) in waiters {
             h.steering.forget(id);
         }
-        // A lease from before may be that of another switch.
-        self.works(host, REDIAL_NS, Work::Lease);
+        if h.noticed > Term::NONE && h.noticed < term {
+            // The lease is from before, or another switch's.
+            self.works(host, REDIAL_NS, Work::Lease);
+        }
         self.announce(host);
     }
 
@@ -269,6 +271,7 @@ impl World {
             return;
         }
         let h = &mut self.hosts[host];
+        h.noticed = notice.term;
         if notice.term < h.steering.term() {
             // The agent is to hear that its term is not the greatest.
             return self.works(host, REDIAL_NS, Work::Lease);

@@ -189,6 +189,8 @@ pub(crate) struct Host {
     pub(crate) waiters: BTreeMap<CommandId, Waiter>,
     pub(crate) registry: Registry,
     pub(crate) announcer: Announcer,
+    /// The term that its lease has told.
+    pub(crate) noticed: Term,
     pub(crate) connections: BTreeMap<u64, Connection>,
     /// The channel to each peer that this host knows of.
     pub(crate) channels: BTreeMap<usize, u64>,
@@ -207,6 +209,7 @@ impl Host {
             waiters: BTreeMap::new(),
             registry: Registry::default(),
             announcer: Announcer::default(),
+            noticed: Term::NONE,
             connections: BTreeMap::new(),
             channels: BTreeMap::new(),
             leaving: None,

@@ -47,8 +47,6 @@ pub(crate) enum Mutation {
     StandbyDecides,
     /// A switch takes a term from one node.
     OneNodeIsBelieved,
-    /// A switch does not wait for the other nodes before it takes a term from most.
-    FirstNodeIsBelieved,
     /// A node takes answers of former terms.
     OldAnswersCount,
     /// A young switch sends packets of unknown flows to frontends, and resets pass.
@@ -120,7 +118,7 @@ pub(crate) struct Scenario {
     pub(crate) losses: usize,
     /// A command triggers a loss at this rate.
     pub(crate) strikes: f64,
-    /// The number of times that the last host's key tells a term that no switch has made.
+    /// The number of times that the key of one more node tells a term that no switch has made.
     pub(crate) term_lies: usize,
     /// A second switch, with copies of confirmed flows.
     pub(crate) has_standby: bool,
@@ -284,7 +282,7 @@ impl Scenario {
         max_outage_ns: 5000 * MS,
         ..Self::TAKEOVERS
     };
-    /// The key of one host tells terms that no switch has made, at any moment.
+    /// The key of one node tells terms that no switch has made, at any moment.
     pub(crate) const LIES: Self = Self {
         name: "lies",
         term_lies: 12,
