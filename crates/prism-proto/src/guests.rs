@@ -98,7 +98,7 @@ impl<T> Guests<T> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use std::cell::Cell;
     use std::rc::Rc;
 

@@ -283,8 +283,7 @@ fn the_agent_of_the_switch_follows_its_file() {
     hang_up(&cluster, "switch");
     eventually("the agent has the change", PATIENCE, || {
         let log = log_of(&cluster, "switch");
-        log.contains("change=admin.scrapers: ")
-            && log.contains("\"10.255.255.1\"]")
+        log.contains("change=admin.scrapers: added \"10.255.255.1\"")
             && log.contains("the switch has the present nodes")
             && log.contains("a change of the configuration needs a restart")
     });
