@@ -61,6 +61,7 @@ impl Place {
             }
         };
         command.current_dir(self.dir.path());
+        command.env("TMPDIR", self.dir.path());
         for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
             command.env_remove(name);
         }
