@@ -175,6 +175,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
             // Silent connections are measured, too.
             configure: |config| {
                 config.limits.unauthenticated_per_address = 1_000_000;
+                config.limits.unknown_per_address = Some(1_000_000);
                 config.limits.unauthenticated_timeout_s = 3_600;
             },
             ..Kind::moving(std::slice::from_ref(&what.system))

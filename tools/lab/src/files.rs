@@ -145,8 +145,6 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.admin.scrapers = ends.flat_map(|end| end.iter()).collect();
     config.limits.drain_timeout_s = 1;
     config.limits.connections = 10_000;
-    // All clients of a lab have the addresses of one host.
-    config.limits.unknown_per_address = Some(10_000_000);
     config
 }
 

@@ -223,6 +223,7 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     let has_ktls = has_ktls();
     let cluster = mixed(HandOffMethod::Freeze, |config| {
         config.limits.connections = LIMIT;
+        config.limits.unknown_per_address = Some(LIMIT);
     });
     let objects = Objects::put(&cluster);
     let watch = Watch::events(&cluster, "ktls-refused");

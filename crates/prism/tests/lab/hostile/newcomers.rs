@@ -15,6 +15,7 @@ const CONNECTIONS: u32 = 60;
 fn bed(label: &str, per_address: u32, timeout_s: u32) -> Bed {
     let bed = Bed::up_with(label, &Way::Direct, move |config| {
         config.limits.connections = CONNECTIONS;
+        config.limits.unknown_per_address = Some(CONNECTIONS);
         config.limits.unauthenticated_per_address = per_address;
         config.limits.unauthenticated_timeout_s = timeout_s;
     });

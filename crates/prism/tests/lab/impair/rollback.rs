@@ -109,6 +109,7 @@ fn a_connection_that_a_full_target_refuses_again_and_again_is_none_the_worse() {
     let Some(_turn) = turn() else { return };
     let bed = Bed::up_with("imp-full", &Way::Direct, |config| {
         config.limits.connections = LIMIT;
+        config.limits.unknown_per_address = Some(LIMIT);
     });
     bed.fill(OBJECTS);
     bed.assert_drained();
