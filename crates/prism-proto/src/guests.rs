@@ -1,6 +1,6 @@
 //! Connections of callers that nobody knows, on which a request was let in all the same.
 //!
-//! Where no caller is authenticated, one request makes nobody trustworthy. So a guest gives way
+//! One request without authentication makes nobody trustworthy. So a guest gives way
 //! while it rests, which is between two requests, and an address has a share of all connections
 //! only. The guest that has rested longest gives way first.
 

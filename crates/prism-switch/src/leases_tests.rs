@@ -431,12 +431,12 @@ fn each_living_node_has_one_word_about_terms() {
     leases.begin(&knowing(2, 1, 0), now);
     leases.begin(&greeting((node(3), RUN), NO_DIGEST), now);
     assert_eq!(told(), [5], "the others know of none");
-    // Of a node the newest lease counts, whatever its others say.
+    // The newest lease of a node counts, whatever its others say.
     (2..50).for_each(|run| assert!(leases.begin(&knowing(1, run, 900), now)));
     assert_eq!(told(), [900]);
     leases.begin(&knowing(1, 1, 6), now);
     assert_eq!(told(), [6]);
-    // What a node has announced to it knows too.
+    // A node also knows the term that it has announced flows to.
     let (run, done) = ((node(2), RunId(1)), |term| Done {
         term: Term(term),
         runs: 1,

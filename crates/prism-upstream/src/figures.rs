@@ -17,7 +17,7 @@ pub struct ServerFigures {
     pub upstream: String,
     /// The server's address.
     pub address: SocketAddr,
-    /// What the backend knows of it.
+    /// The backend's knowledge of it.
     pub state: ServerState,
     /// Whether it gets requests while other servers of the upstream do.
     pub gets_requests: bool,

@@ -68,7 +68,7 @@ pub(crate) enum Mutation {
     ClaimsUnheard,
     /// An older copy of a store keeps its identity.
     KeepsIdentity,
-    /// Of two copies of a store that have reported marks, the one that lives stays.
+    /// The living one of two copies of a store that have both reported marks stays.
     BranchesKept,
     /// While the state is in doubt, a node puts back marks by its own store's state.
     OwnStateCounts,

@@ -351,7 +351,7 @@ impl World {
         true
     }
 
-    /// What the switch knows of the hosts' terms.
+    /// The hosts' terms, as far as the switch knows them.
     fn told_by_hosts(&self) -> Told {
         let s = &self.switch;
         let known = s.told.iter().filter(|(_, term)| **term > Term::NONE);

@@ -27,7 +27,7 @@ const CLIENT3: SocketAddr = SocketAddr::new(CLIENT.ip(), 40_002);
 /// All bits of operations, those without a meaning too.
 const ALL_OPS: std::ops::Range<u8> = 0..64;
 
-/// Where the owner's sockets are bound.
+/// The address that the owner's sockets are bound to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Switch,
@@ -118,7 +118,7 @@ impl Trial<'_> {
         assert!(record.is_none_or(|record| record.state == FlowState::Absent));
     }
 
-    /// What the switch has of the victims.
+    /// The switch's records of the victims' flows.
     fn records(&self, victims: &[Victim]) -> Vec<Option<(FlowState, u64, Owner)>> {
         let read = |victim: &Victim| {
             let record = self.lab.view.flow_of(&victim.flow).unwrap()?;
