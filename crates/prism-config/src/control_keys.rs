@@ -207,7 +207,8 @@ pub fn with_name(path: &Path, name: &str) -> PathBuf {
     own.into()
 }
 
-/// Writes a file that only its owner can read, in one step: readers see the old one or the new one.
+/// Writes a file that only its owner can read, in one step: readers see the old one or the new one,
+/// also after the host has failed.
 ///
 /// # Errors
 /// The kernel's.
@@ -226,7 +227,13 @@ pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&new, path)
+    std::fs::rename(&new, path)?;
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => {
+            std::fs::File::open(directory)?.sync_all()
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

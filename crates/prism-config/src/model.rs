@@ -78,7 +78,8 @@ pub struct Node {
     pub gateway: Option<HostAddrs>,
     /// Required. The node's roles.
     pub roles: Vec<Role>,
-    /// Default `/var/lib/prism`. The directory of a backend's objects.
+    /// Default `/var/lib/prism`. The directory of a backend's objects. With an upstream it has the
+    /// file with what operators have said of its servers.
     pub store: PathBuf,
     /// Default: the addresses of the service's upstream. The address and port of the server behind
     /// this backend, or several of them.

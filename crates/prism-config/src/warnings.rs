@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::bounds::Store;
-use crate::model::{Config, Durability, Node, S3};
+use crate::model::{Config, Durability, S3};
 use crate::patterns::{is_hidden_by, never_matches};
 use crate::problem::{Found, Problem};
 use crate::upstream::{Upstream, Upstreams};
@@ -52,18 +52,13 @@ impl Config {
                 found.check(is_unused, field, fault, "remove it");
             }
         }
-        let default = Node::default();
         for (index, node) in self.nodes.iter().enumerate() {
-            for (leaf, is_unused) in [
-                ("store", node.store == default.store),
-                ("durability", node.durability == Durability::default()),
-            ] {
-                let fault = "has no effect: it is for the object store, and the service of this \
-                             backend has an `upstream`";
-                let field = format!("node[{index}].{leaf}");
-                let is_fine = is_unused || !self.has_upstream(node);
-                found.check(is_fine, &field, fault, "remove it");
-            }
+            let is_unused = node.durability == Durability::default();
+            let fault = "has no effect: it is for the object store, and the service of this \
+                         backend has an `upstream`";
+            let field = format!("node[{index}].durability");
+            let is_fine = is_unused || !self.has_upstream(node);
+            found.check(is_fine, &field, fault, "remove it");
         }
     }
 }

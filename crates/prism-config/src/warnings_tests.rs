@@ -241,11 +241,6 @@ fn fields_of_the_object_store_beside_an_upstream_are_warned_of() {
         ),
         (
             "roles = [\"backend\"]",
-            "roles = [\"backend\"]\nstore = \"/srv\"",
-            "node[1].store",
-        ),
-        (
-            "roles = [\"backend\"]",
             "roles = [\"backend\"]\ndurability = \"none\"",
             "node[1].durability",
         ),

@@ -11,6 +11,7 @@ use prism_http::{Headers, RequestHead};
 use crate::choice;
 
 /// The parts of a request by which its server is chosen.
+#[derive(Default)]
 pub(crate) struct Affinity {
     /// The part that is hashed; empty if none is.
     pub(crate) key: String,

@@ -26,7 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// One connection decides.
 const BY_CONNECTION: Bounds = Bounds { fall: 1, rise: 1 };
 
-/// Checks all addresses of this node, and drops parked answers in time. Never returns.
+/// Checks all addresses of this node, drops parked answers in time, and looks for duties that
+/// another process has set. Never returns.
 pub(crate) async fn check_always(shared: &Shared) {
     let checking = async {
         let mut following = shared.follow_pools();
@@ -46,6 +47,7 @@ pub(crate) async fn check_always(shared: &Shared) {
         loop {
             tokio::time::sleep(TICK).await;
             shared.parking.expire(Instant::now());
+            shared.refresh_duties();
         }
     };
     tokio::join!(checking, expiring);

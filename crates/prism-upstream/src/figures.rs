@@ -19,7 +19,7 @@ pub struct ServerFigures {
     pub address: SocketAddr,
     /// The backend's knowledge of it.
     pub state: ServerState,
-    /// Whether it gets requests while other servers of the upstream do.
+    /// Whether it gets requests of all clients while other servers of the upstream do.
     pub gets_requests: bool,
     /// Requests under way.
     pub under_way: u32,
@@ -31,7 +31,7 @@ pub struct ServerFigures {
     pub last_fault: Option<LastFault>,
 }
 
-/// What a backend knows of a server.
+/// What a backend knows of a server, unless an operator has taken it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// Its last check was good, or it has answered.
@@ -40,11 +40,21 @@ pub enum ServerState {
     Unhealthy,
     /// No request and no check has reached it yet.
     Unknown,
+    /// By [`Duty::Drain`](crate::Duty::Drain).
+    Draining,
+    /// By [`Duty::Down`](crate::Duty::Down).
+    Down,
 }
 
 impl ServerState {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Healthy, Self::Unhealthy, Self::Unknown];
+    pub const ALL: [Self; 5] = [
+        Self::Healthy,
+        Self::Unhealthy,
+        Self::Unknown,
+        Self::Draining,
+        Self::Down,
+    ];
 
     /// The word for it.
     pub const fn word(self) -> &'static str {
@@ -52,6 +62,8 @@ impl ServerState {
             Self::Healthy => "healthy",
             Self::Unhealthy => "unhealthy",
             Self::Unknown => "unknown",
+            Self::Draining => "draining",
+            Self::Down => "down",
         }
     }
 }
@@ -91,7 +103,7 @@ impl ServerFigures {
         };
         Self {
             state: verdict.state,
-            gets_requests: verdict.is_in,
+            gets_requests: verdict.gets_requests,
             last_fault: verdict.fault.map(last_fault),
             ..self
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::duty::Duty;
 use crate::figures::ServerState;
 use crate::retry::Failure;
 
@@ -162,7 +163,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     pub(crate) state: ServerState,
-    pub(crate) is_in: bool,
+    pub(crate) gets_requests: bool,
     /// The last one.
     pub(crate) fault: Option<Fault>,
 }
@@ -177,6 +178,7 @@ pub(crate) struct Bounds {
 /// The health of one address.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
+    duty: Duty,
     state: State,
     /// Ejections of late.
     ejections: u32,
@@ -225,6 +227,7 @@ impl State {
 impl Default for Health {
     fn default() -> Self {
         Self {
+            duty: Duty::Up,
             state: State::fresh(None),
             ejections: 0,
             seen: Seen::Nothing,
@@ -235,9 +238,18 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Whether it gets requests.
+    /// Whether it is well enough for requests.
     pub(crate) fn is_in(&self) -> bool {
         matches!(self.state, State::In { .. })
+    }
+
+    pub(crate) fn duty(&self) -> Duty {
+        self.duty
+    }
+
+    /// It goes on to be judged, so that its health is known when it is up again.
+    pub(crate) fn set_duty(&mut self, duty: Duty) {
+        self.duty = duty;
     }
 
     /// It is there, which is all that is known.
@@ -252,14 +264,18 @@ impl Health {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        let state = match (&self.state, self.seen) {
-            (State::Out { .. }, _) | (_, Seen::Bad(_)) => ServerState::Unhealthy,
-            (State::In { .. }, Seen::Good) => ServerState::Healthy,
-            (State::In { .. }, Seen::Nothing) => ServerState::Unknown,
+        let state = match (self.duty, &self.state, self.seen) {
+            (Duty::Drain, ..) => ServerState::Draining,
+            (Duty::Down, ..) => ServerState::Down,
+            (Duty::Up, State::Out { .. }, _) | (Duty::Up, _, Seen::Bad(_)) => {
+                ServerState::Unhealthy
+            }
+            (Duty::Up, State::In { .. }, Seen::Good) => ServerState::Healthy,
+            (Duty::Up, State::In { .. }, Seen::Nothing) => ServerState::Unknown,
         };
         Verdict {
             state,
-            is_in: self.is_in(),
+            gets_requests: self.is_in() && self.duty == Duty::Up,
             fault: self.fault,
         }
     }
@@ -404,6 +420,26 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_taken_down_is_judged_further() {
+        let (now, mut health) = (Instant::now(), Health::default());
+        for (duty, state) in [
+            (Duty::Drain, ServerState::Draining),
+            (Duty::Down, ServerState::Down),
+        ] {
+            health.set_duty(duty);
+            let verdict = health.verdict();
+            assert_eq!((verdict.state, verdict.gets_requests), (state, false));
+            assert!(health.is_in());
+        }
+        health.request(REFUSED, true, now);
+        assert_eq!(health.verdict().state, ServerState::Down);
+        health.set_duty(Duty::Up);
+        let verdict = health.verdict();
+        assert_eq!(verdict.state, ServerState::Unhealthy);
+        assert!(!verdict.gets_requests);
+    }
+
+    #[test]
     fn an_address_that_must_stay_is_ejected_once_it_may_go() {
         let (now, mut health) = (Instant::now(), Health::default());
         for _ in 0..100 {
@@ -532,7 +568,7 @@ mod tests {
         };
         let state = |health: &Health| health.verdict().state;
         let mut health = failing();
-        assert!(health.is_in() && health.verdict().is_in);
+        assert!(health.is_in() && health.verdict().gets_requests);
         assert_eq!(state(&health), ServerState::Unhealthy);
         // Its kernel takes connections for it.
         health.check(Check::Connected, BOUNDS, start + Duration::from_secs(1));

@@ -10,6 +10,7 @@
 //! | which backend, which address? | `choice.rs`, applied in `pool.rs`; by a cookie: `affinity.rs` |
 //! | is a server healthy? | `health.rs`; checks: `checks.rs`; what operators see of it: `figures.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
+//! | which servers have operators taken down? | `duty.rs`; the way of a command: `assign.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
 //! | which servers' connections are for one client only? | `private.rs` |
@@ -22,9 +23,11 @@
 
 mod affinity;
 mod answer;
+mod assign;
 mod at_work;
 mod checks;
 mod choice;
+mod duty;
 mod error;
 mod exchange;
 mod figures;
@@ -44,6 +47,8 @@ mod service;
 mod shared;
 mod tunnel;
 
+pub use assign::Place;
+pub use duty::Duty;
 pub use error::Error;
 pub use figures::{LastFault, ServerFigures, ServerState};
 pub use reports::keep_tasks;

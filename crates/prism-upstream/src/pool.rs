@@ -11,6 +11,7 @@ use prism_http::RequestHead;
 
 use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
+use crate::duty::Duty;
 use crate::figures::{Errors, ServerFigures};
 use crate::health::{Bounds, Check, Health, Outcome, Reason};
 use crate::matcher;
@@ -54,6 +55,8 @@ pub(crate) struct Backend {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether a server of it is up, by its last report.
     is_up: AtomicBool,
+    /// Whether one drains, by its last report.
+    drains: AtomicBool,
     /// Requests under way there, by its last report.
     reported: AtomicU32,
     /// Requests sent there from here since.
@@ -99,6 +102,29 @@ impl Address {
 
     pub(crate) fn is_in(&self) -> bool {
         self.health().is_in()
+    }
+
+    pub(crate) fn set_duty(&self, duty: Duty) {
+        self.health().set_duty(duty);
+    }
+
+    /// Whether operators let it get a request of a client that is its own or not.
+    pub(crate) fn is_open_to(&self, is_own_client: bool) -> bool {
+        match self.health().duty() {
+            Duty::Up => true,
+            Duty::Drain => is_own_client,
+            Duty::Down => false,
+        }
+    }
+
+    /// Whether it is open to everybody, and well.
+    fn is_up(&self) -> bool {
+        self.is_open_to(false) && self.is_in()
+    }
+
+    /// Whether it drains, and is well.
+    fn drains(&self) -> bool {
+        self.is_open_to(true) && !self.is_open_to(false) && self.is_in()
     }
 
     /// Whether both are the same server, by all its names.
@@ -169,6 +195,7 @@ impl Backend {
             addresses: servers.iter().map(|server| server.address).collect(),
             servers: servers.into_iter().map(|one| one.server).collect(),
             is_up: true.into(),
+            drains: false.into(),
             reported: AtomicU32::new(0),
             sent: AtomicU32::new(0),
         }
@@ -177,12 +204,10 @@ impl Backend {
     /// Learns the report of the backend; `None` if it did not answer.
     pub(crate) fn learn(&self, report: Option<Report>) {
         // One that does not answer is the last choice.
-        let Report { is_up, under_way } = report.unwrap_or(Report {
-            is_up: false,
-            under_way: 0,
-        });
-        self.is_up.store(is_up, Ordering::Relaxed);
-        self.reported.store(under_way, Ordering::Relaxed);
+        let report = report.unwrap_or_default();
+        self.is_up.store(report.is_up, Ordering::Relaxed);
+        self.drains.store(report.drains, Ordering::Relaxed);
+        self.reported.store(report.under_way, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
     }
 
@@ -192,9 +217,16 @@ impl Backend {
         servers.any(|server| affinity.is_to(server))
     }
 
+    /// Whether a server of it is up for a request, by its last report.
+    fn is_up_for(&self, affinity: &Affinity) -> bool {
+        let drains = || self.drains.load(Ordering::Relaxed) && self.has(affinity);
+        self.is_up.load(Ordering::Relaxed) || drains()
+    }
+
     fn last_report(&self) -> Report {
         Report {
             is_up: self.is_up.load(Ordering::Relaxed),
+            drains: self.drains.load(Ordering::Relaxed),
             under_way: self.under_way(),
         }
     }
@@ -206,10 +238,13 @@ impl Backend {
 }
 
 /// The state of one upstream at one backend, as backends tell each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Report {
     /// Whether a server of it is up.
     pub(crate) is_up: bool,
+    /// Whether a server of it drains, and is well. The former release does not say it.
+    #[serde(default)]
+    pub(crate) drains: bool,
     /// Requests under way.
     pub(crate) under_way: u32,
 }
@@ -267,9 +302,11 @@ impl Pool {
     }
 
     /// Whether at least half of its servers are in without one that is in now. Another backend
-    /// counts as one server.
+    /// counts as one server. A server that an operator has taken down counts as none.
     fn can_spare_one(&self) -> bool {
-        let own = self.addresses.iter().map(|address| address.is_in());
+        let own = self.addresses.iter();
+        let own = own.filter(|address| address.is_open_to(false));
+        let own = own.map(|address| address.is_in());
         let all: Vec<bool> = own.chain(self.others_are_up()).collect();
         let count_in = all.iter().filter(|is_in| **is_in).count();
         2 * count_in >= all.len() + 2
@@ -312,19 +349,28 @@ impl Pool {
     /// The report of this node.
     pub(crate) fn report(&self) -> Report {
         Report {
-            is_up: self.is_up(),
+            is_up: self.addresses.iter().any(|address| address.is_up()),
+            drains: self.addresses.iter().any(|address| address.drains()),
             under_way: self.under_way(),
         }
     }
 
-    /// Whether a server is up as this node sees it.
-    pub(crate) fn is_up(&self) -> bool {
-        self.addresses.iter().any(|address| address.is_in())
+    /// Whether a request is tried at this node: a server that is open to it is in here, or none is
+    /// up anywhere else.
+    pub(crate) fn is_tried(&self, affinity: &Affinity) -> bool {
+        let mut open = self.open_to(affinity).map(|address| address.is_in());
+        match open.next() {
+            None => false,
+            Some(is_in) => {
+                is_in || open.any(|is_in| is_in) || !self.others_are_up().any(|is_up| is_up)
+            }
+        }
     }
 
-    /// Whether a request is tried at this node: a server is up here, or none is up anywhere.
-    pub(crate) fn is_tried(&self) -> bool {
-        self.is_up() || !self.others_are_up().any(|is_up| is_up)
+    /// The addresses at this node that operators let get a request.
+    fn open_to(&self, affinity: &Affinity) -> impl Iterator<Item = &Arc<Address>> {
+        let all = self.addresses.iter();
+        all.filter(|address| address.is_open_to(affinity.is_to(&address.server)))
     }
 
     fn under_way(&self) -> u32 {
@@ -333,12 +379,16 @@ impl Pool {
         counts.fold(0, u32::saturating_add)
     }
 
-    /// The addresses at this node that a request tries, best first. If all are out, all are tried.
+    /// The addresses at this node that a request tries, best first. If all that are open to it are
+    /// out, these are tried.
     pub(crate) fn addresses(&self, affinity: &Affinity) -> Vec<usize> {
-        let is_up = self.is_up();
+        let one_is_in = self.open_to(affinity).any(|address| address.is_in());
+        let is_up = |address: &Address| {
+            address.is_open_to(affinity.is_to(&address.server)) && (!one_is_in || address.is_in())
+        };
         let candidates = self.addresses.iter().map(|address| Candidate {
             name: &address.name,
-            is_up: !is_up || address.is_in(),
+            is_up: is_up(address),
             under_way: address.under_way.load(Ordering::Relaxed),
         });
         let turn = self.turns_here.fetch_add(1, Ordering::Relaxed);
@@ -371,8 +421,7 @@ impl Pool {
             });
             places
         };
-        let is_well =
-            |backend: &Backend| backend.is_up.load(Ordering::Relaxed) && !is_last(&backend.name);
+        let is_well = |backend: &Backend| backend.is_up_for(affinity) && !is_last(&backend.name);
         let mut places = of(&is_well);
         // The others are tried if nobody else answers.
         places.extend(of(&|backend| !is_well(backend)));
@@ -382,7 +431,7 @@ impl Pool {
 
     /// Whether this node, called `name`, gives its connection to the best of the backends.
     pub(crate) fn moves(&self, name: &str, best: &Backend, affinity: &Affinity) -> bool {
-        let mut own = self.addresses.iter();
+        let mut own = self.open_to(affinity);
         let is_own = own.any(|address| affinity.is_to(&address.server) && address.is_in());
         if best.name == name || is_own {
             return false;
@@ -446,18 +495,106 @@ pub(crate) mod tests {
             many(first);
             many(second);
             assert!(!first.is_in() && second.is_in());
-            assert!(pool.is_tried());
+            assert!(pool.is_tried(&Affinity::default()));
             // A refusal is never a client's doing.
             pool.learn(second, REFUSED);
-            assert!(!second.is_in() && !pool.is_tried());
+            assert!(!second.is_in() && !pool.is_tried(&Affinity::default()));
             // The other backend is out too.
             pool.backends[1].learn(None);
-            assert!(pool.is_tried());
+            assert!(pool.is_tried(&Affinity::default()));
         }
         let pool = Pool::new(String::new(), &settings, &config, "be0");
         pool.backends[1].learn(None);
         (0..20).for_each(|_| pool.learn(&pool.addresses[0], SILENT));
         assert!(pool.addresses[0].is_in());
+    }
+
+    /// A request of a client whose cookie names this server.
+    fn of(server: &str) -> Affinity {
+        Affinity {
+            key: String::new(),
+            server: Some(server.into()),
+        }
+    }
+
+    #[test]
+    fn a_server_that_drains_gets_its_own_clients_and_one_that_is_down_gets_nobody() {
+        let addresses = [9, 10].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let settings = Upstream {
+            address: addresses.into_iter().collect(),
+            cookie: Some("SRV".into()),
+            ..Upstream::default()
+        };
+        let config = with_backends(&["be0", "be1"]);
+        let pool = Pool::new(String::new(), &settings, &config, "be0");
+        let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
+        let (nobodys, own) = (Affinity::default(), of(&first.server));
+        first.set_duty(Duty::Drain);
+        assert_eq!(pool.addresses(&nobodys), [1]);
+        assert_eq!(pool.addresses(&own), [0, 1]);
+        second.set_duty(Duty::Down);
+        assert!(pool.addresses(&nobodys).is_empty() && !pool.is_tried(&nobodys));
+        assert_eq!(pool.addresses(&own), [0]);
+        assert!(pool.is_tried(&own));
+        assert!(!pool.is_tried(&of(&second.server)));
+        let report = pool.report();
+        assert!(!report.is_up && report.drains);
+        // Nobody else is up: a server that is down is not tried nevertheless.
+        pool.backends[1].learn(None);
+        assert!(!pool.is_tried(&nobodys) && pool.addresses(&nobodys).is_empty());
+        // One that drains and fails loses its clients to others, if there are any.
+        pool.learn(first, REFUSED);
+        assert!(pool.is_tried(&own) && !pool.report().drains);
+        pool.backends[1].learn(Some(Report {
+            is_up: true,
+            ..Report::default()
+        }));
+        assert!(!pool.is_tried(&own));
+    }
+
+    #[test]
+    fn a_frontend_sends_a_backend_that_drains_its_own_clients_only() {
+        let settings = Upstream {
+            address: SocketAddr::from(([127, 0, 0, 1], 9)).into(),
+            cookie: Some("SRV".into()),
+            ..Upstream::default()
+        };
+        let config = with_backends(&["be0", "be1", "be2"]);
+        let pool = Pool::new(String::new(), &settings, &config, "fe0");
+        let first = |affinity: &Affinity| pool.backends(affinity, &|_| false)[0].name.clone();
+        let learn = |report: Report| pool.backends[1].learn(Some(report));
+        learn(Report {
+            drains: true,
+            ..Report::default()
+        });
+        for _ in 0..6 {
+            assert_eq!(first(&of("be1")), "be1");
+            let other = first(&Affinity::default());
+            assert_ne!(other, "be1");
+            pool.sends(pool.backends.iter().find(|one| one.name == other).unwrap());
+        }
+        learn(Report::default());
+        assert_ne!(first(&of("be1")), "be1");
+        // As a former release says it.
+        let former: Report = serde_json::from_str(r#"{"is_up": true, "under_way": 2}"#).unwrap();
+        assert!(former.is_up && !former.drains);
+    }
+
+    #[test]
+    fn servers_that_operators_have_taken_down_are_not_spared() {
+        let addresses = [1, 2, 3, 4].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let settings = Upstream {
+            address: addresses.into_iter().collect(),
+            ..Upstream::default()
+        };
+        let pool = Pool::new(String::new(), &settings, &with_backends(&["be0"]), "be0");
+        pool.addresses[0].set_duty(Duty::Down);
+        pool.addresses[1].set_duty(Duty::Drain);
+        for address in &pool.addresses[2..] {
+            (0..20).for_each(|_| pool.learn(address, SILENT));
+        }
+        // One of the two that are left.
+        assert!(!pool.addresses[2].is_in() && pool.addresses[3].is_in());
     }
 
     #[test]
@@ -469,10 +606,7 @@ pub(crate) mod tests {
         let config = with_backends(&["be0", "be1", "be2"]);
         let pool = Pool::new(String::new(), &settings, &config, "fe0");
         pool.backends.iter().for_each(|backend| backend.learn(None));
-        let affinity = Affinity {
-            key: String::new(),
-            server: Some("be1".into()),
-        };
+        let affinity = of("be1");
         for _ in 0..4 {
             let backends = pool.backends(&affinity, &|_| false);
             assert_eq!((backends[0].name.as_str(), backends.len()), ("be1", 3));

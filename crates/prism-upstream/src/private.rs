@@ -97,6 +97,10 @@ pub(crate) fn take(io: &mut impl Io, pool: &Pool) -> Own {
     let place = present.map(|private: &Private| private.address);
     let mut addresses = pool.addresses.iter();
     let address = addresses.find(|address| Some(address.address) == place);
+    if address.is_some_and(|address| !address.is_open_to(true)) {
+        *companion = None;
+        return Own::Ended;
+    }
     let Some(address) = address else {
         return match place {
             Some(_) => Own::Elsewhere,

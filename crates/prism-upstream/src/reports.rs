@@ -15,6 +15,7 @@ use prism_service::{
 };
 
 use crate::Shared;
+use crate::assign::{self, send_always};
 use crate::checks::check_always;
 use crate::pool::Report;
 use crate::service::{Upstreams, nobody};
@@ -41,6 +42,10 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
         peer: &str,
         exchange: &Exchange<'_>,
     ) -> io::Result<bool> {
+        if head.path() == assign::PATH {
+            let shared = &self.shared;
+            return shared.answer_assignment(io, head, peer, exchange).await;
+        }
         if head.path() != PATH {
             return self.others.serve_node(io, head, peer, exchange).await;
         }
@@ -58,15 +63,19 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
 
 /// Spawns the tasks of the process, if no other thread has them.
 pub fn keep_tasks(shared: &Arc<Shared>, peers: &Rc<Peers>) {
-    if !shared.takes_tasks() {
+    let Some(mut parcels) = shared.take_parcels() else {
         return;
-    }
+    };
     let asking = Asking {
         shared: shared.clone(),
         peers: peers.clone(),
     };
     keep("reports of upstreams", async move || {
         asking.ask_always().await
+    });
+    let peers = peers.clone();
+    keep("duties of servers", async move || {
+        send_always(&mut parcels, &peers).await;
     });
     let shared = shared.clone();
     keep("checks of upstreams", async move || {

@@ -81,7 +81,8 @@ impl<N> Upstreams<N> {
         }
     }
 
-    /// The idle connections to an address. An address that a reload has removed keeps none.
+    /// The idle connections to an address. One that a reload has removed, or that an operator has
+    /// taken down, keeps none.
     pub(crate) fn idle_at(&self, address: SocketAddr) -> Rc<Idle> {
         let mut idle = self.idle.borrow_mut();
         let mut of_pools = self.of_pools.borrow_mut();
@@ -91,7 +92,7 @@ impl<N> Upstreams<N> {
         }
         let is_known = |address: SocketAddr| {
             let mut addresses = of_pools.iter().flat_map(|pool| &pool.addresses);
-            addresses.any(|known| known.address == address)
+            addresses.any(|known| known.address == address && known.is_open_to(true))
         };
         if is_new {
             idle.retain(|address, _| is_known(*address));
@@ -119,12 +120,12 @@ impl<N> Upstreams<N> {
         }
         if meaning.is_sent {
             // One that has moved on comes from a backend that is no better off.
-            return pool.is_tried() || meaning.stays;
+            return pool.is_tried(&meaning.affinity) || meaning.stays;
         }
         let backends = self.shared.backends(pool, &meaning.affinity);
         let name = self.shared.name.as_str();
         let moves = |best: &&Backend| pool.moves(name, best, &meaning.affinity);
-        pool.is_tried() && !backends.first().is_some_and(moves)
+        pool.is_tried(&meaning.affinity) && !backends.first().is_some_and(moves)
     }
 
     /// The connection of a relayed request, as the node that has it says.

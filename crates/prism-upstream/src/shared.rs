@@ -1,17 +1,20 @@
 //! The state that the threads of a node share.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_config::{Config, Upstream};
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::affinity::Affinity;
+use crate::assign::Parcel;
+use crate::duty::{Duties, Duty};
 use crate::figures::{self, ServerFigures};
 use crate::matcher;
 use crate::park::Parking;
@@ -19,6 +22,10 @@ use crate::pool::{Address, Backend, Pool};
 
 /// The upstreams, in the order in which requests try them.
 pub(crate) type Pools = Arc<[Arc<Pool>]>;
+
+/// Assignments of an operator that wait for their way. Commands come one by one, each for at most
+/// all backends.
+const MAX_PARCELS: usize = 1_024;
 
 /// The state that the threads of a node share to pass requests to servers.
 pub struct Shared {
@@ -30,13 +37,16 @@ pub struct Shared {
     /// The addresses of the service, and its port of HTTPS.
     services: Vec<SocketAddr>,
     tls_port: Option<u16>,
+    frontends: Vec<String>,
     /// Replaced by a reload.
     pools: watch::Sender<Pools>,
+    duties: Duties,
+    pub(crate) parcels: mpsc::Sender<Parcel>,
+    /// Until a thread has the tasks of the process.
+    parcels_to_send: Mutex<Option<mpsc::Receiver<Parcel>>>,
     pub(crate) parking: Parking,
     pub(crate) process: Arc<Process>,
     pub(crate) counters: Arc<RequestCounters>,
-    /// Whether a thread has the tasks of the process.
-    has_tasks: AtomicBool,
 }
 
 impl Shared {
@@ -47,8 +57,11 @@ impl Shared {
         process: Arc<Process>,
         counters: Arc<RequestCounters>,
     ) -> Self {
+        let (parcels, to_send) = mpsc::channel(MAX_PARCELS);
+        let frontends = config.frontends();
         Self {
             name: name.to_owned(),
+            frontends: frontends.map(|node| node.name.clone()).collect(),
             limits: Limits {
                 head_bytes: config.limits.head_bytes as usize,
                 ..Limits::DEFAULT
@@ -57,22 +70,79 @@ impl Shared {
             services: config.service.address.iter().collect(),
             tls_port: config.service.tls.as_ref().map(|tls| tls.port),
             pools: watch::Sender::new(pools(config, name, &[])),
+            duties: Duties::default(),
+            parcels,
+            parcels_to_send: Some(to_send).into(),
             parking: Parking::default(),
             process,
             counters,
-            has_tasks: AtomicBool::new(false),
         }
+    }
+
+    /// Keeps the duties of this node's servers in `file`, and acts by those that are there. Without
+    /// a file they end with the process.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
+    pub fn with_duties(self, file: &Path) -> io::Result<Self> {
+        let shared = Self {
+            duties: Duties::open(file)?,
+            ..self
+        };
+        shared.apply_duties(&shared.pools());
+        Ok(shared)
+    }
+
+    /// Sets the duty of servers of this node.
+    ///
+    /// # Errors
+    /// The file of duties cannot be written.
+    pub(crate) fn set_duties(&self, servers: &[SocketAddr], duty: Duty) -> io::Result<()> {
+        self.duties.set(servers, duty)?;
+        self.duties_have_changed();
+        Ok(())
+    }
+
+    /// Acts by the duties that another process of this node has set.
+    pub(crate) fn refresh_duties(&self) {
+        match self.duties.refresh() {
+            Ok(false) => {}
+            Ok(true) => self.duties_have_changed(),
+            Err(error) => tracing::warn!(%error, "the file of servers' duties is not read"),
+        }
+    }
+
+    fn duties_have_changed(&self) {
+        self.pools.send_modify(|pools| {
+            self.apply_duties(pools);
+            // Each thread ends idle connections when it sees another list.
+            *pools = pools.iter().cloned().collect();
+        });
+    }
+
+    fn apply_duties(&self, pools: &Pools) {
+        for address in pools.iter().flat_map(|pool| &pool.addresses) {
+            address.set_duty(self.duties.of(address.address));
+        }
+    }
+
+    pub(crate) fn is_frontend(&self, name: &str) -> bool {
+        self.frontends.iter().any(|frontend| frontend == name)
     }
 
     /// Makes the upstreams of `config` the present ones. Requests under way end at their servers.
     pub fn reconfigure(&self, config: &Config) {
-        let present = self.pools();
-        let new = pools(config, &self.name, &present);
         let settings =
             |pools: &Pools| -> Vec<_> { pools.iter().map(|pool| pool.settings.clone()).collect() };
-        if settings(&new) != settings(&present) {
-            self.pools.send_replace(new);
-        }
+        self.pools.send_if_modified(|present| {
+            let new = pools(config, &self.name, present);
+            let is_new = settings(&new) != settings(present);
+            if is_new {
+                self.apply_duties(&new);
+                *present = new;
+            }
+            is_new
+        });
     }
 
     /// The present upstreams.
@@ -149,9 +219,10 @@ impl Shared {
         self.pools().iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Whether this call is the first one.
-    pub(crate) fn takes_tasks(&self) -> bool {
-        !self.has_tasks.swap(true, Ordering::Relaxed)
+    /// The assignments to other nodes; `None` after the first call.
+    pub(crate) fn take_parcels(&self) -> Option<mpsc::Receiver<Parcel>> {
+        let parcels = self.parcels_to_send.lock();
+        parcels.unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The node to which a connection is handed off for its unread request, if there is one. A
@@ -298,6 +369,27 @@ mod tests {
         let fault = servers[1].last_fault.as_ref().unwrap();
         assert_eq!(fault.reason, "connection refused");
         assert!(!fault.is_by_check);
+    }
+
+    #[test]
+    fn a_duty_outlives_reloads_and_restarts_and_is_of_all_upstreams_of_a_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("servers-be0.json");
+        let node = |paths: &[&str]| shared(&config(paths)).with_duties(&file).unwrap();
+        let states = |shared: &Shared| -> Vec<ServerState> {
+            shared.servers().iter().map(|one| one.state).collect()
+        };
+        let first = node(&["/a", "/b"]);
+        let server = first.pools()[0].addresses[0].address;
+        first.set_duties(&[server], Duty::Down).unwrap();
+        assert_eq!(states(&first), [ServerState::Down; 2]);
+        first.reconfigure(&config(&["/c"]));
+        assert_eq!(states(&first), [ServerState::Down]);
+        let second = node(&["/a"]);
+        assert_eq!(states(&second), [ServerState::Down]);
+        second.set_duties(&[server], Duty::Up).unwrap();
+        assert_eq!(states(&second), [ServerState::Unknown]);
+        assert_eq!(states(&node(&["/a"])), [ServerState::Unknown]);
     }
 
     #[test]

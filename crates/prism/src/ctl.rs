@@ -20,6 +20,7 @@ mod recover;
 mod recovered_users;
 mod reload;
 mod scrub;
+mod server;
 mod servers;
 mod status;
 mod switch;
@@ -42,7 +43,7 @@ use self::reach::Common;
 pub(crate) use self::servers::{JudgedServer, judged_servers};
 use self::table::{Paint, count, number, table, text};
 
-/// Show the cluster, flows, counters and backends; scrub, drain and rebalance backends; change keys.
+/// Show the cluster, flows, counters and servers; scrub, drain and rebalance backends; change keys.
 ///
 /// --config and --json may stand at any place behind `ctl`.
 #[derive(Args, Clone, Debug)]
@@ -82,6 +83,7 @@ enum CtlCommand {
     Drain(members::DrainArgs),
     DrainConnections(connections::DrainConnectionsArgs),
     Rebalance(members::RebalanceArgs),
+    Server(server::ServerArgs),
     Reload(reload::ReloadArgs),
     TakeOver(take_over::TakeOverArgs),
     Key(key::KeyArgs),
@@ -115,6 +117,7 @@ pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
         CtlCommand::Drain(args) => members::drain(args, common, &mut out),
         CtlCommand::DrainConnections(args) => connections::run(args, common, &mut out),
         CtlCommand::Rebalance(args) => members::rebalance(args, common, &mut out),
+        CtlCommand::Server(args) => server::run(args, common, &mut out),
         CtlCommand::Reload(args) => reload::run(args, common, &mut out),
         CtlCommand::TakeOver(args) => take_over::run(args, common, &mut out),
         CtlCommand::Key(args) => key::run(args, common, &mut out),
@@ -242,6 +245,7 @@ mod tests {
             "prism ctl cluster --config FILE --json",
             "prism ctl drain be0 --config FILE --json",
             "prism ctl rebalance --json --config FILE --replicas 2",
+            "prism ctl server drain be0 --json --config FILE",
             "prism ctl scrub --config FILE --json --node be0",
             "prism ctl drain-connections --json be0 --config FILE",
             "prism ctl key --config FILE list --json",

@@ -10,7 +10,8 @@ use super::table::{Paint, Tone, age, count, number, printable, table, text, tone
 
 /// The remedies, which are those of the page.
 const REMEDY_OF_SERVER: &str = "Look at the server there, and at its log.";
-const REMEDY_OF_UPSTREAM: &str = "Its requests are answered 502 to 504. Start a server of it.";
+const REMEDY_OF_UPSTREAM: &str =
+    "Its requests are answered 502 to 504. Start a server, or give one back (prism ctl server up).";
 
 impl Server {
     pub(super) fn is_unhealthy(&self) -> bool {

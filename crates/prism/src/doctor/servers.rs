@@ -50,6 +50,10 @@ fn judged(server: &JudgedServer) -> Finding {
             format!("{name} is unhealthy: {reason}"),
             "start it, and look at its log; see docs/upstreams.md",
         ),
+        "draining" | "down" => SUBJECT.advice(
+            format!("{name} is {state} by `prism ctl server`"),
+            "give it its requests back with `prism ctl server up`",
+        ),
         state => SUBJECT.unknown(format!("{name} is {state}: nothing has reached it"), ""),
     }
 }
@@ -123,6 +127,11 @@ mod tests {
         };
         assert_eq!(state("healthy").state, State::Good);
         assert_eq!(state("unknown").state, State::Unknown);
+        for word in ["draining", "down"] {
+            let by_operator = state(word);
+            assert_eq!(by_operator.state, State::Advice);
+            assert!(by_operator.found.contains(&format!("is {word} by")));
+        }
         let bad = state("unhealthy");
         assert_eq!(bad.state, State::Missing);
         assert!(bad.found.contains("127.0.0.1:9000") && bad.found.contains("status 503"));

@@ -2,7 +2,7 @@
 //!
 //! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`,
 //! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota BUCKET` with
-//! `bytes=N|none` and `objects=N|none`, `start-successor`, and `take-over VERSION...` of a
+//! `bytes=N|none` and `objects=N|none`, `server drain|up|down NAME`, `start-successor`, and `take-over VERSION...` of a
 //! successor, which gets a socket with the answer. Only the machine's administrator may use it: the
 //! permissions of the socket's directory grant that.
 
@@ -20,6 +20,7 @@ use prism_proto::succession::{VERSIONS, common_version};
 use prism_replicas::Node;
 use prism_service::{Action, Actor};
 use prism_store::Store;
+use prism_upstream::Duty;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 
 use super::quota;
 use super::reload;
-use super::server::Server;
+use super::server::{Server, ServiceShared};
 use super::state::state;
 use super::successor::{Link, offer, send_on_stream, start_successor};
 
@@ -200,6 +201,7 @@ fn is_action(line: &str) -> bool {
         || to_successor
         || line.starts_with("trace o")
         || line.starts_with("scrub start")
+        || line.starts_with("server ")
         || quota::is_change(line)
 }
 
@@ -214,6 +216,7 @@ async fn obey(server: &Server, line: &str) -> Value {
         "state" => state(server).await,
         "drain-connections" => drain_connections(node),
         line if line.starts_with("quota ") => quota::answer(node, line).await,
+        line if line.starts_with("server ") => assign(server, line).await,
         "start-successor" => match start_successor() {
             Ok(pid) => json!({ "node": node.name, "pid": pid }),
             Err(error) => json!({ "error": format!("cannot start a successor: {error}") }),
@@ -229,10 +232,35 @@ async fn obey(server: &Server, line: &str) -> Value {
             Some(what) => scrub(node, what),
             None => json!({
                 "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, start-successor, trace on|off|take, scrub start|status"
+                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, server drain|up|down NAME, start-successor, trace on|off|take, scrub start|status"
                 )
             }),
         },
+    }
+}
+
+/// Gives servers another duty: `server DUTY NAME`.
+async fn assign(server: &Server, line: &str) -> Value {
+    let ServiceShared::Upstreams(upstreams) = &server.service else {
+        return json!({ "error": "this service is an object store, and has no servers" });
+    };
+    let mut words = line.split(' ').skip(1);
+    let duty = words.next().and_then(Duty::named);
+    let (Some(duty), Some(name), None) = (duty, words.next(), words.next()) else {
+        return json!({ "error": "try: server drain|up|down NAME" });
+    };
+    match upstreams.assign(name, duty).await {
+        Ok(places) => {
+            let places = places.iter().map(
+                |place| json!({ "backend": place.backend, "address": place.server.to_string() }),
+            );
+            json!({
+                "node": server.node.name,
+                "duty": duty.word(),
+                "servers": places.collect::<Vec<_>>(),
+            })
+        }
+        Err(error) => json!({ "error": error }),
     }
 }
 

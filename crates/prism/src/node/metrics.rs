@@ -146,7 +146,7 @@ fn add_server(figures: &ServerFigures, metrics: &mut Vec<Metric>) {
         };
     for state in ServerState::ALL {
         let value = Value::Gauge(f64::from(u8::from(state == figures.state)));
-        let help = "1 for the state of each server of an upstream: healthy, unhealthy, or unknown.";
+        let help = "1 for the state of each server of an upstream.";
         add("upstream_state", help, value, Some(("state", state.word())));
     }
     for (reason, count) in &figures.errors {

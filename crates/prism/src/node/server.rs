@@ -1,7 +1,7 @@
 //! A node with all of its parts, opened by its configuration.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
@@ -89,12 +89,16 @@ impl Server {
         let users = cluster.users.borrow().clone();
         let node = Arc::new(Node::new(running.clone(), name, cluster, store)?);
         let service = match config.service.upstream {
-            Some(_) => ServiceShared::Upstreams(Arc::new(prism_upstream::Shared::new(
-                &config,
-                name,
-                node.process.clone(),
-                node.counters.clone(),
-            ))),
+            Some(_) => {
+                let (process, counters) = (node.process.clone(), node.counters.clone());
+                let shared = prism_upstream::Shared::new(&config, name, process, counters);
+                // `prism serve` has no file, and leaves none.
+                let shared = match settings.is_backend() && file.is_some() {
+                    true => with_duties(shared, &settings.store, name)?,
+                    false => shared,
+                };
+                ServiceShared::Upstreams(Arc::new(shared))
+            }
             None => ServiceShared::Objects(Arc::new(prism_objects::Shared::new(
                 &config,
                 &users,
@@ -327,6 +331,19 @@ fn challenges(config: &Config, cluster: &Cluster) -> Option<Challenges> {
             Answer::Unknown => ChallengeAnswer::Unknown,
         })
     }))
+}
+
+/// The upstreams with the duties that operators have given to the servers of this backend.
+fn with_duties(
+    upstreams: prism_upstream::Shared,
+    directory: &Path,
+    name: &str,
+) -> anyhow::Result<prism_upstream::Shared> {
+    let file = directory.join(format!("servers-{name}.json"));
+    upstreams.with_duties(&file).with_context(|| {
+        let file = file.display();
+        format!("the duties of servers in {file}; correct it, or remove it: all are up then")
+    })
 }
 
 /// The quota of a store.

@@ -3,6 +3,7 @@
 
 mod ambiguous;
 mod behind;
+mod duties;
 mod faults;
 mod idle;
 mod once;

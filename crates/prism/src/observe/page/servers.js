@@ -3,7 +3,7 @@
 // `prism ctl status` has the same rules and texts (ctl/servers.rs).
 
 const REMEDY_OF_SERVER = "Look at the server there, and at its log.";
-const REMEDY_OF_UPSTREAM = "Its requests are answered 502 to 504. Start a server of it.";
+const REMEDY_OF_UPSTREAM = "Its requests are answered 502 to 504. Start a server, or give one back (prism ctl server up).";
 
 /** Whether the service has servers instead of stores. */
 export const hasServers = (doc) => Array.isArray(doc.servers);

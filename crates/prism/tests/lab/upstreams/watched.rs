@@ -13,20 +13,20 @@ use crate::support::{eventually, output, say, turn};
 const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 /// The time in which every view has to follow.
 const SEEN: Duration = Duration::from_secs(5);
-const SERVER: &str = "127.0.0.1:9000";
+pub const SERVER: &str = "127.0.0.1:9000";
 /// Words of the object store, which a service with upstreams does not show.
 const OF_OBJECTS: [&str; 8] = [
     "bucket", "replica", "in sync", "in-sync", "scrub", "object", "catch", "STORE",
 ];
 
-fn ctl(behind: &Behind, words: &[&str]) -> Output {
+pub fn ctl(behind: &Behind, words: &[&str]) -> Output {
     let mut command = Command::new(PRISM);
     command.arg("ctl").arg("--config");
     command.arg(behind.cluster.lab.config_path());
     command.args(words).output().unwrap()
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -66,14 +66,14 @@ fn state_of<'d>(document: &'d Value, backend: &str) -> &'d str {
     found.unwrap()["state"].as_str().unwrap()
 }
 
-fn alerts(document: &Value) -> Vec<String> {
+pub fn alerts(document: &Value) -> Vec<String> {
     let all = document["alerts"].as_array().unwrap().iter();
     all.map(|alert| format!("{}: {}", alert["level"], alert["text"]).replace('"', ""))
         .collect()
 }
 
 /// Waits until every view has the state of the application's server at a backend.
-fn all_say(behind: &Behind, backend: &str, state: &str, since: Instant) {
+pub fn all_say(behind: &Behind, backend: &str, state: &str, since: Instant) {
     let holds =
         format!("prism_upstream_state{{upstream=\"/\",address=\"{SERVER}\",state=\"{state}\"}} 1");
     eventually(&format!("{backend}: {state}"), PATIENCE, || {
@@ -87,7 +87,7 @@ fn all_say(behind: &Behind, backend: &str, state: &str, since: Instant) {
     assert_eq!(state_of(&top(behind), backend), state);
 }
 
-fn health_becomes(behind: &Behind, code: i32, health: &str) -> Value {
+pub fn health_becomes(behind: &Behind, code: i32, health: &str) -> Value {
     eventually(&format!("the service is {health}"), PATIENCE, || {
         status(behind).0 == Some(code)
     });
@@ -161,7 +161,7 @@ fn every_view_says_which_servers_are_dead() {
     health_becomes(&behind, 1, "degraded");
 }
 
-fn doctor(behind: &Behind, host: &str) -> String {
+pub fn doctor(behind: &Behind, host: &str) -> String {
     let mut doctor = behind.cluster.lab.command(host, PRISM).unwrap();
     doctor.arg("doctor").arg("--config");
     doctor.arg(behind.cluster.lab.config_path());
