@@ -19,7 +19,7 @@ use prism_cluster::{NodeName, Phase, Status, View};
 use prism_membership::Buckets;
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
-use prism_store::{Missing, PageRequest, Scope, ScopePage, Store};
+use prism_store::{Missing, PageRequest, Scope, ScopePage, Stamp, Store};
 
 use crate::errors::{StoreResult, not_yet};
 use crate::fetch::Purpose;
@@ -34,6 +34,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Scopes fetched at once, each with two pieces of its bytes in memory.
 const FETCHES_AT_ONCE: usize = 4;
+/// Buckets whose pages are compared at a time: most of a small one's time is a wait for its sources.
+const BUCKETS_AT_ONCE: usize = 4;
 
 /// Catches up whenever the view demands it.
 pub(crate) async fn keep_caught_up(replicator: &Replicator, store: &Store) {
@@ -119,19 +121,15 @@ impl CatchUp<'_> {
             let mut report = self.node.progress();
             (report.parts, report.parts_done) = (parts as u64, 0);
         }
-        for (bucket, record) in existing(&agreed) {
-            match self.fetch_bucket(&sources, bucket).await {
-                Err(error) if error.code() == Code::NoSuchBucket => {
-                    // Its life has ended meanwhile. All writes of a later one come here too.
-                    let agreed = self.replicator.agreed(bucket).await?;
-                    let is_same =
-                        |now: &Bucket| now.phase != BucketPhase::Gone && now.life == record.life;
-                    if agreed.as_ref().is_some_and(is_same) {
-                        return Err(error);
-                    }
-                }
-                fetched => fetched?,
-            }
+        let all: Vec<(&str, Stamp)> = existing(&agreed)
+            .map(|(name, record)| (name.as_str(), record.life))
+            .collect();
+        for some in all.chunks(BUCKETS_AT_ONCE) {
+            let fetched = some
+                .iter()
+                .map(|(bucket, life)| self.fetch_bucket(&sources, bucket, *life));
+            let mut fetched = join_all(fetched.collect()).await.into_iter();
+            fetched.try_for_each(|fetched| fetched)?;
         }
         self.check_view()?;
         if !self.store.open_changes().begun_before(epoch).is_empty() {
@@ -196,11 +194,32 @@ impl CatchUp<'_> {
         Ok(names)
     }
 
+    /// Fetches what this node lacks of one bucket in its life `life`, which may end meanwhile.
+    async fn fetch_bucket(
+        &self,
+        sources: &[String],
+        bucket: &str,
+        life: Stamp,
+    ) -> Result<(), S3Error> {
+        match self.fetch_present_bucket(sources, bucket).await {
+            Err(error) if error.code() == Code::NoSuchBucket => {
+                // All writes of a later life come here too.
+                let agreed = self.replicator.agreed(bucket).await?;
+                let is_same = |now: &Bucket| now.phase != BucketPhase::Gone && now.life == life;
+                match agreed.as_ref().is_some_and(is_same) {
+                    true => Err(error),
+                    false => Ok(()),
+                }
+            }
+            fetched => fetched,
+        }
+    }
+
     /// Fetches what this node lacks of one bucket.
     ///
     /// # Errors
     /// [`Code::NoSuchBucket`] if a node has the bucket no more.
-    async fn fetch_bucket(&self, sources: &[String], bucket: &str) -> Result<(), S3Error> {
+    async fn fetch_present_bucket(&self, sources: &[String], bucket: &str) -> Result<(), S3Error> {
         for source in sources {
             for uploads in [false, true] {
                 self.catch_up_with(source, bucket, uploads).await?;

@@ -24,7 +24,7 @@ use restores::{Component, Copies};
 /// The time without a lease after which the others go on without a backend.
 const LEASE_S: u16 = 2;
 /// The longest that an administrator waits for one step.
-const STEP: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_secs(120);
 
 #[test]
 fn nothing_answered_is_lost_while_all_that_can_happen_happens() {
