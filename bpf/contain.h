@@ -149,8 +149,9 @@ static __always_inline bool may_change(const struct control_scratch *s,
 		return is_absent ? !announces : is_at(sender, &view->via);
 	if (announces && (is_absent || !is_known))
 		return true;
+	/* A pass is of an owner: a node that was handed the flow makes none. */
 	if (is_absent)
-		return s->claim.is_frontend;
+		return s->claim.is_frontend && !s->claim.has_pass;
 	return is_at(sender, &view->via) ||
 	       (s->claim.is_passed &&
 		same_addr(&s->passed_by.addr, &view->via));

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use prism_handoff::Connection;
+use prism_handoff::{Connection, unguessable};
 use prism_http::{Exchange, HeadError, Method, RequestHead, ResponseHead, Version};
 use prism_proto::verified::Verified;
 use prism_service::{
@@ -91,8 +91,7 @@ impl<S: Service> Gateway<S> {
             Err(refused) => return self.refuse_head(client, refused).await,
         };
         let id = verified.as_ref().map(|verified| verified.request_id);
-        head.noted()
-            .set_id(id.unwrap_or_else(|| fastrand::u64(1..)));
+        head.noted().set_id(id.unwrap_or_else(unguessable::number));
         let span = span_of_request(&head, verified.as_ref(), self.shared.requests.spans());
         head.noted().set_span(span);
         if let Some(answer) = self.challenge(&head, client.is_tls()) {

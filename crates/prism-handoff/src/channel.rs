@@ -27,6 +27,7 @@ use crate::control::now_ns;
 use crate::endpoint::Shared;
 use crate::given_up::Asked;
 use crate::node_tls::Secured;
+use crate::peer_shares::{Admitted, PartBytes};
 use crate::peers::Peers;
 
 use outbox::{KEPT_BYTES, Outbox, append};
@@ -61,6 +62,7 @@ pub(crate) struct Channel {
     leaver: RefCell<Option<Arc<str>>>,
     /// The TLS alert that tells the peer why this end reads no more.
     alert: Cell<Option<rustls::AlertDescription>>,
+    _admitted: Option<Admitted>,
 }
 
 impl Channel {
@@ -71,6 +73,7 @@ impl Channel {
             session,
             sealed,
             has_passes,
+            admitted,
         } = secured;
         let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
@@ -85,6 +88,7 @@ impl Channel {
             open: Cell::new(true),
             leaver: RefCell::default(),
             alert: Cell::default(),
+            _admitted: admitted,
         });
         let writing = Closing(channel.clone());
         tokio::task::spawn_local(async move {
@@ -212,6 +216,11 @@ impl Channel {
         }
     }
 
+    /// Whether the verdict of the hand-off `id` is awaited.
+    pub(crate) fn awaits(&self, id: u64) -> bool {
+        self.verdicts.borrow().contains_key(&id)
+    }
+
     /// Registers for the verdict of the hand-off `id`.
     pub(crate) fn await_verdict(self: &Rc<Self>, id: u64) -> AwaitedVerdict {
         let (sender, receiver) = oneshot::channel();
@@ -226,6 +235,7 @@ impl Channel {
     async fn read(self: &Rc<Self>, tcp: OwnedReadHalf, mut sealed: Vec<u8>) -> io::Result<()> {
         sealed.reserve_exact(SEALED_BYTES.saturating_sub(sealed.len()));
         let mut frames = Vec::new();
+        let mut frames_share = self.shared.process.peer_shares.part_of(&self.peer);
         let mut told = None;
         loop {
             let mut start = 0;
@@ -243,6 +253,7 @@ impl Channel {
                         let data = records.get_mut(place).unwrap_or_default();
                         self.on_data(data, &mut frames).await?;
                         data.zeroize();
+                        self.check_part(&mut frames_share, frames.capacity())?;
                     }
                     Event::Empty | Event::KeyUpdate => {}
                     Event::CloseNotify | Event::Aborted(_) | Event::Discarded => return Ok(()),
@@ -255,6 +266,18 @@ impl Channel {
                 return Ok(());
             }
         }
+    }
+
+    /// Counts the room of a frame that has come in part. An error ends the channel.
+    fn check_part(&self, share: &mut PartBytes, bytes: usize) -> io::Result<()> {
+        // Small buffers are kept from frame to frame.
+        if share.set(bytes.saturating_sub(KEPT_BYTES)) {
+            return Ok(());
+        }
+        self.shared.counters.frames_malformed.add_one();
+        Err(io::Error::other(
+            "the peer has begun too many long frames at once",
+        ))
     }
 
     /// Handles the frames that end within `data`. `part` keeps the beginning of the next one.
@@ -316,8 +339,10 @@ impl Channel {
                 None => self.shared.counters.verdicts_unexpected.add_one(),
             },
             Ok(Frame::Leaving { id }) => {
-                let leaver = self.shared.process.leavers.add(&self.peer);
-                self.leaver.replace(Some(leaver));
+                let leavers = &self.shared.process.leavers;
+                let mut leaver = self.leaver.borrow_mut();
+                leaver.get_or_insert_with(|| leavers.add(&self.peer));
+                drop(leaver);
                 if let Some(peers) = self.peers.upgrade() {
                     peers.forget_relays(&self.peer);
                 }

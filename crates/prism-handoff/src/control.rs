@@ -238,6 +238,11 @@ impl Control {
         self.holder.switch.key.borrow().pass(to)
     }
 
+    /// For a hand-off without a pass; `None` if all nodes share the key.
+    pub(crate) fn void_pass(&self) -> Option<Pass> {
+        self.holder.switch.key.borrow().is_own.then_some(Pass::VOID)
+    }
+
     /// This node's word that a pass which it has got is for another node.
     pub(crate) fn onward(&self, pass: Pass, to: &Passage) -> Option<Pass> {
         self.holder.switch.key.borrow().onward(pass, to)

@@ -21,6 +21,7 @@ use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
 use crate::settling::Settling;
 use crate::trace::{Part, Record, Step};
+use crate::unguessable;
 
 use driver::Driver;
 
@@ -180,7 +181,11 @@ async fn hand_over(
 }
 
 fn record(connection: &Connection) -> Record {
-    Record::new(Part::Source, fastrand::u64(..), connection.client().port())
+    Record::new(
+        Part::Source,
+        unguessable::number(),
+        connection.client().port(),
+    )
 }
 
 fn reachable_switch(shared: &Shared) -> Result<&Rc<Control>, Kept> {

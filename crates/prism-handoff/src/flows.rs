@@ -120,7 +120,7 @@ impl Control {
         let mut registry = self.flows.registry.borrow_mut();
         let before = registry.len();
         let noted = registry.note(&answer, self.term(), here);
-        self.count_flows(before, registry.len());
+        self.count_flow(&answer.flow, before, registry.len());
         drop(registry);
         match noted {
             Ok(is_here) => is_here.then(|| {
@@ -150,7 +150,7 @@ impl Control {
             term: registry.get(&flow).map_or(self.term(), |owned| owned.term),
         };
         let held = registry.hold(owned);
-        self.count_flows(before, registry.len());
+        self.count_flow(&flow, before, registry.len());
         drop(registry);
         match held {
             Ok(()) => self.flows.announcer.borrow_mut().touch(flow),
@@ -169,7 +169,7 @@ impl Control {
         let mut registry = self.flows.registry.borrow_mut();
         let (before, term) = (registry.len(), registry.get(flow)?.term);
         registry.forget(flow, epoch);
-        self.count_flows(before, registry.len());
+        self.count_flow(flow, before, registry.len());
         Some(term)
     }
 
@@ -202,10 +202,17 @@ impl Control {
         true
     }
 
-    fn count_flows(&self, before: usize, after: usize) {
+    /// `flow` may have entered the registry, or left it.
+    fn count_flow(&self, flow: &FlowKey, before: usize, after: usize) {
         match after.cmp(&before) {
-            std::cmp::Ordering::Greater => self.counters.flows_owned.add_one(),
-            std::cmp::Ordering::Less => self.counters.flows_owned.sub_one(),
+            std::cmp::Ordering::Greater => {
+                self.counters.flows_owned.add_one();
+                self.process.held_flows.add(flow);
+            }
+            std::cmp::Ordering::Less => {
+                self.counters.flows_owned.sub_one();
+                self.process.held_flows.remove(flow);
+            }
             std::cmp::Ordering::Equal => {}
         }
     }

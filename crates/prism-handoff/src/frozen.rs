@@ -19,6 +19,8 @@ pub(crate) struct FrozenSockets(Mutex<BTreeMap<(FlowKey, u64), Entry>>);
 
 #[derive(Debug)]
 struct Entry {
+    /// The peer that has the state.
+    peer: String,
     /// `None` if it was closed to make room for the connection that came back.
     socket: Option<Paused<Stream>>,
     has_returned: bool,
@@ -34,14 +36,16 @@ pub(crate) struct Frozen {
 }
 
 impl FrozenSockets {
-    /// Keeps the socket of a connection that a peer is to own at `epoch`.
+    /// Keeps the socket of a connection that `peer` is to own at `epoch`.
     pub(crate) fn keep(
         self: &Arc<Self>,
         flow: FlowKey,
         epoch: u64,
+        peer: &str,
         socket: Paused<Stream>,
     ) -> Frozen {
         let entry = Entry {
+            peer: peer.to_owned(),
             socket: Some(socket),
             has_returned: false,
         };
@@ -52,6 +56,13 @@ impl FrozenSockets {
             key,
             has_moved: false,
         }
+    }
+
+    /// Whether `peer` has got this connection to own it before `epoch`, so that it may return it.
+    pub(crate) fn is_with(&self, peer: &str, flow: &FlowKey, epoch: u64) -> bool {
+        let all = locked(&self.0);
+        let mut sent = all.range((*flow, 0)..(*flow, epoch));
+        sent.any(|(_, entry)| entry.peer == peer)
     }
 
     /// A connection has arrived, which this node is to own at `epoch`. It tells that departures at

@@ -10,6 +10,7 @@ use prism_proto::import::DEAF_NS;
 use prism_sys::tcp::Restored;
 
 use crate::supervise::locked;
+use crate::unguessable;
 
 /// The largest number of deaf sockets of a process. Further ones are closed at once, and a packet
 /// of their client may draw a reset.
@@ -51,11 +52,25 @@ pub(crate) struct Undecided {
 }
 
 impl GivenUp {
-    /// Notes that the hand-off waits for the switch.
+    /// Notes that the hand-off waits for the switch. Of two with one `id`, which no source sends, the
+    /// first is known by it.
     pub(crate) fn wait(self: &Arc<Self>, id: u64) -> Undecided {
-        locked(&self.0).insert(id, State::Open);
+        let mut all = locked(&self.0);
+        let id = match all.contains_key(&id) {
+            true => unguessable::number(),
+            false => id,
+        };
+        all.insert(id, State::Open);
+        drop(all);
         let all = self.clone();
         Undecided { all, id }
+    }
+
+    /// Whether the socket of such a connection is deaf here.
+    pub(crate) fn has(&self, flow: &FlowKey) -> bool {
+        let all = locked(&self.0);
+        let mut given_up = all.values();
+        given_up.any(|state| matches!(state, State::GivenUp { flow: of, .. } if of == flow))
     }
 
     /// The end of the hand-off; `None` while the switch has not answered.

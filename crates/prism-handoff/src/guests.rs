@@ -66,14 +66,16 @@ impl GuestTable {
         locked(&self.all).of_address(address)
     }
 
+    /// Whether a guest rests, so that it can give way.
+    pub(crate) fn has_resting(&self) -> bool {
+        let longest = locked(&self.all).longest_rest(self.now(), rest_of);
+        longest.is_some()
+    }
+
     /// Makes the guest give way that has rested longest. Returns whether there was one.
     pub(crate) fn longest_rest_leaves(&self) -> bool {
-        let look = |state: &Arc<State>| match state.rest.load(Ordering::Relaxed) {
-            BUSY | TOLD => Rest::Busy,
-            since => Rest::Since(since),
-        };
         loop {
-            let gone = locked(&self.all).longest_rest_leaves(self.now(), look);
+            let gone = locked(&self.all).longest_rest_leaves(self.now(), rest_of);
             match gone {
                 None => return false,
                 Some(state) if state.tell() => return true,
@@ -89,6 +91,13 @@ impl GuestTable {
             .unwrap_or(TOLD - 1)
             .saturating_add(1)
             .min(TOLD - 1)
+    }
+}
+
+fn rest_of(state: &Arc<State>) -> Rest {
+    match state.rest.load(Ordering::Relaxed) {
+        BUSY | TOLD => Rest::Busy,
+        since => Rest::Since(since),
     }
 }
 

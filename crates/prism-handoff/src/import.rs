@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, Pass, Passage};
-use prism_proto::export::VERDICT_DEADLINE_NS;
+use prism_proto::control::{FlowKey, FlowState, Ops, Owner, Pass, Passage, Status};
+use prism_proto::export::{CLAIM_DEADLINE_NS, VERDICT_DEADLINE_NS};
 use prism_proto::fence::Fence;
 use prism_proto::import::{Action, Event, Import};
 use prism_proto::node::{Frame, HandOff, MAX_MOVES, Refusal};
-use prism_proto::steering::Command;
+use prism_proto::steering::{Command, CommandOutcome};
 use prism_sys::tcp::{RestoreError, Restored, restore_into};
 
 use crate::buffers::Input;
@@ -114,6 +114,10 @@ async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     record.mark(Step::TransitDecided);
     let trace = &shared.process.trace;
     let context = trace.context_for_observer(&hand_off.context);
+    // Of two hand-offs with one number, which no source sends, the first one's verdict counts.
+    if channel.awaits(id) {
+        return arrived.channel.send_verdict(&Frame::Unknown { id });
+    }
     let awaited = channel.await_verdict(id);
     let sent = channel.send(&Frame::HandOff(hand_off));
     shared.counters.passed_on.add_one();
@@ -141,9 +145,9 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
     record.mark_at(Step::Received, arrived.at_ns);
     let trace = &shared.process.trace;
     let context = trace.context_for_observer(&hand_off.context);
-    let pass = pass_back(shared, &hand_off);
     let (owned, spent) = {
-        let owning = pin!(own_connection(shared, *hand_off, &mut record));
+        let peer = channel.peer.as_str();
+        let owning = pin!(own_connection(shared, *hand_off, peer, &mut record));
         metered(Costs::is_sample(), owning).await
     };
     let verdict = match owned {
@@ -156,7 +160,7 @@ async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
             let spent_ns = u32::try_from(spent_ns).unwrap_or(u32::MAX);
             Frame::Accepted { id, spent_ns }
         }
-        Err(reason) => {
+        Err(Refused { reason, pass }) => {
             shared.counters.imports_refused.add_one();
             tracing::info!(%client, peer = channel.peer, ?reason, "hand-off refused");
             Frame::Refused { id, reason, pass }
@@ -189,8 +193,21 @@ fn flow_of(hand_off: &HandOff) -> FlowKey {
     }
 }
 
-/// The word of this node that the source may take the flow back by its next command. The switch
-/// may have it as this node's then.
+/// A refusal of a hand-off.
+struct Refused {
+    reason: Refusal,
+    /// For the source, if the switch may have the flow as this node's. No other refusal has one: a
+    /// peer could collect them for flows that come here later.
+    pass: Option<Pass>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(reason: Refusal) -> Self {
+        Self { reason, pass: None }
+    }
+}
+
+/// The word of this node that the source may take the flow back by its next command.
 fn pass_back(shared: &Shared, hand_off: &HandOff) -> Option<Pass> {
     shared.control.as_ref()?.pass(&Passage {
         flow: flow_of(hand_off),
@@ -203,15 +220,15 @@ fn pass_back(shared: &Shared, hand_off: &HandOff) -> Option<Pass> {
 async fn own_connection(
     shared: &Rc<Shared>,
     mut hand_off: HandOff,
+    peer: &str,
     record: &mut Record,
-) -> Result<Connection, Refusal> {
+) -> Result<Connection, Refused> {
     let control = check_offer(shared, &hand_off)?;
     let records = restore_records(&mut hand_off)?;
     let flow = flow_of(&hand_off);
-    let pass = hand_off.permit.map(|permit| permit.pass);
-    if let Some(pass) = pass {
-        control.keep_pass(flow, hand_off.epoch, pass);
-    }
+    check_absence(shared, control, &flow, hand_off.epoch, peer).await?;
+    let permit = hand_off.permit.map(|permit| permit.pass);
+    let pass = permit.or_else(|| control.void_pass());
     make_room(shared, &flow, hand_off.epoch);
     let (mut machine, mut action) = Import::start(shared.config.fence, flow, hand_off.epoch);
     let id = hand_off.id;
@@ -249,26 +266,32 @@ async fn own_connection(
                             let is_deaf = wait_silently(shared, socket.as_mut());
                             if !is_deaf && shared.config.fence == Fence::Switch {
                                 machine.must_insist();
-                                holding.insist(&command);
+                                holding.insist(&command, permit);
                             }
                             wait()
                         });
                         call.await
                     }
                 };
-                holding.epoch = control.note(outcome, command.owner).or(holding.epoch);
+                let noted = control.note(outcome, command.owner);
+                if let (Some(epoch), Some(pass)) = (noted, permit) {
+                    control.keep_pass(flow, epoch, pass);
+                }
+                holding.epoch = noted.or(holding.epoch);
                 record.mark(Step::Owned);
                 Event::Steered(outcome)
             }
             Action::GoLive => {
                 let socket = socket.take().ok_or(Refusal::RestoreFailed)?;
-                let connection = go_live(shared, socket, hand_off, records)?;
+                let back = pass_back(shared, &hand_off);
+                let live = go_live(shared, socket, hand_off, records);
+                let connection = live.map_err(|reason| Refused { reason, pass: back })?;
                 // From now on the connection has it.
                 holding.epoch = None;
                 return Ok(connection);
             }
             // Dropping the restored socket closes it silently.
-            Action::Refuse(why) => return Err(why),
+            Action::Refuse(why) => return Err(why.into()),
             Action::GiveUp(why) => {
                 let socket = socket.take().map(|built| built.restored);
                 let undecided = undecided.take().unwrap_or_else(wait);
@@ -280,7 +303,10 @@ async fn own_connection(
                         closed_sockets.release_remains(remains).await;
                     }
                 });
-                return Err(why);
+                return Err(Refused {
+                    reason: why,
+                    pass: back,
+                });
             }
         };
         action = machine.handle(event);
@@ -306,7 +332,10 @@ struct Holding<'c> {
 
 impl Holding<'_> {
     /// No other host can go on with the connection.
-    fn insist(&mut self, command: &Command) {
+    fn insist(&mut self, command: &Command, pass: Option<Pass>) {
+        if let Some(pass) = pass {
+            self.control.keep_pass(self.flow, command.epoch, pass);
+        }
         self.control.hold(self.flow, command.owner, command.epoch);
         self.epoch = Some(command.epoch);
     }
@@ -331,16 +360,47 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     if shared.config.fence == Fence::Host && shared.freezer().is_none() {
         return Err(Refusal::Unwilling);
     }
-    if !shared.has_room() {
-        if !shared.process.guests.longest_rest_leaves() {
-            return Err(Refusal::Busy);
-        }
-        shared.counters.guests_evicted.add_one();
+    if !shared.has_room() && !shared.process.guests.has_resting() {
+        return Err(Refusal::Busy);
     }
     if !control.decides() {
         return Err(Refusal::SwitchFailed);
     }
     Ok(control)
+}
+
+/// Checks that the connection can be at another node, if this one holds its flow. The switch would
+/// let this node replace its own connection. The peer that has got the connection may return it.
+async fn check_absence(
+    shared: &Shared,
+    control: &Control,
+    flow: &FlowKey,
+    epoch: u64,
+    peer: &str,
+) -> Result<(), Refusal> {
+    let process = &shared.process;
+    let is_here = process.held_flows.contains(flow)
+        || (shared.has_service_address() && process.given_up.has(flow));
+    if !is_here || process.frozen.is_with(peer, flow, epoch) {
+        return Ok(());
+    }
+    let query = Command {
+        ops: Ops::QUERY,
+        epoch: 0,
+        flow: *flow,
+        owner: Owner::NONE,
+    };
+    let outcome = control.call(query, CLAIM_DEADLINE_NS).await;
+    let CommandOutcome::Answered(answer) = outcome else {
+        return Err(Refusal::SwitchFailed);
+    };
+    let own = shared.address_for(flow.client.ip());
+    let is_own = answer.state != FlowState::Absent && Some(answer.owner.via) == own;
+    match answer.status {
+        Status::Ok if is_own => Err(Refusal::Stale),
+        Status::Ok => Ok(()),
+        _ => Err(Refusal::SwitchFailed),
+    }
 }
 
 /// Closes sockets of this connection that it left behind here. With the service's own address, an
@@ -408,6 +468,10 @@ fn go_live(
     hand_off: HandOff,
     records: Option<Records>,
 ) -> Result<Connection, Refusal> {
+    // Not before the switch has decided: a false hand-off takes no place.
+    if !shared.has_room() && shared.process.guests.longest_rest_leaves() {
+        shared.counters.guests_evicted.add_one();
+    }
     let Built { restored, local } = socket;
     let tcp = hand_off.tcp;
     let mut state = shared.new_state(tcp.remote, tcp.service, local);

@@ -14,6 +14,7 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::endpoint::{Handle, Phase};
 use crate::export::Exported;
+use crate::unguessable;
 
 /// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
@@ -139,7 +140,7 @@ impl Channel {
 
 /// Tells one peer, and waits for its answer or for the end of the channel.
 async fn tell(channel: &Rc<Channel>) {
-    let id = fastrand::u64(..);
+    let id = unguessable::number();
     let heard = channel.await_verdict(id);
     if channel.send(&Frame::Leaving { id }).is_ok() {
         let _ = heard.wait().await;

@@ -114,6 +114,7 @@ mod frozen;
 mod given_up;
 mod guests;
 mod health;
+mod held_flows;
 mod import;
 mod kernel_tx;
 mod lease;
@@ -125,6 +126,7 @@ mod node_tls;
 mod outages;
 mod passes;
 mod passing;
+mod peer_shares;
 mod peers;
 pub mod pki;
 mod reading;
@@ -139,6 +141,8 @@ mod stream;
 pub mod supervise;
 mod switch_check;
 pub mod trace;
+#[doc(hidden)]
+pub mod unguessable;
 mod versions;
 mod wait_timer;
 

@@ -12,6 +12,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::peer_shares::Admitted;
 use crate::pki::Identity;
 use crate::silence::MAX_SILENCE;
 use crate::versions;
@@ -29,6 +30,8 @@ pub(crate) struct Secured {
     pub(crate) sealed: Vec<u8>,
     /// The peer speaks of passes.
     pub(crate) has_passes: bool,
+    /// The peer's share of this process has the connection; `None` if this node has dialled it.
+    pub(crate) admitted: Option<Admitted>,
 }
 
 /// The purpose of a connection between nodes.
@@ -128,5 +131,6 @@ fn secured(tcp: TcpStream, handshake: Handshake, purpose: Purpose) -> io::Result
         session,
         sealed,
         has_passes,
+        admitted: None,
     })
 }

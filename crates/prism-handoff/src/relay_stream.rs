@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, receive};
 use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
+use crate::peer_shares::Admitted;
 use crate::records::{not_sealed, seal_file};
 use crate::silence::{Found, LOOK_EVERY, Silence};
 use crate::wait_timer::WaitTimer;
@@ -90,6 +91,7 @@ struct Wire {
     /// The number of its bytes that have left.
     sent_bytes: usize,
     spare: Rc<Spare>,
+    _admitted: Option<Admitted>,
 }
 
 impl std::fmt::Debug for RelayStream {
@@ -111,6 +113,7 @@ impl RelayStream {
             tcp,
             session,
             sealed,
+            admitted,
             ..
         } = secured;
         let tcp = Rc::new(tcp);
@@ -135,6 +138,7 @@ impl RelayStream {
             output: Vec::new(),
             sent_bytes: 0,
             spare,
+            _admitted: admitted,
         };
         Self(Box::new(Inner { wire, waits }))
     }

@@ -74,11 +74,17 @@ impl<T> Guests<T> {
     /// Removes the guest that has rested longest; `None` if all are busy. `look` tells how long one
     /// rests, at the time `now`.
     pub fn longest_rest_leaves(&mut self, now: u64, look: impl Fn(&T) -> Rest) -> Option<T> {
+        let number = self.longest_rest(now, look)?;
+        self.leave(number)
+    }
+
+    /// The number of the guest that has rested longest; `None` if all are busy.
+    pub fn longest_rest(&mut self, now: u64, look: impl Fn(&T) -> Rest) -> Option<u64> {
         // Each look but the last moves a guest that was active behind the others.
         for _ in 0..=self.by_rest.len() {
             let (&place, &(number, _, ref guest)) = self.by_rest.first_key_value()?;
             let later = match look(guest) {
-                Rest::Since(since) if since <= place.0 => return self.leave(number),
+                Rest::Since(since) if since <= place.0 => return Some(number),
                 Rest::Since(since) => since,
                 Rest::Busy => now,
             };

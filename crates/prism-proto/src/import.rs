@@ -148,6 +148,12 @@ impl Import {
                 self.phase = Phase::Owning { is_last: true };
                 self.claim(SETTLE_DEADLINE_NS)
             }
+            // The switch has judged the command itself, and no copy of it will be applied. A socket
+            // that stayed deaf would be in the way of the connection that a false hand-off names.
+            CommandOutcome::Answered(Answer {
+                status: Status::Denied | Status::NoService | Status::BadRequest | Status::Ahead,
+                ..
+            }) => self.refuse(Refusal::SwitchFailed),
             // Another copy of the command may be applied.
             _ => {
                 self.phase = Phase::Done;
@@ -191,5 +197,52 @@ impl Remains {
     pub fn is_left(&self, answer: &Answer) -> bool {
         let is_present = answer.state != FlowState::Absent;
         is_present && (answer.owner, answer.epoch) == (self.owner, self.epoch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::control::{Request, RunId};
+
+    #[test]
+    fn what_the_switch_refuses_for_good_leaves_no_deaf_socket() {
+        let client = "192.0.2.1:1000".parse().unwrap();
+        let vip = "198.51.100.1:80".parse().unwrap();
+        let flow = FlowKey { client, vip };
+        let owner = Owner {
+            addr: vip,
+            via: vip.ip(),
+        };
+        let refused = Action::Refuse(Refusal::SwitchFailed);
+        let given_up = Action::GiveUp(Refusal::SwitchFailed);
+        for (status, ends) in [
+            (Status::Denied, &refused),
+            (Status::NoService, &refused),
+            (Status::BadRequest, &refused),
+            (Status::Ahead, &refused),
+            (Status::Full, &given_up),
+            (Status::Young, &given_up),
+            (Status::OldTerm, &given_up),
+        ] {
+            for fence in [Fence::Switch, Fence::Host] {
+                let (mut import, _) = Import::start(fence, flow, 5);
+                import.handle(Event::Restored(owner));
+                let request = Request {
+                    key_id: 1,
+                    request_id: 1,
+                    time_ns: 1,
+                    ops: Ops::OWN.and(Ops::UNBLOCK),
+                    epoch: 5,
+                    flow,
+                    owner,
+                    run: RunId::NONE,
+                };
+                let answer = request.answer(status, FlowState::Absent, 0, Owner::NONE, 1);
+                let outcome = CommandOutcome::Answered(answer);
+                assert_eq!(&import.handle(Event::Steered(outcome)), ends, "{status:?}");
+            }
+        }
     }
 }

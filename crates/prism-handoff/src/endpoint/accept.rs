@@ -226,7 +226,7 @@ impl Peers {
             peer_name(certificate, names.iter().map(String::as_str))
         };
         let accepting = node_tls::accept(identity, stream, known);
-        let (secured, purpose, peer) = tokio::select! {
+        let (mut secured, purpose, peer) = tokio::select! {
             accepted = tokio::time::timeout(newcomer.time_left(), accepting) => {
                 accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??
             }
@@ -236,6 +236,13 @@ impl Peers {
             }
         };
         drop(newcomer);
+        let (shares, clients) = (
+            &self.shared.process.peer_shares,
+            &self.shared.config.clients,
+        );
+        let admitted = shares.admit(&peer, clients.connections());
+        let too_many = || io::Error::other(format!("{peer} has too many connections open"));
+        secured.admitted = Some(admitted.ok_or_else(too_many)?);
         self.reached(&peer);
         if purpose == Purpose::Channel {
             let channel = Channel::start(secured, peer, self);

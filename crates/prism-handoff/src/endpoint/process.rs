@@ -14,10 +14,12 @@ use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::guests::GuestTable;
 use crate::health::Health;
+use crate::held_flows::HeldFlows;
 use crate::leavers::Leavers;
 use crate::moves::Moves;
 use crate::newcomers::NewcomerTable;
 use crate::passing::Parking;
+use crate::peer_shares::PeerShares;
 use crate::trace::Trace;
 
 /// The interval of checks that frozen sockets are silent: one datagram over loopback each.
@@ -32,9 +34,11 @@ pub struct Process {
     pub trace: Trace,
     /// The connections that have moved to others.
     pub moves: Moves,
+    pub(crate) held_flows: HeldFlows,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
     pub(crate) leavers: Leavers,
+    pub(crate) peer_shares: PeerShares,
     pub(crate) costs: Costs,
     /// Clients without an admitted request, and handshakes of nodes.
     pub(crate) clients: Arc<NewcomerTable>,

@@ -207,7 +207,7 @@ impl Driver<'_> {
         self.record.mark(Step::Encoded);
         let verdict = channel.await_verdict(id);
         let frozen = match paused.is_frozen() {
-            true => Ok(self.shared.process.frozen.keep(state.flow, epoch, paused)),
+            true => Ok((self.shared.process.frozen).keep(state.flow, epoch, &channel.peer, paused)),
             false => Err(paused),
         };
         let sent = channel.send_encoded(&bytes);

@@ -27,6 +27,11 @@ pub struct Pass {
 impl Pass {
     /// Its length in messages.
     pub const BYTES: usize = 12;
+    /// The word of nobody. With it a command takes no flow of another node, and makes none.
+    pub const VOID: Self = Self {
+        mac: [0; 8],
+        through: 0,
+    };
 
     /// The word of the node whose key this is.
     #[must_use]
@@ -36,12 +41,13 @@ impl Pass {
     }
 
     /// The word of the node with this key that the one it has got is for another node. `None` if
-    /// that one has come through another node itself.
+    /// that one has come through another node itself, or is void: the result would be the node's own
+    /// word.
     #[must_use]
     pub fn onward(self, key_id: u32, key: &ControlKey, to: &Passage) -> Option<Self> {
         let mac = signed(key, to, self.mac);
         let through = key_id;
-        (self.through == 0).then_some(Self { mac, through })
+        (self.through == 0 && self.mac != Self::VOID.mac).then_some(Self { mac, through })
     }
 
     /// The bytes that messages carry.

@@ -237,6 +237,11 @@ fn a_flow_moves_with_a_pass_of_its_owner() {
         say(FE, Ops::RELEASE, e + 4).ends(lab, hook, Status::Ok);
         let late = FE.pass(BE, e + 5);
         say(BE, OWN, e + 5).with(late).ends_foreign(lab, hook);
+        // A frontend makes a flow of its own word alone, not of a hand-off.
+        for pass in [BE.pass(FE, e + 5), Pass::VOID] {
+            say(FE, OWN, e + 5).with(pass).ends_foreign(lab, hook);
+        }
+        say(FE, OWN, e + 5).ends(lab, hook, Status::Ok);
     });
 }
 
