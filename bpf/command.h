@@ -114,9 +114,7 @@ static __always_inline bool is_already(const struct control_message *m,
 		return false;
 	if (m->ops & OP_UNBLOCK && view->state != FLOW_FORWARD)
 		return false;
-	return !(m->ops & OP_OWN) || (m->owner_port == view->owner_port &&
-				      same_addr(&m->owner_addr, &view->owner) &&
-				      same_addr(&m->via_addr, &view->via));
+	return !(m->ops & OP_OWN) || names_owner(m, view);
 }
 
 /* Whether no honest sender has reached this epoch; the flow would have it forever. */

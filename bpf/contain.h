@@ -125,6 +125,15 @@ static __always_inline void check_pass(struct control_scratch *s,
 			     is_word_of(s, keys->key_id[1], through);
 }
 
+/* Whether the command names the flow's present owner. */
+static __always_inline bool names_owner(const struct control_message *m,
+					const struct flow_view *view)
+{
+	return m->owner_port == view->owner_port &&
+	       same_addr(&m->owner_addr, &view->owner) &&
+	       same_addr(&m->via_addr, &view->via);
+}
+
 /*
  * Whether the sender may change the flow as it asks. An announcement may make a flow that is not
  * known in the present term (`is_known`); nothing else of it counts. The entries of a standby are
@@ -149,12 +158,16 @@ static __always_inline bool may_change(const struct control_scratch *s,
 		return is_absent ? !announces : is_at(sender, &view->via);
 	if (announces && (is_absent || !is_known))
 		return true;
-	/* A pass is of an owner: a node that was handed the flow makes none. */
+	/*
+	 * A sender with a pass was handed the flow, or takes it back. It makes no flow, and puts no
+	 * other socket in the place of its own.
+	 */
 	if (is_absent)
 		return s->claim.is_frontend && !s->claim.has_pass;
-	return is_at(sender, &view->via) ||
-	       (s->claim.is_passed &&
-		same_addr(&s->passed_by.addr, &view->via));
+	if (is_at(sender, &view->via) &&
+	    (!s->claim.has_pass || names_owner(m, view)))
+		return true;
+	return s->claim.is_passed && same_addr(&s->passed_by.addr, &view->via);
 }
 
 #endif

@@ -1,6 +1,6 @@
 //! The flows that the workers of a process hold. A hand-off that names one of them is false, or its
 //! connection comes back, or its client has begun another one on the same ports. The switch knows
-//! which: it lets a node take its own flow again at any later epoch, so the node has to look first.
+//! which.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

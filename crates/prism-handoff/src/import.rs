@@ -369,8 +369,9 @@ fn check_offer<'s>(shared: &'s Shared, hand_off: &HandOff) -> Result<&'s Rc<Cont
     Ok(control)
 }
 
-/// Checks that the connection can be at another node, if this one holds its flow. The switch would
-/// let this node replace its own connection. The peer that has got the connection may return it.
+/// Checks that the connection can be at another node, if this one holds its flow: its sockets make
+/// room for what comes, and a switch whose key all nodes share lets it replace its own connection.
+/// The peer that has got the connection may return it.
 async fn check_absence(
     shared: &Shared,
     control: &Control,

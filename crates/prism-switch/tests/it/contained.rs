@@ -246,6 +246,25 @@ fn a_flow_moves_with_a_pass_of_its_owner() {
 }
 
 #[test]
+fn a_node_that_is_handed_its_own_flow_keeps_its_socket() {
+    in_contained("own-again", |lab, hook| {
+        let e = tai_ns();
+        let say = Said::new;
+        say(FE, HOLD, e).ends(lab, hook, Status::Ok);
+        let moved = FE.pass(BE, e + 1);
+        say(BE, OWN, e + 1).with(moved).ends(lab, hook, Status::Ok);
+        let other = SocketAddr::new(BACKEND.ip(), BACKEND.port() + 1);
+        let by_other = |epoch| Said { owner: other, ..say(BE, OWN, epoch) };
+        for pass in [Pass::VOID, FE.pass(BE, e + 2), BE2.pass(BE, e + 2)] {
+            by_other(e + 2).with(pass).ends_foreign(lab, hook);
+        }
+        // It takes its flow back with the pass of a target that has refused.
+        say(BE, OWN, e + 2).with(BE2.pass(BE, e + 2)).ends(lab, hook, Status::Ok);
+        by_other(e + 3).ends(lab, hook, Status::Ok);
+    });
+}
+
+#[test]
 fn a_pass_that_was_passed_on_names_the_node_between() {
     in_contained("onward", |lab, hook| {
         let e = tai_ns();
