@@ -24,31 +24,48 @@ const REST: Duration = Duration::from_millis(5);
 /// The longest time until all nodes use another key.
 const NOTICED: Duration = Duration::from_secs(5);
 const HOLD: Ops = Ops::OWN.and(Ops::BLOCK);
-const OWN: Ops = Ops::OWN.and(Ops::UNBLOCK);
+pub const OWN: Ops = Ops::OWN.and(Ops::UNBLOCK);
 
 /// A node whose key is in the hands of another.
-struct Broken<'c> {
+pub struct Broken<'c> {
     cluster: &'c Cluster,
     name: &'static str,
     key_id: u32,
-    key: ControlKey,
+    pub key: ControlKey,
+    /// Its sockets have the service's own address, as in host mode.
+    pub is_at_service: bool,
 }
 
 impl<'c> Broken<'c> {
-    fn of(cluster: &'c Cluster, name: &'static str) -> Self {
+    pub fn of(cluster: &'c Cluster, name: &'static str) -> Self {
         let (key_id, key) = node_key(&switch_of(cluster), name);
         Self {
             cluster,
             name,
             key_id,
             key,
+            is_at_service: false,
         }
     }
 
+    /// The switch's clock.
+    pub fn clock_ns(&self, known: &Known, term: Term) -> u64 {
+        self.command(known, Ops::QUERY, None, term).unwrap().time_ns
+    }
+
     /// The answer to a command; its epoch, time and owner are right for this node.
-    fn command(&self, known: &Known, ops: Ops, pass: Option<Pass>, term: Term) -> Option<Answer> {
+    pub fn command(
+        &self,
+        known: &Known,
+        ops: Ops,
+        pass: Option<Pass>,
+        term: Term,
+    ) -> Option<Answer> {
         let own = self.cluster.address_like(self.name, known.flow.client.ip());
-        let addr = SocketAddr::new(own, 20_000);
+        let addr = match self.is_at_service {
+            true => known.flow.vip,
+            false => SocketAddr::new(own, 20_000),
+        };
         let is_owner = ops.has(Ops::OWN);
         let mut query = Query {
             key_id: self.key_id,
@@ -90,7 +107,7 @@ fn switch_of(cluster: &Cluster) -> Switch {
     config.switch.unwrap()
 }
 
-fn term_of(cluster: &Cluster) -> Term {
+pub fn term_of(cluster: &Cluster) -> Term {
     cluster.view().term().unwrap().0
 }
 

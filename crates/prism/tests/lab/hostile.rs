@@ -2,6 +2,7 @@
 //! address, the node port and the service port. Nothing changes, they are counted, and the
 //! service goes on.
 
+mod certificate;
 mod control_port;
 mod frames;
 mod newcomers;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use prism_lab::Family;
 
 use crate::support::bed::{Bed, NumberedClient, Way};
-use crate::support::{Known, eventually};
+use crate::support::{Cluster, Known, eventually};
 
 /// Decides what is noise, and how it looks.
 const SEED: u64 = 0x4057_11e5;
@@ -38,14 +39,7 @@ fn bed_with_connection(label: &str, family: Family) -> (Bed, NumberedClient, Kno
     (bed, client, known)
 }
 
-impl Bed {
-    /// The flows of earlier connections are gone.
-    pub fn assert_only(&self, client: &NumberedClient) {
-        eventually("earlier flows go", Duration::from_secs(5), || {
-            self.flows().iter().all(|k| k.flow.client == client.local())
-        });
-    }
-
+impl Cluster {
     /// Certificates of the lab.
     pub fn pki(&self) -> PathBuf {
         self.lab.config_path().with_file_name("pki")
@@ -53,6 +47,15 @@ impl Bed {
 
     pub fn node_port(&self, host: &str) -> SocketAddr {
         (self.lab.address(host).unwrap(), 7400).into()
+    }
+}
+
+impl Bed {
+    /// The flows of earlier connections are gone.
+    pub fn assert_only(&self, client: &NumberedClient) {
+        eventually("earlier flows go", Duration::from_secs(5), || {
+            self.flows().iter().all(|k| k.flow.client == client.local())
+        });
     }
 
     /// Resident memory of the process of `host`, in KiB.
