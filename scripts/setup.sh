@@ -39,6 +39,7 @@ sysctl                | command -v sysctl                    | procps
 tcpdump               | command -v tcpdump                   | tcpdump
 curl                  | command -v curl                      | curl
 aws                   | command -v aws                       | awscli
+python3               | command -v python3                   | python3
 '
 tests='
 debootstrap           | command -v debootstrap               | debootstrap

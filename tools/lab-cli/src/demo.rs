@@ -10,10 +10,11 @@ mod files;
 mod packets;
 mod report;
 mod trace;
+mod upstream;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -23,8 +24,10 @@ use prism_config::RelayUpTo;
 use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 
 use self::capture::Recording;
+use self::client::Pace;
 use self::files::DemoFile;
-use self::report::Findings;
+use self::report::{Check, Findings};
+use self::upstream::Servers;
 
 /// The protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,18 +91,39 @@ impl fmt::Display for Way {
     }
 }
 
+/// What the service does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It stores objects.
+    Objects,
+    /// It passes requests to an HTTP server beside each backend.
+    Upstream,
+}
+
+/// The lab of a demo, and the surroundings of each of its steps.
+struct Stage<'s> {
+    lab: &'s Lab,
+    kind: Kind,
+    /// Files of the demo.
+    directory: PathBuf,
+    prism: PathBuf,
+    cancel: &'s AtomicBool,
+}
+
 /// Bucket of the demo.
 const BUCKET: &str = "demo";
 /// Backends of the demo's lab.
 const BACKENDS: usize = 3;
 /// Programs that the demo runs, and the Debian package of each.
-const TOOLS: [(&str, &str); 5] = [
-    ("aws", "awscli"),
+const TOOLS: [(&str, &str); 4] = [
     ("curl", "curl"),
     ("tcpdump", "tcpdump"),
     ("nsenter", "util-linux"),
     ("ip", "iproute2"),
 ];
+/// The program that stores the objects, and the server of an upstream.
+const STORING_TOOL: (&str, &str) = ("aws", "awscli");
+const SERVING_TOOL: (&str, &str) = ("python3", "python3");
 
 /// Show one connection being answered by many backends.
 ///
@@ -109,14 +133,22 @@ const TOOLS: [(&str, &str); 5] = [
 /// the network show, and removes the lab.
 ///
 /// Fails if an answer was wrong, a backend stayed idle, the client saw a reset or another
-/// address, or object bytes went through the frontend. Needs root.
+/// address, or bytes of files went through the frontend. Needs root.
+///
+/// With --upstream, the HTTP server of python3 serves the files beside each backend. Each
+/// connection of curl moves to a backend and stays there. Kills a server while a connection uses
+/// it, and starts it again. Fails also if a request failed meanwhile, or if `prism ctl status` did
+/// not say within 5 s that the server is away, or that it is back.
 #[derive(clap::Args, Debug)]
 #[command(about = "Show one connection being answered by many backends")]
 pub(crate) struct Args {
-    /// Directory of files to store; some of them are taken, of up to 7 MiB each.
+    /// Show a service with an upstream in the place of the object store.
+    #[arg(long)]
+    upstream: bool,
+    /// Directory of files to serve; some of them are taken, of up to 7 MiB each.
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
-    /// Number of times that each object is fetched.
+    /// Number of times that each file is fetched over a connection.
     #[arg(long, value_name = "N", default_value_t = 12,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -132,12 +164,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("the demo needs root (network namespaces, eBPF); run it with sudo");
     }
-    check_tools()?;
+    let kind = match args.upstream {
+        true => Kind::Upstream,
+        false => Kind::Objects,
+    };
+    check_tools(kind)?;
     let cancel = Arc::new(AtomicBool::new(false));
     prism_lab::cancel_on_signal(Arc::clone(&cancel))?;
     println!("A client, a switch, a frontend and {BACKENDS} backends, each with its own network:");
     let started = Instant::now();
-    let lab = Lab::up(spec(args, Arc::clone(&cancel))?)?;
+    let prism = prism_lab::prism_program(args.prism.as_deref())?;
+    let lab = Lab::up(spec(kind, prism.clone(), Arc::clone(&cancel))?)?;
     let endpoints: Vec<_> = lab.endpoints().collect();
     step(
         1,
@@ -147,16 +184,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             endpoints.join(", ")
         ),
     );
-    let outcome = show(&lab, args, &cancel);
+    let stage = Stage {
+        directory: lab.status().directory.join("demo"),
+        lab: &lab,
+        kind,
+        prism,
+        cancel: &cancel,
+    };
+    let outcome = show(&stage, args);
     let removed = lab.down();
-    let (plain, others) = outcome?;
+    let shown = outcome?;
     removed?;
-    print!("{}", report::render(&plain));
-    for other in &others {
-        print!("{}", report::render_other(other));
+    print!(
+        "{}",
+        match kind {
+            Kind::Objects => report::render(&shown.plain),
+            // All requests of its connection are answered by one backend.
+            Kind::Upstream => report::render_short(&shown.plain, "The connection"),
+        }
+    );
+    for other in &shown.others {
+        print!("{}", report::render_short(other, "The same"));
     }
-    let all = std::iter::once(&plain).chain(&others);
-    let failed: Vec<_> = all.flat_map(Findings::failed).collect();
+    if let Some(checks) = &shown.outage {
+        print!("{}", report::render_outage(checks));
+    }
+    let all = std::iter::once(&shown.plain).chain(&shown.others);
+    let checks = all.flat_map(Findings::checks);
+    let failed = report::failed(checks.chain(shown.outage.into_iter().flatten()));
     if !failed.is_empty() {
         bail!(
             "the demo did not show what it should: {}",
@@ -166,9 +221,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
+fn spec(kind: Kind, prism: PathBuf, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     let name: LabName = format!("demo-{}", std::process::id()).parse()?;
-    let prism = prism_lab::prism_program(args.prism.as_deref())?;
     let mut spec = LabSpec::new(name, prism);
     spec.backends = BACKENDS;
     spec.family = Families::Dual;
@@ -176,28 +230,47 @@ fn spec(args: &Args, cancel: Arc<AtomicBool>) -> Result<LabSpec> {
     // Connections move for small files too.
     spec.relay_up_to = RelayUpTo::Bytes(0);
     spec.cancel = cancel;
-    Ok(spec)
+    Ok(match kind {
+        Kind::Objects => spec,
+        Kind::Upstream => spec.configure(upstream::configure),
+    })
 }
 
-/// The findings over HTTP and IPv4, and over each other way.
-fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<(Findings, Vec<Findings>)> {
-    let directory = lab.status().directory.join("demo");
-    let files = files::gather(&args.dir, &directory.join("objects"))?;
+/// What the demo has shown.
+struct Shown {
+    /// Over HTTP and IPv4.
+    plain: Findings,
+    /// Over each other way.
+    others: Vec<Findings>,
+    /// While a server was away.
+    outage: Option<Vec<Check>>,
+}
+
+fn show(stage: &Stage<'_>, args: &Args) -> Result<Shown> {
+    let objects = stage.directory.join("objects");
+    let files = files::gather(&args.dir, &objects)?;
 
     let started = Instant::now();
-    client::upload(lab, &directory.join("objects"), cancel)?;
+    let servers = match stage.kind {
+        Kind::Objects => {
+            client::upload(stage, &objects)?;
+            None
+        }
+        Kind::Upstream => Some(Servers::start(stage, &objects)?),
+    };
+    let done = match servers {
+        None => "aws-cli has stored",
+        Some(_) => "beside each backend, python3's HTTP server has",
+    };
     let megabytes = bytes_of(&files) as f64 / 1e6;
-    let text = format!(
-        "aws-cli has stored {} files, {megabytes:.1} MB",
-        files.len()
-    );
+    let text = format!("{done} {} files, {megabytes:.1} MB", files.len());
     step(2, started, &text);
 
     let requests = client::order(&files, args.rounds);
     let mut all = Vec::new();
     for (number, way) in (3..).zip(Way::ALL) {
         let started = Instant::now();
-        all.push(observe(lab, way, &requests, &directory, cancel)?);
+        all.push(observe(stage, way, &requests)?);
         let text = match way {
             Way::PLAIN => format!(
                 "one curl has sent {} requests over {way}, one after the other",
@@ -208,19 +281,20 @@ fn show(lab: &Lab, args: &Args, cancel: &AtomicBool) -> Result<(Findings, Vec<Fi
         step(number, started, &text);
     }
     let others = all.split_off(1);
-    Ok((all.pop().context("nothing was shown")?, others))
+    let plain = all.pop().context("nothing was shown")?;
+    let outage = servers.map(|mut servers| upstream::outage(stage, &mut servers, &files));
+    Ok(Shown {
+        plain,
+        others,
+        outage: outage.transpose()?,
+    })
 }
 
 /// Fetches over one connection, and records the network.
-fn observe(
-    lab: &Lab,
-    way: Way,
-    requests: &[&DemoFile],
-    directory: &Path,
-    cancel: &AtomicBool,
-) -> Result<Findings> {
+fn observe(stage: &Stage<'_>, way: Way, requests: &[&DemoFile]) -> Result<Findings> {
+    let lab = stage.lab;
     let service = way.service(lab).context("the lab does not serve it")?;
-    let recording = Recording::start(lab, directory)?;
+    let recording = Recording::start(lab, &stage.directory)?;
     let servers = || {
         lab.hosts()
             .filter(|host| !["client", "switch"].contains(host))
@@ -229,7 +303,7 @@ fn observe(
         lab.ask(host, "trace on")?;
     }
     let before = lab.interface_bytes("fe0")?;
-    let answers = client::fetch(lab, way, requests, directory, cancel)?;
+    let answers = client::fetch(stage, way, requests, Pace::Fast)?;
     let after = lab.interface_bytes("fe0")?;
     let records = servers()
         .map(|host| Ok(lab.ask(host, "trace take")?))
@@ -244,7 +318,11 @@ fn observe(
         answered_by: seen.answered_by(&answers, way, lab, service.ip())?,
         resets: seen.resets(),
         strangers: seen.strangers(lab, service.ip()),
-        backends: BACKENDS,
+        backends: match stage.kind {
+            Kind::Objects => BACKENDS,
+            // The connection stays at its server.
+            Kind::Upstream => 1,
+        },
         answers,
     })
 }
@@ -261,10 +339,15 @@ fn step(number: u32, started: Instant, what: &str) {
 }
 
 /// Fails when a program is not installed.
-fn check_tools() -> Result<()> {
+fn check_tools(kind: Kind) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |tool: &str| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file());
-    let missing: Vec<_> = TOOLS.iter().filter(|(tool, _)| !is_there(tool)).collect();
+    let own = match kind {
+        Kind::Objects => &STORING_TOOL,
+        Kind::Upstream => &SERVING_TOOL,
+    };
+    let all = TOOLS.iter().chain([own]);
+    let missing: Vec<_> = all.filter(|(tool, _)| !is_there(tool)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use prism_config::{RelayUpTo, Upstream};
+use prism_config::{Config, RelayUpTo, Upstream};
 use prism_lab::{
     CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
     Rate,
@@ -220,11 +220,7 @@ fn run_up(up: Up) -> Result<()> {
     spec.store_dir = up.store_dir;
     prism_lab::cancel_on_signal(Arc::clone(&spec.cancel))?;
     if let Some(address) = up.upstream {
-        let upstream = Upstream {
-            address: address.into(),
-            ..Upstream::default()
-        };
-        spec = spec.configure(|config| config.service.upstream = Some(vec![upstream].into()));
+        spec = spec.configure(move |config| pass_to(config, address));
     }
     let lab = Lab::up(spec)?;
     if let Some(server) = &up.server {
@@ -234,6 +230,15 @@ fn run_up(up: Up) -> Result<()> {
     lab.keep()?;
     print!("{text}");
     Ok(())
+}
+
+/// Passes the requests of the service to the server at `address` of each backend.
+pub(crate) fn pass_to(config: &mut Config, address: SocketAddr) {
+    let upstream = Upstream {
+        address: address.into(),
+        ..Upstream::default()
+    };
+    config.service.upstream = Some(vec![upstream].into());
 }
 
 /// Starts a server on each backend. It ends with the lab.

@@ -3,17 +3,16 @@
 use std::io::{BufReader, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use prism_lab::Lab;
 use rustix::process::Signal;
 
 use super::files::DemoFile;
-use super::{BUCKET, Way};
+use super::{BUCKET, Kind, Stage, Way};
 
 /// The longest time of each client.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -36,8 +35,18 @@ pub(super) struct Answer {
     pub(super) is_right: bool,
 }
 
+/// The time between requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// The next follows at once.
+    Fast,
+    /// Five begin in a second, so that a server can be killed between two.
+    Slow,
+}
+
 /// Stores everything below `directory` with aws-cli.
-pub(super) fn upload(lab: &Lab, directory: &Path, cancel: &AtomicBool) -> Result<()> {
+pub(super) fn upload(stage: &Stage<'_>, directory: &Path) -> Result<()> {
+    let (lab, cancel) = (stage.lab, stage.cancel);
     let target = format!("s3://{BUCKET}/");
     // Before 2.13, and so in Debian 12, aws-cli ignores the endpoint in the environment.
     let aws = || -> Result<Command> {
@@ -65,13 +74,13 @@ pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
 
 /// Fetches all `requests` by one curl over one connection, and compares.
 pub(super) fn fetch(
-    lab: &Lab,
+    stage: &Stage<'_>,
     way: Way,
     requests: &[&DemoFile],
-    directory: &Path,
-    cancel: &AtomicBool,
+    pace: Pace,
 ) -> Result<Vec<Answer>> {
-    let facts_path = directory.join("facts");
+    let lab = stage.lab;
+    let facts_path = facts_path(stage);
     let facts_file = std::fs::File::create(&facts_path)?;
     let mut command = lab.command("client", "curl")?;
     // Standard output has the bodies, one after the other, and standard error the facts.
@@ -86,12 +95,12 @@ pub(super) fn fetch(
     let mut stdin = curl.stdin.take().context("curl has no input")?;
     let stdout = curl.stdout.take().context("curl has no output")?;
     let endpoint = way.endpoint(lab).context("the lab does not serve it")?;
-    let options = options(lab, &endpoint, requests);
+    let options = options(stage, &endpoint, requests, pace);
     let (status, are_right) = std::thread::scope(|scope| {
         let compare = scope.spawn(|| compare(stdout, requests));
         stdin.write_all(options.as_bytes())?;
         drop(stdin);
-        let status = wait(&mut curl, cancel);
+        let status = wait(&mut curl, stage.cancel);
         let are_right = compare.join().ok().context("reading from curl")?;
         anyhow::Ok((status?, are_right?))
     })?;
@@ -107,15 +116,41 @@ pub(super) fn fetch(
     }
 }
 
-fn options(lab: &Lab, endpoint: &str, requests: &[&DemoFile]) -> String {
-    let credential = lab.credential();
-    let mut options = format!(
-        "silent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\nuser = \"{}:{}\"\n\
-         header = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\nwrite-out = \"%{{stderr}}{FACTS}\\n\"\n",
-        credential.access_key, credential.secret_key
-    );
+/// The number of answers that the running curl has got in full.
+pub(super) fn answered(stage: &Stage<'_>) -> usize {
+    let facts = std::fs::read_to_string(facts_path(stage));
+    facts.map_or(0, |facts| facts.lines().count())
+}
+
+/// Removes the facts of an earlier curl.
+pub(super) fn forget_answers(stage: &Stage<'_>) -> Result<()> {
+    Ok(std::fs::remove_file(facts_path(stage))?)
+}
+
+/// The file of the facts that curl prints.
+fn facts_path(stage: &Stage<'_>) -> PathBuf {
+    stage.directory.join("facts")
+}
+
+fn options(stage: &Stage<'_>, endpoint: &str, requests: &[&DemoFile], pace: Pace) -> String {
+    let mut options = format!("silent\nshow-error\nwrite-out = \"%{{stderr}}{FACTS}\\n\"\n");
+    if pace == Pace::Slow {
+        options += "rate = \"5/s\"\n";
+    }
+    let folder = match stage.kind {
+        Kind::Objects => {
+            let credential = stage.lab.credential();
+            options += &format!(
+                "aws-sigv4 = \"aws:amz:us-east-1:s3\"\nuser = \"{}:{}\"\n\
+                 header = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\n",
+                credential.access_key, credential.secret_key
+            );
+            format!("{endpoint}/{BUCKET}")
+        }
+        Kind::Upstream => endpoint.to_owned(),
+    };
     for file in requests {
-        options += &format!("url = \"{endpoint}/{BUCKET}/{}\"\n", file.key);
+        options += &format!("url = \"{folder}/{}\"\n", file.key);
     }
     options
 }

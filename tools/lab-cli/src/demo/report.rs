@@ -11,7 +11,7 @@ use super::{Scheme, Way};
 
 /// Requests that the report shows one by one.
 const SHOWN: usize = 15;
-/// The most bytes over the frontend's link, in percent of the object bytes. Hand-offs carry
+/// The most bytes over the frontend's link, in percent of the bytes of files. Hand-offs carry
 /// requests and TCP state; a proxy would be above 200.
 const MAX_FRONTEND_PERCENT: f64 = 3.0;
 
@@ -39,51 +39,34 @@ pub(super) struct Findings {
     pub(super) backends: usize,
 }
 
-struct Check {
-    name: &'static str,
-    value: String,
-    holds: bool,
+/// Something that has to hold.
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    pub(super) holds: bool,
+}
+
+/// Names of the checks that fail.
+pub(super) fn failed(checks: impl IntoIterator<Item = Check>) -> Vec<&'static str> {
+    let failed = checks.into_iter().filter(|check| !check.holds);
+    failed.map(|check| check.name).collect()
 }
 
 impl Findings {
-    /// Names of the checks that fail.
-    pub(super) fn failed(&self) -> Vec<&'static str> {
-        let checks = self.checks().into_iter();
-        let failed = checks.filter(|check| !check.holds);
-        failed.map(|check| check.name).collect()
-    }
-
-    fn checks(&self) -> Vec<Check> {
+    pub(super) fn checks(&self) -> Vec<Check> {
         let (sources, are_direct) = (self.requests_by_source(), self.are_direct());
         let backends = sources.keys().filter(|host| host.starts_with("be")).count();
         let shares: Vec<_> = sources
             .iter()
             .map(|(host, n)| format!("{host} {n}"))
             .collect();
-        let right = self.answers.iter().filter(|answer| answer.is_right).count();
-        let ports: BTreeSet<_> = self
-            .answers
-            .iter()
-            .map(|answer| answer.local_port)
-            .collect();
-        let ports_text: Vec<_> = ports.iter().map(u16::to_string).collect();
         let strangers: Vec<_> = self.strangers.iter().map(IpAddr::to_string).collect();
         let is_service = |answer: &Answer| answer.remote == self.service.ip();
         let check = |name, value, holds| Check { name, value, holds };
+        let [connections, compared] = answer_checks(&self.answers);
         vec![
-            check(
-                "client connections",
-                format!("{}, from local port {}", ports.len(), ports_text.join(", ")),
-                ports.len() == 1,
-            ),
-            check(
-                "answers compared",
-                format!(
-                    "{right} of {} are the file, byte for byte",
-                    self.answers.len()
-                ),
-                right == self.answers.len(),
-            ),
+            connections,
+            compared,
             check(
                 "answered by",
                 format!("{} requests", shares.join(", ")),
@@ -104,7 +87,7 @@ impl Findings {
             check(
                 "through frontend",
                 format!(
-                    "{} bytes for {} object bytes ({:.2} %)",
+                    "{} bytes for {} bytes of files ({:.2} %)",
                     grouped(self.frontend_bytes),
                     grouped(self.object_bytes()),
                     self.frontend_percent()
@@ -164,6 +147,25 @@ impl Findings {
     }
 }
 
+/// All answers came over one connection, and are right.
+pub(super) fn answer_checks(answers: &[Answer]) -> [Check; 2] {
+    let right = answers.iter().filter(|answer| answer.is_right).count();
+    let ports: BTreeSet<_> = answers.iter().map(|answer| answer.local_port).collect();
+    let ports_text: Vec<_> = ports.iter().map(u16::to_string).collect();
+    [
+        Check {
+            name: "client connections",
+            value: format!("{}, from local port {}", ports.len(), ports_text.join(", ")),
+            holds: ports.len() == 1,
+        },
+        Check {
+            name: "answers compared",
+            value: format!("{right} of {} are the file, byte for byte", answers.len()),
+            holds: right == answers.len(),
+        },
+    ]
+}
+
 /// The findings as text.
 pub(super) fn render(findings: &Findings) -> String {
     let mut text = format!(
@@ -176,12 +178,12 @@ pub(super) fn render(findings: &Findings) -> String {
         .take(SHOWN)
         .map(|a| a.key.len())
         .max();
-    let width = width.unwrap_or(0).max("object".len());
+    let width = width.unwrap_or(0).max("file".len());
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
         "  {:>3}  {:<width$}  {:>9}  {:<9}  came into the switch from",
-        "", "object", "bytes", "answer"
+        "", "file", "bytes", "answer"
     );
     let rows = findings.answers.iter().zip(&findings.answered_by);
     for (number, (answer, sources)) in (1..).zip(rows).take(SHOWN) {
@@ -199,20 +201,25 @@ pub(super) fn render(findings: &Findings) -> String {
         let _ = writeln!(text, "       ... and {others} more");
     }
     text.push_str("\nAll of it:\n\n");
-    text + &render_checks(findings)
+    text + &render_checks(&findings.checks())
 }
 
-/// The findings over another way, in short.
-pub(super) fn render_other(findings: &Findings) -> String {
-    format!("\nThe same over {}:\n\n", findings.way) + &render_checks(findings)
+/// The findings in short, with the beginning of their title.
+pub(super) fn render_short(findings: &Findings, title: &str) -> String {
+    format!("\n{title} over {}:\n\n", findings.way) + &render_checks(&findings.checks())
 }
 
-fn render_checks(findings: &Findings) -> String {
-    let line = |check: Check| {
+/// The checks of the time in which a server was away.
+pub(super) fn render_outage(checks: &[Check]) -> String {
+    "\nWhile a server was away:\n\n".to_owned() + &render_checks(checks)
+}
+
+fn render_checks(checks: &[Check]) -> String {
+    let line = |check: &Check| {
         let verdict = if check.holds { "ok  " } else { "FAIL" };
         format!("  {verdict}  {:<18}  {}\n", check.name, check.value)
     };
-    findings.checks().into_iter().map(line).collect()
+    checks.iter().map(line).collect()
 }
 
 impl Answer {
@@ -278,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_holds_is_said_to_hold() {
-        assert!(findings().failed().is_empty());
+        assert!(failed(findings().checks()).is_empty());
         assert!(!render(&findings()).contains("FAIL"));
         assert_eq!(grouped(1_048_576), "1,048,576");
         assert_eq!(grouped(12), "12");
@@ -288,13 +295,13 @@ mod tests {
     fn over_https_answers_are_larger_by_their_records() {
         let mut findings = findings();
         findings.way.scheme = Scheme::Https;
-        assert_eq!(findings.failed(), ["answered by"], "not encrypted");
+        assert_eq!(failed(findings.checks()), ["answered by"], "not encrypted");
         for sources in &mut findings.answered_by {
             sources[0].1 += 44;
         }
-        assert!(findings.failed().is_empty());
+        assert!(failed(findings.checks()).is_empty());
         findings.answered_by[1][0].1 += 1_000;
-        assert_eq!(findings.failed(), ["answered by"]);
+        assert_eq!(failed(findings.checks()), ["answered by"]);
     }
 
     #[test]
@@ -302,7 +309,7 @@ mod tests {
         let fault = |change: fn(&mut Findings)| {
             let mut findings = findings();
             change(&mut findings);
-            findings.failed()
+            failed(findings.checks())
         };
         assert_eq!(
             fault(|f| f.answers.push(answer(8, true)))[0],

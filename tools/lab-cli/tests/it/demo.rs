@@ -43,9 +43,14 @@ enum By {
 
 impl Demo {
     fn start(rounds: &str) -> Self {
+        Self::start_with(rounds, &[])
+    }
+
+    fn start_with(rounds: &str, more: &[&str]) -> Self {
         let mut child = crate::prism_lab()
             .args(["demo", "--rounds", rounds, "--dir"])
             .arg(env!("CARGO_MANIFEST_DIR"))
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -171,7 +176,49 @@ fn the_demo_shows_one_connection_answered_by_all_backends() {
     assert_eq!(demo.left(), [] as [PathBuf; 0], "left behind");
 }
 
+#[test]
+fn the_demo_of_an_upstream_shows_that_no_request_fails_while_a_server_is_away() {
+    let Some(_turn) = turn() else { return };
+    let mut demo = Demo::start_with("2", &["--upstream"]);
+    let (status, output, errors) = demo.end(DEMO_TIMEOUT);
+    assert!(status.success(), "{status}\n{output}\n{errors}");
+    assert!(!output.contains("FAIL"), "{output}");
+    let (connections, outage) = output.split_once("While a server was away").unwrap();
+    for (part, is_v6) in parts(connections).zip([false, true, true]) {
+        check_connection(part, is_v6);
+        // The server of the connection has answered all of its requests.
+        let shares = value(part, "answered by");
+        let words: Vec<_> = shares.split(' ').collect();
+        assert!(words[0].starts_with("be") && words[1] == "30", "{shares}");
+        assert_eq!(words.len(), 3, "{shares}");
+        assert!(value(part, "time of hand-off").contains("(1 hand-offs)"));
+    }
+    assert_eq!(
+        value(outage, "answers compared").split(' ').next(),
+        Some("50")
+    );
+    assert!(value(outage, "client connections").starts_with("1, "));
+    let row: Vec<_> = value(outage, "row of status").split(' ').collect();
+    assert_eq!(row[..2], ["/", "127.0.0.1:3000"], "{row:?}");
+    assert_eq!(row[3], "unhealthy", "{row:?}");
+    let (killed, others) = (row[2], value(outage, "answered by others"));
+    assert!(
+        killed.starts_with("be") && !others.contains(killed),
+        "{others}"
+    );
+    say(&format!("named {}", value(outage, "named by status")));
+    assert_eq!(demo.left(), [] as [PathBuf; 0], "left behind");
+}
+
 fn check_part(output: &str, is_v6: bool) {
+    check_connection(output, is_v6);
+    let shares = value(output, "answered by");
+    for backend in ["be0", "be1", "be2"] {
+        assert!(shares.contains(backend), "{shares}");
+    }
+}
+
+fn check_connection(output: &str, is_v6: bool) {
     for check in CHECKS {
         assert_ne!(value(output, check), "", "{check}");
     }
@@ -182,9 +229,6 @@ fn check_part(output: &str, is_v6: bool) {
     // Twelve found files and three made ones, twice.
     assert_eq!(counts, [30, 30], "{compared}");
     let shares = value(output, "answered by");
-    for backend in ["be0", "be1", "be2"] {
-        assert!(shares.contains(backend), "{shares}");
-    }
     assert!(!shares.contains("fe0") && !shares.contains('+'), "{shares}");
     assert_eq!(value(output, "resets at client"), "0");
     let service: IpAddr = value(output, "client talked to").parse().unwrap();
@@ -199,7 +243,16 @@ fn an_interrupted_demo_removes_its_lab() {
         ("while aws-cli stores", "1. the lab is up"),
         ("while curl fetches", "2. aws-cli has stored"),
     ];
+    let moments_of_upstream = [
+        ("while curl fetches from servers", "2. beside each backend"),
+        ("while a server is away", "6. the server"),
+    ];
     for by in [By::Kill, By::Keyboard] {
+        for (when, line) in moments_of_upstream {
+            let mut demo = Demo::start_with("2", &["--upstream"]);
+            demo.read_until(line);
+            demo.ends_interrupted(when, by);
+        }
         for (when, line) in moments {
             let mut demo = Demo::start("100");
             demo.read_until(line);
