@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { Browser, sleep } from "./browser.mjs";
 import { check } from "./check_page.mjs";
-import { values } from "./probes.mjs";
+import { outside, values } from "./probes.mjs";
 import { BUCKET, KEY, start } from "./server.mjs";
 
 /** Runs `use` with a server of the page. */
@@ -117,6 +117,37 @@ test("the page of a service with servers has these first, and no store", async (
   });
 });
 
+test("no text of the topology leaves its box, and pointing at a cut one shows all of it", async () => {
+  const prefix = "application-host-of-the-first-room-";
+  const shapes = [
+    { hasServers: true, troubles: true, backends: 3, prefix },
+    { frontends: 4, backends: 20, prefix, connections: 90e6 },
+  ];
+  for (const shape of shapes)
+    for (const width of [500, 700, 1400])
+      await withTab(shape, { width }, async (tab) => {
+        await sleep(1500);
+        assert.deepEqual(await tab.call(outside), [], `${width}`);
+        const names = await tab.call(() =>
+          [...document.querySelectorAll("#topology .name")].map((name) => [
+            name.firstChild.data,
+            name.querySelector("title")?.textContent,
+          ]),
+        );
+        const [shown, whole] = names.find(([, all]) => all === `${prefix}be0`);
+        assert.ok(shown.endsWith("…") && whole.startsWith(shown.slice(0, -1)), shown);
+        assert.ok(names.some(([text, all]) => text === "clients" && !all));
+      });
+  // What is known beforehand is not cut.
+  await withTab({ hasServers: true, troubles: true, backends: 3 }, { width: 700 }, async (tab) => {
+    await sleep(1500);
+    const cut = () => document.querySelectorAll("#topology text title").length;
+    assert.equal(await tab.call(cut), 0);
+    const shown = await tab.call(() => document.querySelector("#topology").textContent);
+    assert.match(shown, /▲ 1 of 2 unhealthy.*✕ not reachable/s);
+  });
+});
+
 test("the page of a switch, and of a single node", async () => {
   await withServer({ kind: "switch" }, async ({ url }) => {
     const report = await check({ url, seconds: 3 });
@@ -224,7 +255,9 @@ test("the check notices what it looks for", () => {
       console.error("on purpose");
       document.body.setAttribute("style", "x: y");
       fetch("http://127.0.0.1:9/").catch(() => {});
-      setTimeout(() => { throw new Error("thrown") });`,
+      setTimeout(() => { throw new Error("thrown") });
+      const lengthen = (name) => { name.textContent = "a name that is far too long for its box" };
+      setTimeout(() => document.querySelectorAll("#topology .name").forEach(lengthen), 1500);`,
     "index.html": '<button type="button"></button>',
   };
   const expected = [
@@ -232,6 +265,7 @@ test("the check notices what it looks for", () => {
     /an exception: Error: thrown/,
     /the policy was violated/,
     /has a contrast of/,
+    /leaves its box/,
     /does not see the focus at summary/,
     /a button has no name/,
     /px too wide/,

@@ -5,8 +5,8 @@
 //          [--screenshot FILE] [--store-endpoint URL --access-key KEY --secret-key KEY --bucket NAME]
 //
 // It ends with status 1 if `problems` has any: a message in the console, an exception, a
-// violation of the policy, too little contrast, a control without a name, a focus that one does
-// not see, a page without updates. The document has:
+// violation of the policy, too little contrast, a text that leaves its box, a control without a
+// name, a focus that one does not see, a page without updates. The document has:
 //
 //   first, last     the page after the first document and `seconds` later: `values` by the name
 //                   of the number (`raw` and `text`), `alerts`, `connection`, `title`
@@ -14,6 +14,7 @@
 //   updates         their number, the time of the page's code for each (mean_ms, max_ms), the
 //                   whole time of the browser for each (task_ms_each), dots of moves and
 //                   the most at a time (dots, most_dots), moves that were listed (moves_listed)
+//   outside         texts of the topology that leave their box
 //   accessibility   roles and names of landmarks, controls and others; counts of headers
 //   contrast        for light and dark: texts, the worst ones, and failures
 //   tab_stops       the elements in the order of the Tab key, and whether one sees the focus
@@ -26,7 +27,7 @@ import { parseArgs } from "node:util";
 
 import { accessibility, problemsOf } from "./judge.mjs";
 import { Browser, sleep } from "./browser.mjs";
-import { contrasts, counted, focused, values, watch } from "./probes.mjs";
+import { contrasts, counted, focused, outside, values, watch } from "./probes.mjs";
 import { useStore } from "./use_store.mjs";
 
 const SCHEMES = ["light", "dark"];
@@ -76,6 +77,7 @@ async function checkIn(
     updates,
     dom_nodes: after.Nodes,
     heap_bytes: after.JSHeapUsedSize,
+    outside: await tab.call(outside),
     accessibility: await accessibility(tab),
     contrast: {},
   };

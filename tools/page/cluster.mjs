@@ -37,7 +37,10 @@ export function random(seed) {
 }
 
 export class Cluster {
-  /** `connections` are the flows of all nodes, `moves` those of each node and second. */
+  /**
+   * `connections` are the flows of all nodes, `moves` those of each node and second. Names of
+   * nodes begin with `prefix`.
+   */
   constructor({
     frontends = 2,
     backends = 4,
@@ -47,10 +50,11 @@ export class Cluster {
     storeUrls = [],
     troubles = false,
     hasServers = false,
+    prefix = "",
   }) {
     this.options = { connections, moves, load, storeUrls, troubles, hasServers };
     this.random = random(7);
-    const name = (prefix) => (_, index) => `${prefix}${index}`;
+    const name = (role) => (_, index) => `${prefix}${role}${index}`;
     this.frontends = Array.from({ length: frontends }, name("fe"));
     this.backends = Array.from({ length: backends }, name("be"));
     this.names = [...this.frontends, ...this.backends];

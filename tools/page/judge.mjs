@@ -54,6 +54,7 @@ export function problemsOf(report, { url, store }) {
     for (const { text, ratio } of failures)
       expect(false, `"${text}" has a contrast of ${ratio} in ${scheme}`);
   }
+  for (const text of report.outside) expect(false, `"${text}" leaves its box`);
   const { landmarks, controls, others } = report.accessibility;
   for (const role of ["banner", "main", "navigation"]) {
     expect(

@@ -346,7 +346,7 @@ test("a box tells of the servers of its backend, and of no store", () => {
     return second.map(({ lines }) => lines.at(-1).text);
   };
   assert.deepEqual(states(false), ["● ready", "● ready"]);
-  assert.deepEqual(states(true), ["▲ 1 of 2 servers unhealthy", "✕ not reachable"]);
+  assert.deepEqual(states(true), ["▲ 1 of 2 unhealthy", "✕ not reachable"]);
 });
 
 test("boxes of the topology do not overlap, and lines end at them", () => {

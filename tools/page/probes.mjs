@@ -114,6 +114,22 @@ export function contrasts(most) {
   };
 }
 
+/** The texts of the topology that leave their box. */
+export function outside() {
+  const boxes = [...document.querySelectorAll("#topology .box rect")].map((rect) => rect.getBBox());
+  const found = [];
+  for (const text of document.querySelectorAll("#topology text:not(.label)")) {
+    const { x, y, width, height } = text.getBBox();
+    const isInside = (box) =>
+      box.x <= x &&
+      x + width <= box.x + box.width &&
+      box.y <= y &&
+      y + height <= box.y + box.height;
+    if (width > 0 && !boxes.some(isInside)) found.push(text.textContent);
+  }
+  return found;
+}
+
 /** The element that has the focus, and whether one sees that. */
 export function focused() {
   const element = document.activeElement;

@@ -11,29 +11,41 @@ const LANE_PX = 34;
 /** So many edges between nodes are fainter. */
 const MANY_PAIRS = 24;
 const LINE_PX = 17;
+/** Between the left side of a box and its texts, and between these and its right side. */
+const INDENT_PX = 12;
+const RIGHT_PX = 6;
+/** The part of a small box that its line has, beside its name. */
+const SMALL_LINE_PX = 62;
 /** Room beside the second column for edges between its boxes, and then for texts. */
 const GUTTER_PX = 30;
 const TEXT_PX = 84;
+/** Without room for such a text, edges between nodes have none. */
+const SHORT_TEXT_PX = 64;
 
 /**
  * Arranges a graph in a picture that is `width` wide. `thickness(edge)` is the width of its line.
- * Returns the height, and `boxes`, `edges`, `pairs` and `texts` with their places.
+ * Returns the height, and `boxes`, `edges`, `pairs` and `texts` with their places. A text in a box
+ * has no more `room` than that, in pixels.
  */
 export function arrange(graph, width, thickness) {
   const isNarrow = width < NARROW;
   const hasLane = graph.edges.some((edge) => edge.kind === "direct") && graph.second.length > 0;
   const top = hasLane ? LANE_PX + 44 : 24;
-  const isLabelled = graph.first.length <= LABELLED && graph.second.length <= MANY_BOXES;
   const columns = {
-    clients: { x: MARGIN, width: isNarrow ? 78 : 96 },
-    first: { width: isNarrow ? 108 : 138 },
-    second: { width: isNarrow ? 108 : 138 },
+    clients: { x: MARGIN, width: isNarrow ? 84 : 96 },
+    first: { width: isNarrow ? 100 : 138 },
+    second: { width: isNarrow ? 136 : 146 },
   };
   const right = hasLane ? (isNarrow ? 72 : 92) + LANE_PX + 12 : 0;
   const last = width - MARGIN - right - columns.second.width;
-  const firstGap = isNarrow ? 74 : 130;
+  const firstGap = isNarrow ? 66 : 130;
   columns.first.x = MARGIN + columns.clients.width + firstGap;
   columns.second.x = graph.second.length > 0 ? last : width;
+  const room = columns.second.x - columns.first.x - columns.first.width;
+  const isLabelled =
+    graph.first.length <= LABELLED &&
+    graph.second.length <= MANY_BOXES &&
+    room >= GUTTER_PX + SHORT_TEXT_PX;
   const ports = isLabelled ? Math.max(1, graph.first.length) : 1;
   const first = stack(graph.first, columns.first, 1);
   const second = stack(graph.second, columns.second, ports);
@@ -97,26 +109,29 @@ function clientTexts(plan, clients, lines) {
       x,
       y: from + index * LINE_PX,
       anchor: "middle",
+      room: clients.width - RIGHT_PX,
     });
   });
 }
 
 function boxTexts(plan, box) {
-  const left = box.x + 12;
+  const left = box.x + INDENT_PX;
+  const room = box.width - INDENT_PX - RIGHT_PX;
   const name = { id: `${box.id} name`, x: left, anchor: "start", text: box.name, kind: "name" };
   const id = (index) => `${box.id} ${index}`;
   if (box.isSmall) {
     const y = Math.round(middle(box) + 4.5);
     const [line] = box.lines;
     const x = box.x + box.width - 10;
-    plan.texts.push({ ...name, y }, { id: id(0), kind: "line", ...line, x, y, anchor: "end" });
+    plan.texts.push({ ...name, y, room: room - SMALL_LINE_PX });
+    plan.texts.push({ id: id(0), kind: "line", ...line, x, y, anchor: "end" });
     return;
   }
   const from = Math.round(middle(box) - (LINE_PX * box.lines.length) / 2 + 4.5);
-  plan.texts.push({ ...name, y: from });
+  plan.texts.push({ ...name, y: from, room });
   box.lines.forEach((line, index) => {
     const y = from + (index + 1) * LINE_PX;
-    plan.texts.push({ id: id(index), kind: "line", ...line, x: left, y, anchor: "start" });
+    plan.texts.push({ id: id(index), kind: "line", ...line, x: left, y, anchor: "start", room });
   });
 }
 

@@ -42,6 +42,6 @@ export function stateByServers(name, doc) {
   return {
     level: isCritical ? "critical" : "warning",
     mark: isCritical ? "✕" : "▲",
-    text: own.length === 1 ? "server unhealthy" : `${bad} of ${own.length} servers unhealthy`,
+    text: own.length === 1 ? "unhealthy" : `${bad} of ${own.length} unhealthy`,
   };
 }

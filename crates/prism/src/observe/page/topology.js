@@ -127,7 +127,26 @@ function changeText(text, shown) {
   setAttribute(text, "text-anchor", shown.anchor);
   setAttribute(text, "class", shown.kind);
   if (shown.key) setValue(text, shown.key, shown.raw, shown.text);
+  else if (shown.room) setTextWithin(text, shown.text, shown.room);
   else setText(text, shown.text);
+}
+
+// Sets a text, and cuts its end if it is wider than `room`. The mouse over it then shows all of it.
+function setTextWithin(target, text, room) {
+  const wanted = `${room} ${text}`;
+  if (target.wanted === wanted) return;
+  target.textContent = text;
+  const width = target.getComputedTextLength();
+  // A picture that is not shown has no widths.
+  target.wanted = width > 0 || text === "" ? wanted : null;
+  if (width <= room) return;
+  const signs = [...text];
+  do {
+    signs.pop();
+    target.textContent = `${signs.join("").trimEnd()}…`;
+  } while (signs.length > 1 && target.getComputedTextLength() > room);
+  const whole = target.appendChild(svg("title"));
+  whole.textContent = text;
 }
 
 /** The rows of the table of edges. */
