@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::reach::{Common, ask, print_json};
 use super::recover;
-use super::table::{Paint, Tone, count, number, table, text, toned};
+use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
 
 /// The remedy for a backend whose store is another one.
 pub(super) const OTHER_STORE: &str = "The others fill it. If they cannot, because no other one \
@@ -68,15 +68,43 @@ pub(super) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> 
     }
     let socket = common.admin_socket(args.node.as_deref())?;
     let (survey, document): (Survey, _) = ask(&socket, "cluster")?;
-    match common.json {
-        true => print_json(out, &document)?,
-        false => print(&survey, out)?,
+    let has_upstream = common.load()?.service.upstream.is_some();
+    match (common.json, has_upstream) {
+        (true, _) => print_json(out, &document)?,
+        (false, false) => print(&survey, out)?,
+        (false, true) => print_reach(&survey, out)?,
     }
     let away = survey.backends.iter().filter(|backend| !backend.in_reach);
     let away: Vec<&str> = away.map(|backend| backend.name.as_str()).collect();
     match away.as_slice() {
         [] => Ok(()),
         away => bail!("{} does not reach {}", survey.asked, away.join(", ")),
+    }
+}
+
+/// The backends of a service with an upstream, which store nothing.
+fn print_reach(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
+    let Survey { cluster, asked, .. } = survey;
+    let count = survey.backends.len();
+    writeln!(out, "{cluster}, as {asked} sees it: {count} backends")?;
+    if let Some(fault) = &survey.fault {
+        writeln!(out, "{fault}")?;
+    }
+    let rows = survey.backends.iter();
+    let rows: Vec<_> = rows
+        .map(|backend| [text(&backend.name), reach(backend)])
+        .collect();
+    write!(
+        out,
+        "{}",
+        table(Paint::of_stdout(), ["BACKEND", "REACH"], &rows)
+    )
+}
+
+fn reach(backend: &Backend) -> Cell {
+    match backend.in_reach {
+        true => text("in reach"),
+        false => toned("out of reach", Tone::Critical),
     }
 }
 
@@ -107,10 +135,7 @@ fn print(survey: &Survey, out: &mut impl Write) -> std::io::Result<()> {
         [
             text(&backend.name),
             toned(status, tone(status)),
-            match backend.in_reach {
-                true => text("in reach"),
-                false => toned("out of reach", Tone::Critical),
-            },
+            reach(backend),
             figure(backend.open_changes),
             figure(backend.bytes_used),
         ]

@@ -18,7 +18,7 @@ impl Common {
         access_key: &str,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let config = self.load()?;
+        let config = self.load_objects()?;
         if config.cluster.etcd.is_none() {
             bail!(by_hand(&config, access_key));
         }

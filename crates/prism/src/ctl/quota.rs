@@ -95,7 +95,10 @@ pub(super) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> an
     let bucket = BucketName::parse(&args.bucket)?;
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
-        None => common.admin_socket(args.node.as_deref())?,
+        None => {
+            common.load_objects()?;
+            common.admin_socket(args.node.as_deref())?
+        }
     };
     let (report, document) = asked(&socket, &bucket, &args.change())?;
     if common.json {

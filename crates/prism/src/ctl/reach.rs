@@ -50,6 +50,19 @@ impl Common {
         }
     }
 
+    /// The same, for a command of the object store.
+    pub(super) fn load_objects(&self) -> anyhow::Result<Config> {
+        let config = self.load()?;
+        if config.service.upstream.is_some() {
+            bail!(
+                "the service of {} has an upstream and stores nothing, so this command does not \
+                 apply to it; `prism ctl status` shows its servers",
+                config.shown_file()
+            );
+        }
+        Ok(config)
+    }
+
     /// The parts of the configuration for the service that is meant, or else for all.
     pub(super) fn parts(&self) -> anyhow::Result<Vec<Config>> {
         let config = self.load_whole()?;
@@ -105,7 +118,7 @@ impl Common {
         &self,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let config = self.load()?;
+        let config = self.load_objects()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

@@ -114,7 +114,7 @@ fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
         }
         return Ok(vec![socket.clone()]);
     }
-    let config = common.load()?;
+    let config = common.load_objects()?;
     let mut sockets = Vec::new();
     for name in &args.node {
         if !check::node(&config, name)?.is_backend() {

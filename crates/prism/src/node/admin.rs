@@ -207,6 +207,10 @@ fn is_action(line: &str) -> bool {
 
 async fn obey(server: &Server, line: &str) -> Value {
     let node = &*server.node;
+    let is_of_store = line.starts_with("quota ") || line.starts_with("scrub ");
+    if is_of_store && matches!(server.service, ServiceShared::Upstreams(_)) {
+        return json!({ "error": "its service has an upstream and stores nothing" });
+    }
     match line {
         "counters" => counters(server),
         "cluster" => match node.replication.survey().await {

@@ -15,8 +15,9 @@ const PRISM: &str = env!("CARGO_BIN_EXE_prism");
 const SEEN: Duration = Duration::from_secs(5);
 pub const SERVER: &str = "127.0.0.1:9000";
 /// Words of the object store, which a service with upstreams does not show.
-const OF_OBJECTS: [&str; 8] = [
-    "bucket", "replica", "in sync", "in-sync", "scrub", "object", "catch", "STORE",
+const OF_OBJECTS: [&str; 10] = [
+    "bucket", "replica", "in sync", "in-sync", "scrub", "object", "catch", "STORE", "epoch",
+    "CHANGES",
 ];
 
 pub fn ctl(behind: &Behind, words: &[&str]) -> Output {
@@ -159,6 +160,21 @@ fn every_view_says_which_servers_are_dead() {
         state_of(&status(&behind).1, "be0") == "unknown"
     });
     health_becomes(&behind, 1, "degraded");
+    let cluster = ctl(&behind, &["cluster"]);
+    let said = String::from_utf8_lossy(&cluster.stderr).into_owned();
+    assert!(
+        !cluster.status.success() && said.contains("does not reach be0"),
+        "{said}"
+    );
+    let cluster = text(&cluster);
+    let row = |host: &str| cluster.lines().find(|line| line.starts_with(host)).unwrap();
+    assert!(
+        row("be0").ends_with("out of reach") && row("be1").ends_with(" in reach"),
+        "{cluster}"
+    );
+    for words in [&["status"][..], &["top", "--once"], &["cluster"]] {
+        has_no_word_of_the_object_store(words[0], &text(&ctl(&behind, words)));
+    }
 }
 
 pub fn doctor(behind: &Behind, host: &str) -> String {
@@ -168,19 +184,74 @@ pub fn doctor(behind: &Behind, host: &str) -> String {
     text(&doctor.args(["--node", host]).output().unwrap())
 }
 
+/// Each says so in one sentence, and asks no node.
+fn commands_of_the_object_store_do_not_apply(behind: &Behind) {
+    let backup = behind.file("backup");
+    for words in [
+        &["scrub"][..],
+        &["scrub", "--node", "be0"],
+        &["drain", "be0", "--wait"],
+        &["rebalance", "--replicas", "2"],
+        &["cluster", "recover", "--dry-run"],
+        &["key", "list"],
+        &["key", "new", "k"],
+        &["bucket", "info", "photos"],
+        &["bucket", "allow", "photos", "--key", "k", "--read"],
+        &["bucket", "quota", "photos", "--bytes", "1G"],
+        &["backup", &backup],
+    ] {
+        let output = ctl(behind, words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains("does not apply"), "{words:?}: {said}");
+        assert!(said.contains("`prism ctl status`"), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+    }
+    assert!(!std::path::Path::new(&backup).exists());
+    // A socket names no service; the node itself says it.
+    let nodes = behind.cluster.lab.config_path();
+    let config = prism_config::Config::load(&nodes).unwrap();
+    let socket = config.admin_socket("be0").display().to_string();
+    for words in [
+        &["scrub", "--socket"][..],
+        &["bucket", "quota", "photos", "--socket"],
+    ] {
+        let mut command = Command::new(PRISM);
+        let output = command.arg("ctl").args(words).arg(&socket).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{words:?}: {said}");
+        assert!(said.contains("stores nothing"), "{words:?}: {said}");
+    }
+}
+
 fn no_words_of_the_object_store(behind: &Behind) {
+    commands_of_the_object_store_do_not_apply(behind);
     let metrics = ["fe0", "be0"].map(|host| metrics(behind, host));
     let help = metrics.iter().flat_map(|page| page.lines());
     let help: Vec<&str> = help.filter(|line| line.starts_with("# HELP ")).collect();
     for (view, shown) in [
         ("status", text(&ctl(behind, &["status"]))),
         ("top", text(&ctl(behind, &["top", "--once"]))),
+        ("cluster", text(&ctl(behind, &["cluster"]))),
+        (
+            "connections",
+            text(&ctl(behind, &["drain-connections", "be1"])),
+        ),
+        ("reload", text(&ctl(behind, &["reload"]))),
+        ("certificates", text(&ctl(behind, &["certificate", "list"]))),
         ("doctor", doctor(behind, "be0")),
         ("metrics", help.join("\n")),
     ] {
-        assert!(shown.contains(SERVER) || view == "metrics", "{shown}");
-        for word in OF_OBJECTS {
-            assert!(!shown.contains(word), "{view} has {word:?}: {shown}");
-        }
+        let has_servers = ["status", "top", "doctor"].contains(&view);
+        assert!(shown.contains(SERVER) || !has_servers, "{shown}");
+        has_no_word_of_the_object_store(view, &shown);
+    }
+}
+
+fn has_no_word_of_the_object_store(view: &str, shown: &str) {
+    assert!(!shown.is_empty(), "{view}");
+    for word in OF_OBJECTS {
+        assert!(!shown.contains(word), "{view} has {word:?}: {shown}");
     }
 }
