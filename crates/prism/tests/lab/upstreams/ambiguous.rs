@@ -22,8 +22,8 @@ use crate::support::{Cluster, eventually, say, turn};
 use requests::{ANSWERS, INNER, REQUESTS};
 
 /// The server of the backend, and HAProxy before it.
-const SERVER: &str = "127.0.0.1:9003";
-const HAPROXY: &str = "127.0.0.1:9100";
+pub const SERVER: &str = "127.0.0.1:9003";
+pub const HAPROXY: &str = "127.0.0.1:9100";
 /// A side that is silent for this time says nothing more.
 const SILENCE: Duration = Duration::from_millis(700);
 /// Requests under way at once.
@@ -189,10 +189,10 @@ fn is_whole(answer: &str) -> bool {
     answer.starts_with("HTTP/1.1 200") && rest_of_body(answer) == Some(0)
 }
 
-struct Haproxy(Child);
+pub struct Haproxy(Child);
 
 impl Haproxy {
-    fn start(mut command: Command, directory: &Path) -> Self {
+    pub fn start(mut command: Command, directory: &Path) -> Self {
         let config = directory.join("haproxy.cfg");
         let text = format!(
             "defaults\n mode http\n timeout connect 5s\n timeout client 20s\n timeout server 20s\n\

@@ -239,7 +239,6 @@ fn no_words_of_the_object_store(behind: &Behind) {
             text(&ctl(behind, &["drain-connections", "be1"])),
         ),
         ("reload", text(&ctl(behind, &["reload"]))),
-        ("certificates", text(&ctl(behind, &["certificate", "list"]))),
         ("doctor", doctor(behind, "be0")),
         ("metrics", help.join("\n")),
     ] {
