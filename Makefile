@@ -91,8 +91,8 @@ test-operator: $(call installed,tests) release-programs
 # is linked, so libFuzzer need not exist.
 lint: $(call installed,lint)
 	cargo fmt --all --check
-	cargo clippy --release --workspace --all-targets --locked -- -D warnings
 	cargo clippy --release --workspace --all-targets --features prism/otlp --locked -- -D warnings
+	cargo clippy --release -p prism --locked -- -D warnings
 	CUSTOM_LIBFUZZER_PATH=/none cargo check --release --locked --config Cargo.toml \
 		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh

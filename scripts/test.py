@@ -50,7 +50,7 @@ BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # Groups that run last, one by one. They judge rates, times or memory, which other tests
 # would change, or they check the removal of abandoned labs.
 ALONE = {
-    "prism impair", "prism-lab lab", "prism-lab pair", "prism-lab-cli demo", "prism-lab-cli pair", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
+    "prism impair", "prism-lab lab", "prism-lab pair", "prism-lab-cli demo", "prism-lab-cli demo_upstream", "prism-lab-cli pair", "prism-store memory", "prism-sys freeze", "prism-sys handoff",
     "prism-switch network",
 }
 # Packages whose tests use no network. They run at the lowest priority.
@@ -61,7 +61,7 @@ LOW_PRIORITY_PACKAGES = {
 # The longest groups begin first, so that no lane ends long after the others.
 LONGEST = [
     "prism upstreams", "prism connections", "prism-lab-cli benches", "prism host_mode", "prism sessions",
-    "prism acme", "prism chaos", "prism successor", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
+    "prism chaos", "prism successor", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
     "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
     "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
 ]
@@ -71,8 +71,12 @@ LONGEST = [
 CHECK = {"prism-lab-cli demo"}
 # The groups that `make test` leaves out. They are long, and the daily work on nodes and switch
 # does not touch their subjects: packages, the configurations of docs/migrate.md, the
-# benchmarks, and the page in a browser.
-LONG = {"packages", "prism migrate", "prism-lab-cli benches", "prism page"}
+# benchmarks, the page in a browser, orders and renewals of certificates, notifications, quotas,
+# a slow disk, and forms of the lab's program.
+LONG = {
+    "packages", "prism migrate", "prism-lab-cli benches", "prism page", "prism acme", "prism notify",
+    "prism quota", "prism renewal", "prism slow_disk", "prism-lab-cli demo_upstream", "prism-lab-cli pair",
+}
 # All other groups are in the tier `test`. A filter finds a test of any tier, unless --tier
 # limits it.
 TIERS = ("check", "test", "long")

@@ -12,6 +12,7 @@
 mod benches;
 mod commands;
 mod demo;
+mod demo_upstream;
 mod flows;
 mod mistakes;
 mod pair;
