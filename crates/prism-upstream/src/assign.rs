@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_http::{Exchange, RequestHead, ResponseHead};
-use prism_proto::relay::Preamble;
-use prism_service::{Io, PeerRequest, Peers, RequestBody, join_all, parse_own_head, send};
+use prism_service::{Io, Peers, RequestBody, join_all, parse_own_head, send};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Shared;
 use crate::duty::Duty;
 use crate::pool::Pool;
-use crate::service::nobody;
+use crate::service::own_request;
 
 /// The path of an assignment to another node.
 pub(crate) const PATH: &str = "/upstreams/duty";
@@ -183,16 +182,9 @@ async fn ask(peers: &Peers, backend: &str, assignment: &Assignment) -> Result<()
         body.len()
     );
     let head = parse_own_head(head.as_bytes()).map_err(|error| error.to_string())?;
-    let request = PeerRequest {
-        head: &head,
-        preamble: Preamble {
-            alone: true,
-            verified: nobody(),
-            most_bytes: None,
-        },
-        is_repeatable: true,
-    };
-    let asked = peers.ask(backend, &request, &body, MAX_ANSWER_BYTES).await;
+    let asked = peers
+        .ask(backend, &own_request(&head), &body, MAX_ANSWER_BYTES)
+        .await;
     let (answer, text) = asked.map_err(|error| format!("it does not answer: {error}"))?;
     match answer.status() {
         200 => Ok(()),

@@ -8,17 +8,15 @@ use std::time::Duration;
 
 use prism_handoff::supervise::keep;
 use prism_http::{Exchange, RequestHead, ResponseHead};
-use prism_proto::relay::Preamble;
 use prism_service::{
-    Io, MAX_SKIP_BYTES, NodeRequests, PeerRequest, Peers, RequestBody, join_all, parse_own_head,
-    send,
+    Io, MAX_SKIP_BYTES, NodeRequests, Peers, RequestBody, join_all, parse_own_head, send,
 };
 
 use crate::Shared;
 use crate::assign::{self, send_always};
 use crate::checks::check_always;
 use crate::pool::Report;
-use crate::service::{Upstreams, nobody};
+use crate::service::{Upstreams, own_request};
 
 /// The path of the question.
 const PATH: &str = "/upstreams";
@@ -119,16 +117,10 @@ impl Asking {
     /// The reports of a backend, one for each upstream; `None` if it does not answer.
     async fn ask(&self, name: &str) -> Option<Vec<Report>> {
         let head = parse_own_head(QUESTION).ok()?;
-        let request = PeerRequest {
-            head: &head,
-            preamble: Preamble {
-                alone: true,
-                verified: nobody(),
-                most_bytes: None,
-            },
-            is_repeatable: true,
-        };
-        let asked = self.peers.ask(name, &request, &[], MAX_REPORT_BYTES).await;
+        let asked = self
+            .peers
+            .ask(name, &own_request(&head), &[], MAX_REPORT_BYTES)
+            .await;
         let (answer, text) = asked.ok()?;
         let reports = serde_json::from_slice(&text).ok();
         reports.filter(|_| answer.status() == 200)

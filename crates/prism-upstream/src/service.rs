@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use prism_config::Balance;
 use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
+use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{
-    About, Fault, Io, NodeRequests, Remote, Request, Route, Served, Service, Subject, send,
+    About, Fault, Io, NodeRequests, PeerRequest, Remote, Request, Route, Served, Service, Subject,
+    send,
 };
 
 use crate::affinity::Affinity;
@@ -341,8 +343,21 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 }
 
+/// A request of this node itself, which another one may get twice.
+pub(crate) fn own_request(head: &RequestHead) -> PeerRequest<'_> {
+    PeerRequest {
+        head,
+        preamble: Preamble {
+            alone: true,
+            verified: nobody(),
+            most_bytes: None,
+        },
+        is_repeatable: true,
+    }
+}
+
 /// The verification of a request: its upstream verifies callers.
-pub(crate) const fn nobody() -> Verified {
+const fn nobody() -> Verified {
     Verified {
         request_id: 0,
         trace: None,
