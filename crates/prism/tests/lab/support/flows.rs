@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use prism_proto::control::{FlowKey, FlowState, Owner};
 use prism_switch::{SwitchView, ViewError};
 
-use super::Cluster;
+use super::{Cluster, eventually};
 
 /// How long flows may take to go after their clients.
 const FLOWS_GONE: Duration = Duration::from_secs(5);
+/// How long a take-over by another agent may take.
+const ACTIVE_IN: Duration = Duration::from_secs(10);
 
 /// A flow, without the fields that its packets change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +23,12 @@ pub struct Known {
 }
 
 impl Cluster {
-    /// The switch's tables and counters.
+    /// The switch's tables and counters. In host mode no agent is active while another one takes
+    /// over.
     pub fn view(&self) -> SwitchView {
+        eventually("a switch is active", ACTIVE_IN, || {
+            self.lab.active_pin_dir().is_some()
+        });
         self.try_view().unwrap()
     }
 
