@@ -114,7 +114,7 @@ async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     record.mark(Step::TransitDecided);
     let trace = &shared.process.trace;
     let context = trace.context_for_observer(&hand_off.context);
-    // Of two hand-offs with one number, which no source sends, the first one's verdict counts.
+    // No source sends two hand-offs with one number. The verdict of the first one counts.
     if channel.awaits(id) {
         return arrived.channel.send_verdict(&Frame::Unknown { id });
     }

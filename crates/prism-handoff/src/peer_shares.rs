@@ -15,11 +15,11 @@ const MAX_PART_BYTES: usize = 8 * MAX_FRAME_BYTES;
 /// The least number of connections that a peer may open, however few clients this node takes.
 const LEAST_CONNECTIONS: u64 = 1_024;
 
-/// What all peers occupy.
+/// The shares of all peers.
 #[derive(Debug, Default)]
 pub(crate) struct PeerShares(Mutex<HashMap<String, Arc<PeerShare>>>);
 
-/// What one peer occupies.
+/// The share of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct PeerShare {
     /// Connections that it has opened.
@@ -119,7 +119,7 @@ mod tests {
         let (last, first) = parts.split_last_mut().unwrap();
         assert!(first.iter_mut().all(|part| part.set(MAX_FRAME_BYTES)));
         assert!(!last.set(1) && shares.part_of("b").set(1));
-        // What has gone leaves room.
+        // Frames that have ended leave room.
         assert!(first.first_mut().unwrap().set(10) && last.set(MAX_FRAME_BYTES - 10));
         drop(parts);
         assert_eq!(shares.of("a").part_bytes.load(Ordering::Relaxed), 0);

@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duty {
-    /// All that are chosen for it.
+    /// All requests that are chosen for it.
     #[default]
     Up,
-    /// Those of clients that are its own, by the upstream's cookie or by a login.
+    /// Requests of clients that are its own, by the upstream's cookie or by a login.
     Drain,
-    /// None.
+    /// No requests.
     Down,
 }
 
@@ -68,7 +68,7 @@ struct Known {
 type Version = Option<(u64, SystemTime)>;
 
 impl Duties {
-    /// Those that the file has; without a file every server is up.
+    /// The duties that the file has; without a file every server is up.
     ///
     /// # Errors
     /// The file cannot be read, or is malformed.

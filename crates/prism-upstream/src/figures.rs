@@ -31,7 +31,7 @@ pub struct ServerFigures {
     pub last_fault: Option<LastFault>,
 }
 
-/// What a backend knows of a server, unless an operator has taken it down.
+/// The knowledge that a backend has of a server, unless an operator has taken it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// Its last check was good, or it has answered.
@@ -71,7 +71,7 @@ impl ServerState {
 /// The failure that made a server unhealthy.
 #[derive(Clone, Debug)]
 pub struct LastFault {
-    /// What happened, such as `connection refused`.
+    /// The failure in words, such as `connection refused`.
     pub reason: String,
     /// Whether a check has found it; else a request.
     pub is_by_check: bool,
