@@ -1,12 +1,12 @@
 //! Answers to an authority that asks whether a host name leads to this cluster (RFC 8555, section
 //! 8.3). They come before the service, and before a redirect to HTTPS.
 
-use prism_handoff::Connection;
-use prism_http::{Exchange, Method, RequestHead, ResponseHead};
-use prism_service::{Service, send};
+use std::io;
+
+use prism_http::{Method, RequestHead, ResponseHead};
+use prism_service::{Exchange, Service, send};
 
 use crate::gateway::Gateway;
-use crate::session::Next;
 
 /// Gives the answer to a request for a path over plain HTTP; `None` if the path is the service's.
 pub type Challenges = Box<dyn Fn(&str) -> Option<ChallengeAnswer> + Send + Sync>;
@@ -27,27 +27,18 @@ impl<S: Service> Gateway<S> {
         let is_read = matches!(head.method(), Method::Get | Method::Head);
         challenges.filter(|_| !is_tls && is_read)?(head.path())
     }
+}
 
-    /// Sends the answer, and closes the connection.
-    pub(crate) async fn answer_challenge(
-        &self,
-        mut client: Connection,
-        head: &RequestHead,
-        answer: ChallengeAnswer,
-    ) -> Next {
-        let (status, body) = match answer {
-            ChallengeAnswer::Proof(proof) => (200, proof),
-            ChallengeAnswer::Unknown => (404, b"no challenge of this name\n".to_vec()),
-        };
-        let date = self.date.now();
-        let exchange = Exchange {
-            keep_alive: false,
-            ..head.exchange(&date)
-        };
-        let answer = ResponseHead::new(status).with("Content-Type", "application/octet-stream");
-        if let Ok(answer) = answer {
-            let _ = send(&mut client, &exchange, answer, &body).await;
-        }
-        Next::Close(client)
-    }
+/// Sends the answer, and closes the connection.
+pub(crate) async fn answer_challenge(
+    exchange: &mut impl Exchange,
+    answer: ChallengeAnswer,
+) -> io::Result<()> {
+    let (status, body) = match answer {
+        ChallengeAnswer::Proof(proof) => (200, proof),
+        ChallengeAnswer::Unknown => (404, b"no challenge of this name\n".to_vec()),
+    };
+    exchange.close_after();
+    let answer = ResponseHead::new(status).with("Content-Type", "application/octet-stream");
+    send(exchange, answer.map_err(io::Error::other)?, &body).await
 }

@@ -52,8 +52,8 @@ pub struct UnderWay {
     pub begun: Instant,
 }
 
-/// The place of a connection in the list, until this is dropped.
-pub(crate) struct Place<'c> {
+/// A connection in the list, until this is dropped.
+pub(crate) struct ListedConnection<'c> {
     connections: &'c Connections,
     number: u64,
     seen: Arc<Mutex<Seen>>,
@@ -87,7 +87,7 @@ impl Connections {
     }
 
     /// Adds a connection.
-    pub(crate) fn enter(&self, connection: &Connection) -> Place<'_> {
+    pub(crate) fn enter(&self, connection: &Connection) -> ListedConnection<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let seen = Arc::new(Mutex::new(Seen {
             client: connection.client(),
@@ -101,7 +101,7 @@ impl Connections {
         if let Some(part) = self.part(number) {
             locked(part).insert(number, seen.clone());
         }
-        Place {
+        ListedConnection {
             connections: self,
             number,
             seen,
@@ -114,7 +114,7 @@ impl Connections {
     }
 }
 
-impl Place<'_> {
+impl ListedConnection<'_> {
     pub(crate) fn begins(&self, request: UnderWay) {
         locked(&self.seen).under_way = Some(request);
     }
@@ -127,7 +127,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ListedConnection<'_> {
     fn drop(&mut self) {
         if let Some(part) = self.connections.part(self.number) {
             locked(part).remove(&self.number);

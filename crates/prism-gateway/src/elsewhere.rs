@@ -2,6 +2,7 @@
 //!
 //! A node that no longer answers a key sends the request back, and it is routed again.
 
+use std::io;
 use std::time::Instant;
 
 use prism_config::HandOffMode;
@@ -11,12 +12,12 @@ use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Verified};
 use prism_service::{
-    Fault, MAX_SKIP_BYTES, PeerRequest, RelayError, Request, RequestBody, Route, Service, has_body,
-    trace_of,
+    Exchange, Fault, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of,
 };
 
+use crate::decision::{Decision, Move};
 use crate::gateway::Gateway;
-use crate::session::{Next, next};
+use crate::relay::of_client;
 
 /// Most times that a request is routed.
 const MAX_TRIES: u32 = 3;
@@ -24,24 +25,26 @@ const MAX_TRIES: u32 = 3;
 const MAX_OFFERS: usize = 3;
 
 impl<S: Service> Gateway<S> {
-    /// Moves the connection to the first of `peers` that takes it; relays if none does.
+    /// Moves the connection to the first node that takes it. Returns it if none does.
     pub(crate) async fn hand_off(
         &self,
         mut client: Connection,
         request: &Request<S::Meaning>,
-        peers: &[String],
-    ) -> Next {
+        to: &Move,
+    ) -> Option<Connection> {
+        let verified = self.vouch(request, to.is_fetched);
         let returns = self.config().service.hand_off == HandOffMode::Return
-            && client.origin() != self.shared.name;
+            && client.origin() != self.shared.name
+            && !to.is_fetched;
         let origin = returns.then(|| client.origin().to_owned());
         if has_body(&request.head) {
             client.acknowledge();
         }
-        let context = self.vouch(request).encode();
+        let context = verified.encode();
         let has_to_move = self.service.has_to_move(&request.meaning);
-        for target in origin.iter().chain(peers).take(MAX_OFFERS) {
+        for target in origin.iter().chain(&to.peers).take(MAX_OFFERS) {
             match self.handle.export(client, target, &context).await {
-                Exported::Moved | Exported::Lost | Exported::Unknown => return Next::Gone,
+                Exported::Moved | Exported::Lost | Exported::Unknown => return None,
                 Exported::Kept { connection, reason } => {
                     tracing::debug!(client = %connection.client(), target, ?reason, "not moved");
                     client = connection;
@@ -56,136 +59,71 @@ impl<S: Service> Gateway<S> {
                 }
             }
         }
-        Box::pin(self.relay_to(client, request, peers)).await
+        Some(client)
     }
 
-    /// Moves the connection to `peer`, where its answer waits; relays the answer if it does not
-    /// move.
-    pub(crate) async fn move_to_answer(
+    /// Relays the answer that waits at `peer`; `None` then. Otherwise returns what is to be done
+    /// instead.
+    pub(crate) async fn fetch(
         &self,
-        client: Connection,
+        exchange: &mut impl Exchange,
         request: &Request<S::Meaning>,
-        peer: &str,
-    ) -> Next {
-        let spent = Verified {
-            body: Body::Spent,
-            ..self.vouch(request)
-        };
-        match self.handle.export(client, peer, &spent.encode()).await {
-            Exported::Moved | Exported::Lost | Exported::Unknown => Next::Gone,
-            Exported::Kept { connection, reason } => {
-                tracing::debug!(client = %connection.client(), peer, ?reason, "not moved");
-                let fetched = self.relay_waiting(connection, request, peer, spent);
-                Box::pin(fetched).await
-            }
-        }
-    }
-
-    /// Relays the answer that waits at `peer`. If it is lost there, only a safe request is carried
-    /// out again.
-    async fn relay_waiting(
-        &self,
-        mut client: Connection,
-        request: &Request<S::Meaning>,
-        peer: &str,
-        spent: Verified,
-    ) -> Next {
+        peer: String,
+    ) -> io::Result<Option<Decision<S::Error>>> {
         let relayed = PeerRequest {
             head: &request.head,
             preamble: Preamble {
-                verified: spent,
+                verified: self.vouch(request, true),
                 ..self.preamble_for(request)
             },
             is_repeatable: false,
         };
-        // A request with a body has moved at once.
-        let mut body = RequestBody::new(&request.head, 0);
-        match self.relay(&mut client, peer, &relayed, &mut body).await {
-            Ok(answered) => {
-                client.consume(request.head_bytes);
-                next(client, Ok(answered.keep_alive && !self.is_stopping()))
-            }
-            Err(RelayError::Connection(error)) => next(client, Err(error)),
-            Err(error) if request.head.method().is_safe() && !error.is_silence() => {
-                self.relay_to(client, request, &[peer.to_owned()]).await
-            }
-            Err(error) => {
-                tracing::warn!(peer, %error, "an answer that waited is lost");
-                client.consume(request.head_bytes);
-                let error = self.service.error_for(Fault::OutOfReach);
-                self.refuse(client, &request.head, body, &error).await
-            }
-        }
+        let error = match self.relay(exchange, &peer, &relayed).await {
+            Ok(_) => return Ok(None),
+            Err(error) => of_client(error)?,
+        };
+        tracing::warn!(peer, %error, "an answer that waited is lost");
+        let is_safe = request.head.method().is_safe();
+        let out_of_reach = || self.service.error_for(Fault::OutOfReach);
+        let next = Decision::after_fetching(peer, &error, is_safe, out_of_reach);
+        Ok(Some(next))
     }
 
-    /// Relays to the first of `peers` that is in reach, and answers.
+    /// Relays to the first of `peers` that is in reach; `None` then. Otherwise returns what is to
+    /// be done instead.
     pub(crate) async fn relay_to(
         &self,
-        mut client: Connection,
+        exchange: &mut impl Exchange,
         request: &Request<S::Meaning>,
-        peers: &[String],
-    ) -> Next {
-        client.consume(request.head_bytes);
-        self.relay_behind_head(client, request, peers).await
-    }
-
-    /// Has another node answer a request that this node could not begin to answer.
-    pub(crate) async fn serve_elsewhere(
-        &self,
-        client: Connection,
-        request: &Request<S::Meaning>,
-        error: S::Error,
-    ) -> Next {
-        match self.service.route(&request.meaning) {
-            Route::HandOff(peers) | Route::Relay(peers) if !peers.is_empty() => {
-                tracing::info!(%error, path = request.head.path(), "another node answers instead");
-                self.relay_behind_head(client, request, &peers).await
-            }
-            _ => {
-                let body = request.take_body(MAX_SKIP_BYTES);
-                self.refuse(client, &request.head, body, &error).await
-            }
-        }
-    }
-
-    /// [`Self::relay_to`] for a request whose head is consumed.
-    async fn relay_behind_head(
-        &self,
-        mut client: Connection,
-        request: &Request<S::Meaning>,
-        peers: &[String],
-    ) -> Next {
+        mut peers: Vec<String>,
+    ) -> io::Result<Option<Decision<S::Error>>> {
         let relayed = PeerRequest {
             head: &request.head,
             preamble: self.preamble_for(request),
             is_repeatable: request.head.method().is_safe(),
         };
-        let mut body = request.take_body(self.service.limits().body_bytes);
-        let mut peers = peers.to_vec();
-        let (begun, mut tries) = (Instant::now(), 1);
+        exchange.limit_body(self.service.limits().body_bytes);
+        let begun = Instant::now();
+        let mut tries = 1;
         let failure = loop {
             let epoch = self.service.epoch();
             let mut failure = None;
             for peer in &peers {
-                match self.relay(&mut client, peer, &relayed, &mut body).await {
-                    Ok(done) if done.keep_alive && !self.is_stopping() => {
-                        return Next::Again(client);
-                    }
-                    Ok(_) => return Next::Close(client),
-                    Err(error) => {
-                        let has_no_body = request.head.framing() == BodyFraming::None;
-                        let is_silent = matches!(error, RelayError::Peer(_))
-                            || has_no_body && relayed.may_follow(&error);
-                        if is_silent {
-                            self.avoid(peer);
-                        }
-                        // Another node may answer instead.
-                        let goes_on = is_silent || matches!(error, RelayError::Elsewhere);
-                        failure = Some(error);
-                        if !goes_on {
-                            break;
-                        }
-                    }
+                let error = match self.relay(exchange, peer, &relayed).await {
+                    Ok(_) => return Ok(None),
+                    Err(error) => of_client(error)?,
+                };
+                let has_no_body = request.head.framing() == BodyFraming::None;
+                let is_silent = matches!(error, RelayError::Peer(_))
+                    || has_no_body && relayed.may_follow(&error);
+                if is_silent {
+                    self.avoid(peer);
+                }
+                // Another node may answer instead.
+                let goes_on = is_silent || matches!(error, RelayError::Elsewhere);
+                failure = Some(error);
+                if !goes_on {
+                    break;
                 }
             }
             let was_sent_elsewhere = match failure {
@@ -193,7 +131,7 @@ impl<S: Service> Gateway<S> {
                 Some(RelayError::Peer(_)) => false,
                 _ => break failure,
             };
-            if tries == MAX_TRIES || body.has_begun() {
+            if tries == MAX_TRIES || exchange.body().has_begun() {
                 break failure;
             }
             let is_over = !was_sent_elsewhere && self.handle.outlast_outage(begun).await;
@@ -201,40 +139,38 @@ impl<S: Service> Gateway<S> {
                 break failure;
             }
             tries += 1;
-            peers = match self.service.route(&request.meaning) {
+            peers = match self.service.route(&request.meaning, false) {
                 Route::HandOff(peers) | Route::Relay(peers) => peers,
-                Route::Here => {
-                    request.give_body_back();
-                    let _change = self.service.begin(&request.meaning).await;
-                    return Box::pin(self.serve_behind_head(client, request)).await;
-                }
+                Route::Here => return Ok(Some(Decision::Here)),
             };
         };
-        let error = match failure {
-            Some(RelayError::Connection(error)) => {
-                tracing::debug!(client = %client.client(), %error, "relay ended");
-                return Next::Gone;
-            }
-            Some(RelayError::Body(error)) => self.service.error_for(Fault::Body(error)),
-            Some(RelayError::Elsewhere) => self.service.error_for(Fault::Elsewhere),
+        let fault = match failure {
+            Some(RelayError::Body(error)) => Fault::Body(error),
+            Some(RelayError::Elsewhere) => Fault::Elsewhere,
             failure => {
                 tracing::warn!(
                     ?peers,
                     ?failure,
                     "cannot relay a request; the client gets an error"
                 );
-                self.service.error_for(Fault::OutOfReach)
+                Fault::OutOfReach
             }
         };
-        self.refuse(client, &request.head, body, &error).await
+        Ok(Some(Decision::Refuse(self.service.error_for(fault))))
     }
 
-    /// The verification of a request, with its identifier and its trace.
-    fn vouch(&self, request: &Request<S::Meaning>) -> Verified {
+    /// The verification of a request, with its identifier and its trace. `is_fetched`: its answer
+    /// waits at the node that gets this.
+    fn vouch(&self, request: &Request<S::Meaning>, is_fetched: bool) -> Verified {
+        let vouched = self.service.vouch(&request.meaning);
         Verified {
-            request_id: request.head.noted().id(),
-            trace: trace_of(&request.head),
-            ..self.service.vouch(&request.meaning)
+            request_id: request.id,
+            trace: trace_of(request.span),
+            body: match is_fetched {
+                true => Body::Spent,
+                false => vouched.body,
+            },
+            caller: vouched.caller,
         }
     }
 
@@ -242,7 +178,7 @@ impl<S: Service> Gateway<S> {
     pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
         Preamble {
             alone: false,
-            verified: self.vouch(request),
+            verified: self.vouch(request, false),
             most_bytes: None,
         }
     }

@@ -38,8 +38,8 @@ pub(crate) struct Forecast<S = RandomState> {
 }
 
 /// The entries of an object.
-#[derive(Clone, Copy)]
-pub(crate) struct Place {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Entries {
     key: usize,
     tag: u16,
     bucket: usize,
@@ -64,10 +64,10 @@ impl<S: BuildHasher> Forecast<S> {
     }
 
     /// The entries of an object.
-    pub(crate) fn place(&self, bucket: &str, key: &str) -> Place {
+    pub(crate) fn entries(&self, bucket: &str, key: &str) -> Entries {
         let of_key = self.hash.hash_one((bucket, key));
         let of_bucket = self.hash.hash_one(bucket);
-        Place {
+        Entries {
             key: of_key as usize % KEYS * CLASSES,
             // Never 0, which stands for "unknown".
             tag: (of_key >> 48) as u16 | 2,
@@ -76,23 +76,23 @@ impl<S: BuildHasher> Forecast<S> {
     }
 
     /// Whether an object is likely in `class`.
-    pub(crate) fn is_likely(&self, place: Place, class: Class) -> bool {
-        let known = self.keys.get(place.key + class as usize);
+    pub(crate) fn is_likely(&self, entries: Entries, class: Class) -> bool {
+        let known = self.keys.get(entries.key + class as usize);
         let known = known.map_or(0, |known| known.load(Ordering::Relaxed));
-        if known & !1 == place.tag & !1 {
+        if known & !1 == entries.tag & !1 {
             known & 1 == 1
         } else {
-            let count = self.buckets.get(place.bucket + class as usize);
+            let count = self.buckets.get(entries.bucket + class as usize);
             count.is_none_or(|count| count.load(Ordering::Relaxed) >= HALF)
         }
     }
 
     /// Learns whether an object was in `class`. One of two simultaneous updates counts.
-    pub(crate) fn learn(&self, place: Place, class: Class, small: bool) {
-        if let Some(known) = self.keys.get(place.key + class as usize) {
-            known.store(place.tag & !1 | u16::from(small), Ordering::Relaxed);
+    pub(crate) fn learn(&self, entries: Entries, class: Class, small: bool) {
+        if let Some(known) = self.keys.get(entries.key + class as usize) {
+            known.store(entries.tag & !1 | u16::from(small), Ordering::Relaxed);
         }
-        if let Some(count) = self.buckets.get(place.bucket + class as usize) {
+        if let Some(count) = self.buckets.get(entries.bucket + class as usize) {
             let now = count.load(Ordering::Relaxed);
             let now = match small {
                 true => (now + 1).min(FULL),
@@ -112,11 +112,11 @@ mod tests {
     type Fixed = Forecast<BuildHasherDefault<DefaultHasher>>;
 
     fn is_likely(forecast: &Fixed, bucket: &str, key: &str) -> bool {
-        forecast.is_likely(forecast.place(bucket, key), Class::Short)
+        forecast.is_likely(forecast.entries(bucket, key), Class::Short)
     }
 
     fn learn(forecast: &Fixed, bucket: &str, key: &str, small: bool) {
-        forecast.learn(forecast.place(bucket, key), Class::Short, small);
+        forecast.learn(forecast.entries(bucket, key), Class::Short, small);
     }
 
     fn forecast() -> Fixed {
@@ -138,15 +138,15 @@ mod tests {
     #[test]
     fn one_class_says_nothing_of_the_other() {
         let forecast = forecast();
-        let place = forecast.place("b", "k");
-        forecast.learn(place, Class::Tiny, false);
-        assert!(forecast.is_likely(place, Class::Short));
-        assert!(!forecast.is_likely(place, Class::Tiny));
+        let entries = forecast.entries("b", "k");
+        forecast.learn(entries, Class::Tiny, false);
+        assert!(forecast.is_likely(entries, Class::Short));
+        assert!(!forecast.is_likely(entries, Class::Tiny));
         for n in 0..usize::from(FULL) {
-            let place = forecast.place("b", &n.to_string());
-            forecast.learn(place, Class::Tiny, false);
+            let entries = forecast.entries("b", &n.to_string());
+            forecast.learn(entries, Class::Tiny, false);
         }
-        let other = forecast.place("b", "new");
+        let other = forecast.entries("b", "new");
         assert!(forecast.is_likely(other, Class::Short));
         assert!(!forecast.is_likely(other, Class::Tiny));
     }

@@ -1,5 +1,6 @@
 //! One thread that serves connections, and the data that these threads share.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
@@ -115,6 +116,8 @@ pub struct Gateway<S> {
     pub(crate) peers: Rc<Peers>,
     pub(crate) requests: RequestsOfThread,
     pub(crate) date: DateCache,
+    /// The buffer of the next answer.
+    pub(crate) buffer: RefCell<Vec<u8>>,
     pub(crate) following: watch::Receiver<Order>,
     /// A permit for each connection that moves away.
     pub(crate) moving: Semaphore,
@@ -134,6 +137,7 @@ impl<S: Service> Gateway<S> {
             handle,
             peers,
             date: DateCache::default(),
+            buffer: RefCell::default(),
             moving: Semaphore::new(MOVES_AT_ONCE),
             ordered: Notify::new(),
         }

@@ -7,18 +7,20 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | what happens to one request? | `session.rs` |
-//! | does a connection move, or is the request relayed? | `elsewhere.rs` |
+//! | what happens to one request? | `session.rs`, which owns the connection; `answering.rs` |
+//! | does a connection move, or is the request relayed? | `decision.rs`, carried out in `elsewhere.rs` |
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
-//! | how are requests passed on? | `relay.rs`; received: `upstream.rs` |
+//! | how are requests passed on? | `relay.rs`; received: `relayed.rs` |
 //! | what does an authority of certificates get? | `challenge.rs` |
 //! | what happens when the node ends? | `leave.rs` |
 //!
 //! Not here: S3, the store, and how a connection moves (`prism-handoff`).
 #![forbid(unsafe_code)]
 
+mod answering;
 mod challenge;
 mod connections;
+mod decision;
 mod elsewhere;
 mod forecast;
 mod gateway;
@@ -26,10 +28,10 @@ mod https;
 mod leave;
 mod observe;
 mod relay;
+mod relayed;
 mod session;
 mod short;
 mod threshold;
-mod upstream;
 
 pub use challenge::{ChallengeAnswer, Challenges};
 pub use connections::{Connections, Seen, UnderWay};

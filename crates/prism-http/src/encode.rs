@@ -8,13 +8,6 @@ use crate::forward::is_of_the_head;
 /// The interim answer to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The interim answer to a client that waits long: the server still works on the request
-/// (RFC 2518, section 10.1).
-pub const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
-
-/// The end of a chunked body without trailers.
-pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-
 /// Appends `data` as one chunk. Without data it appends nothing, because an empty chunk would
 /// end the body.
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {

@@ -10,7 +10,7 @@ use crate::forward::{ends_here, is_hop_by_hop};
 use crate::framing::{self, keep_alive, write_framing};
 use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
-use crate::{BodyFraming, Exchange, HeadError, HeaderError, Limits, Method, RequestNote, Version};
+use crate::{AnswerForm, BodyFraming, HeadError, HeaderError, Limits, Method, Version};
 
 /// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,6 @@ pub struct RequestHead {
     framing: BodyFraming,
     expects_continue: bool,
     keep_alive: bool,
-    noted: RequestNote,
 }
 
 impl RequestHead {
@@ -85,7 +84,6 @@ impl RequestHead {
             framing,
             expects_continue,
             keep_alive,
-            noted: RequestNote::default(),
         })
     }
 
@@ -221,21 +219,15 @@ impl RequestHead {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The exchange for the answer to this request; `date` is an IMF-fixdate.
-    pub fn exchange<'a>(&'a self, date: &'a str) -> Exchange<'a> {
-        Exchange {
+    /// The form of the answer to this request; `date` is an IMF-fixdate.
+    pub fn answer_form<'a>(&'a self, date: &'a str) -> AnswerForm<'a> {
+        AnswerForm {
             method: &self.method,
             version: self.version,
-            keep_alive: self.keep_alive,
+            keep_alive: self.keep_alive(),
             date,
-            extra: None,
-            noted: Some(&self.noted),
+            extra: [None; 2],
         }
-    }
-
-    /// The note of this request, for logs.
-    pub fn noted(&self) -> &RequestNote {
-        &self.noted
     }
 }
 

@@ -10,8 +10,7 @@ use crate::forward::ends_here;
 use crate::framing::{self, keep_alive, status_allows_body, write_framing};
 use crate::headers::write_field;
 use crate::{
-    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, RequestNote, ResponseFraming,
-    Version, reason,
+    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
 };
 
 /// Most bytes of the status line and of the fields that only the writer sets, without the value
@@ -28,7 +27,7 @@ pub struct ResponseHead {
 
 /// The part of a request that its answer depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Exchange<'a> {
+pub struct AnswerForm<'a> {
     /// Answers to `HEAD` have no body.
     pub method: &'a Method,
     /// HTTP/1.0 clients get no chunked coding.
@@ -37,10 +36,8 @@ pub struct Exchange<'a> {
     pub keep_alive: bool,
     /// The value of `Date`, an IMF-fixdate; empty for none.
     pub date: &'a str,
-    /// Fields that every answer to this request has.
-    pub extra: Option<&'a Headers>,
-    /// The note of the request, which the answer is added to.
-    pub noted: Option<&'a RequestNote>,
+    /// Further fields, such as those of every answer to this request.
+    pub extra: [Option<&'a Headers>; 2],
 }
 
 /// The caller's duties after the head.
@@ -98,17 +95,54 @@ impl ResponseHead {
         &mut self.headers
     }
 
-    /// Writes the head that answers `exchange`, and returns which body may follow. `body_bytes` is
+    /// Writes the head that has the form `form`, and returns which body may follow. `body_bytes` is
     /// the length of the body that the caller wants to send, if it is known.
     pub fn write_to(
         &self,
-        exchange: &Exchange<'_>,
+        form: &AnswerForm<'_>,
         body_bytes: Option<u64>,
         out: &mut Vec<u8>,
     ) -> Written {
-        let fields = [Some(&self.headers), exchange.extra];
+        self.write_fields(form, out);
+        // HEAD gets the framing of the answer to GET.
+        let framing = match body_bytes {
+            _ if !status_allows_body(self.status) => ResponseFraming::None,
+            Some(n) => ResponseFraming::Length(n),
+            None if form.version == Version::Http11 => ResponseFraming::Chunked,
+            None => ResponseFraming::UntilClose,
+        };
+        let is_head = *form.method == Method::Head;
+        let can_stay = is_head || framing != ResponseFraming::UntilClose;
+        let written = Written {
+            framing: if is_head {
+                ResponseFraming::None
+            } else {
+                framing
+            },
+            keep_alive: form.keep_alive && can_stay,
+        };
+        if self.status >= 200 {
+            write_framing(framing, out);
+            write_date_and_connection(form, written.keep_alive, out);
+        }
+        out.extend_from_slice(b"\r\n");
+        written
+    }
+
+    /// Writes the head that agrees to go on with another protocol (RFC 9110, section 7.8).
+    pub fn write_switch(&self, form: &AnswerForm<'_>, protocol: &[u8], out: &mut Vec<u8>) {
+        self.write_fields(form, out);
+        write_field(out, "Connection", b"upgrade");
+        write_field(out, "Upgrade", protocol);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Writes the status line, and the fields that the writer does not set.
+    fn write_fields(&self, form: &AnswerForm<'_>, out: &mut Vec<u8>) {
+        let [first, second] = form.extra;
+        let fields = [Some(&self.headers), first, second];
         let bytes = fields.iter().flatten().map(|f| f.written_bytes());
-        out.reserve(OWN_BYTES + exchange.date.len() + bytes.sum::<usize>());
+        out.reserve(OWN_BYTES + form.date.len() + bytes.sum::<usize>());
         let (mut status, reason) = (itoa::Buffer::new(), reason(self.status));
         let status = status.format(self.status);
         for part in ["HTTP/1.1 ", status, " ", reason, "\r\n"] {
@@ -117,36 +151,6 @@ impl ResponseHead {
         for fields in fields.into_iter().flatten() {
             fields.write_without(is_ours, out);
         }
-        // HEAD gets the framing of the answer to GET.
-        let framing = match body_bytes {
-            _ if !status_allows_body(self.status) => ResponseFraming::None,
-            Some(n) => ResponseFraming::Length(n),
-            None if exchange.version == Version::Http11 => ResponseFraming::Chunked,
-            None => ResponseFraming::UntilClose,
-        };
-        let is_head = *exchange.method == Method::Head;
-        let can_stay = is_head || framing != ResponseFraming::UntilClose;
-        let written = Written {
-            framing: if is_head {
-                ResponseFraming::None
-            } else {
-                framing
-            },
-            keep_alive: exchange.keep_alive && can_stay,
-        };
-        if let Some(noted) = exchange.noted {
-            let body_bytes = match written.framing {
-                ResponseFraming::Length(bytes) => bytes,
-                _ => 0,
-            };
-            noted.set_answer(self.status, body_bytes);
-        }
-        if self.status >= 200 {
-            write_framing(framing, out);
-            write_date_and_connection(exchange, written.keep_alive, out);
-        }
-        out.extend_from_slice(b"\r\n");
-        written
     }
 
     /// Parses the answer at the start of `buf`. Returns it with its number of bytes, or `None` if
@@ -229,14 +233,14 @@ fn is_ours(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(ours)
 }
 
-fn write_date_and_connection(exchange: &Exchange<'_>, keep_alive: bool, out: &mut Vec<u8>) {
+fn write_date_and_connection(form: &AnswerForm<'_>, keep_alive: bool, out: &mut Vec<u8>) {
     // A check of all bytes is faster than one that stops at the first bad one.
-    let date = exchange.date.bytes();
+    let date = form.date.bytes();
     let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
-    if !exchange.date.is_empty() && is_text {
-        write_field(out, "Date", exchange.date.as_bytes());
+    if !form.date.is_empty() && is_text {
+        write_field(out, "Date", form.date.as_bytes());
     }
-    match (keep_alive, exchange.version) {
+    match (keep_alive, form.version) {
         (false, _) => write_field(out, "Connection", b"close"),
         (true, Version::Http10) => write_field(out, "Connection", b"keep-alive"),
         (true, Version::Http11) => {}

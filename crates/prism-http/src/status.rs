@@ -1,10 +1,15 @@
-//! Reason phrases.
+//! Status codes and their reason phrases.
+
+/// The status of an interim answer to a client that waits long: the request is still worked on (RFC
+/// 2518, section 10.1).
+pub const PROCESSING: u16 = 102;
 
 /// The registered reason phrase of a status code; empty if there is none.
 pub const fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
         101 => "Switching Protocols",
+        PROCESSING => "Processing",
         200 => "OK",
         201 => "Created",
         202 => "Accepted",

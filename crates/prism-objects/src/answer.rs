@@ -2,9 +2,9 @@
 
 use std::io;
 
-use prism_http::{Exchange, Headers, RequestNote, ResponseHead};
+use prism_http::{Headers, ResponseHead};
 use prism_s3::{Code, S3Error};
-use prism_service::{Io, request_id_text, set};
+use prism_service::{Exchange, request_id_text, set};
 use prism_store::VersionId;
 
 use crate::versions;
@@ -48,12 +48,8 @@ impl Answer {
         Ok(self)
     }
 
-    /// Sends the answer. Returns whether the connection lives on.
-    pub(crate) async fn send(
-        mut self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    /// Sends the answer.
+    pub(crate) async fn send(mut self, exchange: &mut impl Exchange) -> io::Result<()> {
         let has = |head: &ResponseHead, name| head.headers().get(name).is_some();
         if !self.document.is_empty() && !has(&self.head, "content-type") {
             set(&mut self.head, "Content-Type", "application/xml")?;
@@ -61,7 +57,7 @@ impl Answer {
         if !has(&self.head, "x-amz-request-id") {
             set(&mut self.head, "x-amz-request-id", request_id(exchange))?;
         }
-        prism_service::send(io, exchange, self.head, &self.document).await
+        prism_service::send(exchange, self.head, &self.document).await
     }
 }
 
@@ -107,23 +103,19 @@ pub(crate) fn is_ours(error: &S3Error) -> bool {
 }
 
 /// The identifier of a request, for its answer.
-pub(crate) fn request_id(exchange: &Exchange<'_>) -> String {
-    request_id_text(exchange.noted.map_or(0, RequestNote::id))
+pub(crate) fn request_id(exchange: &impl Exchange) -> String {
+    request_id_text(exchange.request_id())
 }
 
-/// Sends an error as S3 does, with further header fields. Returns whether the connection lives
-/// on.
+/// Sends an error as S3 does, with further header fields.
 pub(crate) async fn send_error(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
+    exchange: &mut impl Exchange,
     error: &S3Error,
     fields: Headers,
     resource: &str,
-) -> io::Result<bool> {
+) -> io::Result<()> {
     let id = request_id(exchange);
-    if let Some(noted) = exchange.noted {
-        noted.set_error(error.code().as_str());
-    }
+    exchange.record_mut().error = Some(error.code().as_str());
     let mut answer = Answer::empty(error.status());
     *answer.head.headers_mut() = fields;
     set(&mut answer.head, "x-amz-request-id", &id)?;
@@ -133,5 +125,5 @@ pub(crate) async fn send_error(
     if error.status() != 304 {
         answer.document = error.xml(resource, &id);
     }
-    answer.send(io, exchange).await
+    answer.send(exchange).await
 }

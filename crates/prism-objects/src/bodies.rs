@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use prism_http::BodyReader;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_replicas::meta::stored_meta;
 use prism_replicas::{Node, Room, StoreResult, joined, now_ms};
@@ -15,7 +14,7 @@ use prism_s3::{
     BodyDigest, Code, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error,
     StreamDecoder, Tags,
 };
-use prism_service::{Input, Io};
+use prism_service::{BodySource, Exchange};
 use prism_store::{Commit, Committed, Condition, ObjectMeta, PutWriter};
 use tokio::task::JoinHandle;
 
@@ -235,20 +234,21 @@ impl Bodies {
     /// Stores a client's body, unless `pipe` is an error already.
     pub(crate) async fn store(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         pipe: Result<Pipe, S3Error>,
     ) -> Result<Stored, Failure> {
-        let mut body = call.request.take_body(self.shared.limits.body_bytes);
+        let exchange = &mut *call.exchange;
+        exchange.limit_body(self.shared.limits.body_bytes);
         let stored = match pipe {
             Ok(pipe) => {
-                body.invite(call.io).await?;
-                self.receive(call.io, body.reader(), pipe).await
+                exchange.invite().await?;
+                self.receive(exchange, pipe).await
             }
             Err(error) => Err(error.into()),
         };
         match &stored {
             Ok(stored) => self.node.counters.bytes_in.add(stored.committed.len),
-            Err(Failure::Refused { .. }) => call.skip_rest(&mut body).await,
+            Err(Failure::Refused { .. }) => exchange.skip_body().await,
             Err(Failure::Connection(_)) => {}
         }
         stored
@@ -258,19 +258,18 @@ impl Bodies {
     /// small body, because waking another thread takes longer.
     pub(crate) async fn receive(
         &self,
-        io: &mut impl Input,
-        body: &mut BodyReader,
+        body: &mut impl BodySource,
         pipe: Pipe,
     ) -> Result<Stored, Failure> {
         let mut writing = Writing::Idle(pipe);
-        let mut piece = self.pieces.piece(body.left());
+        let mut piece = self.pieces.piece(body.left_bytes());
         while !body.is_done() {
             if !piece.has_room() {
-                let next = self.pieces.piece(body.left());
+                let next = self.pieces.piece(body.left_bytes());
                 let full = std::mem::replace(&mut piece, next);
                 writing = self.write(writing, full).await?;
             }
-            piece.read(io, body).await?;
+            piece.read(body).await?;
         }
         let pipe = self.finish_writing(writing).await?;
         if pipe.writer.goes_with_others(piece.len as u64) {

@@ -13,12 +13,12 @@ use std::io;
 use std::sync::Arc;
 
 use prism_cluster::replica::Bucket;
-use prism_http::{Exchange, Headers};
+use prism_http::Headers;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::access::KeyRights;
 use prism_s3::cors::{self, CorsConfig};
 use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
-use prism_service::Io;
+use prism_service::Exchange;
 use prism_store::{CONFIG_MAX, Store};
 
 use crate::answer::{Answer, Failure};
@@ -34,20 +34,20 @@ const MAX_XML_BYTES: u64 = 64 << 10;
 const MAX_DELETE_BYTES: u64 = 6 << 20;
 
 impl Objects {
-    /// Answers an operation on a bucket. Returns whether the connection lives on.
+    /// Answers an operation on a bucket.
     pub(crate) async fn answer_bucket(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         bucket: &BucketName,
         operation: &BucketOperation,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let body = match max_body_bytes(operation) {
             Some(max) => call.read_document(max).await,
             None => {
                 if let Err(error) = self.current_store(call.request).await {
                     return self.refuse(call, error).await;
                 }
-                call.skip_body().await;
+                call.exchange.skip_body().await;
                 Ok(Vec::new())
             }
         };
@@ -66,15 +66,8 @@ impl Objects {
         }
         // The CORS fields are by the rules after the operation.
         let extra = self.rules.cors_fields(&call.request.head).await;
-        let mut call = Call {
-            io: &mut *call.io,
-            request: call.request,
-            exchange: Exchange {
-                extra: extra.as_ref(),
-                ..call.exchange
-            },
-        };
-        self.send_answer(&mut call, answer).await
+        call.exchange.add_fields(extra);
+        self.send_answer(call, answer).await
     }
 
     async fn bucket_answer(

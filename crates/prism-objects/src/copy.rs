@@ -9,7 +9,7 @@ use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::time::from_ms;
 use prism_s3::{Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml};
-use prism_service::{parse_own_head, read_all};
+use prism_service::{FramedBody, parse_own_head, read_all};
 use prism_store::Object;
 
 use crate::answer::{Answer, Failure, internal};
@@ -112,10 +112,18 @@ impl Objects {
         pipe: Pipe,
         is_part: bool,
     ) -> Result<Answer, Failure> {
-        let body = &mut source.body;
+        let reader = &mut source.body;
         let received = match &mut source.from {
-            Origin::Here(object) => self.bodies.receive(object.as_mut(), body, pipe).await,
-            Origin::Node { io, .. } => self.bodies.receive(io.as_mut(), body, pipe).await,
+            Origin::Here(object) => {
+                let input = object.as_mut();
+                let mut body = FramedBody { input, reader };
+                self.bodies.receive(&mut body, pipe).await
+            }
+            Origin::Node { io, .. } => {
+                let input = io.as_mut();
+                let mut body = FramedBody { input, reader };
+                self.bodies.receive(&mut body, pipe).await
+            }
         };
         match (received, source.from) {
             (Ok(stored), from) => {

@@ -4,9 +4,9 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
-use prism_http::{Exchange, LAST_CHUNK, ResponseFraming, ResponseHead, write_chunk};
+use prism_http::ResponseHead;
 use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
-use prism_service::{BodyFailure, Io, RequestBody, set};
+use prism_service::{BodyFailure, Exchange, set};
 
 use crate::answer::{Answer, Failure, request_id};
 use crate::objects::Objects;
@@ -16,14 +16,13 @@ use crate::request::{Call, Request};
 /// nodes and clients wait much longer for a silent connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-impl<I: Io> Call<'_, I> {
+impl<X: Exchange> Call<'_, X> {
     /// Reads a body of at most `max` bytes and verifies its digests.
     pub(crate) async fn read_document(&mut self, max: u64) -> Result<Vec<u8>, Failure> {
-        let mut body = self.request.take_body(max);
-        let bytes = read_verified(self.io, self.request, &mut body, max).await;
+        self.exchange.limit_body(max);
+        let bytes = read_verified(self.exchange, self.request, max).await;
         if !matches!(bytes, Err(Failure::Connection(_))) {
-            let is_whole = body.skip_rest(self.io).await;
-            self.exchange.keep_alive &= is_whole;
+            self.exchange.skip_body().await;
         }
         bytes
     }
@@ -34,32 +33,31 @@ impl Objects {
     /// begins before its outcome is known, as in S3: its document says whether the work failed.
     pub(crate) async fn answer_in_time(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         work: impl Future<Output = Result<Answer, Failure>>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let mut work = std::pin::pin!(work);
         match tokio::time::timeout(SIGN_OF_LIFE, &mut work).await {
             Ok(answer) => self.send_answer(call, answer).await,
             Err(_) => {
                 let path = call.request.head.path();
-                answer_late(call.io, &call.exchange, path, work, SIGN_OF_LIFE).await
+                answer_late(call.exchange, path, work, SIGN_OF_LIFE).await
             }
         }
     }
 }
 
 async fn read_verified(
-    io: &mut impl Io,
+    exchange: &mut impl Exchange,
     request: &Request,
-    body: &mut RequestBody,
     max: u64,
 ) -> Result<Vec<u8>, Failure> {
-    if body.left().is_some_and(|left| left > max) {
+    if exchange.left_bytes().is_some_and(|left| left > max) {
         return Err(Code::EntityTooLarge.into());
     }
     let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
-    let bytes = body
-        .read_to_end(io, max)
+    let bytes = exchange
+        .read_to_end(max)
         .await
         .map_err(|error| match error {
             BodyFailure::TooLong => Code::EntityTooLarge.into(),
@@ -74,29 +72,22 @@ async fn read_verified(
 
 /// Begins an answer, sends white space at intervals while `work` runs, and then its document.
 async fn answer_late(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
+    exchange: &mut impl Exchange,
     resource: &str,
     mut work: Pin<&mut impl Future<Output = Result<Answer, Failure>>>,
     every: Duration,
-) -> io::Result<bool> {
+) -> io::Result<()> {
     let id = request_id(exchange);
     let mut head = ResponseHead::new(200);
     set(&mut head, "Content-Type", "application/xml")?;
     set(&mut head, "x-amz-request-id", &id)?;
     set(&mut head, "Server", "Prism")?;
-    let mut bytes = Vec::with_capacity(512);
-    let written = head.write_to(exchange, None, &mut bytes);
-    put(&mut bytes, written.framing, xml::PROLOG);
-    io.write_all(&bytes).await?;
+    exchange.begin(&head, None, None);
+    exchange.data(xml::PROLOG).await?;
     let done = loop {
         match tokio::time::timeout(every, work.as_mut()).await {
             Ok(done) => break done,
-            Err(_) => {
-                bytes.clear();
-                put(&mut bytes, written.framing, b" ");
-                io.write_all(&bytes).await?;
-            }
+            Err(_) => exchange.data(b" ").await?,
         }
     };
     // The head is sent already, so the answer's own head is dropped.
@@ -108,29 +99,15 @@ async fn answer_late(
         }
         Err(Failure::Connection(error)) => return Err(error),
     };
-    let rest = document.strip_prefix(xml::PROLOG).unwrap_or(&document);
-    bytes.clear();
-    put(&mut bytes, written.framing, rest);
-    if written.framing == ResponseFraming::Chunked {
-        bytes.extend_from_slice(LAST_CHUNK);
-    }
-    io.write_all(&bytes).await?;
-    Ok(written.keep_alive)
-}
-
-fn put(out: &mut Vec<u8>, framing: ResponseFraming, bytes: &[u8]) {
-    match framing {
-        ResponseFraming::None => {}
-        ResponseFraming::Chunked => write_chunk(bytes, out),
-        ResponseFraming::Length(_) | ResponseFraming::UntilClose => out.extend_from_slice(bytes),
-    }
+    exchange.put(document.strip_prefix(xml::PROLOG).unwrap_or(&document));
+    exchange.end(None).await
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-    use prism_http::{BodyReader, Limits, Method, Version};
-    use prism_service::Input;
+    use prism_http::{BodyReader, Limits, Method, RequestHead};
+    use prism_service::{Http1, Http1Parts, Input, Io};
 
     use super::*;
 
@@ -174,21 +151,18 @@ mod tests {
             .build();
         let mut io = Client::default();
         runtime.unwrap().block_on(async {
-            let exchange = Exchange {
-                method: &Method::Put,
-                version: Version::Http11,
-                keep_alive: true,
-                date: "",
-                extra: None,
-                noted: None,
-            };
+            let request = b"PUT /b/k HTTP/1.1\r\nHost: h\r\n\r\n";
+            let parsed = RequestHead::parse(request, &Limits::DEFAULT);
+            let (head, _) = parsed.unwrap().unwrap();
+            let mut exchange = Http1::new(&mut io, &head, Http1Parts::default());
             let mut work = std::pin::pin!(async {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 result.map(Answer::xml).map_err(Failure::from)
             });
             let every = Duration::from_millis(5);
-            let kept = answer_late(&mut io, &exchange, "/b/k", work.as_mut(), every).await;
-            assert!(kept.unwrap());
+            let answered = answer_late(&mut exchange, "/b/k", work.as_mut(), every);
+            answered.await.unwrap();
+            assert!(exchange.is_open());
         });
         let (head, len) = ResponseHead::parse(&io.written, &Limits::DEFAULT)
             .unwrap()

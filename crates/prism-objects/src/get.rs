@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
 
-use prism_http::{Exchange, Headers, ResponseFraming, ResponseHead};
+use prism_http::{Headers, Method, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, checked_file, meta, store_error};
@@ -15,7 +15,7 @@ use prism_s3::op::ReadObject;
 use prism_s3::range::{ByteRange, Unsatisfiable};
 use prism_s3::time::{from_ms, http_date};
 use prism_s3::{Algorithm, Code, Conditions, ObjectRef, Outcome, RangeSpec, S3Error, quoted};
-use prism_service::{Io, set};
+use prism_service::{Exchange, set};
 use prism_store::{Body, CheckedFile, Object, Parts, Removed, Segment, Store};
 
 use crate::answer::{Answer, Failure, internal, request_id};
@@ -41,11 +41,11 @@ impl Objects {
     /// from memory or by one read of the tree.
     pub(crate) async fn get_object(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         store: &Store,
         name: &ObjectRef,
         read: &ReadObject,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(), Failure> {
         let (bucket, key) = (name.bucket.as_str(), name.key.as_str());
         let found = match named(read.version.as_deref())? {
             None => store.get(bucket, key),
@@ -65,10 +65,10 @@ impl Objects {
         if max_bytes.is_some_and(|max| len > max.into()) {
             read_ahead(&object, selection.bytes.start, len);
             let refusal = Answer::empty(HAND_OVER);
-            return Ok(refusal.send(call.io, &call.exchange).await?);
+            return Ok(refusal.send(call.exchange).await?);
         }
-        let (head, exchange) = answer_head(call, &object, &selection, read)?;
-        self.send_object(call, &exchange, head, &object, selection.bytes)
+        let (head, described) = answer_head(call, &object, &selection, read)?;
+        self.send_object(call, head, described, &object, selection.bytes)
             .await
     }
 
@@ -76,76 +76,77 @@ impl Objects {
     /// found before the head is sent, and otherwise break the answer off.
     async fn send_object(
         &self,
-        call: &mut Call<'_, impl Io>,
-        exchange: &Exchange<'_>,
+        call: &mut Call<'_, impl Exchange>,
         mut head: ResponseHead,
+        described: Option<&Headers>,
         object: &Object,
         range: Range<u64>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<(), Failure> {
+        let exchange = &mut *call.exchange;
         let len = range.end - range.start;
+        let has_body = len > 0 && *call.request.head.method() != Method::Head;
         set(&mut head, "x-amz-request-id", request_id(exchange))?;
         set(&mut head, "Server", "Prism")?;
-        let mut bytes = self.answer_room.take();
-        bytes.clear();
-        let written = head.write_to(exchange, Some(len), &mut bytes);
-        if written.framing == ResponseFraming::None || len == 0 {
-            call.io.write_all(&bytes).await?;
-            return Ok(written.keep_alive);
+        // Damage that is found before the head is sent is an error.
+        let first = match &object.body {
+            Body::File(file) if has_body => {
+                let good = checked_file::check(file, range.start, range.end);
+                Some((file.clone(), good.await.in_s3()?))
+            }
+            Body::Parts(parts) if has_body => match parts.segments(range.start, len).first() {
+                Some(segment) => Some(open(parts, segment).await.in_s3()?),
+                None => None,
+            },
+            Body::Inline(_) | Body::File(_) | Body::Parts(_) => None,
+        };
+        exchange.begin(&head, described, Some(len));
+        if !has_body {
+            return Ok(exchange.end(None).await?);
         }
         match &object.body {
             Body::Inline(data) => {
                 let start = usize::try_from(range.start).unwrap_or(usize::MAX);
                 let end = usize::try_from(range.end).unwrap_or(usize::MAX);
-                let data = data.get(start..end);
                 let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-                bytes.extend_from_slice(data.ok_or_else(ended)?);
-                call.io.write_all(&bytes).await?;
+                exchange.put(data.get(start..end).ok_or_else(ended)?);
             }
             Body::File(file) => {
-                let good = checked_file::check(file, range.start, range.end)
-                    .await
-                    .in_s3()?;
-                call.io.write_more(&bytes).await?;
-                checked_file::send(call.io, file, range, good).await?;
+                let good = first.map_or(range.start, |(_, good)| good);
+                checked_file::send(exchange, file, range, good).await?;
             }
             Body::Parts(parts) => {
-                let segments = parts.segments(range.start, len);
-                let mut first = match segments.first() {
-                    Some(segment) => Some(open(parts, segment).await.in_s3()?),
-                    None => None,
-                };
-                call.io.write_more(&bytes).await?;
-                for segment in segments {
+                let mut first = first;
+                for segment in parts.segments(range.start, len) {
                     let (file, good) = match first.take() {
                         Some(opened) => opened,
                         None => open(parts, &segment).await.map_err(io::Error::other)?,
                     };
                     let end = segment.offset + segment.len;
-                    checked_file::send(call.io, &file, segment.offset..end, good).await?;
+                    checked_file::send(exchange, &file, segment.offset..end, good).await?;
                 }
             }
         }
-        self.answer_room.replace(bytes);
+        exchange.end(None).await?;
         self.node.counters.bytes_out.add(len);
         self.shared.link.answered(len);
-        Ok(written.keep_alive)
+        Ok(())
     }
 }
 
-/// The head of a 200 or 206, and the exchange that adds the object's fields to it.
-fn answer_head<'a, I>(
-    call: &Call<'a, I>,
-    object: &'a Object,
+/// The head of a 200 or 206, and the object's fields that it does not have itself.
+fn answer_head<'o>(
+    call: &Call<'_, impl Exchange>,
+    object: &'o Object,
     selection: &Selection,
     read: &ReadObject,
-) -> io::Result<(ResponseHead, Exchange<'a>)> {
+) -> io::Result<(ResponseHead, Option<&'o Headers>)> {
     let status = if selection.range.is_some() { 206 } else { 200 };
     let mut head = ResponseHead::new(status);
     let described = described(object)?;
-    let mut exchange = call.exchange;
-    match exchange.extra {
-        None if read.overrides.is_empty() => exchange.extra = Some(described),
-        _ => *head.headers_mut() = described.clone(),
+    // Fields that the client replaces have to be copied.
+    let is_alone = read.overrides.is_empty() && !call.exchange.has_fields();
+    if !is_alone {
+        *head.headers_mut() = described.clone();
     }
     describe_more(&mut head, call.request, object, selection)?;
     if let Some(range) = selection.range {
@@ -154,7 +155,7 @@ fn answer_head<'a, I>(
     for (name, value) in &read.overrides {
         set(&mut head, name, value)?;
     }
-    Ok((head, exchange))
+    Ok((head, is_alone.then_some(described)))
 }
 
 /// Sets the fields that only some answers about an object have.

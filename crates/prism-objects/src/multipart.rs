@@ -11,7 +11,7 @@ use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, CompletedPart, PartEntry, PartsPage};
 use prism_s3::{Algorithm, ChecksumType, Code, Expected, ObjectRef, S3Error};
-use prism_service::Io;
+use prism_service::Exchange;
 use prism_store::{
     Body, Error, Object, Part, PutWriter, Store, Upload, UploadId, UploadName, VersionId,
 };
@@ -104,7 +104,7 @@ impl Objects {
     /// Makes an object of an upload's parts.
     pub(crate) async fn complete_upload(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         object: &ObjectRef,
         complete: &CompleteUpload,
     ) -> Result<Answer, Failure> {

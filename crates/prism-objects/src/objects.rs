@@ -1,17 +1,16 @@
 //! The service itself: its state, and its implementation of [`Service`].
 
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{Exchange, Headers, Limits, RequestHead};
+use prism_http::{Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
 use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{About, Fault, Io, Remote, Route, Served, Service, Subject};
+use prism_service::{About, Exchange, Fault, Route, Served, Service, Subject};
 
 use crate::admit::unconfirmed;
 use crate::answer::{is_ours, send_error};
@@ -32,8 +31,6 @@ pub struct Objects {
     pub(crate) replicator: Rc<Replicator>,
     pub(crate) rules: BucketRules,
     pub(crate) bodies: Bodies,
-    /// Buffer for the head of the next answer, and for the body of a small one.
-    pub(crate) answer_room: RefCell<Vec<u8>>,
 }
 
 impl Objects {
@@ -46,7 +43,6 @@ impl Objects {
             node,
             shared,
             replicator,
-            answer_room: RefCell::default(),
         }
     }
 
@@ -116,9 +112,12 @@ impl Service for Objects {
         })
     }
 
-    async fn admit(&self, request: &mut Request, client: Remote) -> Result<(), S3Error> {
+    async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
         self.confirm(request).await?;
-        self.admit_client(&mut request.meaning, client).await
+        match request.client {
+            Some(client) => self.admit_client(&mut request.meaning, client).await,
+            None => Ok(()),
+        }
     }
 
     async fn confirm(&self, request: &mut Request) -> Result<(), S3Error> {
@@ -129,14 +128,14 @@ impl Service for Objects {
         self.node.cluster.has_doubtful_users()
     }
 
-    async fn begin(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
+    async fn hold(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
         match route::changes_object(&meaning.operation) && self.node.cluster.is_in_etcd() {
             true => Some(self.node.pauses.begin().await),
             false => None,
         }
     }
 
-    fn route(&self, meaning: &Meaning) -> Route {
+    fn route(&self, meaning: &Meaning, _: bool) -> Route {
         route::route(&self.node, &meaning.operation)
     }
 
@@ -195,29 +194,20 @@ impl Service for Objects {
 
     async fn serve(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         request: &Request,
-        exchange: &Exchange<'_>,
     ) -> io::Result<Served<S3Error>> {
         let concerns_all = route::concerns_all(&request.meaning.operation);
-        if !concerns_all && !request.is_relayed {
+        if !concerns_all && !request.is_relayed() {
             self.node.counters.served_direct.add_one();
         }
         // An operation that concerns all backends may change the rules, and looks them up itself.
-        let extra = match concerns_all {
-            true => None,
-            false => self.rules.cors_fields(&request.head).await,
-        };
-        let exchange = Exchange {
-            extra: extra.as_ref(),
-            ..*exchange
-        };
-        let mut call = Call {
-            io,
-            request,
-            exchange,
-        };
-        self.answer_here(&mut call).await.map(Served::answered)
+        if !concerns_all {
+            exchange.add_fields(self.rules.cors_fields(&request.head).await);
+        }
+        let mut call = Call { exchange, request };
+        self.answer_here(&mut call).await?;
+        Ok(Served::Answered)
     }
 
     fn nodes(&self) -> &Replicator {
@@ -245,11 +235,10 @@ impl Service for Objects {
 
     async fn send_error(
         &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
+        exchange: &mut impl Exchange,
         error: &S3Error,
         path: &str,
-    ) -> io::Result<bool> {
-        send_error(io, exchange, error, Headers::new(), path).await
+    ) -> io::Result<()> {
+        send_error(exchange, error, Headers::new(), path).await
     }
 }

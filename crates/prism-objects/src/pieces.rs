@@ -2,11 +2,9 @@
 //! memory from the kernel costs as much as the work on a piece.
 
 use std::cell::RefCell;
-use std::io;
 
-use prism_http::BodyReader;
-use prism_s3::S3Error;
-use prism_service::Input;
+use prism_s3::{Code, S3Error};
+use prism_service::{BodyFailure, BodySource};
 
 use crate::answer::Failure;
 
@@ -77,34 +75,14 @@ impl Piece {
     }
 
     /// Reads more of a body. The piece must have room.
-    pub(crate) async fn read(
-        &mut self,
-        io: &mut impl Input,
-        body: &mut BodyReader,
-    ) -> Result<(), Failure> {
-        let ended = || Failure::Connection(io::ErrorKind::UnexpectedEof.into());
+    pub(crate) async fn read(&mut self, body: &mut impl BodySource) -> Result<(), Failure> {
         let (_, room) = self.room.split_at_mut(self.len);
-        if let BodyReader::Length { left } = body {
-            // Without chunks the bytes need no copy: they are read to their place.
-            let most = usize::try_from(*left).unwrap_or(usize::MAX);
-            let (room, _) = room.split_at_mut(most.min(room.len()));
-            let read = io.read(room).await?;
-            *left = left.saturating_sub(read as u64);
-            self.len += read;
-            return if read == 0 { Err(ended()) } else { Ok(()) };
+        match body.read(room).await {
+            Ok(read) => self.len += read,
+            Err(BodyFailure::Connection(error)) => return Err(error.into()),
+            Err(BodyFailure::Malformed(error)) => return Err(S3Error::from(error).into()),
+            Err(BodyFailure::TooLong) => return Err(Code::EntityTooLarge.into()),
         }
-        if io.buffered().is_empty() && io.fill().await? == 0 {
-            return Err(ended());
-        }
-        let input = io.buffered();
-        let input = input.get(..room.len()).unwrap_or(input);
-        let step = body.consume(input).map_err(S3Error::from)?;
-        let data = input.get(step.data).unwrap_or_default();
-        if let Some(room) = room.get_mut(..data.len()) {
-            room.copy_from_slice(data);
-        }
-        self.len += data.len();
-        io.consume(step.consumed);
         Ok(())
     }
 }
@@ -112,66 +90,7 @@ impl Piece {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_http::ResponseFraming;
-
     use super::*;
-
-    /// Gives its bytes three at a time.
-    struct Slow {
-        bytes: Vec<u8>,
-        seen: usize,
-    }
-
-    impl Input for Slow {
-        fn buffered(&self) -> &[u8] {
-            self.bytes.get(..self.seen).unwrap()
-        }
-
-        fn consume(&mut self, n: usize) {
-            self.bytes.drain(..n);
-            self.seen -= n;
-        }
-
-        async fn fill(&mut self) -> io::Result<usize> {
-            let seen = self.bytes.len().min(self.seen + 3);
-            let more = seen - self.seen;
-            self.seen = seen;
-            Ok(more)
-        }
-    }
-
-    /// The body as read in pieces of `room` bytes, and the unread bytes behind it.
-    fn read(framing: ResponseFraming, bytes: &[u8], room: usize) -> Option<(Vec<u8>, Vec<u8>)> {
-        let bytes = bytes.to_vec();
-        let mut io = Slow { bytes, seen: 0 };
-        let mut body = BodyReader::new(framing, u64::MAX);
-        let mut whole = Vec::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        runtime.unwrap().block_on(async {
-            while !body.is_done() {
-                let room = vec![0; room];
-                let mut piece = Piece { room, len: 0 };
-                while piece.has_room() && !body.is_done() {
-                    piece.read(&mut io, &mut body).await.ok()?;
-                }
-                whole.extend_from_slice(piece.bytes());
-            }
-            Some((whole, io.bytes))
-        })
-    }
-
-    #[test]
-    fn a_body_ends_where_its_framing_says() {
-        let expected = Some((b"0123456789".to_vec(), b"GET".to_vec()));
-        for room in [1, 4, 9, 10, 64] {
-            let length = ResponseFraming::Length(10);
-            assert_eq!(read(length, b"0123456789GET", room), expected);
-            let chunks = b"4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\nGET";
-            assert_eq!(read(ResponseFraming::Chunked, chunks, room), expected);
-            assert_eq!(read(length, b"012345678", room), None);
-            assert_eq!(read(ResponseFraming::Chunked, b"4\r\n01", room), None);
-        }
-    }
 
     #[test]
     fn room_is_kept_for_later_but_not_much_of_it() {

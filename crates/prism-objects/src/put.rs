@@ -4,7 +4,7 @@ use prism_replicas::StoreResult;
 use prism_replicas::delete::{conditions_error, holds};
 use prism_s3::op::{PutObject, UploadPart};
 use prism_s3::{Code, Conditions, Expected, ObjectRef, S3Error, quoted};
-use prism_service::Io;
+use prism_service::Exchange;
 
 use crate::answer::{Answer, Failure};
 use crate::bodies::{Becomes, Pipe};
@@ -15,7 +15,7 @@ impl Objects {
     /// Stores a body as `pipe` says, which begins an object or a part.
     pub(crate) async fn store_body(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         pipe: impl Future<Output = Result<Pipe, S3Error>>,
     ) -> Result<Answer, Failure> {
         let stored = self.bodies.store(call, pipe.await).await?;

@@ -1,13 +1,11 @@
-//! A request of the object store, and its connection while it is answered.
+//! A request of the object store, and its exchange while it is answered.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prism_http::Exchange;
 use prism_membership::LeaseTerm;
 use prism_s3::access::{Circumstances, KeyRights};
 use prism_s3::{Operation, Payload, Policy, Principal};
-use prism_service::{Io, MAX_SKIP_BYTES, RequestBody};
 
 /// A request as S3 understands it.
 #[derive(Debug)]
@@ -40,23 +38,8 @@ pub(crate) enum Standing {
 /// One request of the object store.
 pub type Request = prism_service::Request<Meaning>;
 
-/// A request under way: its connection, and the facts that its answer depends on.
-pub(crate) struct Call<'c, I> {
-    pub(crate) io: &'c mut I,
+/// A request under way: its exchange, and the facts that its answer depends on.
+pub(crate) struct Call<'c, X> {
+    pub(crate) exchange: &'c mut X,
     pub(crate) request: &'c Request,
-    pub(crate) exchange: Exchange<'c>,
-}
-
-impl<I: Io> Call<'_, I> {
-    /// Reads past the body of an operation that needs none.
-    pub(crate) async fn skip_body(&mut self) {
-        let mut body = self.request.take_body(MAX_SKIP_BYTES);
-        self.skip_rest(&mut body).await;
-    }
-
-    /// Reads past the rest of a body. If the rest is too long, the connection ends with the
-    /// answer.
-    pub(crate) async fn skip_rest(&mut self, body: &mut RequestBody) {
-        self.exchange.keep_alive = self.exchange.keep_alive && body.skip_rest(self.io).await;
-    }
 }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::io;
 
 use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
-use prism_service::{Io, MAX_SKIP_BYTES};
+use prism_service::Exchange;
 use prism_store::Store;
 
 use crate::answer::{Answer, Failure, is_ours, send_error};
@@ -13,14 +13,14 @@ use crate::request::{Call, Request};
 use crate::{attributes, buckets, multipart, tagging};
 
 impl Objects {
-    /// Answers a request here. Returns whether the connection lives on.
-    pub(crate) async fn answer_here(&self, call: &mut Call<'_, impl Io>) -> io::Result<bool> {
+    /// Answers a request here.
+    pub(crate) async fn answer_here(&self, call: &mut Call<'_, impl Exchange>) -> io::Result<()> {
         let operation = &call.request.meaning.operation;
         if let Operation::Unsupported { what } = operation {
             return self.refuse(call, Operation::not_implemented(what)).await;
         }
         if let Operation::Preflight = operation {
-            call.skip_body().await;
+            call.exchange.skip_body().await;
             let answer = self.shared.preflight(&call.request.head);
             return self.send_answer(call, answer.map_err(Failure::from)).await;
         }
@@ -34,7 +34,7 @@ impl Objects {
         if let Operation::Object(object, operation) = operation {
             return self.answer_object(call, store, object, operation).await;
         }
-        call.skip_body().await;
+        call.exchange.skip_body().await;
         let answer = match &call.request.meaning.rights {
             Some(rights) => self.on_store(rights, &(), buckets::list).await,
             // Another node has, and this one will hear of it.
@@ -46,19 +46,19 @@ impl Objects {
     /// Answers an operation on an object from this node's store.
     async fn answer_object(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         store: &Store,
         object: &ObjectRef,
         operation: &ObjectOperation,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         use ObjectOperation as Op;
         if !reads_body(operation) {
-            call.skip_body().await;
+            call.exchange.skip_body().await;
         }
         let answer = match operation {
             Op::Get(read) | Op::Head(read) => {
                 return match self.get_object(call, store, object, read).await {
-                    Ok(lives_on) => Ok(lives_on),
+                    Ok(()) => Ok(()),
                     Err(failure) => self.send_failure(call, failure).await,
                 };
             }
@@ -138,12 +138,12 @@ impl Objects {
     /// serve.
     pub(crate) async fn send_answer(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         answer: Result<Answer, Failure>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let still = self.if_still(call.request, Ok(()));
         match still.map_err(Failure::from).and(answer) {
-            Ok(answer) => answer.send(call.io, &call.exchange).await,
+            Ok(answer) => answer.send(call.exchange).await,
             Err(failure) => self.send_failure(call, failure).await,
         }
     }
@@ -151,21 +151,18 @@ impl Objects {
     /// Answers with an error before the body is read.
     pub(crate) async fn refuse(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         error: S3Error,
-    ) -> io::Result<bool> {
-        let mut body = call.request.take_body(MAX_SKIP_BYTES);
-        call.exchange.keep_alive = call.exchange.keep_alive && body.can_skip_rest(call.io).await;
-        let answered = self.send_failure(call, error.into()).await;
-        body.skip_behind(call.io, answered).await
+    ) -> io::Result<()> {
+        self.send_failure(call, error.into()).await
     }
 
     /// Sends an error, and counts it if it is this node's fault.
     pub(crate) async fn send_failure(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         failure: Failure,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let (error, fields) = match failure {
             Failure::Refused { error, fields } => (error, fields),
             Failure::Connection(error) => return Err(error),
@@ -175,7 +172,7 @@ impl Objects {
             self.node.counters.failed.add_one();
             tracing::warn!(%error, resource, "request failed");
         }
-        send_error(call.io, &call.exchange, &error, fields, resource).await
+        send_error(call.exchange, &error, fields, resource).await
     }
 }
 

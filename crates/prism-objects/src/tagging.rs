@@ -3,7 +3,7 @@
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta};
 use prism_s3::{Code, ObjectRef, S3Error, Tags, xml};
-use prism_service::Io;
+use prism_service::Exchange;
 use prism_store::{ObjectMeta, Store};
 
 use crate::answer::{Answer, Failure};
@@ -17,7 +17,7 @@ impl Objects {
     /// Replaces an object's tags by those in the body.
     pub(crate) async fn put_tagging(
         &self,
-        call: &mut Call<'_, impl Io>,
+        call: &mut Call<'_, impl Exchange>,
         object: &ObjectRef,
         version: Option<&str>,
     ) -> Result<Answer, Failure> {

@@ -6,9 +6,9 @@ use std::io;
 use std::time::Duration;
 
 use prism_cluster::replica::{Bucket, Phase};
-use prism_http::{Exchange, RequestHead, ResponseHead};
+use prism_http::ResponseHead;
 use prism_s3::{Code, Document, S3Error};
-use prism_service::{BodyFailure, Io, RequestBody, send, set};
+use prism_service::{BodyFailure, Exchange, send, set};
 use prism_store::{Error, Replicas, Stamp, Store};
 
 use crate::delete::delete_here;
@@ -25,15 +25,10 @@ const MAX_QUESTION_BYTES: u64 = 8 << 20;
 const BUCKETS_AT_ONCE: usize = 25;
 
 impl Replicator {
-    /// Answers another node's question. Returns whether the connection lives on.
-    pub async fn serve_question(
-        &self,
-        io: &mut impl Io,
-        head: &RequestHead,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let mut body = RequestBody::new(head, MAX_QUESTION_BYTES);
-        let read = match body.read_to_end(io, MAX_QUESTION_BYTES).await {
+    /// Answers another node's question.
+    pub async fn serve_question(&self, exchange: &mut impl Exchange) -> io::Result<()> {
+        exchange.limit_body(MAX_QUESTION_BYTES);
+        let read = match exchange.read_to_end(MAX_QUESTION_BYTES).await {
             Err(BodyFailure::Connection(error)) => return Err(error),
             Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Err(Code::InvalidRequest),
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest),
@@ -45,20 +40,16 @@ impl Replicator {
             Ok(asked) if is_outdated(&asked) => Err(elsewhere()),
             Ok(Asked { question, .. }) => match question {
                 Question::Fetch(scope) => {
-                    return hand_over(&self.node, io, exchange, scope, None).await;
+                    return hand_over(&self.node, exchange, scope, None).await;
                 }
                 Question::FetchVersion { scope, at } => {
-                    return hand_over(&self.node, io, exchange, scope, Some(at)).await;
+                    return hand_over(&self.node, exchange, scope, Some(at)).await;
                 }
                 question => self.answer_here(question).await,
             },
             Err(code) => Err(code.into()),
         };
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.skip_rest(io).await,
-            ..*exchange
-        };
-        send_reply(io, &exchange, &Reply::from_result(result)).await
+        send_reply(exchange, &Reply::from_result(result)).await
     }
 
     /// Answers a question, if this node may serve from its store or the question does not need
@@ -116,16 +107,12 @@ impl Replicator {
     }
 }
 
-/// Sends a reply as the whole answer. Returns whether the connection lives on.
-pub(crate) async fn send_reply(
-    io: &mut impl Io,
-    exchange: &Exchange<'_>,
-    reply: &Reply,
-) -> io::Result<bool> {
+/// Sends a reply as the whole answer.
+pub(crate) async fn send_reply(exchange: &mut impl Exchange, reply: &Reply) -> io::Result<()> {
     let text = serde_json::to_vec(reply).map_err(io::Error::other)?;
     let mut head = ResponseHead::new(200);
     set(&mut head, "Content-Type", "application/json")?;
-    send(io, exchange, head, &text).await
+    send(exchange, head, &text).await
 }
 
 fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Error> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use prism_service::Io;
+use prism_service::Exchange;
 use prism_store::{CheckedFile, Error};
 
 /// Compares the block of the byte `start` with its checksum, unless the block is known to be
@@ -30,14 +30,14 @@ pub async fn check(file: &CheckedFile, start: u64, end: u64) -> Result<u64, Erro
 /// # Errors
 /// Fails with the errors of the connection. A damaged block ends the answer in its middle.
 pub async fn send(
-    io: &mut impl Io,
+    exchange: &mut impl Exchange,
     file: &CheckedFile,
     range: Range<u64>,
     checked_until: u64,
 ) -> io::Result<()> {
     let (mut at, mut checked_until) = (range.start, checked_until);
     while at < range.end {
-        let sending = io.send_file(file.file(), at, checked_until - at);
+        let sending = exchange.file(file.file(), at, checked_until - at);
         let (sent, next) = tokio::join!(sending, check(file, checked_until, range.end));
         sent?;
         at = checked_until;

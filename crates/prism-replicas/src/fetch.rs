@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use prism_handoff::RelayStream;
-use prism_http::ResponseFraming;
+use prism_http::{BodyReader, ResponseFraming};
 use prism_s3::{Code, Principal, S3Error};
+use prism_service::FramedBody;
 use prism_store::{Handed, Prepare, Scope, TakeIn};
 use tokio::task::JoinHandle;
 
@@ -23,8 +24,21 @@ use crate::question::Question;
 /// Bytes that arrive from another node.
 struct Arriving {
     upstream: RelayStream,
-    left: u64,
+    reader: BodyReader,
     keep_alive: bool,
+}
+
+impl Arriving {
+    fn body(&mut self) -> FramedBody<'_, RelayStream> {
+        FramedBody {
+            input: &mut self.upstream,
+            reader: &mut self.reader,
+        }
+    }
+
+    fn left_bytes(&self) -> u64 {
+        self.reader.left().unwrap_or_default()
+    }
 }
 
 /// The reason for a fetch.
@@ -78,7 +92,8 @@ impl Replicator {
             // Versions are not replaced whole.
             return Ok(false);
         }
-        let (own, mut bytes) = (scope.clone(), arriving.left);
+        let own = scope.clone();
+        let mut bytes = arriving.left_bytes();
         let begin = blocking(&self.node, move |node| {
             let begun = node.store()?.catch_up().begin_take_in(own, handed, since);
             begun.in_s3()
@@ -94,7 +109,7 @@ impl Replicator {
             let Some((mut arriving, handed)) = self.begin_fetch(source, &question).await? else {
                 return Err(not_yet("A key has changed meanwhile."));
             };
-            bytes += arriving.left;
+            bytes += arriving.left_bytes();
             let begin = blocking(&self.node, move |_| {
                 taking.begin_version(&version, handed).in_s3()?;
                 Ok(taking)
@@ -125,26 +140,24 @@ impl Replicator {
         let (head, body) = self.encode(question)?;
         let request = request_for(&head, &Principal::Anonymous);
         let begun = self.peers.begin_asking(source, &request, &body).await;
-        let (mut upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;
+        let (upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;
         match answer.status() {
             200 => {}
             404 => return Ok(None),
             status => return Err(failed(io::Error::other(format!("status {status}")))),
         }
-        let Ok(ResponseFraming::Length(mut left)) = answer.framing(head.method()) else {
+        let Ok(framing @ ResponseFraming::Length(_)) = answer.framing(head.method()) else {
             return Err(failed(io::ErrorKind::InvalidData.into()));
         };
-        let handed: Handed = read_header(&mut upstream, &mut left)
-            .await
-            .map_err(failed)?;
-        if handed.len.unwrap_or(0) != left {
-            return Err(failed(io::ErrorKind::InvalidData.into()));
-        }
-        let arriving = Arriving {
+        let mut arriving = Arriving {
             upstream,
-            left,
+            reader: BodyReader::new(framing, u64::MAX),
             keep_alive: answer.keep_alive(),
         };
+        let handed: Handed = read_header(&mut arriving.body()).await.map_err(failed)?;
+        if handed.len.unwrap_or(0) != arriving.left_bytes() {
+            return Err(failed(io::ErrorKind::InvalidData.into()));
+        }
         Ok(Some((arriving, handed)))
     }
 
@@ -155,8 +168,8 @@ impl Replicator {
         mut writing: JoinHandle<Result<TakeIn, S3Error>>,
         is_paced: bool,
     ) -> Result<TakeIn, S3Error> {
-        while arriving.left > 0 {
-            let piece = read_piece(&mut arriving.upstream, &mut arriving.left).await;
+        while !arriving.reader.is_done() {
+            let piece = read_piece(&mut arriving.body()).await;
             let piece = piece.map_err(|_| Code::ServiceUnavailable)?;
             let mut writer = joined(writing).await?;
             if is_paced {
@@ -175,7 +188,7 @@ impl Replicator {
 
     /// Keeps the stream for the next request, if it can have one.
     fn end_fetch(&self, source: &str, arriving: Arriving) {
-        if arriving.keep_alive && arriving.left == 0 && arriving.upstream.is_clean() {
+        if arriving.keep_alive && arriving.reader.is_done() && arriving.upstream.is_clean() {
             self.peers.keep(source, arriving.upstream);
         }
     }

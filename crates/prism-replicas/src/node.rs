@@ -11,10 +11,10 @@ use prism_cluster::MinReplicas;
 use prism_cluster::replica::StampClock;
 use prism_config::Running;
 use prism_handoff::Process;
-use prism_http::{Exchange, Method, RequestHead};
+use prism_http::{Method, RequestHead};
 use prism_membership::Cluster;
 use prism_s3::{Code, S3Error};
-use prism_service::{Io, NodeRequests, Orders, Peers, RequestCounters};
+use prism_service::{Exchange, NodeRequests, Orders, Peers, RequestCounters};
 use prism_store::Store;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -193,15 +193,14 @@ impl NodeRequests for Replicator {
 
     async fn serve_node(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         // Nodes prepare changes with PUT and ask questions with POST.
         match head.method() {
-            Method::Put => self.serve_prepare(io, head, peer, exchange).await,
-            _ => self.serve_question(io, head, exchange).await,
+            Method::Put => self.serve_prepare(exchange, peer).await,
+            _ => self.serve_question(exchange).await,
         }
     }
 }

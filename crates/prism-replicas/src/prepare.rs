@@ -8,8 +8,8 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{BodyFraming, Exchange, PROCESSING, RequestHead};
-use prism_service::Io;
+use prism_http::{PROCESSING, ResponseHead};
+use prism_service::Exchange;
 use prism_store::{Error, Prepare, PutWriter, Refusal};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
@@ -24,18 +24,9 @@ use crate::question::Reply;
 const INTERIM_EVERY: Duration = Duration::from_secs(2);
 
 impl Replicator {
-    /// Answers a change of the primary `peer`. Returns whether the connection lives on.
-    pub async fn serve_prepare(
-        &self,
-        io: &mut impl Io,
-        head: &RequestHead,
-        peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let BodyFraming::Length(mut left) = head.framing() else {
-            return Ok(false);
-        };
-        let taken = self.take_in(io, peer, &mut left).await?;
+    /// Answers a change of the primary `peer`.
+    pub async fn serve_prepare(&self, exchange: &mut impl Exchange, peer: &str) -> io::Result<()> {
+        let taken = self.take_in(exchange, peer).await?;
         let reply = match taken {
             Ok(()) => {
                 self.node.counters.prepared.add_one();
@@ -44,21 +35,16 @@ impl Replicator {
             Err(Error::Refused(refusal)) => Reply::NotPrepared(refusal),
             Err(error) => Reply::from_result(Err(store_error(&error))),
         };
-        let exchange = Exchange {
-            keep_alive: left == 0,
-            ..*exchange
-        };
-        send_reply(io, &exchange, &reply).await
+        send_reply(exchange, &reply).await
     }
 
     async fn take_in(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         peer: &str,
-        left: &mut u64,
     ) -> io::Result<Result<(), Error>> {
-        let prepare: Prepare = read_header(io, left).await?;
-        if prepare.body_len() != *left {
+        let prepare: Prepare = read_header(exchange).await?;
+        if exchange.left_bytes() != Some(prepare.body_len()) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut changes = prepare.changes.iter();
@@ -80,18 +66,18 @@ impl Replicator {
             stall_timeout: self.node.config.now().limits.stall_timeout(),
         };
         let mut writing = spawn_blocking(begin);
-        let mut piece = read_piece(io, left).await?;
-        while *left > 0 {
-            let writer = match disk.wait(io, writing).await? {
+        let mut piece = read_piece(exchange).await?;
+        while !exchange.is_done() {
+            let writer = match disk.wait(exchange, writing).await? {
                 Ok(writer) => writer,
                 Err(error) => return Ok(Err(error)),
             };
             writing = spawn_blocking(move || append(writer, &piece));
-            piece = read_piece(io, left).await?;
+            piece = read_piece(exchange).await?;
         }
-        let written = disk.wait(io, writing).await?;
+        let written = disk.wait(exchange, writing).await?;
         let prepared = match written {
-            Ok(writer) => prepare_written(io, &mut disk, writer, piece).await?,
+            Ok(writer) => prepare_written(exchange, &mut disk, writer, piece).await?,
             Err(error) => Err(error),
         };
         let fetched = match (&prepared, bucket) {
@@ -109,14 +95,14 @@ impl Replicator {
 
 /// Writes the last piece, and prepares, in steps that a working disk does in a moment.
 async fn prepare_written(
-    io: &mut impl Io,
+    exchange: &mut impl Exchange,
     disk: &mut DiskWait,
     writer: PutWriter,
     piece: Vec<u8>,
 ) -> io::Result<Result<(), Error>> {
     let mut step = spawn_blocking(move || prepare_some(append(writer, &piece)?));
     loop {
-        match disk.wait(io, step).await? {
+        match disk.wait(exchange, step).await? {
             Ok(Some(writer)) => step = spawn_blocking(move || prepare_some(writer)),
             Ok(None) => return Ok(Ok(())),
             Err(error) => return Ok(Err(error)),
@@ -134,7 +120,11 @@ struct DiskWait {
 
 impl DiskWait {
     /// Waits for one step, and sends interim answers meanwhile.
-    async fn wait<T>(&mut self, io: &mut impl Io, mut step: JoinHandle<T>) -> io::Result<T> {
+    async fn wait<T>(
+        &mut self,
+        exchange: &mut impl Exchange,
+        mut step: JoinHandle<T>,
+    ) -> io::Result<T> {
         let begun = Instant::now();
         loop {
             // Many short steps need interim answers as well, so the time runs across steps.
@@ -143,7 +133,7 @@ impl DiskWait {
                 Err(_) => self.last_interim = Instant::now(),
             }
             if begun.elapsed() < self.stall_timeout {
-                io.write_all(PROCESSING).await?;
+                exchange.interim(&ResponseHead::new(PROCESSING)).await?;
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! - A service implements [`Service`]: it understands a request, says which nodes
 //!   answer it, and answers it.
-//! - [`Request`] is one request with its unread body; [`Io`] is the connection that it came on.
+//! - [`Request`] is one request, and [`Exchange`] its unread body and the way of its answer.
 //! - [`Peers`] sends requests of this node's own to other nodes.
 //! - [`Orders`] tell the threads of a node how it ends.
 //!
@@ -11,26 +11,31 @@
 #![expect(async_fn_in_trait, reason = "all of it runs on one thread")]
 
 mod access_log;
-mod answer;
 mod audit;
+mod body_source;
 mod counters;
 mod date;
+mod exchange;
+mod http1;
 mod io;
 mod join;
 mod link;
 mod observe;
 mod orders;
 mod peers;
+mod queue;
 mod request;
 mod request_body;
 mod service;
 mod spans;
 
 pub use access_log::{AccessLog, AccessLogTo, request_id_text};
-pub use answer::{send, set};
 pub use audit::{Action, Actor, AuditLog};
+pub use body_source::{BodySource, FramedBody};
 pub use counters::RequestCounters;
 pub use date::DateCache;
+pub use exchange::{AnswerRecord, Exchange, Movement, send, set};
+pub use http1::{Http1, Http1Parts};
 pub use io::{Input, Io};
 pub use join::join_all;
 pub use link::Link;
@@ -40,10 +45,10 @@ pub use observe::{
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
     PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
-    read_any_answer,
 };
 pub use prism_handoff::Moved;
+pub use queue::Queue;
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};
 pub use service::{Fault, NodeRequests, Remote, Route, Served, Service, Subject};
-pub use spans::{RequestSpan, Spans, span_below, span_of_request, trace_of};
+pub use spans::{RequestSpan, Span, Spans, span_below, span_of_request, trace_of};

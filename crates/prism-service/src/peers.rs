@@ -171,10 +171,28 @@ impl Peers {
         }
     }
 
-    /// Sends a request's head to `peer`, and returns whether the stream was used before.
+    /// A stream for a request to `peer`, and whether it was used before.
     ///
-    /// A used stream may have ended. If the request cannot be repeated whole, this is checked
-    /// before the head is sent. A head that did not leave whole is sent again on a fresh stream.
+    /// A used stream may have ended. If the request cannot be repeated whole, this is checked.
+    ///
+    /// # Errors
+    /// The peer is out of reach.
+    pub async fn stream(
+        &self,
+        peer: &str,
+        request: &PeerRequest<'_>,
+    ) -> Result<(RelayStream, bool), RelayError> {
+        let (mut upstream, used) = self.handle(peer)?.relay(peer).await?;
+        upstream.set_io_timeout(self.stall_timeout);
+        let checks = used && (has_body(request.head) || !request.is_repeatable);
+        if checks && is_closed(&mut upstream).await {
+            return Ok((self.fresh(peer).await?, false));
+        }
+        Ok((upstream, used))
+    }
+
+    /// Sends a request's head to `peer`, and returns whether the stream was used before. A head
+    /// that did not leave whole is sent again on a fresh stream.
     ///
     /// # Errors
     /// The peer is out of reach, or breaks off.
@@ -183,15 +201,8 @@ impl Peers {
         peer: &str,
         request: &PeerRequest<'_>,
     ) -> Result<(RelayStream, bool), RelayError> {
-        let head = encode_head(request);
-        let (mut upstream, used) = self.handle(peer)?.relay(peer).await?;
-        upstream.set_io_timeout(self.stall_timeout);
-        let checks = used && (has_body(request.head) || !request.is_repeatable);
-        let sent = match checks && is_closed(&mut upstream).await {
-            true => Err(io::ErrorKind::NotConnected.into()),
-            false => upstream.write_all(&head).await,
-        };
-        match sent {
+        let (mut upstream, used) = self.stream(peer, request).await?;
+        match upstream.write_all(&encode_head(request)).await {
             Ok(()) => Ok((upstream, used)),
             Err(_) if used => Ok((self.begin_again(peer, request, &[]).await?, false)),
             Err(error) => Err(RelayError::Broken(error)),
@@ -199,10 +210,7 @@ impl Peers {
     }
 
     /// Sends a request's head and the beginning of its body on a stream that was not used before.
-    ///
-    /// # Errors
-    /// The peer is out of reach, or breaks off.
-    pub async fn begin_again(
+    async fn begin_again(
         &self,
         peer: &str,
         request: &PeerRequest<'_>,
@@ -280,10 +288,7 @@ async fn is_closed(upstream: &mut RelayStream) -> bool {
 }
 
 /// The head of the next answer, which may be an interim one (1xx).
-///
-/// # Errors
-/// [`RelayError::NotRead`] if the stream ends in front of it.
-pub async fn read_any_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
+async fn read_any_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
     loop {
         if let Some((head, len)) = ResponseHead::parse(upstream.buffered(), &Limits::ANSWER)? {
             upstream.consume(len);

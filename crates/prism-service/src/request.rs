@@ -1,64 +1,63 @@
-//! One request, and the owner of its body.
-
-use std::cell::Cell;
+//! One request.
 
 use prism_http::RequestHead;
 use prism_proto::relay::Preamble;
 
-use crate::RequestBody;
+use crate::{Remote, Span};
 
 /// A request whose head the service has understood.
 pub struct Request<M> {
     /// Its head.
     pub head: RequestHead,
-    /// Bytes of the head that the connection still holds.
-    pub head_bytes: usize,
-    /// Whether another node has relayed it.
-    pub is_relayed: bool,
+    /// Its identifier, for the client and for logs.
+    pub id: u64,
+    /// This node's part of its trace; `None` if it is not traced.
+    pub span: Option<Span>,
+    /// The client's connection; `None` if another node has relayed the request.
+    pub client: Option<Remote>,
     /// Whether it is another node's own request.
     pub is_for_node: bool,
     /// Longest body of an answer that the relaying node accepts, in bytes.
     pub max_answer_bytes: Option<u32>,
     /// The meaning that the service has found.
     pub meaning: M,
-    is_body_taken: Cell<bool>,
 }
 
 impl<M> Request<M> {
     /// A client's request.
-    pub fn new(head: RequestHead, head_bytes: usize, meaning: M) -> Self {
+    pub fn new(head: RequestHead, id: u64, client: Remote, meaning: M) -> Self {
         Self {
             head,
-            head_bytes,
-            is_relayed: false,
+            id,
+            span: None,
+            client: Some(client),
             is_for_node: false,
             max_answer_bytes: None,
             meaning,
-            is_body_taken: Cell::new(false),
         }
     }
 
-    /// A request that another node has relayed. Its head is consumed.
+    /// A request that another node has relayed.
     pub fn relayed(head: RequestHead, preamble: &Preamble, meaning: M) -> Self {
         Self {
-            is_relayed: true,
+            head,
+            id: preamble.verified.request_id,
+            span: None,
+            client: None,
             is_for_node: preamble.alone,
             max_answer_bytes: preamble.most_bytes,
-            ..Self::new(head, 0, meaning)
+            meaning,
         }
     }
 
-    /// The body; of a chunked one at most `max_bytes` are read. A body has one owner: a second
-    /// call returns [`RequestBody::unknown`].
-    pub fn take_body(&self, max_bytes: u64) -> RequestBody {
-        match self.is_body_taken.replace(true) {
-            false => RequestBody::new(&self.head, max_bytes),
-            true => RequestBody::unknown(),
-        }
+    /// The same as a part of a trace.
+    #[must_use]
+    pub fn traced(self, span: Option<Span>) -> Self {
+        Self { span, ..self }
     }
 
-    /// Lets the body be taken again, if no byte of it was read.
-    pub fn give_body_back(&self) {
-        self.is_body_taken.set(false);
+    /// Whether another node has relayed it.
+    pub fn is_relayed(&self) -> bool {
+        self.client.is_none()
     }
 }

@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use prism_http::{BodyError, Exchange, HeadError, Headers, Limits, RequestHead};
+use prism_http::{BodyError, HeadError, Headers, Limits, RequestHead};
 use prism_proto::verified::Verified;
 
-use crate::{About, Io, Request};
+use crate::{About, Exchange, Request};
 
 /// Which nodes answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,23 +53,11 @@ pub struct Subject<'r> {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Served<E> {
-    /// It is answered, and the connection lives on.
-    Open,
-    /// It is answered, and the connection ends.
-    Closed,
+    /// Its answer has ended.
+    Answered,
     /// Nothing of it was carried out or read, and no byte of an answer was sent. Another node may
     /// answer it; if there is none, the client gets this error.
     Elsewhere(E),
-}
-
-impl<E> Served<E> {
-    /// The outcome of an answer. `keep_alive`: the connection lives on.
-    pub const fn answered(keep_alive: bool) -> Self {
-        match keep_alive {
-            true => Self::Open,
-            false => Self::Closed,
-        }
-    }
 }
 
 /// Answers the requests that other nodes send on their own behalf.
@@ -77,14 +65,13 @@ pub trait NodeRequests: 'static {
     /// Longest description, in bytes, before the body of such a request.
     const HEADER_BYTES: u64;
 
-    /// Answers a request of the node `peer`. Returns whether the connection lives on.
+    /// Answers a request of the node `peer`.
     async fn serve_node(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool>;
+    ) -> io::Result<()>;
 }
 
 impl<N: NodeRequests> NodeRequests for Rc<N> {
@@ -92,12 +79,11 @@ impl<N: NodeRequests> NodeRequests for Rc<N> {
 
     async fn serve_node(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        N::serve_node(self, io, head, peer, exchange).await
+    ) -> io::Result<()> {
+        N::serve_node(self, exchange, head, peer).await
     }
 }
 
@@ -110,14 +96,14 @@ pub struct Remote {
     pub service: SocketAddr,
     /// Whether the connection has TLS.
     pub is_tls: bool,
-    /// Whether the service keeps something beside it ([`Io::companion`]).
+    /// Whether the service keeps something beside it ([`Exchange::companion`]).
     pub has_companion: bool,
 }
 
 /// A service of which several nodes answer requests.
 ///
 /// Every node that has a client's connection calls the service in the same order: understand,
-/// admit, begin, route. Then the gateway hands the connection off, relays the request, or has
+/// admit, hold, route. Then the gateway hands the connection off, relays the request, or has
 /// the service serve it.
 pub trait Service: 'static {
     /// The meaning of a request.
@@ -148,11 +134,7 @@ pub trait Service: 'static {
     ///
     /// # Errors
     /// The request is forbidden, or the nodes that know are out of reach.
-    async fn admit(
-        &self,
-        request: &mut Request<Self::Meaning>,
-        client: Remote,
-    ) -> Result<(), Self::Error>;
+    async fn admit(&self, request: &mut Request<Self::Meaning>) -> Result<(), Self::Error>;
 
     /// Confirms the caller of a request that another node has admitted and relayed here, if this
     /// node does not know the caller.
@@ -169,11 +151,15 @@ pub trait Service: 'static {
         false
     }
 
-    /// Begins a request before it is routed. A change waits here while the cluster takes a step.
-    async fn begin(&self, meaning: &Self::Meaning) -> Option<Self::Change<'_>>;
+    /// Holds the cluster's next step back, if a request is a change. Waits for the end of the
+    /// present step.
+    async fn hold(&self, _meaning: &Self::Meaning) -> Option<Self::Change<'_>> {
+        None
+    }
 
-    /// The nodes that answer a request. Only this decides it.
-    fn route(&self, meaning: &Self::Meaning) -> Route;
+    /// The nodes that answer a request. Only this decides it. `has_failed`: this node could not
+    /// begin to answer it.
+    fn route(&self, meaning: &Self::Meaning, has_failed: bool) -> Route;
 
     /// Whether this node has to send a relayed request back.
     fn is_elsewhere(&self, meaning: &Self::Meaning) -> bool;
@@ -206,9 +192,8 @@ pub trait Service: 'static {
     /// Answers a request here.
     async fn serve(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         request: &Request<Self::Meaning>,
-        exchange: &Exchange<'_>,
     ) -> io::Result<Served<Self::Error>>;
 
     /// The part that answers other nodes' own requests.
@@ -223,12 +208,11 @@ pub trait Service: 'static {
     /// The status code of an error, and whether the fault is this system's own.
     fn status_of(&self, error: &Self::Error) -> (u16, bool);
 
-    /// Sends an error about the resource `path`. Returns whether the connection lives on.
+    /// Sends an error about the resource `path`.
     async fn send_error(
         &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
+        exchange: &mut impl Exchange,
         error: &Self::Error,
         path: &str,
-    ) -> io::Result<bool>;
+    ) -> io::Result<()>;
 }

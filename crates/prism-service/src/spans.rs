@@ -6,10 +6,21 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use prism_http::{RequestHead, Span, TraceParent};
+use prism_http::{RequestHead, TraceParent};
 use prism_proto::verified::{TraceId, Verified};
 
 use crate::observe::About;
+
+/// The part of a trace that one node makes for a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The identifier of the trace, which is not zero.
+    pub trace_id: [u8; 16],
+    /// The identifier of the span, which is not zero.
+    pub id: u64,
+    /// The identifier of the span above it, if there is one.
+    pub parent_id: Option<u64>,
+}
 
 /// One node's part of a traced request.
 #[derive(Clone, Copy, Debug)]
@@ -47,17 +58,17 @@ pub trait Spans: fmt::Debug + Send + Sync {
     fn outcomes(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// This node's part of a client's request: in the trace of the node that has verified it, or in
+/// This node's part of the client's request `id`: in the trace of the node that has verified it, or in
 /// the client's trace if that is recorded, or in one that begins here.
 pub fn span_of_request(
     head: &RequestHead,
+    id: u64,
     verified: Option<&Verified>,
     spans: Option<&dyn Spans>,
 ) -> Option<Span> {
     if let Some(verified) = verified {
         return span_below(verified);
     }
-    let id = head.noted().id();
     if let Some(parent) = TraceParent::of(head.headers()) {
         return parent.is_sampled.then_some(Span {
             trace_id: parent.trace_id,
@@ -82,8 +93,8 @@ pub fn span_below(verified: &Verified) -> Option<Span> {
 }
 
 /// The trace of a request, for the node that answers it.
-pub fn trace_of(head: &RequestHead) -> Option<TraceId> {
-    TraceId::new(head.noted().span()?.trace_id)
+pub fn trace_of(span: Option<Span>) -> Option<TraceId> {
+    TraceId::new(span?.trace_id)
 }
 
 #[cfg(test)]
@@ -113,9 +124,7 @@ mod tests {
     fn head(fields: &str) -> RequestHead {
         let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
-        let (head, _) = parsed.unwrap().unwrap();
-        head.noted().set_id(ID);
-        head
+        parsed.unwrap().unwrap().0
     }
 
     fn sent(flags: &str) -> RequestHead {
@@ -132,14 +141,14 @@ mod tests {
             id: ID,
             parent_id: Some(11),
         };
-        assert_eq!(span_of_request(&sent("01"), None, None), Some(expected));
-        assert_eq!(span_of_request(&sent("00"), None, Some(&Always)), None);
+        assert_eq!(span_of_request(&sent("01"), ID, None, None), Some(expected));
+        assert_eq!(span_of_request(&sent("00"), ID, None, Some(&Always)), None);
     }
 
     #[test]
     fn a_request_without_a_trace_begins_one_if_it_is_a_sample() {
-        assert_eq!(span_of_request(&head(""), None, None), None);
-        let begun = span_of_request(&head(""), None, Some(&Always)).unwrap();
+        assert_eq!(span_of_request(&head(""), ID, None, None), None);
+        let begun = span_of_request(&head(""), ID, None, Some(&Always)).unwrap();
         assert_eq!((begun.id, begun.parent_id), (ID, None));
         assert_ne!(begun.trace_id, [0; 16]);
     }
@@ -152,11 +161,11 @@ mod tests {
             caller: Caller::Anonymous,
             body: Body::Unsaid,
         };
-        let span = span_of_request(&head(""), Some(&verified), None).unwrap();
+        let span = span_of_request(&head(""), ID, Some(&verified), None).unwrap();
         assert_eq!((span.trace_id, span.parent_id), (TRACE, Some(5)));
         assert_ne!(span.id, ID);
         verified.trace = None;
-        let span = span_of_request(&sent("01"), Some(&verified), Some(&Always));
+        let span = span_of_request(&sent("01"), ID, Some(&verified), Some(&Always));
         assert_eq!(span, None);
     }
 }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{Exchange, RequestHead, ResponseHead};
-use prism_service::{Io, Peers, RequestBody, join_all, parse_own_head, send};
+use prism_http::ResponseHead;
+use prism_service::{Exchange, Peers, join_all, parse_own_head, send};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -128,17 +128,11 @@ impl Shared {
     /// Answers a node that sends an assignment.
     pub(crate) async fn answer_assignment(
         &self,
-        io: &mut impl Io,
-        head: &RequestHead,
+        exchange: &mut impl Exchange,
         peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
-        let mut body = RequestBody::new(head, MAX_BYTES);
-        let text = body.read_to_end(io, MAX_BYTES).await;
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.skip_rest(io).await,
-            ..*exchange
-        };
+    ) -> io::Result<()> {
+        exchange.limit_body(MAX_BYTES);
+        let text = exchange.read_to_end(MAX_BYTES).await;
         let text = text.map_err(|_| io::ErrorKind::InvalidData)?;
         let (status, fault) = match serde_json::from_slice::<Assignment>(&text) {
             Err(error) => (400, error.to_string()),
@@ -157,7 +151,7 @@ impl Shared {
                 Err(fault) => (409, fault),
             },
         };
-        send(io, &exchange, ResponseHead::new(status), fault.as_bytes()).await
+        send(exchange, ResponseHead::new(status), fault.as_bytes()).await
     }
 }
 

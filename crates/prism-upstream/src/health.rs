@@ -5,9 +5,10 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use prism_proxy::Failure;
+
 use crate::duty::Duty;
 use crate::figures::ServerState;
-use crate::retry::Failure;
 
 /// Requests in a row without an answer after which an address is ejected.
 const MAX_SILENT: u32 = 3;

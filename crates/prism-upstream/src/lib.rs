@@ -14,22 +14,17 @@
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
 //! | which servers' connections are for one client only? | `private.rs` |
-//! | how do bytes move? | `pump.rs`, for `exchange.rs`, `answer.rs` and, after an upgrade, `tunnel.rs` |
-//! | what does a relaying node hear of a slow server? | `at_work.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
-//! Not here: the client's connection (`prism-gateway`).
+//! Not here: the client's connection (`prism-gateway`), and how bytes move (`prism-proxy`).
 #![forbid(unsafe_code)]
 
 mod affinity;
-mod answer;
 mod assign;
-mod at_work;
 mod checks;
 mod choice;
 mod duty;
 mod error;
-mod exchange;
 mod figures;
 mod forwarded;
 mod health;
@@ -39,13 +34,11 @@ mod passing;
 mod pool;
 mod private;
 mod proxy_header;
-mod pump;
 mod reports;
 mod retry;
 mod server;
 mod service;
 mod shared;
-mod tunnel;
 
 pub use assign::Place;
 pub use duty::Duty;

@@ -11,7 +11,8 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::answer::Answer;
+use prism_proxy::Answer;
+
 use crate::pool::{Pool, UnderWay};
 use crate::server::{Input, Server};
 
@@ -27,8 +28,10 @@ pub(crate) struct Parking(Mutex<HashMap<u64, Parked>>);
 
 /// An answer whose head has come.
 pub(crate) struct Parked {
-    pub(crate) pool: Arc<Pool>,
+    pool: Arc<Pool>,
     answer: Answer,
+    /// Whether the answer offers to authenticate the server's connection.
+    pub(crate) offers_login: bool,
     under_way: UnderWay,
     stream: TcpStream,
     input: Input,
@@ -50,6 +53,11 @@ impl Parking {
     /// Keeps an answer for the request `id`.
     pub(crate) fn park(&self, id: u64, parked: Parked) {
         self.locked().insert(id, parked);
+    }
+
+    /// The upstream whose answer to the request `id` waits here.
+    pub(crate) fn pool_of(&self, id: u64) -> Option<Arc<Pool>> {
+        self.locked().get(&id).map(|parked| parked.pool.clone())
     }
 
     /// The answer to the request `id`, if it waits here.
@@ -81,11 +89,17 @@ impl Parked {
     ///
     /// # Errors
     /// The runtime does not let the socket go.
-    pub(crate) fn new(lease: Lease, answer: Answer, pool: &Arc<Pool>) -> io::Result<Self> {
+    pub(crate) fn new(
+        lease: Lease,
+        answer: Answer,
+        offers_login: bool,
+        pool: &Arc<Pool>,
+    ) -> io::Result<Self> {
         let Lease { server, under_way } = lease;
         Ok(Self {
             pool: pool.clone(),
             answer,
+            offers_login,
             under_way,
             // Another thread may get it.
             stream: server.stream.into_std()?,

@@ -1,39 +1,148 @@
 //! The way of a request to a server of this node, and of the answer back.
 
 use std::io;
+use std::time::Duration;
 
-use prism_http::{Exchange, ResponseHead};
+use prism_http::{BodyFraming, Headers, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
-use prism_service::{BodyFailure, Io, NodeRequests, Request, RequestBody, Served, Service, send};
+use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing, Passed, SWITCHING};
+use prism_service::{BodyFailure, Exchange, NodeRequests, Request, Served, Service, send};
 
-use crate::answer::{Answer, Passed};
-use crate::at_work::AtWork;
 use crate::error::Error;
-use crate::exchange::{Fault, Transfer};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
-use crate::pool::{Address, UnderWay};
+use crate::pool::UnderWay;
 use crate::private::{self, Own, Sharing};
 use crate::proxy_header::of_client;
-use crate::retry::{self, Failure, Step};
+use crate::retry::{self, Step};
 use crate::server::Server;
-use crate::service::{Meaning, State, Upstreams};
-use crate::tunnel::SWITCHING;
+use crate::service::{Meaning, Upstreams};
 
-/// The end of an exchange.
+/// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
+/// not know `Expect` (RFC 9110, section 10.1.1).
+const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+
+/// The end of an exchange with a server.
 enum End {
     Passed(Passed),
     /// The answer is longer than the relaying node wants.
-    TooLong(Answer),
+    TooLong {
+        answer: Answer,
+        offers_login: bool,
+    },
 }
 
-impl<N> Upstreams<N> {
-    /// A connection to a server of this node for a request.
-    pub(crate) async fn connect(
+/// A request on its way to servers.
+struct Attempt<'a, N, X> {
+    node: &'a Upstreams<N>,
+    exchange: &'a mut X,
+    request: &'a Request<Meaning>,
+    /// Who may use the server's connection afterwards.
+    sharing: Sharing,
+}
+
+impl<N: NodeRequests> Upstreams<N> {
+    /// Passes a request to a server of this node, and the answer back.
+    pub(crate) async fn pass(
         &self,
-        meaning: &Meaning,
-        may_be_idle: bool,
-    ) -> Result<Lease, Error> {
+        exchange: &mut impl Exchange,
+        request: &Request<Meaning>,
+    ) -> io::Result<Served<Error>> {
+        let mut attempt = Attempt {
+            node: self,
+            exchange,
+            request,
+            sharing: request.meaning.sharing,
+        };
+        attempt.run().await
+    }
+}
+
+impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
+    async fn run(&mut self) -> io::Result<Served<Error>> {
+        let meaning = &self.request.meaning;
+        self.exchange.limit_body(meaning.pool.max_body_bytes());
+        if meaning.is_parked {
+            match self.node.shared.parking.take(self.request.id) {
+                Some(parked) => return self.pass_parked(parked).await,
+                // It was carried out.
+                None if !self.request.head.method().is_safe() => {
+                    return self.refuse(&Error::Lost).await;
+                }
+                None => {}
+            }
+        }
+        let mut lease = match self.first_connection().await {
+            Ok(lease) => lease,
+            Err(error) => return Ok(Served::Elsewhere(error)),
+        };
+        let mut is_again = false;
+        loop {
+            let failure = match self.forward(&mut lease).await {
+                Ok(End::Passed(passed)) => {
+                    self.give_back(lease, passed);
+                    return Ok(Served::Answered);
+                }
+                Ok(End::TooLong {
+                    answer,
+                    offers_login,
+                }) => return self.park(lease, answer, offers_login).await,
+                Err(Fault::Connection(error)) => return Err(error),
+                Err(Fault::Body(failure)) => {
+                    let error = match failure {
+                        BodyFailure::Connection(error) => return Err(error),
+                        BodyFailure::TooLong => Error::BodyTooLong,
+                        BodyFailure::Malformed(error) => Error::Body(error),
+                    };
+                    return self.refuse(&error).await;
+                }
+                Err(Fault::Upstream(failure, _)) => failure,
+            };
+            let address = lease.under_way.address();
+            tracing::debug!(address = %address.address, ?failure, "no answer");
+            if self.exchange.is_done() && !matches!(failure, Failure::Ended { was_used: true, .. })
+            {
+                meaning.pool.learn(address, Outcome::Failed(failure.into()));
+            }
+            let error = error_of(failure);
+            let has_begun = self.exchange.body().has_begun();
+            match retry::step(failure, self.request.head.method(), has_begun, is_again) {
+                Step::Again => match self.connect(false).await {
+                    Ok(fresh) => {
+                        lease = fresh;
+                        is_again = true;
+                    }
+                    Err(error) => return Ok(Served::Elsewhere(error)),
+                },
+                Step::Elsewhere => return Ok(Served::Elsewhere(error)),
+                Step::GiveUp => return self.refuse(&error).await,
+            }
+        }
+    }
+
+    /// The connection that the request is sent on first.
+    async fn first_connection(&mut self) -> Result<Lease, Error> {
+        let meaning = &self.request.meaning;
+        if self.sharing != Sharing::Present {
+            return self.connect(self.sharing == Sharing::Everybody).await;
+        }
+        match private::take(self.exchange, &meaning.pool) {
+            Own::Usable(lease) => Ok(lease),
+            Own::Ended => self.connect(false).await,
+            Own::Elsewhere => {
+                // The client has one server's connection of its own at most.
+                let logs_in = meaning.logs_in;
+                if !logs_in {
+                    self.sharing = Sharing::Everybody;
+                }
+                self.connect(!logs_in).await
+            }
+        }
+    }
+
+    /// A connection to a server of this node.
+    async fn connect(&self, may_be_idle: bool) -> Result<Lease, Error> {
+        let meaning = &self.request.meaning;
         let pool = &meaning.pool;
         let mut error = Error::OutOfReach;
         for place in pool.addresses(&meaning.affinity) {
@@ -42,14 +151,15 @@ impl<N> Upstreams<N> {
             };
             let under_way = UnderWay::at(address);
             let says_client = pool.settings.proxy_protocol;
-            let idle = (may_be_idle && !says_client).then(|| self.idle_at(address.address));
+            let idle = (may_be_idle && !says_client).then(|| self.node.idle_at(address.address));
             if let Some(server) = idle.and_then(|idle| idle.take()) {
                 return Ok(Lease { server, under_way });
             }
             let limit = pool.settings.connect_timeout();
             match Server::connect(address.address, limit).await {
                 Ok(mut server) => {
-                    if let Some(client) = meaning.client.get().filter(|_| says_client) {
+                    let ends = self.node.ends_of(self.request).filter(|_| says_client);
+                    if let Some(client) = ends {
                         server.preface = of_client(&client);
                     }
                     return Ok(Lease { server, under_way });
@@ -66,236 +176,164 @@ impl<N> Upstreams<N> {
         }
         Err(error)
     }
-}
 
-impl<N> Upstreams<N> {
-    /// The connection of a request whose client has one of its own.
-    async fn own_connection(&self, io: &mut impl Io, meaning: &Meaning) -> Result<Lease, Error> {
-        match private::take(io, &meaning.pool) {
-            Own::Usable(lease) => Ok(lease),
-            Own::Ended => self.connect(meaning, false).await,
-            Own::Elsewhere => {
-                // The client has one server's connection of its own at most.
-                let logs_in = meaning.logs_in;
-                if !logs_in {
-                    meaning.sharing.set(Sharing::Everybody);
-                }
-                self.connect(meaning, !logs_in).await
-            }
+    /// The request as the server of a connection gets it.
+    fn outgoing(&self, server: &mut Server) -> Outgoing {
+        let head = &self.request.head;
+        let is_relayed = self.request.is_relayed();
+        // A relaying node holds every body back, and its client need not wait for the server.
+        let has_body = head.framing() != BodyFraming::None && !self.exchange.is_done();
+        let asks = has_body && !is_relayed && self.exchange.is_held_back();
+        let mut extra = Headers::new();
+        if asks {
+            // Never an error: name and value are well-formed.
+            let _ = extra.append("Expect", "100-continue");
         }
-    }
-}
-
-impl<N: NodeRequests> Upstreams<N> {
-    /// Passes a request to a server of this node, and the answer back.
-    pub(crate) async fn pass(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<Served<Error>> {
-        let meaning = &request.meaning;
-        let mut body = request.take_body(meaning.pool.max_body_bytes());
-        let mut lease = match meaning.state.replace(State::Failed(Error::OutOfReach)) {
-            State::Connected(lease) => lease,
-            State::Failed(error) => return Ok(Served::Elsewhere(error)),
-            State::Open if meaning.sharing.get() == Sharing::Present => {
-                match self.own_connection(io, meaning).await {
-                    Ok(lease) => lease,
-                    Err(error) => return Ok(Served::Elsewhere(error)),
-                }
-            }
-            State::Open => return Ok(Served::Elsewhere(Error::OutOfReach)),
-            State::Parked(parked) => {
-                return self.pass_parked(io, request, exchange, body, *parked).await;
-            }
-        };
-        let mut is_again = false;
-        loop {
-            match self
-                .exchange(io, request, exchange, &mut lease, &mut body)
-                .await
-            {
-                Ok(End::Passed(passed)) => {
-                    self.give_back(io, meaning, lease, &passed);
-                    let open = passed.keep_alive && body.skip_rest(io).await;
-                    return Ok(Served::answered(open));
-                }
-                Ok(End::TooLong(answer)) => {
-                    return self.park(io, request, exchange, lease, answer).await;
-                }
-                Err(Fault::Connection(error)) => return Err(error),
-                Err(Fault::Body(failure)) => {
-                    let error = match failure {
-                        BodyFailure::Connection(error) => return Err(error),
-                        BodyFailure::TooLong => Error::BodyTooLong,
-                        BodyFailure::Malformed(error) => Error::Body(error),
-                    };
-                    return self.refuse(io, request, exchange, body, &error).await;
-                }
-                Err(Fault::Server(failure)) => {
-                    tracing::debug!(address = %lease.under_way.address().address, ?failure, "no answer");
-                    if body.is_done() && failure != (Failure::Ended { was_idle: true }) {
-                        let address = lease.under_way.address();
-                        meaning.pool.learn(address, Outcome::Failed(failure.into()));
-                    }
-                    let method = request.head.method();
-                    let error = error_of(failure);
-                    match retry::step(failure, method, body.has_begun(), is_again) {
-                        Step::Again => match self.connect(meaning, false).await {
-                            Ok(fresh) => (lease, is_again) = (fresh, true),
-                            Err(error) => return Ok(Served::Elsewhere(error)),
-                        },
-                        Step::Elsewhere => return Ok(Served::Elsewhere(error)),
-                        Step::GiveUp => {
-                            return self.refuse(io, request, exchange, body, &error).await;
-                        }
-                    }
-                }
-            }
+        // A relayed connection would not become a tunnel.
+        let upgrade = self.request.meaning.upgrade.as_ref();
+        if let Some(protocol) = upgrade.filter(|_| !is_relayed) {
+            let _ = extra.append("Connection", "upgrade");
+            let _ = extra.append("Upgrade", protocol.as_bytes());
+        }
+        let mut bytes = std::mem::take(&mut server.preface);
+        bytes.reserve(1024);
+        head.write_forward(head.framing(), &extra, &mut bytes);
+        Outgoing {
+            head: bytes,
+            asks,
+            invited_within: Some(CONTINUE_WAIT),
+            timeout: Some(self.request.meaning.pool.settings.answer_timeout()),
+            passes_interim: true,
+            passes_unchanged: false,
         }
     }
 
     /// One exchange with the server of `lease`.
-    async fn exchange(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-        lease: &mut Lease,
-        body: &mut RequestBody,
-    ) -> Result<End, Fault> {
+    async fn forward(&mut self, lease: &mut Lease) -> Result<End, Fault> {
+        let request = self.request;
         let meaning = &request.meaning;
-        let timeout = meaning.pool.settings.answer_timeout();
-        let mut transfer = Transfer::new(io, &mut lease.server, body, request, timeout);
-        let is_relayed = request.is_relayed;
-        transfer.at_work = is_relayed.then(|| AtWork::new(self.shared.stall_timeout));
-        let head = transfer.answer(exchange).await?;
-        let mut answer = Answer::new(head, exchange.method)?;
-        let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
+        let shared = &self.node.shared;
+        let outgoing = self.outgoing(&mut lease.server);
+        let mut forward = Forward::new(self.exchange, &mut lease.server, outgoing);
+        if request.is_relayed() {
+            forward = forward.for_relaying_node(shared.stall_timeout);
+        }
+        let AnswerHead::Parsed(head) = forward.answer().await? else {
+            return Err(Fault::malformed());
+        };
+        let offers_login = private::is_offered(&head);
+        let mut answer = Answer::new(head, request.head.method())?;
+        let is_asked = meaning.upgrade.is_some() && !request.is_relayed();
         if answer.status() == SWITCHING && !is_asked {
-            return Err(Fault::Server(Failure::Malformed));
+            return Err(Fault::malformed());
         }
         let address = lease.under_way.address();
-        meaning
-            .pool
-            .learn(address, Outcome::Answered(answer.status()));
+        let answered = Outcome::Answered(answer.status());
+        meaning.pool.learn(address, answered);
         if let Some(max_bytes) = request.max_answer_bytes
-            && self.shared.parking.has_room()
-            && !transfer.is_short(&answer, max_bytes).await?
+            && shared.parking.has_room()
+            && !forward.is_short(&answer, max_bytes).await?
         {
-            return Ok(End::TooLong(answer));
+            return Ok(End::TooLong {
+                answer,
+                offers_login,
+            });
         }
-        self.finish_head(request, address, &mut answer);
+        finish_head(self.node, request, &lease.under_way, &mut answer);
+        if offers_login && !self.sharing.is_private() {
+            self.sharing = Sharing::Client;
+        }
         if answer.status() == SWITCHING {
             let limit = meaning.pool.settings.tunnel_timeout();
-            let passed = transfer.tunnel(&answer, exchange, limit).await;
-            return passed.map(End::Passed);
+            forward.tunnel(&answer, limit).await?;
+            return Ok(End::Passed(Passed { is_reusable: false }));
         }
-        transfer.pass(answer, exchange).await.map(End::Passed)
-    }
-
-    /// Gives an answer that is about to be sent the fields of the configuration, counts it, and
-    /// marks it for the node that relays it.
-    fn finish_head(&self, request: &Request<Meaning>, address: &Address, answer: &mut Answer) {
-        let Meaning {
-            pool,
-            affinity,
-            sharing,
-            ..
-        } = &request.meaning;
-        if answer.offers_login && !sharing.get().is_private() {
-            sharing.set(Sharing::Client);
-        }
-        affinity.complete(&pool.settings, &address.server, answer.headers_mut());
-        if !request.is_relayed {
-            return self.shared.counters.served_direct.add_one();
-        }
-        let fields = answer.headers_mut();
-        fields.remove(ANSWER_FIELD);
-        if answer.status() == HAND_OVER {
-            // Never an error: name and value are well-formed.
-            let _ = answer.headers_mut().append(ANSWER_FIELD, ANSWER_FINAL);
-        }
+        forward.pass(answer).await.map(End::Passed)
     }
 
     /// Keeps the connection of a request that is answered for another one.
-    fn give_back(&self, io: &mut impl Io, meaning: &Meaning, lease: Lease, passed: &Passed) {
-        let settings = &meaning.pool.settings;
+    fn give_back(&mut self, lease: Lease, passed: Passed) {
+        let settings = &self.request.meaning.pool.settings;
         if !passed.is_reusable {
             return;
         }
-        if meaning.sharing.get().is_private() {
-            private::keep(io, lease);
+        if self.sharing.is_private() {
+            private::keep(self.exchange, lease);
         } else if !settings.proxy_protocol {
-            let idle = self.idle_at(lease.under_way.address().address);
+            let idle = self.node.idle_at(lease.under_way.address().address);
             idle.keep(lease.server, settings.idle_connections.into());
         }
     }
 
     /// Lets an answer wait for the client's connection, and asks the relaying node for that.
     async fn park(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
+        &mut self,
         lease: Lease,
         answer: Answer,
+        offers_login: bool,
     ) -> io::Result<Served<Error>> {
-        let parked = Parked::new(lease, answer, &request.meaning.pool)?;
-        let id = request.head.noted().id();
-        self.shared.parking.park(id, parked);
+        let parked = Parked::new(lease, answer, offers_login, &self.request.meaning.pool)?;
+        self.node.shared.parking.park(self.request.id, parked);
         let asks = ResponseHead::new(HAND_OVER).with(ANSWER_FIELD, ANSWER_PARKED);
         let asks = asks.map_err(io::Error::other)?;
-        send(io, exchange, asks, &[]).await.map(Served::answered)
+        send(self.exchange, asks, &[]).await?;
+        Ok(Served::Answered)
     }
 
     /// Passes an answer that has waited for its connection.
-    async fn pass_parked(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-        mut body: RequestBody,
-        parked: Parked,
-    ) -> io::Result<Served<Error>> {
-        let meaning = &request.meaning;
+    async fn pass_parked(&mut self, parked: Parked) -> io::Result<Served<Error>> {
+        let offers_login = parked.offers_login;
         let (mut answer, mut lease) = parked.resume()?;
-        self.finish_head(request, lease.under_way.address(), &mut answer);
-        let timeout = meaning.pool.settings.answer_timeout();
-        let mut transfer = Transfer::begun(io, &mut lease.server, &mut body, timeout);
-        match transfer.pass(answer, exchange).await {
+        finish_head(self.node, self.request, &lease.under_way, &mut answer);
+        if offers_login && !self.sharing.is_private() {
+            self.sharing = Sharing::Client;
+        }
+        let timeout = self.request.meaning.pool.settings.answer_timeout();
+        let mut forward = Forward::begun(self.exchange, &mut lease.server, Some(timeout));
+        match forward.pass(answer).await {
             Ok(passed) => {
-                self.give_back(io, meaning, lease, &passed);
-                Ok(Served::answered(passed.keep_alive))
+                self.give_back(lease, passed);
+                Ok(Served::Answered)
             }
             Err(Fault::Connection(error)) => Err(error),
-            Err(Fault::Server(_) | Fault::Body(_)) => {
-                self.refuse(io, request, exchange, body, &Error::Malformed)
-                    .await
-            }
+            Err(Fault::Upstream(..) | Fault::Body(_)) => self.refuse(&Error::Malformed).await,
         }
     }
 
     /// Sends an error in the place of an answer.
-    async fn refuse(
-        &self,
-        io: &mut impl Io,
-        request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
-        mut body: RequestBody,
-        error: &Error,
-    ) -> io::Result<Served<Error>> {
+    async fn refuse(&mut self, error: &Error) -> io::Result<Served<Error>> {
         if error.status() >= 500 {
-            self.shared.counters.failed.add_one();
+            self.node.shared.counters.failed.add_one();
         }
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
-            ..*exchange
-        };
-        let sent = self.send_error(io, &exchange, error, request.head.path());
-        let sent = sent.await;
-        body.skip_behind(io, sent).await.map(Served::answered)
+        let path = self.request.head.path();
+        self.node.send_error(self.exchange, error, path).await?;
+        Ok(Served::Answered)
+    }
+}
+
+/// Gives an answer that is about to be sent the fields of the configuration, counts it, and marks
+/// it for the node that relays it.
+fn finish_head<N>(
+    node: &Upstreams<N>,
+    request: &Request<Meaning>,
+    under_way: &UnderWay,
+    answer: &mut Answer,
+) {
+    let meaning = &request.meaning;
+    let server = &under_way.address().server;
+    let settings = &meaning.pool.settings;
+    meaning
+        .affinity
+        .complete(settings, server, answer.headers_mut());
+    if !request.is_relayed() {
+        return node.shared.counters.served_direct.add_one();
+    }
+    let is_hand_over = answer.status() == HAND_OVER;
+    let fields = answer.headers_mut();
+    fields.remove(ANSWER_FIELD);
+    if is_hand_over {
+        // Never an error: name and value are well-formed.
+        let _ = fields.append(ANSWER_FIELD, ANSWER_FINAL);
     }
 }
 

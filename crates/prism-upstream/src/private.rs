@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use prism_http::{Headers, RequestHead, ResponseHead};
-use prism_service::Io;
+use prism_service::Exchange;
 
 use crate::park::Lease;
 use crate::pool::{Pool, UnderWay};
@@ -68,9 +68,9 @@ struct Private {
 }
 
 /// Keeps a server's connection beside that of its client. A relaying node's stream keeps none.
-pub(crate) fn keep(io: &mut impl Io, lease: Lease) {
+pub(crate) fn keep(exchange: &mut impl Exchange, lease: Lease) {
     let address = lease.under_way.address().address;
-    if let Some(companion) = io.companion() {
+    if let Some(companion) = exchange.companion() {
         *companion = Some(Box::new(Private {
             address,
             server: lease.server,
@@ -89,8 +89,8 @@ pub(crate) enum Own {
 }
 
 /// Takes the server's connection that lies beside the client's.
-pub(crate) fn take(io: &mut impl Io, pool: &Pool) -> Own {
-    let Some(companion) = io.companion() else {
+pub(crate) fn take(exchange: &mut impl Exchange, pool: &Pool) -> Own {
+    let Some(companion) = exchange.companion() else {
         return Own::Ended;
     };
     let present = companion.as_ref().and_then(|any| any.downcast_ref());

@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_handoff::supervise::keep;
-use prism_http::{Exchange, RequestHead, ResponseHead};
-use prism_service::{
-    Io, MAX_SKIP_BYTES, NodeRequests, Peers, RequestBody, join_all, parse_own_head, send,
-};
+use prism_http::{RequestHead, ResponseHead};
+use prism_service::{Exchange, NodeRequests, Peers, join_all, parse_own_head, send};
 
 use crate::Shared;
 use crate::assign::{self, send_always};
@@ -35,27 +33,21 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
 
     async fn serve_node(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         if head.path() == assign::PATH {
-            let shared = &self.shared;
-            return shared.answer_assignment(io, head, peer, exchange).await;
+            return self.shared.answer_assignment(exchange, peer).await;
         }
         if head.path() != PATH {
-            return self.others.serve_node(io, head, peer, exchange).await;
+            return self.others.serve_node(exchange, head, peer).await;
         }
-        let mut body = RequestBody::new(head, MAX_SKIP_BYTES);
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.skip_rest(io).await,
-            ..*exchange
-        };
+        exchange.skip_body().await;
         let pools = self.shared.pools();
         let reports: Vec<Report> = pools.iter().map(|pool| pool.report()).collect();
         let text = serde_json::to_vec(&reports)?;
-        send(io, &exchange, ResponseHead::new(200), &text).await
+        send(exchange, ResponseHead::new(200), &text).await
     }
 }
 

@@ -5,18 +5,7 @@
 //! A request for which no server took a connection was not sent, and any backend may answer it.
 
 use prism_http::Method;
-
-/// The reason why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The connection ended before the first byte of an answer. `was_idle`: it had been kept open
-    /// after an earlier request, so that the server may have closed it at its own time.
-    Ended { was_idle: bool },
-    /// The server was silent for too long.
-    Silent,
-    /// The answer is malformed, or ended in its head.
-    Malformed,
-}
+use prism_proxy::Failure;
 
 /// The next step of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +24,7 @@ pub(crate) fn step(failure: Failure, method: &Method, has_begun: bool, is_again:
     let is_idempotent = method.is_safe() || matches!(method, Method::Put | Method::Delete);
     match failure {
         _ if has_begun => Step::GiveUp,
-        Failure::Ended { was_idle: true } if is_idempotent && !is_again => Step::Again,
+        Failure::Ended { was_used: true, .. } if is_idempotent && !is_again => Step::Again,
         Failure::Ended { .. } if method.is_safe() => Step::Elsewhere,
         Failure::Ended { .. } | Failure::Silent | Failure::Malformed => Step::GiveUp,
     }
@@ -47,8 +36,14 @@ mod tests {
 
     #[test]
     fn only_what_may_run_twice_or_has_not_run_is_sent_again() {
-        let idle = Failure::Ended { was_idle: true };
-        let fresh = Failure::Ended { was_idle: false };
+        let idle = Failure::Ended {
+            was_used: true,
+            in_order: true,
+        };
+        let fresh = Failure::Ended {
+            was_used: false,
+            in_order: true,
+        };
         for (failure, method, expected) in [
             (idle, Method::Get, Step::Again),
             (idle, Method::Put, Step::Again),

@@ -6,6 +6,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use prism_proxy::{Step, Upstream};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// Bytes of an answer that are read at first, and that are held at most.
@@ -60,6 +62,39 @@ impl Server {
             preface: Vec::new(),
             was_idle,
         }
+    }
+}
+
+impl Upstream for Server {
+    fn buffered(&self) -> &[u8] {
+        self.input.buffered()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.input.consume(n);
+    }
+
+    fn was_used(&self) -> bool {
+        self.was_idle
+    }
+
+    async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step {
+        let Self { stream, input, .. } = self;
+        tokio::select! {
+            biased;
+            read = input.fill(stream), if reads => Step::Read(read),
+            written = write_some(stream, bytes), if !bytes.is_empty() => Step::Written(written),
+            else => Step::Written(Ok(0)),
+        }
+    }
+
+    async fn end_requests(&mut self) {
+        // The server may have ended already.
+        let _ = self.stream.shutdown().await;
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.stream)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The service: its implementation of [`Service`], and the request's way to a server.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,23 +8,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_config::Balance;
-use prism_http::{BodyFraming, Exchange, Headers, Limits, Method, RequestHead, ResponseHead};
+use prism_http::{BodyFraming, Headers, Limits, Method, RequestHead, ResponseHead};
 use prism_proto::relay::Preamble;
 use prism_proto::verified::{Body, Caller, Verified};
+use prism_proxy::wanted_protocol;
 use prism_service::{
-    About, Fault, Io, NodeRequests, PeerRequest, Remote, Request, Route, Served, Service, Subject,
+    About, Exchange, Fault, NodeRequests, PeerRequest, Request, Route, Served, Service, Subject,
     send,
 };
 
 use crate::affinity::Affinity;
 use crate::error::Error;
-use crate::park::{Lease, Parked};
 use crate::pool::{Backend, Pool};
 use crate::private::Sharing;
 use crate::proxy_header::Ends;
 use crate::server::Idle;
 use crate::shared::Pools;
-use crate::{Shared, forwarded, tunnel};
+use crate::{Shared, forwarded};
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
 /// concern upstreams.
@@ -48,28 +48,15 @@ pub struct Meaning {
     operation: &'static str,
     /// The protocol that the client wants to go on with, such as `websocket`.
     pub(crate) upgrade: Option<Box<str>>,
-    /// The client's connection, if it is known.
-    pub(crate) client: Cell<Option<Ends>>,
     /// Whether it authenticates the server's connection.
     pub(crate) logs_in: bool,
-    pub(crate) sharing: Cell<Sharing>,
+    pub(crate) sharing: Sharing,
     /// Whether another node has chosen this one to answer it.
     is_sent: bool,
     /// Whether the connection has moved on already, and stays here.
     stays: bool,
-    pub(crate) state: RefCell<State>,
-}
-
-/// The way of a request to a server of this node.
-pub(crate) enum State {
-    /// Nothing was tried.
-    Open,
-    /// A connection waits for it.
-    Connected(Lease),
-    /// Its answer waits here.
-    Parked(Box<Parked>),
-    /// No server took a connection, or the connection is used.
-    Failed(Error),
+    /// Whether its answer waits here.
+    pub(crate) is_parked: bool,
 }
 
 impl<N> Upstreams<N> {
@@ -108,16 +95,14 @@ impl<N> Upstreams<N> {
 
     /// Whether this node answers a request from a server of its own.
     fn is_here(&self, meaning: &Meaning) -> bool {
-        match &*meaning.state.borrow() {
-            State::Connected(_) | State::Parked(_) => return true,
-            State::Failed(_) => return false,
-            State::Open => {}
+        if meaning.is_parked {
+            return true;
         }
         let pool = &meaning.pool;
         if pool.addresses.is_empty() {
             return false;
         }
-        if meaning.sharing.get() == Sharing::Present {
+        if meaning.sharing == Sharing::Present {
             return true;
         }
         if meaning.is_sent {
@@ -130,8 +115,15 @@ impl<N> Upstreams<N> {
         pool.is_tried(&meaning.affinity) && !backends.first().is_some_and(moves)
     }
 
-    /// The connection of a relayed request, as the node that has it says.
-    fn ends_said(&self, head: &RequestHead) -> Option<Ends> {
+    /// The client's connection; of a relayed request as the node that has it says.
+    pub(crate) fn ends_of(&self, request: &Request<Meaning>) -> Option<Ends> {
+        if let Some(client) = request.client {
+            return Some(Ends {
+                client: client.address,
+                service: Some(client.service),
+            });
+        }
+        let head = &request.head;
         let said = head.headers().get_str("X-Forwarded-For")?;
         let client: IpAddr = said.parse().ok()?;
         let is_tls = head.headers().get_str("X-Forwarded-Proto") == Some("https");
@@ -158,13 +150,14 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         verified: Option<Verified>,
     ) -> Result<Meaning, Error> {
         let parked = verified.as_ref();
-        let parked = parked.and_then(|verified| self.shared.parking.take(verified.request_id));
+        let parked = parked.and_then(|verified| self.shared.parking.pool_of(verified.request_id));
+        let is_parked = parked.is_some();
         let is_spent = verified.as_ref().is_some_and(|v| v.body == Body::Spent);
-        if is_spent && parked.is_none() && !head.method().is_safe() {
+        if is_spent && !is_parked && !head.method().is_safe() {
             return Err(Error::Lost);
         }
-        let pool = match &parked {
-            Some(parked) => parked.pool.clone(),
+        let pool = match parked {
+            Some(pool) => pool,
             None => self.shared.pool_of(head).ok_or(Error::NoUpstream)?,
         };
         let max_bytes = pool.max_body_bytes();
@@ -174,53 +167,34 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         let sharing = Sharing::of(head);
         Ok(Meaning {
             logs_in: sharing.is_private(),
-            sharing: Cell::new(sharing),
+            sharing,
             affinity: pool.affinity(head),
             pool,
             path: head.path().into(),
             host: head.host_name().unwrap_or_default().into(),
             target: head.target().into(),
             operation: operation(head.method()),
-            upgrade: tunnel::wanted(head),
-            client: Cell::new(verified.as_ref().and_then(|_| self.ends_said(head))),
+            upgrade: wanted_protocol(head),
             is_sent: verified.is_some(),
             stays: verified.is_some_and(|v| v.body == Body::MovedOn),
-            state: RefCell::new(match parked {
-                Some(parked) => State::Parked(Box::new(parked)),
-                None => State::Open,
-            }),
+            is_parked,
         })
     }
 
-    async fn admit(&self, request: &mut Request<Meaning>, client: Remote) -> Result<(), Error> {
-        request.meaning.client.set(Some(Ends {
-            client: client.address,
-            service: Some(client.service),
-        }));
+    async fn admit(&self, request: &mut Request<Meaning>) -> Result<(), Error> {
+        let Some(client) = request.client else {
+            return Ok(());
+        };
         if client.has_companion {
-            request.meaning.sharing.set(Sharing::Present);
+            request.meaning.sharing = Sharing::Present;
         }
         let own = &request.meaning.pool.settings.request_headers;
         let added = forwarded::add(&mut request.head, &client, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
 
-    async fn begin(&self, meaning: &Meaning) -> Option<()> {
-        let is_open = matches!(&*meaning.state.borrow(), State::Open);
-        let sharing = meaning.sharing.get();
-        if is_open && sharing != Sharing::Present && self.is_here(meaning) {
-            let may_be_idle = sharing == Sharing::Everybody;
-            let state = match self.connect(meaning, may_be_idle).await {
-                Ok(lease) => State::Connected(lease),
-                Err(error) => State::Failed(error),
-            };
-            meaning.state.replace(state);
-        }
-        None
-    }
-
-    fn route(&self, meaning: &Meaning) -> Route {
-        if self.is_here(meaning) {
+    fn route(&self, meaning: &Meaning, has_failed: bool) -> Route {
+        if !has_failed && self.is_here(meaning) {
             return Route::Here;
         }
         let pool = &meaning.pool;
@@ -233,7 +207,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         let names = backends.iter().map(|backend| backend.name.clone());
         // A connection moves on once. It does not go round while all servers are down. One with a
         // server's connection of its own does not leave that.
-        match meaning.stays || meaning.sharing.get() == Sharing::Present {
+        match meaning.stays || meaning.sharing == Sharing::Present {
             true => Route::Relay(names.collect()),
             false => Route::HandOff(names.collect()),
         }
@@ -249,7 +223,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     }
 
     fn has_to_move(&self, meaning: &Meaning) -> bool {
-        meaning.upgrade.is_some() || meaning.sharing.get().is_private()
+        meaning.upgrade.is_some() || meaning.sharing.is_private()
     }
 
     fn epoch(&self) -> u64 {
@@ -290,11 +264,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     async fn serve(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         request: &Request<Meaning>,
-        exchange: &Exchange<'_>,
     ) -> io::Result<Served<Error>> {
-        self.pass(io, request, exchange).await
+        self.pass(exchange, request).await
     }
 
     fn nodes(&self) -> &Self {
@@ -322,24 +295,15 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
     async fn send_error(
         &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
+        exchange: &mut impl Exchange,
         error: &Error,
         _: &str,
-    ) -> io::Result<bool> {
-        if let Some(noted) = exchange.noted {
-            noted.set_error(error.code());
-        }
+    ) -> io::Result<()> {
+        exchange.record_mut().error = Some(error.code());
         let head = ResponseHead::new(error.status());
         let head = head.with("Content-Type", "text/plain; charset=utf-8");
         let text = format!("{error}\n");
-        send(
-            io,
-            exchange,
-            head.map_err(io::Error::other)?,
-            text.as_bytes(),
-        )
-        .await
+        send(exchange, head.map_err(io::Error::other)?, text.as_bytes()).await
     }
 }
 
@@ -412,12 +376,11 @@ mod tests {
                 target: "/".into(),
                 operation: "GET",
                 upgrade: None,
-                client: Cell::new(None),
                 logs_in: false,
-                sharing: Cell::new(Sharing::Everybody),
+                sharing: Sharing::Everybody,
                 is_sent,
                 stays,
-                state: RefCell::new(State::Open),
+                is_parked: false,
             })
         };
         assert!(is_here(false, false) && is_here(true, false));

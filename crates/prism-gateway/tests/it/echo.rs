@@ -6,11 +6,10 @@ use std::future::pending;
 use std::io;
 use std::rc::Rc;
 
-use prism_http::{Exchange, Headers, Limits, RequestHead, ResponseHead};
+use prism_http::{Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_service::{
-    About, Fault, Io, NodeRequests, Remote, Request, RequestBody, Route, Served, Service, Subject,
-    send,
+    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject, send,
 };
 
 /// Longest body, in bytes.
@@ -27,39 +26,26 @@ pub(crate) struct Echo {
 
 impl Echo {
     /// Sends each piece of a body back when it arrives.
-    async fn stream(
-        io: &mut impl Io,
-        body: &mut RequestBody,
-        exchange: &Exchange<'_>,
-    ) -> io::Result<Served<String>> {
-        let mut head = Vec::new();
-        let written = ResponseHead::new(200).write_to(exchange, body.left(), &mut head);
-        body.invite(io).await?;
-        io.write_all(&head).await?;
-        while !body.is_done() {
-            if io.buffered().is_empty() && io.fill().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let step = body.reader().consume(io.buffered());
-            let step = step.map_err(io::Error::other)?;
-            let data = io.buffered()[step.data].to_vec();
-            io.consume(step.consumed);
-            io.write_all(&data).await?;
+    async fn stream(exchange: &mut impl Exchange) -> io::Result<Served<String>> {
+        let left = exchange.left_bytes();
+        exchange.invite().await?;
+        exchange.begin(&ResponseHead::new(200), None, left);
+        exchange.flush().await?;
+        let mut room = [0; 16 << 10];
+        while !exchange.is_done() {
+            let read = exchange.read(&mut room).await;
+            let read = read.map_err(io::Error::other)?;
+            exchange.data(&room[..read]).await?;
         }
-        Ok(Served::answered(written.keep_alive))
+        exchange.end(None).await?;
+        Ok(Served::Answered)
     }
 }
 
 impl NodeRequests for Echo {
     const HEADER_BYTES: u64 = 0;
 
-    async fn serve_node(
-        &self,
-        _: &mut impl Io,
-        _: &RequestHead,
-        _: &str,
-        _: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    async fn serve_node(&self, _: &mut impl Exchange, _: &RequestHead, _: &str) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -81,15 +67,11 @@ impl Service for Echo {
         }
     }
 
-    async fn admit(&self, _: &mut Request<()>, _: Remote) -> Result<(), String> {
+    async fn admit(&self, _: &mut Request<()>) -> Result<(), String> {
         Ok(())
     }
 
-    async fn begin(&self, (): &()) -> Option<()> {
-        None
-    }
-
-    fn route(&self, (): &()) -> Route {
+    fn route(&self, (): &(), _: bool) -> Route {
         self.route.clone().unwrap_or(Route::Here)
     }
 
@@ -132,29 +114,28 @@ impl Service for Echo {
 
     async fn serve(
         &self,
-        io: &mut impl Io,
+        exchange: &mut impl Exchange,
         request: &Request<()>,
-        exchange: &Exchange<'_>,
     ) -> io::Result<Served<String>> {
         let path = request.head.path();
         self.served.borrow_mut().push(path.to_owned());
-        let mut body = request.take_body(MAX_BODY_BYTES);
+        exchange.limit_body(MAX_BODY_BYTES);
         match path {
             "/silent" => return pending().await,
             "/out" => return Ok(Served::Elsewhere("out of order".into())),
-            "/stream" => return Self::stream(io, &mut body, exchange).await,
+            "/stream" => return Self::stream(exchange).await,
             "/hints" => {
-                body.invite(io).await?;
-                io.fill().await?;
-                io.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </s>\r\n\r\n")
-                    .await?;
+                exchange.invite().await?;
+                exchange.fill().await?;
+                let hints = ResponseHead::new(103).with("Link", "</s>").unwrap();
+                exchange.interim(&hints).await?;
             }
             _ => {}
         }
-        let bytes = body.read_to_end(io, MAX_BODY_BYTES).await;
+        let bytes = exchange.read_to_end(MAX_BODY_BYTES).await;
         let bytes = bytes.map_err(io::Error::other)?;
-        let sent = send(io, exchange, ResponseHead::new(200), &bytes).await;
-        sent.map(Served::answered)
+        send(exchange, ResponseHead::new(200), &bytes).await?;
+        Ok(Served::Answered)
     }
 
     fn nodes(&self) -> &Self {
@@ -175,11 +156,10 @@ impl Service for Echo {
 
     async fn send_error(
         &self,
-        io: &mut impl Io,
-        exchange: &Exchange<'_>,
+        exchange: &mut impl Exchange,
         error: &String,
         _: &str,
-    ) -> io::Result<bool> {
-        send(io, exchange, ResponseHead::new(400), error.as_bytes()).await
+    ) -> io::Result<()> {
+        send(exchange, ResponseHead::new(400), error.as_bytes()).await
     }
 }

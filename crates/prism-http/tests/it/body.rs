@@ -1,9 +1,12 @@
 //! Bodies: their end is found exactly, wherever the stream is cut.
 
 use prism_http::{
-    BodyError, BodyReader, ChunkedDecoder, LAST_CHUNK, Limits, RequestHead, ResponseFraming,
-    write_chunk, write_last_chunk,
+    BodyError, BodyReader, ChunkedDecoder, Limits, RequestHead, ResponseFraming, write_chunk,
+    write_last_chunk,
 };
+
+/// The end of a chunked body without trailers.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Feeds `pieces` one after the other. Returns the data and the number of used bytes.
 fn read<'a>(

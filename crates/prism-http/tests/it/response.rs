@@ -1,27 +1,26 @@
 //! Answers: written for every kind of request, and parsed as strictly.
 
 use prism_http::{
-    Exchange, HeadError, HeaderError, Headers, Limits, Method, PlainAnswer, ResponseFraming,
+    AnswerForm, HeadError, HeaderError, Headers, Limits, Method, PlainAnswer, ResponseFraming,
     ResponseHead, Version, Written,
 };
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-fn exchange(method: &Method, version: Version, keep_alive: bool) -> Exchange<'_> {
-    Exchange {
+fn form(method: &Method, version: Version, keep_alive: bool) -> AnswerForm<'_> {
+    AnswerForm {
         method,
         version,
         keep_alive,
         date: DATE,
-        extra: None,
-        noted: None,
+        extra: [None; 2],
     }
 }
 
-fn write(status: u16, exchange: &Exchange<'_>, body: Option<u64>) -> (String, Written) {
+fn write(status: u16, form: &AnswerForm<'_>, body: Option<u64>) -> (String, Written) {
     let head = ResponseHead::new(status).with("ETag", "\"x\"").unwrap();
     let mut out = Vec::new();
-    let written = head.write_to(exchange, body, &mut out);
+    let written = head.write_to(form, body, &mut out);
     (String::from_utf8(out).unwrap(), written)
 }
 
@@ -98,7 +97,7 @@ fn framing_fits_method_version_and_status() {
         (304, &get, new, true, Some(5), F::None, "", true),
     ];
     for (status, method, version, keep, body, framing, line, alive) in rows {
-        let (text, written) = write(status, &exchange(method, version, keep), body);
+        let (text, written) = write(status, &form(method, version, keep), body);
         assert_eq!(
             written,
             Written {
@@ -122,7 +121,7 @@ fn framing_fits_method_version_and_status() {
 
 #[test]
 fn interim_answers_hold_no_framing() {
-    let (text, written) = write(100, &exchange(&Method::Put, Version::Http11, true), Some(1));
+    let (text, written) = write(100, &form(&Method::Put, Version::Http11, true), Some(1));
     assert_eq!(text, "HTTP/1.1 100 Continue\r\nETag: \"x\"\r\n\r\n");
     assert_eq!(written.framing, ResponseFraming::None);
 }
@@ -140,7 +139,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         .unwrap();
     let mut out = Vec::new();
     let method = Method::Get;
-    let _ = head.write_to(&exchange(&method, Version::Http11, true), Some(1), &mut out);
+    let _ = head.write_to(&form(&method, Version::Http11, true), Some(1), &mut out);
     assert_eq!(
         String::from_utf8(out).unwrap(),
         format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nDate: {DATE}\r\n\r\n")
@@ -149,9 +148,9 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         ResponseHead::new(200).with("X", "a\r\nY: b"),
         Err(HeaderError::Value)
     );
-    let evil = Exchange {
+    let evil = AnswerForm {
         date: "x\r\nEvil: 1",
-        ..exchange(&method, Version::Http11, true)
+        ..form(&method, Version::Http11, true)
     };
     let mut out = Vec::new();
     let _ = ResponseHead::new(200).write_to(&evil, Some(0), &mut out);
@@ -159,10 +158,9 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
     let mut extra = Headers::new();
     extra.append("Vary", "Origin").unwrap();
     extra.append("Content-Length", "7").unwrap();
-    let varied = Exchange {
-        extra: Some(&extra),
-        noted: None,
-        ..exchange(&method, Version::Http11, true)
+    let varied = AnswerForm {
+        extra: [Some(&extra), None],
+        ..form(&method, Version::Http11, true)
     };
     let mut out = Vec::new();
     let _ = ResponseHead::new(200).write_to(&varied, Some(0), &mut out);
@@ -180,7 +178,7 @@ fn parse(text: &str) -> Result<ResponseHead, HeadError> {
 #[test]
 fn what_is_written_is_parsed_back() {
     let method = Method::Get;
-    let (text, _) = write(206, &exchange(&method, Version::Http11, false), Some(7));
+    let (text, _) = write(206, &form(&method, Version::Http11, false), Some(7));
     let head = parse(&text).unwrap();
     assert_eq!(head.status(), 206);
     assert_eq!(head.headers().get("etag"), Some(&b"\"x\""[..]));

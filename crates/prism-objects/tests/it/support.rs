@@ -5,13 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_config::{Config, Credential, Role, Running};
-use prism_http::{BodyReader, Exchange, Headers, Limits, RequestHead, ResponseHead};
+use prism_http::{BodyReader, Headers, Limits, RequestHead, ResponseHead};
 use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
 use prism_proto::verified::{Body, Caller, Verified};
 use prism_replicas::{Node, Replicator};
 use prism_s3::access::Rights;
-use prism_service::{Link, Peers, Remote, Request, RequestBody, Route, Served, Service};
+use prism_service::{
+    Exchange, Http1, Http1Parts, Link, Peers, Remote, Request, Route, Served, Service,
+};
 use prism_signer::{Body as Signed, Signer};
 use prism_store::Store;
 use time::OffsetDateTime;
@@ -153,23 +155,18 @@ impl Server {
                 Ok(meaning) => meaning,
                 Err(error) => return (refuse(objects, &mut io, &head, &error).await, head),
             };
-            let client = Remote {
-                address: CLIENT.parse::<SocketAddr>().unwrap(),
-                service: ([203, 0, 113, 10], 80).into(),
-                is_tls: false,
-                has_companion: false,
-            };
-            let mut request = Request::new(head, 0, meaning);
-            if let Err(error) = objects.admit(&mut request, client).await {
+            let mut request = Request::new(head, 0, remote(), meaning);
+            if let Err(error) = objects.admit(&mut request).await {
                 return (
                     refuse(objects, &mut io, &request.head, &error).await,
                     request.head,
                 );
             }
-            assert_eq!(objects.route(&request.meaning), Route::Here);
-            let exchange = request.head.exchange("");
-            let served = objects.serve(&mut io, &request, &exchange).await;
-            (served.unwrap() == Served::Open, request.head)
+            assert_eq!(objects.route(&request.meaning, false), Route::Here);
+            let mut exchange = Http1::new(&mut io, &request.head, Http1Parts::default());
+            let served = objects.serve(&mut exchange, &request).await;
+            assert_eq!(served.unwrap(), Served::Answered);
+            (exchange.is_open(), request.head)
         };
         let (keep_alive, head) = self.local.block_on(&self.runtime, work);
         read(&head, &io, keep_alive)
@@ -185,7 +182,17 @@ impl Server {
             body: Body::Unsaid,
         };
         let meaning = self.objects.understand(&mut head, Some(verified)).unwrap();
-        self.objects.route(&meaning)
+        self.objects.route(&meaning, false)
+    }
+}
+
+/// The client's connection.
+fn remote() -> Remote {
+    Remote {
+        address: CLIENT.parse::<SocketAddr>().unwrap(),
+        service: ([203, 0, 113, 10], 80).into(),
+        is_tls: false,
+        has_companion: false,
     }
 }
 
@@ -241,13 +248,10 @@ async fn refuse(
     head: &RequestHead,
     error: &<Objects as Service>::Error,
 ) -> bool {
-    let mut body = RequestBody::new(head, 0);
-    let exchange = Exchange {
-        keep_alive: body.can_skip_rest(io).await,
-        ..head.exchange("")
-    };
-    let answered = objects.send_error(io, &exchange, error, head.path()).await;
-    body.skip_behind(io, answered).await.unwrap()
+    let mut exchange = Http1::new(io, head, Http1Parts::default());
+    let answered = objects.send_error(&mut exchange, error, head.path());
+    answered.await.unwrap();
+    exchange.is_open()
 }
 
 fn read(head: &RequestHead, io: &MemoryIo, keep_alive: bool) -> Answer {

@@ -1,8 +1,6 @@
 //! Answers of every form.
 
-use prism_service::Served;
-
-use crate::bed::{Bed, Server, act, read, write};
+use crate::bed::{Bed, Served, Server, act, read, write};
 
 const GET: &str = "GET /a HTTP/1.1\r\nHost: h";
 

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use prism_config::{Config, Node, Role, Upstream};
 use prism_handoff::{Companion, Endpoint, EndpointConfig, Incoming, Moved};
-use prism_http::{Exchange, Limits, RequestHead};
+use prism_http::{Limits, RequestHead};
 use prism_proto::verified::{Body, Caller, Verified};
-use prism_service::{Input, Io, NodeRequests, Remote, Request, Served, Service};
+use prism_service::{
+    Exchange, Http1, Http1Parts, Input, Io, NodeRequests, Remote, Request, Service,
+};
 use prism_upstream::{Error, Meaning, Shared, Upstreams};
 use tokio::net::TcpSocket;
 use tokio::task::LocalSet;
@@ -108,13 +110,7 @@ pub struct Nobody;
 impl NodeRequests for Nobody {
     const HEADER_BYTES: u64 = 0;
 
-    async fn serve_node(
-        &self,
-        _: &mut impl Io,
-        _: &RequestHead,
-        _: &str,
-        _: &Exchange<'_>,
-    ) -> io::Result<bool> {
+    async fn serve_node(&self, _: &mut impl Exchange, _: &RequestHead, _: &str) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -138,10 +134,18 @@ pub fn verified(id: u64) -> Verified {
     }
 }
 
+/// The outcome of a request, and whether its connection lives on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Served {
+    Open,
+    Closed,
+    Elsewhere(Error),
+}
+
 /// The end of a request.
 pub struct End {
     pub client: Client,
-    pub served: io::Result<Served<Error>>,
+    pub served: io::Result<Served>,
     /// The status that logs have.
     pub status: Option<u16>,
 }
@@ -212,7 +216,7 @@ impl Bed {
     /// The same, relayed by another node that wants at most `max_bytes`.
     pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
         self.pass(head, NEXT, Some(verified(id)), |request| {
-            request.is_relayed = true;
+            request.client = None;
             request.max_answer_bytes = max_bytes;
         })
     }
@@ -220,7 +224,7 @@ impl Bed {
     /// The same, by a node that breaks off before it sends a byte of the body.
     pub fn ask_broken_off(&self, head: &str) -> End {
         self.pass(head, &[], Some(verified(1)), |request| {
-            request.is_relayed = true;
+            request.client = None;
         })
     }
 
@@ -256,9 +260,6 @@ impl Bed {
             writes: 0,
             waits: 0,
         };
-        if let Some(verified) = &verified {
-            head.noted().set_id(verified.request_id);
-        }
         let serving = self.serve(&mut client, head, verified, change);
         let (served, status) = self.runtime.block_on(serving);
         End {
@@ -275,33 +276,42 @@ impl Bed {
         mut head: RequestHead,
         verified: Option<Verified>,
         change: impl FnOnce(&mut Request<Meaning>),
-    ) -> (io::Result<Served<Error>>, Option<u16>) {
+    ) -> (io::Result<Served>, Option<u16>) {
+        let id = verified.as_ref().map_or(0, |verified| verified.request_id);
         let meaning = match self.service.understand(&mut head, verified) {
             Ok(meaning) => meaning,
             Err(error) => return (Ok(Served::Elsewhere(error)), None),
         };
-        let mut request = Request::new(head, 0, meaning);
+        let remote = Remote {
+            address: "192.0.2.7:4711".parse().unwrap(),
+            service: "203.0.113.10:443".parse().unwrap(),
+            is_tls: false,
+            has_companion: io.companion().is_some_and(|companion| companion.is_some()),
+        };
+        let mut request = Request::new(head, id, remote, meaning);
         change(&mut request);
-        if !request.is_relayed {
-            let remote = Remote {
-                address: "192.0.2.7:4711".parse().unwrap(),
-                service: "203.0.113.10:443".parse().unwrap(),
-                is_tls: false,
-                has_companion: io.companion().is_some_and(|companion| companion.is_some()),
-            };
-            self.service.admit(&mut request, remote).await.unwrap();
+        if !request.is_relayed() {
+            self.service.admit(&mut request).await.unwrap();
         }
-        self.service.begin(&request.meaning).await;
-        let exchange = request.head.exchange("");
-        let served = self.service.serve(io, &request, &exchange).await;
-        (served, request.head.noted().status())
+        let parts = Http1Parts {
+            id,
+            ..Http1Parts::default()
+        };
+        let mut exchange = Http1::new(io, &request.head, parts);
+        let served = self.service.serve(&mut exchange, &request).await;
+        let served = served.map(|served| match served {
+            prism_service::Served::Elsewhere(error) => Served::Elsewhere(error),
+            prism_service::Served::Answered if exchange.is_open() => Served::Open,
+            prism_service::Served::Answered => Served::Closed,
+        });
+        (served, exchange.record().status)
     }
 
     /// One request of a client on the loopback interface, which does what `work` says.
     pub fn with_client<T>(
         &self,
         work: impl AsyncFnOnce(tokio::net::TcpStream) -> T,
-    ) -> (T, io::Result<Served<Error>>) {
+    ) -> (T, io::Result<Served>) {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = free.local_addr().unwrap();
         drop(free);

@@ -6,11 +6,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use prism_http::{BodyReader, ResponseFraming};
-use prism_service::Served;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream as ClientStream;
 
-use crate::bed::{Bed, Server, act, read, write};
+use crate::bed::{Bed, Served, Server, act, read, write};
 
 /// More than the buffers of all kernels hold.
 const LEN: usize = 12 << 20;

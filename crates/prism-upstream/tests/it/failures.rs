@@ -3,10 +3,9 @@
 use std::io::Read;
 
 use prism_config::Balance;
-use prism_service::Served;
 use prism_upstream::Error;
 
-use crate::bed::{Bed, Server, act, read, write};
+use crate::bed::{Bed, Served, Server, act, read, write};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const GET: &str = "GET / HTTP/1.1\r\nHost: h";

@@ -4,9 +4,9 @@
 use std::net::TcpStream;
 
 use prism_handoff::Companion;
-use prism_service::{Route, Served, Service};
+use prism_service::{Route, Service};
 
-use crate::bed::{Act, Bed, Server, act, read, write};
+use crate::bed::{Act, Bed, Served, Server, act, read, write};
 use crate::routes::{node, understand};
 
 const GET: &str = "GET /mail HTTP/1.1\r\nHost: h";
@@ -129,6 +129,6 @@ fn a_login_moves_and_is_never_relayed_in_the_hope_of_a_short_answer() {
             has_to_move,
             "{fields}"
         );
-        assert!(matches!(frontend.route(&meaning), Route::HandOff(_)));
+        assert!(matches!(frontend.route(&meaning, false), Route::HandOff(_)));
     }
 }

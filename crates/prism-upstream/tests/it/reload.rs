@@ -1,8 +1,6 @@
 //! Changes of an upstream while requests come.
 
-use prism_service::Served;
-
-use crate::bed::{Bed, Server, act, read, write};
+use crate::bed::{Bed, Served, Server, act, read, write};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: h";
 

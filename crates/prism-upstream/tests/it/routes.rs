@@ -62,7 +62,7 @@ fn route(node: &Upstreams<Nobody>, path: &str, is_sent: bool) -> Vec<String> {
 fn route_of(node: &Upstreams<Nobody>, path: &str, fields: &str, is_sent: bool) -> Vec<String> {
     let verified = is_sent.then(|| verified(1));
     let meaning = understand(node, &format!("GET {path}"), fields, verified);
-    match node.route(&meaning.ok().unwrap()) {
+    match node.route(&meaning.ok().unwrap(), false) {
         Route::Here => Vec::new(),
         Route::HandOff(names) | Route::Relay(names) => names,
     }
@@ -106,9 +106,9 @@ fn a_connection_that_was_sent_in_vain_moves_on_once() {
     let clients = two(None);
     assert_eq!(backend.vouch(&clients).body, Body::Unsaid);
     let sent = two(Some(verified(1)));
-    assert!(matches!(backend.route(&sent), Route::HandOff(_)));
+    assert!(matches!(backend.route(&sent, false), Route::HandOff(_)));
     let again = two(Some(backend.vouch(&sent)));
-    assert!(matches!(backend.route(&again), Route::Relay(_)));
+    assert!(matches!(backend.route(&again, false), Route::Relay(_)));
 }
 
 #[test]

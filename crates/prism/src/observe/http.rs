@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use prism_http::{Exchange, Limits, Method, RequestHead, ResponseFraming, ResponseHead, Version};
+use prism_http::{AnswerForm, Limits, Method, RequestHead, ResponseFraming, ResponseHead, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -205,16 +205,15 @@ impl Page {
                 .with("Content-Security-Policy", policy)
                 .map_err(io::Error::other)?;
         }
-        let exchange = Exchange {
+        let form = AnswerForm {
             method,
             version: Version::Http11,
             keep_alive: false,
             date: "",
-            extra: None,
-            noted: None,
+            extra: [None; 2],
         };
         let mut output = Vec::with_capacity(self.body.len() + 256);
-        let written = head.write_to(&exchange, Some(self.body.len() as u64), &mut output);
+        let written = head.write_to(&form, Some(self.body.len() as u64), &mut output);
         if written.framing != ResponseFraming::None {
             output.extend_from_slice(self.body.as_bytes());
         }

@@ -4,21 +4,21 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::{Exchange, RequestHead, Version};
-use prism_service::Io;
-use tokio::io::AsyncWriteExt;
+use prism_http::{RequestHead, Version};
+use prism_service::Exchange;
 use tokio::time::Instant;
 
-use crate::answer::{Answer, Passed, broken_off};
-use crate::exchange::{Fault, Transfer};
+use crate::answer::{Answer, broken_off};
+use crate::connection::Upstream;
+use crate::forward::{Fault, Forward};
 use crate::pump::{Moved, PIECE_BYTES};
 
 /// The status with which a server agrees.
-pub(crate) const SWITCHING: u16 = 101;
+pub const SWITCHING: u16 = 101;
 
 /// The protocol that a client wants to go on with, behind the body if the request has one. HTTP/2
 /// is none of them: it is not spoken here.
-pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
+pub fn wanted_protocol(head: &RequestHead) -> Option<Box<str>> {
     let headers = head.headers();
     let protocol = headers.get_str("upgrade")?;
     let is_asked = headers.list_has("connection", "upgrade")
@@ -28,42 +28,28 @@ pub(crate) fn wanted(head: &RequestHead) -> Option<Box<str>> {
     is_asked.then(|| protocol.into())
 }
 
-impl<I: Io> Transfer<'_, I> {
+impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
     /// Passes the server's consent, and then all bytes in both directions until one side ends, or
     /// no byte moves for `limit`. Without it the connection's own limit holds.
-    pub(crate) async fn tunnel(
-        &mut self,
-        answer: &Answer,
-        exchange: &Exchange<'_>,
-        limit: Option<Duration>,
-    ) -> Result<Passed, Fault> {
-        let mut head = Vec::with_capacity(256);
-        answer.write_switch(exchange, &mut head);
-        let sent = self.io.write_all(&head).await;
-        sent.map_err(Fault::Connection)?;
-        let passed_bytes = self.pass_all(limit).await?;
-        if let Some(noted) = exchange.noted {
-            noted.set_answer(SWITCHING, passed_bytes);
-        }
-        Ok(Passed {
-            keep_alive: false,
-            is_reusable: false,
-        })
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn tunnel(&mut self, answer: &Answer, limit: Option<Duration>) -> Result<(), Fault> {
+        let protocol = answer.upgrade.as_deref().unwrap_or_default();
+        self.exchange.begin_tunnel(&answer.head, protocol);
+        self.exchange.flush().await.map_err(Fault::Connection)?;
+        self.pass_all(limit).await
     }
 
-    /// Returns the number of bytes for the client.
-    async fn pass_all(&mut self, limit: Option<Duration>) -> Result<u64, Fault> {
-        let (mut passed_bytes, mut client_ended) = (0, false);
+    async fn pass_all(&mut self, limit: Option<Duration>) -> Result<(), Fault> {
+        let mut client_ended = false;
         let mut last_moved = Instant::now();
         loop {
-            passed_bytes += self.take_all()? as u64;
-            let reads = self.to_server.is_empty() && !client_ended && !self.is_deaf;
-            let is_taking = !self.to_client.is_empty();
-            let limit_now = match reads {
-                true => limit,
-                // The client is not read, so its own timeout does not apply.
-                false => Some(self.timeout),
-            };
+            self.take_all()?;
+            let reads = self.to_upstream.is_empty() && !client_ended && !self.is_deaf;
+            let is_taking = self.exchange.has_queued();
+            // If the client is not read, its own timeout does not apply.
+            let limit_now = if reads { limit } else { self.timeout };
             let moving = self.move_some(reads);
             let moved = match limit_now {
                 Some(limit) => tokio::time::timeout_at(last_moved + limit, moving).await,
@@ -78,10 +64,10 @@ impl<I: Io> Transfer<'_, I> {
                 }
                 Ok(Err(error)) => return Err(Fault::Connection(error)),
                 // The client's connection ends in order, also after a reset by the server.
-                Err(_) | Ok(Ok(Moved::FromServer(Ok(0) | Err(_)))) => return Ok(passed_bytes),
+                Err(_) | Ok(Ok(Moved::FromUpstream(Ok(0) | Err(_)))) => return Ok(()),
                 Ok(Ok(Moved::FromClient(0))) => {
                     client_ended = true;
-                    let _ = self.server.stream.shutdown().await;
+                    self.upstream.end_requests().await;
                 }
                 Ok(Ok(_)) => {}
             }
@@ -90,28 +76,24 @@ impl<I: Io> Transfer<'_, I> {
     }
 
     /// Takes what has come for both sides: from the client the rest of the request's body first.
-    /// Returns the number of bytes for the client.
-    fn take_all(&mut self) -> Result<usize, Fault> {
-        let mut for_client = 0;
-        if self.to_client.is_empty() {
-            let input = &mut self.server.input;
-            for_client = input.buffered().len();
-            self.to_client
-                .bytes_mut()
-                .extend_from_slice(input.buffered());
-            input.consume(for_client);
+    fn take_all(&mut self) -> Result<(), Fault> {
+        if !self.exchange.has_queued() {
+            let bytes = self.upstream.buffered().len();
+            self.exchange.put(self.upstream.buffered());
+            self.upstream.consume(bytes);
         }
-        if self.to_server.is_empty() && !self.is_deaf && !self.body.is_done() {
-            self.take_body().map_err(broken_off)?;
+        if self.to_upstream.is_empty() && !self.is_deaf {
+            if self.exchange.is_done() {
+                let out = self.to_upstream.bytes_mut();
+                let taken = self
+                    .exchange
+                    .take_body(PIECE_BYTES, |piece| out.extend_from_slice(piece));
+                taken?;
+            } else {
+                self.take_body().map_err(broken_off)?;
+            }
         }
-        if self.to_server.is_empty() && !self.is_deaf && self.body.is_done() {
-            let waiting = self.io.buffered();
-            let piece = waiting.get(..PIECE_BYTES).unwrap_or(waiting);
-            let piece_bytes = piece.len();
-            self.to_server.bytes_mut().extend_from_slice(piece);
-            self.io.consume(piece_bytes);
-        }
-        Ok(for_client)
+        Ok(())
     }
 }
 
@@ -148,7 +130,7 @@ mod tests {
             let text = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n");
             let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
             let (head, _) = parsed.unwrap().unwrap();
-            assert_eq!(wanted(&head).as_deref(), expected, "{fields}");
+            assert_eq!(wanted_protocol(&head).as_deref(), expected, "{fields}");
         }
     }
 }

@@ -4,15 +4,16 @@
 use std::io;
 use std::time::Duration;
 
-use prism_http::PROCESSING;
-use prism_service::Io;
+use prism_http::{PROCESSING, ResponseHead};
+use prism_service::Exchange;
 use tokio::time::Instant;
 
 /// The longest time between two interim answers.
 const INTERIM_EVERY: Duration = Duration::from_secs(10);
 
 /// The interim answers to a relaying node until the answer of the server begins.
-pub(crate) struct AtWork {
+#[derive(Debug)]
+pub struct AtWork {
     every: Duration,
     /// The time runs across waits, because many short ones need interim answers as well.
     next: Instant,
@@ -20,7 +21,7 @@ pub(crate) struct AtWork {
 
 impl AtWork {
     /// For a node that gives up after `silence`: several interim answers come before.
-    pub(crate) fn new(silence: Duration) -> Self {
+    pub fn new(silence: Duration) -> Self {
         let every = INTERIM_EVERY.min(silence / 3);
         Self {
             every,
@@ -29,7 +30,7 @@ impl AtWork {
     }
 
     /// When the next interim answer is due.
-    pub(crate) fn next(&self) -> Instant {
+    pub fn next(&self) -> Instant {
         self.next
     }
 
@@ -37,8 +38,8 @@ impl AtWork {
     ///
     /// # Errors
     /// The relaying node has ended the connection.
-    pub(crate) async fn tell(&mut self, io: &mut impl Io) -> io::Result<()> {
+    pub async fn tell(&mut self, exchange: &mut impl Exchange) -> io::Result<()> {
         self.next = Instant::now() + self.every;
-        io.write_all(PROCESSING).await
+        exchange.interim(&ResponseHead::new(PROCESSING)).await
     }
 }

@@ -6,14 +6,15 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use prism_handoff::RelayStream;
-use prism_http::{Exchange, Method, RequestHead, ResponseHead};
+use prism_http::{Method, RequestHead, ResponseHead};
 use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble};
 use prism_service::{
-    About, Fault, MAX_SKIP_BYTES, NodeRequests, Request, RequestBody, RequestSpan, Route, Served,
+    About, Exchange, Fault, Http1, Http1Parts, NodeRequests, Request, RequestSpan, Route, Served,
     Service, send, span_below,
 };
 
 use crate::gateway::Gateway;
+use crate::observe::span_of;
 
 impl<S: Service> Gateway<S> {
     /// Answers the requests that another node relays, until it closes.
@@ -41,6 +42,7 @@ impl<S: Service> Gateway<S> {
         }
     }
 
+    /// Answers the next request of another node. Returns whether the stream lives on.
     async fn serve_relayed(&self, io: &mut RelayStream, peer: &str) -> io::Result<bool> {
         let (preamble, len) = match read_next(io, Preamble::decode).await? {
             Some(Ok(read)) => read,
@@ -64,87 +66,94 @@ impl<S: Service> Gateway<S> {
             headers: prism_http::Limits::MAX_HEADERS,
             ..*self.service.limits()
         };
+        let parts = Http1Parts {
+            id: preamble.verified.request_id,
+            date: self.date.now(),
+            ..Http1Parts::default()
+        };
         let parse = |bytes: &[u8]| RequestHead::parse(bytes, &limits);
-        let (mut head, len) = match read_next(io, parse).await? {
+        let (head, len) = match read_next(io, parse).await? {
             Some(Ok(read)) => read,
             Some(Err(error)) => {
                 self.shared.counters.malformed.add_one();
                 let error = self.service.error_for(Fault::Head(error));
-                self.answer_malformed(io, &error).await?;
+                let mut exchange = Http1::without_head(io, parts);
+                self.service.send_error(&mut exchange, &error, "").await?;
                 return Ok(false);
             }
             None => return Ok(false),
         };
         io.consume(len);
         self.shared.counters.served_relayed.add_one();
+        let mut exchange = Http1::new(io, &head, parts);
         if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
-            let date = self.date.now();
-            let exchange = head.exchange(&date);
             let nodes = self.service.nodes();
-            return nodes.serve_node(io, &head, peer, &exchange).await;
+            nodes.serve_node(&mut exchange, &head, peer).await?;
+            return Ok(exchange.is_open());
         }
+        let answered = self.answer_node(&mut exchange, head, &preamble, peer).await;
+        answered.map(|()| exchange.is_open())
+    }
+
+    /// Answers a client's request that another node relays.
+    async fn answer_node(
+        &self,
+        exchange: &mut impl Exchange,
+        mut head: RequestHead,
+        preamble: &Preamble,
+        peer: &str,
+    ) -> io::Result<()> {
         let begun = Instant::now();
-        head.noted().set_id(preamble.verified.request_id);
-        head.noted().set_span(span_below(&preamble.verified));
-        let trace = |head: &RequestHead, about| {
-            self.trace(head, about, begun, |span| RequestSpan {
-                peer: Some(peer),
-                ..span
-            });
-        };
-        let verified = Some(preamble.verified.clone());
-        let mut request = match self.service.understand(&mut head, verified) {
-            Ok(meaning) => Request::relayed(head, &preamble, meaning),
+        let verified = &preamble.verified;
+        let span = span_below(verified);
+        let understood = self.service.understand(&mut head, Some(verified.clone()));
+        let mut request = match understood {
+            Ok(meaning) => Request::relayed(head, preamble, meaning).traced(span),
             Err(error) => {
-                let refused = self.refuse_relayed(io, &head, &error).await;
-                trace(&head, About::UNKNOWN);
+                let refused = self.refuse(exchange, &head, &error).await;
+                self.trace(span, || RequestSpan {
+                    peer: Some(peer),
+                    ..span_of(
+                        verified.request_id,
+                        About::UNKNOWN,
+                        begun,
+                        exchange.record(),
+                    )
+                });
                 return refused;
             }
         };
         // The relaying node has admitted it.
-        if let Err(error) = self.service.confirm(&mut request).await {
-            let refused = self.refuse_relayed(io, &request.head, &error).await;
-            trace(&request.head, self.service.about(&request.meaning));
-            return refused;
-        }
-        let answered = self.answer_relayed(io, &request).await;
-        trace(&request.head, self.service.about(&request.meaning));
+        let answered = match self.service.confirm(&mut request).await {
+            Ok(()) => self.answer_relayed(exchange, &request).await,
+            Err(error) => self.refuse(exchange, &request.head, &error).await,
+        };
+        let about = self.service.about(&request.meaning);
+        self.trace(span, || RequestSpan {
+            peer: Some(peer),
+            ..span_of(request.id, about, begun, exchange.record())
+        });
         answered
-    }
-
-    async fn refuse_relayed(
-        &self,
-        io: &mut RelayStream,
-        head: &RequestHead,
-        error: &S::Error,
-    ) -> io::Result<bool> {
-        let body = RequestBody::new(head, MAX_SKIP_BYTES);
-        let may_live = head.keep_alive();
-        self.answer_error(io, head, body, error, may_live).await
     }
 
     /// Answers a request, or sends it back if other nodes answer it. The relaying node knows
     /// them, or is about to.
     async fn answer_relayed(
         &self,
-        io: &mut RelayStream,
+        exchange: &mut impl Exchange,
         request: &Request<S::Meaning>,
-    ) -> io::Result<bool> {
-        let date = self.date.now();
-        let exchange = request.head.exchange(&date);
+    ) -> io::Result<()> {
         // Decided after a pause, by the cluster's state of then.
-        let _change = self.service.begin(&request.meaning).await;
+        let _change = self.service.hold(&request.meaning).await;
         let mut head = ResponseHead::new(HAND_OVER);
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
-            match self.service.serve(io, request, &exchange).await? {
-                Served::Open => return Ok(true),
-                Served::Closed => return Ok(false),
+            match self.service.serve(exchange, request).await? {
+                Served::Answered => return Ok(()),
                 Served::Elsewhere(error) => {
                     tracing::debug!(%error, path = request.head.path(), "cannot answer");
-                    request.give_body_back();
                     // Nobody else may answer.
-                    if self.service.route(&request.meaning) == Route::Here {
-                        return self.refuse_relayed(io, &request.head, &error).await;
+                    if self.service.route(&request.meaning, true) == Route::Here {
+                        return self.refuse(exchange, &request.head, &error).await;
                     }
                     let told = head.with(ANSWER_FIELD, ANSWER_ELSEWHERE);
                     head = told.map_err(io::Error::other)?;
@@ -154,13 +163,7 @@ impl<S: Service> Gateway<S> {
             let error = self.service.error_for(Fault::Elsewhere);
             tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         }
-        let mut body = request.take_body(MAX_SKIP_BYTES);
-        let exchange = Exchange {
-            keep_alive: exchange.keep_alive && body.can_skip_rest(io).await,
-            ..exchange
-        };
-        let answered = send(io, &exchange, head, &[]).await;
-        body.skip_behind(io, answered).await
+        send(exchange, head, &[]).await
     }
 }
 

@@ -1,0 +1,358 @@
+//! One request on its way, until the head of its answer has come. The body goes on also behind the
+//! beginning of the answer.
+
+use std::io;
+use std::time::Duration;
+
+use prism_http::{
+    BodyError, HeadError, Limits, PlainAnswer, ResponseHead, write_chunk, write_last_chunk,
+};
+use prism_proto::relay::HAND_OVER;
+use prism_service::{BodyFailure, Exchange, Queue};
+use tokio::time::{Instant, timeout_at};
+
+use crate::at_work::AtWork;
+use crate::connection::Upstream;
+use crate::pump::{Moved, PIECE_BYTES};
+
+/// The reason why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The connection ended before the first byte of an answer. `was_used`: it had been kept open
+    /// after an earlier request, so that the other side may have closed it at its own time.
+    Ended {
+        /// Whether it had an earlier request.
+        was_used: bool,
+        /// Whether the other side ended it in order: it has not read the request.
+        in_order: bool,
+    },
+    /// The other side was silent for too long.
+    Silent,
+    /// The answer is malformed, or ended in its head.
+    Malformed,
+}
+
+/// The reason why a request failed.
+#[derive(Debug)]
+pub enum Fault {
+    /// There is no answer, with the connection's error. The client has got nothing.
+    Upstream(Failure, io::Error),
+    /// The body of the request is malformed or too long. The client has got nothing.
+    Body(BodyFailure),
+    /// The connection to the client broke, or the answer broke off.
+    Connection(io::Error),
+}
+
+impl From<BodyError> for Fault {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error.into())
+    }
+}
+
+impl From<HeadError> for Fault {
+    fn from(error: HeadError) -> Self {
+        Self::Upstream(Failure::Malformed, io::Error::other(error))
+    }
+}
+
+impl Fault {
+    /// The other side was silent.
+    pub(crate) fn silent() -> Self {
+        Self::Upstream(Failure::Silent, io::ErrorKind::TimedOut.into())
+    }
+
+    /// The answer means nothing.
+    pub fn malformed() -> Self {
+        Self::Upstream(Failure::Malformed, io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// A step of a request.
+pub(crate) enum Progress {
+    /// Bytes came from the client, or went to either side.
+    Moved,
+    /// Bytes came from the other side.
+    Came,
+    /// The other side has ended its direction.
+    Ended,
+    /// The other side has reset the connection, or cannot be reached any more.
+    Broken(io::Error),
+    /// The other side was silent for long enough.
+    Silent,
+}
+
+/// A request as it goes on.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// Its head, and what precedes that.
+    pub head: Vec<u8>,
+    /// Whether the head asks for an invitation to send the body.
+    pub asks: bool,
+    /// The longest wait for the invitation, after which the body is sent nevertheless; `None` to
+    /// wait for an answer.
+    pub invited_within: Option<Duration>,
+    /// The longest silence of the other side; `None` if the connection has a limit of its own.
+    pub timeout: Option<Duration>,
+    /// Whether the client gets interim answers.
+    pub passes_interim: bool,
+    /// Whether an answer may go on unchanged: it comes from a node, which writes what this one
+    /// would write.
+    pub passes_unchanged: bool,
+}
+
+/// The head of an answer.
+#[derive(Debug)]
+pub enum AnswerHead {
+    /// It can go on unchanged, and is not consumed.
+    Plain(PlainAnswer),
+    /// It was parsed and consumed.
+    Parsed(ResponseHead),
+}
+
+/// A request under way.
+pub struct Forward<'f, X, U> {
+    pub(crate) exchange: &'f mut X,
+    pub(crate) upstream: &'f mut U,
+    pub(crate) timeout: Option<Duration>,
+    /// For a relaying node, until the answer begins.
+    at_work: Option<AtWork>,
+    pub(crate) to_upstream: Queue,
+    /// Whether the other side gets the body now.
+    sends_body: bool,
+    /// Whether the other side takes no more bytes.
+    pub(crate) is_deaf: bool,
+    invited_within: Option<Duration>,
+    passes_interim: bool,
+    passes_unchanged: bool,
+}
+
+impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
+    /// The request of `exchange`, for `upstream`.
+    pub fn new(exchange: &'f mut X, upstream: &'f mut U, outgoing: Outgoing) -> Self {
+        let mut to_upstream = Queue::default();
+        *to_upstream.bytes_mut() = outgoing.head;
+        Self {
+            to_upstream,
+            sends_body: !outgoing.asks && !exchange.is_done(),
+            invited_within: outgoing.invited_within,
+            passes_interim: outgoing.passes_interim,
+            passes_unchanged: outgoing.passes_unchanged,
+            ..Self::begun(exchange, upstream, outgoing.timeout)
+        }
+    }
+
+    /// A request whose answer has begun.
+    pub fn begun(exchange: &'f mut X, upstream: &'f mut U, timeout: Option<Duration>) -> Self {
+        Self {
+            exchange,
+            upstream,
+            timeout,
+            at_work: None,
+            to_upstream: Queue::default(),
+            sends_body: true,
+            is_deaf: false,
+            invited_within: None,
+            passes_interim: false,
+            passes_unchanged: false,
+        }
+    }
+
+    /// Tells a relaying node, which gives up after `silence`, that the request is worked on.
+    #[must_use]
+    pub fn for_relaying_node(mut self, silence: Duration) -> Self {
+        self.at_work = Some(AtWork::new(silence));
+        self
+    }
+
+    /// Sends the request until the final answer begins, and returns its head.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub async fn answer(&mut self) -> Result<AnswerHead, Fault> {
+        // A body that is malformed from the beginning reaches nobody.
+        self.exchange.check_body()?;
+        if self.sends_body {
+            self.invite().await?;
+            if self.at_work.is_some() {
+                self.await_body().await?;
+            }
+        }
+        let mut has_begun = false;
+        loop {
+            if let Some(plain) = self.plain_answer() {
+                return Ok(AnswerHead::Plain(plain));
+            }
+            let parsed = ResponseHead::parse(self.upstream.buffered(), &Limits::ANSWER)?;
+            if let Some((mut head, len)) = parsed {
+                self.upstream.consume(len);
+                has_begun = true;
+                match head.status() {
+                    100 => self.invite().await?,
+                    102..=199 if self.passes_interim => {
+                        head.remove_hop_by_hop();
+                        let sent = self.exchange.interim(&head).await;
+                        sent.map_err(Fault::Connection)?;
+                    }
+                    102..=199 => {}
+                    _ => {
+                        self.at_work = None;
+                        return Ok(AnswerHead::Parsed(head));
+                    }
+                }
+                continue;
+            }
+            let is_asking =
+                !self.sends_body && !self.exchange.is_done() && self.to_upstream.is_empty();
+            let invited_within = self.invited_within.filter(|_| is_asking);
+            let limit = [invited_within, self.timeout].into_iter().flatten().min();
+            match self.step(limit).await? {
+                Progress::Moved => {}
+                Progress::Came => has_begun = true,
+                Progress::Ended => {
+                    return Err(self.ended(has_begun, None));
+                }
+                Progress::Broken(error) => return Err(self.ended(has_begun, Some(error))),
+                Progress::Silent if invited_within.is_some() => self.invite().await?,
+                Progress::Silent => return Err(Fault::silent()),
+            }
+        }
+    }
+
+    /// The fault of a connection that has ended in front of the end of the answer's head.
+    fn ended(&self, has_begun: bool, error: Option<io::Error>) -> Fault {
+        let in_order = error.is_none();
+        let error = error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+        let failure = if is_silence(&error) {
+            Failure::Silent
+        } else if has_begun {
+            Failure::Malformed
+        } else {
+            let was_used = self.upstream.was_used();
+            Failure::Ended { was_used, in_order }
+        };
+        Fault::Upstream(failure, error)
+    }
+
+    /// The answer that has come, if it can go on unchanged.
+    fn plain_answer(&self) -> Option<PlainAnswer> {
+        if !self.passes_unchanged || !self.exchange.takes_unchanged() {
+            return None;
+        }
+        let plain = PlainAnswer::find(self.upstream.buffered(), &Limits::ANSWER);
+        // The node may ask for the connection.
+        plain.filter(|plain| plain.status != HAND_OVER)
+    }
+
+    /// Waits for the body to begin. Before that, a relaying node that hears nothing may send the
+    /// request again, and a server may begin with the head alone.
+    async fn await_body(&mut self) -> Result<(), Fault> {
+        if self.exchange.is_done() || self.exchange.has_come() {
+            return Ok(());
+        }
+        match self.exchange.fill().await {
+            Ok(1..) => Ok(()),
+            Ok(0) => Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(Fault::Connection(error)),
+        }
+    }
+
+    /// Lets the client send its body.
+    async fn invite(&mut self) -> Result<(), Fault> {
+        self.sends_body = true;
+        let invited = self.exchange.invite().await;
+        invited.map_err(Fault::Connection)
+    }
+
+    /// Whether the other side has all of the request.
+    pub(crate) fn is_request_sent(&self) -> bool {
+        let is_taken = self.exchange.is_done() && self.to_upstream.is_empty();
+        is_taken && !self.upstream.has_unsent() && !self.is_deaf
+    }
+
+    /// Whether the other side gets more of the body.
+    fn wants_body(&self) -> bool {
+        self.sends_body && !self.is_deaf && !self.exchange.is_done()
+    }
+
+    /// Whether bytes may go to the other side.
+    pub(crate) fn goes_on(&self) -> bool {
+        let has_more = self.wants_body() || !self.to_upstream.is_empty();
+        has_more || self.upstream.has_unsent() && !self.is_deaf
+    }
+
+    /// Waits until bytes can go on in one direction, and moves them. The other side may be silent
+    /// for `limit`.
+    pub(crate) async fn step(&mut self, limit: Option<Duration>) -> Result<Progress, Fault> {
+        let reads = self.wants_body() && self.to_upstream.is_empty();
+        if reads && self.exchange.has_come() {
+            self.take_body()?;
+            return Ok(Progress::Moved);
+        }
+        // The client's own timeout applies to what it sends and takes.
+        let moved = if reads || self.exchange.has_queued() {
+            Some(self.move_some(reads).await)
+        } else {
+            self.move_within(limit).await.map_err(Fault::Connection)?
+        };
+        let Some(moved) = moved else {
+            return Ok(Progress::Silent);
+        };
+        Ok(match moved.map_err(Fault::Connection)? {
+            Moved::FromUpstream(Ok(0)) => Progress::Ended,
+            Moved::FromUpstream(Ok(_)) => Progress::Came,
+            Moved::FromUpstream(Err(error)) => Progress::Broken(error),
+            Moved::FromClient(0) => {
+                return Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Moved::ToUpstream | Moved::FromClient(_) | Moved::ToClient => Progress::Moved,
+        })
+    }
+
+    /// Waits for the other side for `limit`, and tells a relaying node meanwhile that it is at
+    /// work.
+    async fn move_within(
+        &mut self,
+        limit: Option<Duration>,
+    ) -> io::Result<Option<io::Result<Moved>>> {
+        let Some(limit) = limit else {
+            return Ok(Some(self.move_some(false).await));
+        };
+        let ends = Instant::now() + limit;
+        loop {
+            let at_work = self.at_work.as_ref().filter(|_| self.exchange.is_done());
+            let until = at_work.map_or(ends, |at_work| at_work.next().min(ends));
+            match timeout_at(until, self.move_some(false)).await {
+                Ok(moved) => return Ok(Some(moved)),
+                Err(_) if until == ends => return Ok(None),
+                Err(_) => {}
+            }
+            if let Some(at_work) = &mut self.at_work {
+                at_work.tell(self.exchange).await?;
+            }
+        }
+    }
+
+    /// Takes what has come of the body from the client, at most one piece.
+    pub(crate) fn take_body(&mut self) -> Result<(), Fault> {
+        let is_chunked = self.exchange.body().is_chunked();
+        let out = self.to_upstream.bytes_mut();
+        let room = PIECE_BYTES.saturating_sub(out.len());
+        self.exchange.take_body(room, |data| {
+            if is_chunked {
+                write_chunk(data, out);
+            } else {
+                out.extend_from_slice(data);
+            }
+        })?;
+        if is_chunked && self.exchange.is_done() {
+            write_last_chunk(self.exchange.body().trailers(), out);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the other side lives, and has said nothing for too long. The kernel's own error is that
+/// of a peer which answers no probe.
+fn is_silence(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
+}

@@ -1,0 +1,58 @@
+//! Bytes between a client and another side, in both directions at the same time: while one side
+//! takes nothing, the other direction goes on. Each direction holds at most some 64 KiB beside the
+//! bytes that were read and not parsed.
+
+use std::io;
+
+use prism_service::{Exchange, Movement, Queue};
+
+use crate::connection::{Step, Upstream};
+use crate::forward::Forward;
+
+/// Bytes that are taken from a client at once.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+
+/// One movement of bytes.
+pub(crate) enum Moved {
+    /// The other side has sent so many, or ended.
+    FromUpstream(io::Result<usize>),
+    /// The other side has taken some, or will take no more.
+    ToUpstream,
+    /// The client has sent so many; 0 at the end of its direction.
+    FromClient(usize),
+    /// The client has taken some.
+    ToClient,
+}
+
+impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
+    /// Moves bytes in one direction, whichever is ready first; from the client only if `reads`.
+    /// May be cancelled without loss.
+    ///
+    /// # Errors
+    /// The client's connection is broken, also while nothing is to be moved there.
+    pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Moved> {
+        let fills = !self.exchange.has_queued();
+        let writes = !self.to_upstream.is_empty() || self.upstream.has_unsent();
+        let moving = self.upstream.write_or_fill(self.to_upstream.rest(), fills);
+        tokio::select! {
+            biased;
+            step = moving, if fills || writes => match step {
+                Step::Read(read) => Ok(Moved::FromUpstream(read)),
+                Step::Written(Ok(written)) => {
+                    self.to_upstream.consume(written);
+                    Ok(Moved::ToUpstream)
+                }
+                Step::Written(Err(_)) => {
+                    // It may have answered before it stopped reading.
+                    self.is_deaf = true;
+                    self.to_upstream = Queue::default();
+                    Ok(Moved::ToUpstream)
+                }
+            },
+            moved = self.exchange.write_or_fill(reads) => match moved? {
+                Movement::Read(read) => Ok(Moved::FromClient(read)),
+                Movement::Written => Ok(Moved::ToClient),
+            },
+        }
+    }
+}
