@@ -47,6 +47,8 @@ pub enum Body<'a> {
     Bytes(&'a [u8]),
     /// `UNSIGNED-PAYLOAD`.
     Unsigned,
+    /// Another value of `x-amz-content-sha256`, such as one for signed chunks.
+    Declared(&'a str),
 }
 
 impl Body<'_> {
@@ -54,6 +56,7 @@ impl Body<'_> {
     fn announced(self) -> String {
         match self {
             Self::Unsigned => UNSIGNED.to_owned(),
+            Self::Declared(value) => value.to_owned(),
             Self::Bytes(bytes) => HEXLOWER.encode(digest::digest(&digest::SHA256, bytes).as_ref()),
         }
     }

@@ -23,6 +23,7 @@ mod clients;
 mod cluster;
 mod connections;
 mod contained;
+mod corpus;
 mod crash;
 mod differing_files;
 mod families;

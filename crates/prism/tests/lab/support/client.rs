@@ -281,7 +281,8 @@ impl Client {
         self.try_send(bytes).unwrap();
     }
 
-    fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// The same. A connection that breaks is an error.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.tls {
             Some(tls) => {
                 let mut stream = rustls::Stream::new(&mut **tls, &mut self.stream);
@@ -336,6 +337,16 @@ impl Client {
         let bytes = self.buffer[self.start..self.start + len].to_vec();
         self.start += len;
         bytes
+    }
+
+    /// The next bytes as they come; none at the end of the stream.
+    pub fn take_some(&mut self) -> io::Result<Vec<u8>> {
+        if self.start == self.end {
+            self.fill()?;
+        }
+        let bytes = self.buffer[self.start..self.end].to_vec();
+        self.start = self.end;
+        Ok(bytes)
     }
 
     /// The head of the next answer.

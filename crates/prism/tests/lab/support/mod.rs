@@ -156,7 +156,7 @@ impl Cluster {
     }
 
     /// Makes the bucket, and waits until connections move.
-    fn of(lab: Lab) -> Self {
+    pub fn of(lab: Lab) -> Self {
         let mut cluster = Self::around(lab);
         cluster.make_bucket();
         cluster.warm_up();
