@@ -1,7 +1,7 @@
 //! Recording the packets of a host with tcpdump.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::error::LabError;
 use crate::process::ProcessId;
-use crate::tool::in_namespace;
+use crate::tool::{MAX_STARTS, in_namespace};
 
 /// How long packets may take from the kernel's ring into the file.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -69,19 +69,34 @@ impl Capture {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let mut child = command
-            .process_group(0)
-            .spawn()
-            .map_err(LabError::io("starting tcpdump"))?;
-        let messages = child.stderr.take().map(BufReader::new);
-        let process = ProcessId::of(child.id());
-        let mut capture = Self {
+        command.process_group(0);
+        let mut capture = Self::spawn(&mut command)?;
+        let mut listening = capture.wait_listening();
+        for _ in 1..MAX_STARTS {
+            // A tool is in this process's group until just before it begins. The signal was for
+            // this process.
+            if listening.is_ok() || !capture.is_interrupted() {
+                break;
+            }
+            capture = Self::spawn(&mut command)?;
+            listening = capture.wait_listening();
+        }
+        listening.map(|()| capture)
+    }
+
+    fn spawn(command: &mut Command) -> Result<Self, LabError> {
+        let mut child = command.spawn().map_err(LabError::io("starting tcpdump"))?;
+        Ok(Self {
+            messages: child.stderr.take().map(BufReader::new),
+            process: ProcessId::of(child.id()),
             child,
-            process,
-            messages,
-        };
-        capture.wait_listening()?;
-        Ok(capture)
+        })
+    }
+
+    /// Whether tcpdump was ended by Ctrl-C.
+    fn is_interrupted(&mut self) -> bool {
+        let ended = self.child.wait();
+        ended.is_ok_and(|status| status.signal() == Some(Signal::INT.as_raw()))
     }
 
     /// Stops recording. The file is complete then.

@@ -27,7 +27,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, LabError> {
 }
 
 /// The most starts of a tool that Ctrl-C ends before it is in its own group.
-const MAX_STARTS: usize = 3;
+pub(crate) const MAX_STARTS: usize = 3;
 
 fn run_with(command: &mut Command, input: &str, stdout: Stdio) -> Result<Output, LabError> {
     // The tool has its own process group, so that Ctrl-C does not end it while a lab is being
