@@ -130,11 +130,13 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
             server_stays,
             ..
         } = answer;
-        self.exchange.begin(&head, None, body_bytes);
         let mut reader = BodyReader::new(framing, u64::MAX);
+        // A body that is malformed from the beginning reaches no client.
+        check(reader.clone(), self.upstream.buffered()).map_err(|_| Fault::malformed())?;
+        self.exchange.begin(&head, None, body_bytes);
         // The bytes of the body that have come leave with the head.
-        let first = self.take_pieces(&mut reader);
-        first.map_err(|_| Fault::malformed())?;
+        self.take_pieces(&mut reader)
+            .map_err(|_| Fault::malformed())?;
         self.pass_body(&mut reader).await.map_err(broken_off)?;
         let is_reusable = server_stays && reader.is_done() && self.is_request_sent();
         self.end(&reader).await?;
@@ -239,6 +241,15 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
         }
         Ok(())
     }
+}
+
+/// Checks the beginning of a body in chunks.
+fn check(mut reader: BodyReader, mut bytes: &[u8]) -> Result<(), BodyError> {
+    while matches!(reader, BodyReader::Chunked(_)) && !reader.is_done() && !bytes.is_empty() {
+        let step = reader.consume(bytes)?;
+        bytes = bytes.get(step.consumed..).unwrap_or_default();
+    }
+    Ok(())
 }
 
 /// Whether a body ends within `max_bytes`; `None` if its end has not come.

@@ -170,7 +170,10 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
     /// See [`Fault`].
     pub async fn answer(&mut self) -> Result<AnswerHead, Fault> {
         // A body that is malformed from the beginning reaches nobody.
-        self.exchange.check_body()?;
+        if let Err(error) = self.exchange.check_body() {
+            self.exchange.close_after();
+            return Err(error.into());
+        }
         if self.sends_body {
             self.invite().await?;
             if self.at_work.is_some() {
@@ -301,9 +304,7 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
             Moved::FromUpstream(Ok(0)) => Progress::Ended,
             Moved::FromUpstream(Ok(_)) => Progress::Came,
             Moved::FromUpstream(Err(error)) => Progress::Broken(error),
-            Moved::FromClient(0) => {
-                return Err(Fault::Connection(io::ErrorKind::UnexpectedEof.into()));
-            }
+            Moved::FromClient(0) => return Err(BodyError::Truncated.into()),
             Moved::ToUpstream | Moved::FromClient(_) | Moved::ToClient => Progress::Moved,
         })
     }
