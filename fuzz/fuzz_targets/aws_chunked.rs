@@ -10,9 +10,8 @@ use std::sync::LazyLock;
 use aws_lc_rs::{digest, hmac};
 use libfuzzer_sys::fuzz_target;
 use prism_http::Headers;
-use prism_s3::integrity::Algorithm;
 use prism_s3::time::parse_iso_basic;
-use prism_s3::{Authenticator, S3Error, Seed, StreamDecoder, Streaming};
+use prism_s3::{Algorithm, Authenticator, S3Error, Seed, StreamDecoder, Streaming};
 
 const TIME: &str = "20130524T000000Z";
 const SCOPE: &str = "20130524/r/s3/aws4_request";

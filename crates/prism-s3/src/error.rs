@@ -1,10 +1,8 @@
-//! S3 errors: status, code, message and XML body.
+//! S3 errors: status, code and message. [`crate::xml`] has the body of their answers.
 
 use std::borrow::Cow;
 
 use prism_http::{BodyError, HeadError};
-
-use crate::xml::write::Document;
 
 macro_rules! codes {
     ($($name:ident $status:literal $message:literal,)*) => {
@@ -149,17 +147,9 @@ impl S3Error {
         &self.message
     }
 
-    /// The XML body. `resource` is the path of the request.
-    pub fn xml(&self, resource: &str, request_id: &str) -> Vec<u8> {
-        let mut doc = Document::new();
-        doc.element("Error", |doc| {
-            doc.text("Code", self.code.as_str());
-            doc.text("Message", &self.message);
-            doc.optional("Region", self.region.as_deref());
-            doc.text("Resource", resource);
-            doc.text("RequestId", request_id);
-        });
-        doc.finish()
+    /// The region that the client should use.
+    pub(crate) fn region(&self) -> Option<&str> {
+        self.region.as_deref()
     }
 }
 
@@ -201,24 +191,7 @@ impl From<BodyError> for S3Error {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn the_body_names_code_resource_and_request_and_is_escaped() {
-        let error = Code::NoSuchKey.with_message("no <such> & key");
-        let body = String::from_utf8(error.xml("/b/a&b", "r1")).unwrap();
-        assert_eq!(
-            body,
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>NoSuchKey</Code>\
-             <Message>no &lt;such&gt; &amp; key</Message><Resource>/b/a&amp;b</Resource>\
-             <RequestId>r1</RequestId></Error>"
-        );
-        assert_eq!(error.status(), 404);
-        let elsewhere = S3Error::new(Code::AuthorizationHeaderMalformed).in_region("here");
-        let body = String::from_utf8(elsewhere.xml("/", "r1")).unwrap();
-        assert!(body.contains("<Region>here</Region>"), "{body}");
-    }
 
     #[test]
     fn errors_of_http_keep_their_status() {

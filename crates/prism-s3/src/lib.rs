@@ -28,6 +28,7 @@
 pub mod access;
 pub mod auth;
 pub mod canonical;
+pub mod checksum;
 pub mod cors;
 pub mod encoded_word;
 pub mod error;
@@ -40,6 +41,7 @@ pub mod op;
 pub mod policy;
 pub mod query;
 pub mod range;
+pub mod rights;
 pub mod streaming;
 pub mod tags;
 pub mod time;
@@ -50,9 +52,10 @@ mod fields;
 mod unsupported;
 
 pub use auth::{Authenticated, Authenticator, Payload, Principal};
+pub use checksum::{Algorithm, ChecksumType};
 pub use conditions::{Conditions, Outcome, quoted};
 pub use error::{Code, S3Error};
-pub use integrity::{Algorithm, BodyDigest, ChecksumType, Digests, Expected};
+pub use integrity::{BodyDigest, Digests, Expected};
 pub use list::{ListMarked, ListObjects, ListVersion, Listing};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};

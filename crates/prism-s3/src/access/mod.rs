@@ -7,15 +7,12 @@
 //! A copy is two operations, and a DeleteObjects one for each key: the caller of this crate also
 //! asks about [`Operation::read_of_source`] and [`Operation::deletion_of`].
 
-pub(crate) mod actions;
 mod needs;
-mod rights;
-
-use std::net::IpAddr;
 
 use self::needs::{Needs, needs};
-pub use self::rights::{KeyRights, Right, Rights};
-use crate::policy::{Asked, Policy, Verdict};
+pub use crate::policy::Circumstances;
+use crate::policy::{Policy, PolicyQuestion, Verdict};
+pub use crate::rights::{KeyRights, Right, Rights};
 use crate::{BucketName, Code, ObjectOperation, Operation, S3Error};
 
 /// The caller of an operation.
@@ -51,15 +48,6 @@ impl Caller<'_> {
     }
 }
 
-/// The facts of a connection that conditions of policies name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Circumstances {
-    /// The client's address.
-    pub address: IpAddr,
-    /// Whether the connection has TLS.
-    pub is_tls: bool,
-}
-
 /// Decides whether a caller may do an operation. `policy`: that of the operation's bucket, if
 /// there is one.
 ///
@@ -92,7 +80,7 @@ pub fn decide(
     let Some(policy) = policy else {
         return allowed(is_right);
     };
-    let asked = Asked {
+    let question = PolicyQuestion {
         access_key: caller.access_key(),
         actions: need.actions,
         key: need.key,
@@ -100,9 +88,9 @@ pub fn decide(
         circumstances,
     };
     if is_for_some_key {
-        return allowed(is_right || policy.allows_for_some_key(&asked));
+        return allowed(is_right || policy.allows_for_some_key(&question));
     }
-    allowed(match policy.verdict(&asked) {
+    allowed(match policy.verdict(&question) {
         Verdict::Denied => need.is_policy && rights.has(Right::Owner),
         Verdict::Allowed => true,
         Verdict::Silent => is_right,

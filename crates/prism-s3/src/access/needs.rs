@@ -1,7 +1,7 @@
 //! The table of the needs of each operation: one of some rights, or some actions.
 
-use super::actions::{Action, Actions};
-use super::rights::{Right, Rights};
+use crate::policy::actions::{Action, Actions};
+use crate::rights::{Right, Rights};
 use crate::{BucketName, BucketOperation, Document, ObjectKey, ObjectOperation, Operation};
 
 /// The needs of an operation, which its caller must meet.

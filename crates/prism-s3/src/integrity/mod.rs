@@ -1,14 +1,12 @@
 //! The digests that a body must have, and their verification.
 
-mod checksum;
-
 use aws_lc_rs::constant_time;
 use data_encoding::{BASE64, HEXLOWER};
 use prism_http::Headers;
 
-pub use self::checksum::{Algorithm, ChecksumType, TYPE_HEADER, of_object};
-use self::checksum::{Running, base64, in_headers, more_than_one};
 use crate::auth::Payload;
+pub use crate::checksum::TYPE_HEADER;
+use crate::checksum::{Algorithm, Running, base64, in_headers, more_than_one};
 use crate::fields::single;
 use crate::hashes::Hashes;
 use crate::streaming::announced_trailer;

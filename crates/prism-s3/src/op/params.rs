@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use prism_http::{BodyFraming, Headers, RequestHead};
 
 use super::rows::Request;
+use crate::checksum::{self, Algorithm, ChecksumType};
 use crate::conditions::Conditions;
 use crate::fields::single;
-use crate::integrity::{self, Algorithm, ChecksumType};
 use crate::list::{ListObjects, is_url_encoded, page_size};
 use crate::query::decode;
 use crate::streaming::{decoded_length, is_streaming};
@@ -355,7 +355,7 @@ impl CompleteUpload {
         Ok(Self {
             upload: upload_id(request),
             conditions: Conditions::of_write(headers)?,
-            checksum: integrity::of_object(headers)?,
+            checksum: checksum::of_object(headers)?,
             checksum_type: checksum_type(headers)?,
             size: size.transpose()?,
         })
@@ -419,7 +419,7 @@ fn checksum_algorithm(headers: &Headers) -> Result<Option<Algorithm>, S3Error> {
 }
 
 fn checksum_type(headers: &Headers) -> Result<Option<ChecksumType>, S3Error> {
-    let text = single(headers, integrity::TYPE_HEADER)?;
+    let text = single(headers, checksum::TYPE_HEADER)?;
     text.map(|text| {
         ChecksumType::parse(text).ok_or_else(|| {
             Code::InvalidRequest

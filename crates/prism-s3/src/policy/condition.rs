@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde::Deserialize;
 
-use super::{Asked, OneOrMany, fits};
+use super::{OneOrMany, PolicyQuestion, fits};
 use crate::{Code, S3Error};
 
 /// A condition. All conditions of a statement have to hold.
@@ -109,11 +109,11 @@ fn one_truth(values: &[TrueOrFalse]) -> Result<bool, S3Error> {
 
 impl Condition {
     /// Whether it holds. A test of a prefix fails for operations that have none.
-    pub(super) fn holds(&self, asked: &Asked<'_>) -> bool {
-        let is_prefix = |test: &dyn Fn(&str) -> bool| asked.prefix.is_some_and(test);
+    pub(super) fn holds(&self, question: &PolicyQuestion<'_>) -> bool {
+        let is_prefix = |test: &dyn Fn(&str) -> bool| question.prefix.is_some_and(test);
         let holds = match &self.test {
             Test::Address(networks) => {
-                let address = bits(asked.circumstances.address);
+                let address = bits(question.circumstances.address);
                 networks.iter().any(|network| network.contains(address))
             }
             Test::PrefixIs(texts) => is_prefix(&|prefix| texts.iter().any(|text| text == prefix)),
@@ -121,7 +121,7 @@ impl Condition {
                 let mut patterns = patterns.iter();
                 patterns.any(|pattern| fits(pattern.chars(), prefix.chars()))
             }),
-            Test::Tls(is_tls) => asked.circumstances.is_tls == *is_tls,
+            Test::Tls(is_tls) => question.circumstances.is_tls == *is_tls,
         };
         holds != self.negated
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
+use super::actions::Actions;
 use super::condition::Written;
 use super::{Effect, OneOrMany, Principals, Statement};
-use crate::access::actions::Actions;
 use crate::{BucketName, Code, S3Error};
 
 const RESOURCE: &str = "arn:aws:s3:::";

@@ -3,19 +3,20 @@
 //! A policy with parts that Prism does not know is refused. A policy that is accepted has its
 //! full effect. Not here: the decision itself ([`crate::access`]).
 
+pub(crate) mod actions;
 mod condition;
 mod document;
 mod pattern;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 
+use self::actions::Actions;
 use self::condition::Condition;
 use self::document::Document;
-pub(crate) use self::pattern::fits;
-use crate::access::Circumstances;
-use crate::access::actions::Actions;
+use self::pattern::fits;
 use crate::{BucketName, Code, ObjectKey, S3Error};
 
 /// The policy of a bucket.
@@ -71,9 +72,18 @@ impl<T> OneOrMany<T> {
     }
 }
 
+/// The facts of a connection that conditions of policies name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The client's address.
+    pub address: IpAddr,
+    /// Whether the connection has TLS.
+    pub is_tls: bool,
+}
+
 /// A question to a policy.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PolicyQuestion<'a> {
     /// The caller; `None` without a signature.
     pub(crate) access_key: Option<&'a str>,
     pub(crate) actions: Actions,
@@ -120,12 +130,12 @@ impl Policy {
         &self.bucket
     }
 
-    pub(crate) fn verdict(&self, asked: &Asked<'_>) -> Verdict {
+    pub(crate) fn verdict(&self, question: &PolicyQuestion<'_>) -> Verdict {
         let mut allowed = Actions::default();
         for statement in &self.statements {
-            if !statement.actions.has_any(asked.actions)
-                || !statement.concerns(asked)
-                || !statement.covers(asked.key)
+            if !statement.actions.has_any(question.actions)
+                || !statement.concerns(question)
+                || !statement.covers(question.key)
             {
                 continue;
             }
@@ -134,26 +144,26 @@ impl Policy {
                 Effect::Allow => allowed = allowed.and(statement.actions),
             }
         }
-        match allowed.has_all(asked.actions) {
+        match allowed.has_all(question.actions) {
             true => Verdict::Allowed,
             false => Verdict::Silent,
         }
     }
 
     /// Whether a statement allows one of the actions on some key.
-    pub(crate) fn allows_for_some_key(&self, asked: &Asked<'_>) -> bool {
+    pub(crate) fn allows_for_some_key(&self, question: &PolicyQuestion<'_>) -> bool {
         self.statements.iter().any(|statement| {
             statement.effect == Effect::Allow
-                && statement.actions.has_any(asked.actions)
-                && statement.concerns(asked)
+                && statement.actions.has_any(question.actions)
+                && statement.concerns(question)
         })
     }
 }
 
 impl Statement {
     /// Whether it is about this caller in these circumstances.
-    fn concerns(&self, asked: &Asked<'_>) -> bool {
-        let is_principal = match (&self.principals, asked.access_key) {
+    fn concerns(&self, question: &PolicyQuestion<'_>) -> bool {
+        let is_principal = match (&self.principals, question.access_key) {
             (Principals::Everybody, _) => true,
             (Principals::AccessKeys(keys), Some(key)) => keys.contains(key),
             (Principals::AccessKeys(_), None) => false,
@@ -162,7 +172,7 @@ impl Statement {
             && self
                 .conditions
                 .iter()
-                .all(|condition| condition.holds(asked))
+                .all(|condition| condition.holds(question))
     }
 
     fn covers(&self, key: Option<&ObjectKey>) -> bool {

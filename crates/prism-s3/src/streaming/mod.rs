@@ -26,8 +26,8 @@ use prism_http::Headers;
 
 pub use self::chain::{Chain, Seed};
 use self::trailer::Trailers;
+use crate::checksum::Algorithm;
 use crate::fields::{CONTENT_SHA256, is_digits, parse_hex, single};
-use crate::integrity::Algorithm;
 use crate::{Code, S3Error};
 
 /// The header with the bytes of data of a body in chunks.

@@ -3,8 +3,8 @@
 use data_encoding::BASE64;
 
 use super::chain::Chain;
+use crate::checksum::Algorithm;
 use crate::fields::parse_hex;
-use crate::integrity::Algorithm;
 use crate::{Code, S3Error};
 
 const SIGNATURE: &str = "x-amz-trailer-signature";

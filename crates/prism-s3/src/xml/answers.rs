@@ -3,7 +3,7 @@
 use super::parts::write_checksum;
 use super::requests::DeleteTarget;
 use super::write::{Document, document};
-use crate::integrity::Algorithm;
+use crate::checksum::Algorithm;
 use crate::tags::Tags;
 use crate::{BucketName, S3Error};
 

@@ -1,6 +1,7 @@
 //! XML bodies: those of answers are written, those of clients are read.
 
 mod answers;
+mod error;
 mod listing;
 mod parts;
 pub(crate) mod read;

@@ -2,7 +2,7 @@
 
 use super::write::{Document, document};
 use crate::ObjectRef;
-use crate::integrity::{Algorithm, ChecksumType};
+use crate::checksum::{Algorithm, ChecksumType};
 use crate::op::{Attributes, ListParts};
 use crate::query::name;
 

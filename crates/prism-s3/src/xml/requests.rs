@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::read::{elements, malformed};
-use crate::integrity::Algorithm;
+use crate::checksum::Algorithm;
 use crate::tags::Tags;
 use crate::{Code, ObjectKey, S3Error};
 

@@ -1,5 +1,7 @@
 //! The actions that policies name. Only those of operations that Prism serves exist here.
 
+use super::fits;
+
 macro_rules! actions {
     ($($name:ident $text:literal,)*) => {
         /// An action of S3.
@@ -74,8 +76,7 @@ impl Actions {
             None if pattern == "*" => "*",
             None => return Self::default(),
         };
-        let is_named =
-            |action: &&Action| crate::policy::fits(pattern.chars(), action.lower_case().chars());
+        let is_named = |action: &&Action| fits(pattern.chars(), action.lower_case().chars());
         let named = Action::ALL.iter().filter(is_named);
         named.fold(Self::default(), |set, action| set.and(Self::of(&[*action])))
     }

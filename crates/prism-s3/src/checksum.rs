@@ -178,7 +178,7 @@ impl Algorithm {
 }
 
 /// The checksum in the headers of a request, if there is one.
-pub(super) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
+pub(crate) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>)>, S3Error> {
     let given = given(headers)?.map(|(algorithm, text)| Ok((algorithm, algorithm.decode(text)?)));
     given.transpose()
 }
@@ -213,26 +213,26 @@ fn given(headers: &Headers) -> Result<Option<(Algorithm, &str)>, S3Error> {
     Ok(found)
 }
 
-pub(super) fn more_than_one() -> S3Error {
+pub(crate) fn more_than_one() -> S3Error {
     Code::InvalidRequest.with_message("Expecting a single x-amz-checksum- header.")
 }
 
 /// Reads a digest of so many bytes.
-pub(super) fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
+pub(crate) fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
     let digest = BASE64.decode(text.as_bytes()).ok();
     let digest = digest.filter(|digest| digest.len() == bytes);
     digest.ok_or_else(|| Code::InvalidDigest.into())
 }
 
 /// A checksum that is being computed.
-pub(super) enum Running {
+pub(crate) enum Running {
     /// With the number of bytes of its result.
     Crc(Box<crc_fast::Digest>, usize),
     Sha(digest::Context),
 }
 
 impl Running {
-    pub(super) fn new(algorithm: Algorithm) -> Self {
+    pub(crate) fn new(algorithm: Algorithm) -> Self {
         match (algorithm.crc(), algorithm) {
             (Some(crc), _) => Self::Crc(Box::new(crc_fast::Digest::new(crc)), algorithm.bytes()),
             (None, Algorithm::Sha1) => {
@@ -242,14 +242,14 @@ impl Running {
         }
     }
 
-    pub(super) fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         match self {
             Self::Crc(digest, _) => digest.update(bytes),
             Self::Sha(context) => context.update(bytes),
         }
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Vec<u8> {
         match self {
             Self::Crc(digest, bytes) => crc_bytes(digest.finalize(), bytes),
             Self::Sha(context) => context.finish().as_ref().to_vec(),
