@@ -1,8 +1,8 @@
 //! Whether a caller may do an operation: the rights of its key, and the policy of the bucket.
 //!
-//! [`decide`] is the one place that answers this, for every node. `needs` has the table of what
-//! each operation needs. Not here: the caller's identity ([`crate::auth`]), and where rights and
-//! policies are stored.
+//! [`decide`] is the one place that answers this, for every node. The operation's row
+//! ([`crate::op::Row`]) says what it needs. Not here: the caller's identity ([`crate::auth`]), and
+//! where rights and policies are stored.
 //!
 //! A copy is two operations, and a DeleteObjects one for each key: the caller of this crate also
 //! asks about [`Operation::read_of_source`] and [`Operation::deletion_of`].

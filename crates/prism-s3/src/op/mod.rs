@@ -1,17 +1,20 @@
 //! The operations of S3.
 //!
-//! Only path style (`/bucket/key`) is served. Names are decoded once. `rows` has a table of the
-//! requests.
+//! Only path style (`/bucket/key`) is served. Names are decoded once. `rows` has the tables
+//! of operations.
 
 mod params;
 mod parse;
 mod properties;
+mod row;
 mod rows;
 
 pub use self::params::{
     Attributes, CompleteUpload, CopyObject, CopyPart, CopySource, CreateUpload, ListParts,
     MAX_PARTS, MAX_PUT_BYTES, MIN_PART_BYTES, PutObject, ReadObject, UploadPart,
 };
+pub(crate) use self::row::Permission;
+pub use self::row::{Answerer, Body, Row};
 use crate::conditions::Conditions;
 use crate::list::{ListMarked, ListObjects};
 use crate::{BucketName, ObjectKey};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use prism_http::{BodyFraming, Headers, RequestHead};
 
-use super::rows::Request;
+use super::rows::Given;
 use crate::checksum::{self, Algorithm, ChecksumType};
 use crate::conditions::Conditions;
 use crate::fields::single;
@@ -169,13 +169,13 @@ pub struct Attributes {
 }
 
 impl PutObject {
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
         Ok(Self {
             headers: ObjectHeaders::from_request(headers)?,
             tags: Tags::from_header(headers)?,
             conditions: Conditions::of_write(headers)?,
-            length: body_length(request.head)?,
+            length: body_length(given.head)?,
         })
     }
 }
@@ -192,8 +192,8 @@ impl ReadObject {
         OVERRIDES[5].0,
     ];
 
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let (headers, query) = (request.head.headers(), request.query);
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let (headers, query) = (given.head.headers(), given.query);
         let range = RangeSpec::from_headers(headers);
         let part = query.get("partNumber").map(part_number).transpose()?;
         if range.is_some() && part.is_some() {
@@ -215,7 +215,7 @@ impl ReadObject {
         Ok(Self {
             range,
             part,
-            version: version_id(request)?,
+            version: version_id(given)?,
             conditions: Conditions::from_headers(headers),
             overrides,
         })
@@ -246,9 +246,9 @@ impl CopySource {
 }
 
 impl CopyObject {
-    pub(super) fn parse(request: &Request<'_>, source: &str) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
-        let source = CopySource::parse(source, headers)?;
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
+        let source = CopySource::parse(given.source.unwrap_or_default(), headers)?;
         let replaces = |directive: &str| match single(headers, directive)? {
             None | Some("COPY") => Ok(false),
             Some("REPLACE") => Ok(true),
@@ -273,8 +273,8 @@ impl CopyObject {
 }
 
 impl CreateUpload {
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
         let invalid = |message| Err(Code::InvalidRequest.with_message(message));
         let checksum = match (checksum_algorithm(headers)?, checksum_type(headers)?) {
             (None, None) => None,
@@ -298,19 +298,19 @@ impl CreateUpload {
 }
 
 impl UploadPart {
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
         Ok(Self {
-            upload: upload_id(request),
-            number: part_number(request.query.get("partNumber").unwrap_or_default())?,
-            length: body_length(request.head)?,
+            upload: upload_id(given),
+            number: part_number(given.query.get("partNumber").unwrap_or_default())?,
+            length: body_length(given.head)?,
         })
     }
 }
 
 impl CopyPart {
-    pub(super) fn parse(request: &Request<'_>, source: &str) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
-        let source = CopySource::parse(source, headers)?;
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
+        let source = CopySource::parse(given.source.unwrap_or_default(), headers)?;
         let range = single(headers, "x-amz-copy-source-range")?;
         let range = range.map(|text| match RangeSpec::parse(text) {
             Some(RangeSpec::From {
@@ -320,8 +320,8 @@ impl CopyPart {
             _ => Err(invalid("x-amz-copy-source-range must be bytes=first-last.")),
         });
         Ok(Self {
-            upload: upload_id(request),
-            number: part_number(request.query.get("partNumber").unwrap_or_default())?,
+            upload: upload_id(given),
+            number: part_number(given.query.get("partNumber").unwrap_or_default())?,
             source,
             range: range.transpose()?,
         })
@@ -332,10 +332,10 @@ impl ListParts {
     pub(super) const PARAMETERS: [&'static str; 3] =
         ["max-parts", "part-number-marker", "encoding-type"];
 
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let query = request.query;
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let query = given.query;
         Ok(Self {
-            upload: upload_id(request),
+            upload: upload_id(given),
             after: marker(query.get("part-number-marker"))?,
             max: page_size(query, "max-parts")?,
             url_encoded: is_url_encoded(query)?,
@@ -344,8 +344,8 @@ impl ListParts {
 }
 
 impl CompleteUpload {
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
         let size = single(headers, "x-amz-mp-object-size")?;
         let size = size.map(|text| {
             text.parse().map_err(|_| {
@@ -353,7 +353,7 @@ impl CompleteUpload {
             })
         });
         Ok(Self {
-            upload: upload_id(request),
+            upload: upload_id(given),
             conditions: Conditions::of_write(headers)?,
             checksum: checksum::of_object(headers)?,
             checksum_type: checksum_type(headers)?,
@@ -363,8 +363,8 @@ impl CompleteUpload {
 }
 
 impl Attributes {
-    pub(super) fn parse(request: &Request<'_>) -> Result<Self, S3Error> {
-        let headers = request.head.headers();
+    pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
+        let headers = given.head.headers();
         let max_parts = match single(headers, "x-amz-max-parts")? {
             None => ListObjects::MAX_KEYS,
             Some(text) => text
@@ -373,7 +373,7 @@ impl Attributes {
                 .min(ListObjects::MAX_KEYS),
         };
         let mut attributes = Self {
-            version: version_id(request)?,
+            version: version_id(given)?,
             max_parts,
             after: marker(single(headers, "x-amz-part-number-marker")?)?,
             ..Self::default()
@@ -401,16 +401,16 @@ fn invalid(message: impl Into<Cow<'static, str>>) -> S3Error {
 }
 
 /// The name of a version, of any form: only the backend that has it can check it.
-pub(super) fn version_id(request: &Request<'_>) -> Result<Option<String>, S3Error> {
-    match request.query.get("versionId") {
+pub(super) fn version_id(given: &Given<'_>) -> Result<Option<String>, S3Error> {
+    match given.query.get("versionId") {
         Some("") => Err(invalid("versionId must not be empty.")),
         named => Ok(named.map(str::to_owned)),
     }
 }
 
 /// The name of an upload, of any form: only the backend that has it can check it.
-pub(super) fn upload_id(request: &Request<'_>) -> String {
-    request.query.get("uploadId").unwrap_or_default().to_owned()
+pub(super) fn upload_id(given: &Given<'_>) -> String {
+    given.query.get("uploadId").unwrap_or_default().to_owned()
 }
 
 fn checksum_algorithm(headers: &Headers) -> Result<Option<Algorithm>, S3Error> {

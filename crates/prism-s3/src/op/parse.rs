@@ -2,7 +2,8 @@
 
 use prism_http::{Method, RequestHead};
 
-use super::rows::{BUCKET, OBJECT, Request, Row};
+use super::row::Body;
+use super::rows::{BUCKET, Entry, Given, OBJECT};
 use super::{BucketOperation, ObjectRef, Operation};
 use crate::fields::single;
 use crate::query::{Query, decode};
@@ -29,11 +30,11 @@ impl Operation {
         }
         let Some(key) = key else {
             let wrap = |operation| Self::Bucket(bucket, operation);
-            return find(&BUCKET, Target::Bucket, head, &query, wrap);
+            return find(BUCKET, Target::Bucket, head, &query, wrap);
         };
         un::storage_class(head.headers())?;
         let wrap = |operation| Self::Object(ObjectRef { bucket, key }, operation);
-        find(&OBJECT, Target::Object, head, &query, wrap)
+        find(OBJECT, Target::Object, head, &query, wrap)
     }
 
     /// The bucket that a request names, even if the rest of the request is invalid.
@@ -66,32 +67,36 @@ fn of_service(method: &Method, query: &Query) -> Operation {
 
 /// Reads the operation of a request to a bucket or object.
 fn find<T>(
-    rows: &[Row<T>],
+    table: &[&Entry<T>],
     target: Target,
     head: &RequestHead,
     query: &Query,
     wrap: impl FnOnce(T) -> Operation,
 ) -> Result<Operation, S3Error> {
-    let (method, headers) = (head.method(), head.headers());
-    let row = rows.iter().find(|row| row.fits(method, query));
-    let takes_data = row.is_some_and(|row| row.takes_data);
-    let source = match takes_data {
-        true => single(headers, "x-amz-copy-source")?,
-        false => None,
-    };
-    let streams = takes_data && source.is_none() && is_streaming(headers);
-    let is_known = |name: &str| row.is_some_and(|row| row.knows(name));
-    if let Some(what) = un::parameter(method, target, query, is_known)
-        .or_else(|| un::header(headers, target, source.is_some()))
-        .or_else(|| match streams {
-            true => None,
-            false => un::streaming(headers),
-        })
-    {
+    let method = head.method();
+    let headers = head.headers();
+    let mut fitting = table
+        .iter()
+        .filter(|entry| entry.row.request.fits(method, query));
+    let mut entry = fitting.clone().find(|entry| !entry.row.request.copies);
+    let mut source = None;
+    if takes_data(entry) {
+        source = single(headers, "x-amz-copy-source")?;
+    }
+    if source.is_some() {
+        entry = fitting.find(|entry| entry.row.request.copies);
+    }
+    let is_known = |name: &str| entry.is_some_and(|entry| entry.row.request.knows(name));
+    let mut unknown = un::parameter(method, target, query, is_known)
+        .or_else(|| un::header(headers, target, source.is_some()));
+    if !(takes_data(entry) && is_streaming(headers)) {
+        unknown = unknown.or_else(|| un::streaming(headers));
+    }
+    if let Some(what) = unknown {
         return Ok(unsupported(what));
     }
-    match (row, method) {
-        (Some(row), _) => (row.read)(&Request {
+    match (entry, method) {
+        (Some(entry), _) => (entry.read)(&Given {
             head,
             query,
             source,
@@ -101,4 +106,9 @@ fn find<T>(
         (None, Method::Post) => Ok(unsupported("POST of an object")),
         (None, _) => Err(Code::MethodNotAllowed.into()),
     }
+}
+
+/// Whether the body of a request is an object's data.
+fn takes_data<T>(entry: Option<&&Entry<T>>) -> bool {
+    entry.is_some_and(|entry| entry.row.body == Body::Data)
 }

@@ -1,6 +1,10 @@
-//! The properties of each operation: what it is about, its parts, and whether it moves data.
+//! The properties of each operation: its row, the names in it, and its parts.
 
-use super::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation, ReadObject};
+use prism_http::Method;
+
+use super::row::{Answerer, Row};
+use super::rows::{LIST_BUCKETS, SERVICE_PREFLIGHT, UNSUPPORTED};
+use super::{BucketOperation, ObjectOperation, ObjectRef, Operation, ReadObject};
 use crate::conditions::Conditions;
 use crate::{BucketName, Code, S3Error};
 
@@ -22,15 +26,20 @@ impl Operation {
         }
     }
 
+    /// The facts of the operation that do not depend on its parameters.
+    pub const fn row(&self) -> &'static Row {
+        match self {
+            Self::ListBuckets => &LIST_BUCKETS,
+            Self::Preflight => &SERVICE_PREFLIGHT,
+            Self::Bucket(_, operation) => operation.row(),
+            Self::Object(_, operation) => operation.row(),
+            Self::Unsupported { .. } => &UNSUPPORTED,
+        }
+    }
+
     /// The name of the operation in Amazon's API.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::ListBuckets => "ListBuckets",
-            Self::Preflight => "Preflight",
-            Self::Bucket(_, operation) => operation.name(),
-            Self::Object(_, operation) => operation.name(),
-            Self::Unsupported { .. } => "Unsupported",
-        }
+        self.row().name
     }
 
     /// The version of an object that the operation names.
@@ -55,23 +64,14 @@ impl Operation {
         Code::NotImplemented.with_message(format!("{what} is not implemented."))
     }
 
-    /// Whether an object's bytes go between the client and the object's owner, so that
-    /// bringing them together is worth a hand-off.
+    /// Whether bringing the client and the object's owner together is worth a hand-off.
     pub const fn moves_data(&self) -> bool {
-        use ObjectOperation::{Get, Put, UploadPart};
-        matches!(self, Self::Object(_, Put(_) | Get(_) | UploadPart(_)))
+        self.row().moves_connection
     }
 
     /// Whether the operation only reads an object, so that every replica may answer it.
     pub const fn only_reads_object(&self) -> bool {
-        use ObjectOperation as Op;
-        matches!(
-            self,
-            Self::Object(
-                _,
-                Op::Get(_) | Op::Head(_) | Op::GetAttributes(_) | Op::GetTagging { .. }
-            )
-        )
+        matches!(self.row().answerer, Answerer::Replica)
     }
 
     /// The read of the source that is a part of a copy.
@@ -107,18 +107,8 @@ impl Operation {
 
     /// Whether the operation changes a bucket itself, and not objects in it.
     pub const fn changes_bucket(&self) -> bool {
-        use BucketOperation as Op;
-        matches!(
-            self,
-            Self::Bucket(
-                _,
-                Op::Create
-                    | Op::Delete
-                    | Op::PutVersioning
-                    | Op::PutDocument(_)
-                    | Op::DeleteDocument(_)
-            )
-        )
+        let is_change = matches!(self.row().request.method, Method::Put | Method::Delete);
+        is_change && matches!(self, Self::Bucket(..))
     }
 
     /// Whether a browser asks what a web page may do.
@@ -127,51 +117,5 @@ impl Operation {
             self,
             Self::Preflight | Self::Bucket(_, BucketOperation::Preflight)
         )
-    }
-}
-
-impl BucketOperation {
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Create => "CreateBucket",
-            Self::Delete => "DeleteBucket",
-            Self::Head => "HeadBucket",
-            Self::GetLocation => "GetBucketLocation",
-            Self::GetVersioning => "GetBucketVersioning",
-            Self::PutVersioning => "PutBucketVersioning",
-            Self::GetDocument(Document::Cors) => "GetBucketCors",
-            Self::PutDocument(Document::Cors) => "PutBucketCors",
-            Self::DeleteDocument(Document::Cors) => "DeleteBucketCors",
-            Self::GetDocument(Document::Policy) => "GetBucketPolicy",
-            Self::PutDocument(Document::Policy) => "PutBucketPolicy",
-            Self::DeleteDocument(Document::Policy) => "DeleteBucketPolicy",
-            Self::ListObjects(_) => "ListObjects",
-            Self::ListVersions(_) => "ListObjectVersions",
-            Self::ListUploads(_) => "ListMultipartUploads",
-            Self::DeleteObjects => "DeleteObjects",
-            Self::Preflight => "Preflight",
-        }
-    }
-}
-
-impl ObjectOperation {
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Put(_) => "PutObject",
-            Self::Copy(_) => "CopyObject",
-            Self::Get(_) => "GetObject",
-            Self::Head(_) => "HeadObject",
-            Self::Delete { .. } => "DeleteObject",
-            Self::GetAttributes(_) => "GetObjectAttributes",
-            Self::GetTagging { .. } => "GetObjectTagging",
-            Self::PutTagging { .. } => "PutObjectTagging",
-            Self::DeleteTagging { .. } => "DeleteObjectTagging",
-            Self::CreateUpload(_) => "CreateMultipartUpload",
-            Self::UploadPart(_) => "UploadPart",
-            Self::CopyPart(_) => "UploadPartCopy",
-            Self::ListParts(_) => "ListParts",
-            Self::CompleteUpload(_) => "CompleteMultipartUpload",
-            Self::AbortUpload { .. } => "AbortMultipartUpload",
-        }
     }
 }
