@@ -17,6 +17,7 @@ use prism_http::Headers;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::access::KeyRights;
 use prism_s3::cors::{self, CorsConfig};
+use prism_s3::op::{Answerer, Body};
 use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
 use prism_service::Exchange;
 use prism_store::{CONFIG_MAX, Store};
@@ -24,14 +25,7 @@ use prism_store::{CONFIG_MAX, Store};
 use crate::answer::{Answer, Failure};
 use crate::objects::Objects;
 use crate::request::{Call, Request};
-use crate::route::concerns_all_backends;
 use crate::rules::local_cors_rules;
-
-/// Longest body of a CreateBucket, and of a bucket's document.
-const MAX_XML_BYTES: u64 = 64 << 10;
-/// Longest body of a DeleteObjects: 1,000 keys of 1 KiB in which every byte is
-/// a reference such as `&amp;`, each within elements of 100 bytes.
-const MAX_DELETE_BYTES: u64 = 6 << 20;
 
 impl Objects {
     /// Answers an operation on a bucket.
@@ -41,15 +35,14 @@ impl Objects {
         bucket: &BucketName,
         operation: &BucketOperation,
     ) -> io::Result<()> {
-        let body = match max_body_bytes(operation) {
-            Some(max) => call.read_document(max).await,
-            None => {
-                if let Err(error) = self.current_store(call.request).await {
-                    return self.refuse(call, error).await;
-                }
-                call.exchange.skip_body().await;
-                Ok(Vec::new())
+        let body = if operation.row().body == Body::Skipped {
+            if let Err(error) = self.current_store(call.request).await {
+                return self.refuse(call, error).await;
             }
+            call.exchange.skip_body().await;
+            Ok(Vec::new())
+        } else {
+            call.read_document().await
         };
         let answer = match body {
             Ok(body) => {
@@ -58,7 +51,7 @@ impl Objects {
             }
             Err(failure) => Err(failure),
         };
-        if !concerns_all_backends(operation) {
+        if operation.row().answerer != Answerer::ReaderWithAll {
             return self.send_answer(call, answer).await;
         }
         if call.request.meaning.operation.changes_bucket() {
@@ -209,16 +202,6 @@ impl Objects {
             .alter_bucket(name, |known, stamp| Bucket::change(known, stamp, &change));
         self.replicator.push_record(name, &changed.await?).await?;
         Ok(Answer::empty(status))
-    }
-}
-
-/// Longest body of an operation that concerns all backends, in bytes. Bodies of the others are
-/// skipped.
-fn max_body_bytes(operation: &BucketOperation) -> Option<u64> {
-    match operation {
-        BucketOperation::DeleteObjects => Some(MAX_DELETE_BYTES),
-        operation if concerns_all_backends(operation) => Some(MAX_XML_BYTES),
-        _ => None,
     }
 }
 

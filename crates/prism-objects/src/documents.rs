@@ -17,8 +17,9 @@ use crate::request::{Call, Request};
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 impl<X: Exchange> Call<'_, X> {
-    /// Reads a body of at most `max` bytes and verifies its digests.
-    pub(crate) async fn read_document(&mut self, max: u64) -> Result<Vec<u8>, Failure> {
+    /// Reads a body that is a document, and verifies its digests.
+    pub(crate) async fn read_document(&mut self) -> Result<Vec<u8>, Failure> {
+        let max = self.request.meaning.operation.row().body.max_bytes();
         self.exchange.limit_body(max);
         let bytes = read_verified(self.exchange, self.request, max).await;
         if !matches!(bytes, Err(Failure::Connection(_))) {

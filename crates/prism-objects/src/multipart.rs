@@ -21,10 +21,6 @@ use crate::bodies::store_condition;
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 
-/// Longest list of parts: 10,000 with a number, an ETag, a SHA-256 and their
-/// elements take 300 bytes each; some clients indent.
-const MAX_LIST_BYTES: u64 = 6 << 20;
-
 /// The object that an upload becomes.
 struct Completed {
     etag: String,
@@ -108,7 +104,7 @@ impl Objects {
         object: &ObjectRef,
         complete: &CompleteUpload,
     ) -> Result<Answer, Failure> {
-        let xml = call.read_document(MAX_LIST_BYTES).await?;
+        let xml = call.read_document().await?;
         let _room = self.room_for_completion(object, &complete.upload).await?;
         let location = self.location(call.request);
         let (object, complete) = (object.clone(), complete.clone());

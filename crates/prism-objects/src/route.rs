@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use prism_http::RequestHead;
 use prism_replicas::Node;
-use prism_s3::{BucketOperation, ObjectRef, Operation};
+use prism_s3::op::Answerer;
+use prism_s3::{ObjectRef, Operation};
 use prism_service::Route;
 
 /// Whether an operation changes an object.
@@ -18,32 +19,13 @@ pub(crate) fn changes_object(operation: &Operation) -> bool {
 
 /// Whether any node answers an operation, with the help of all backends.
 pub(crate) fn concerns_all(operation: &Operation) -> bool {
-    matches!(operation, Operation::Bucket(_, operation) if concerns_all_backends(operation))
-}
-
-/// Whether any node answers an operation on a bucket, with the help of all backends.
-pub(crate) fn concerns_all_backends(operation: &BucketOperation) -> bool {
-    matches!(
-        operation,
-        BucketOperation::Create
-            | BucketOperation::Delete
-            | BucketOperation::PutDocument(_)
-            | BucketOperation::DeleteDocument(_)
-            | BucketOperation::DeleteObjects
-            | BucketOperation::ListUploads(_)
-            | BucketOperation::ListVersions(_)
-            | BucketOperation::PutVersioning
-            | BucketOperation::ListObjects(_)
-    )
+    operation.row().answerer == Answerer::ReaderWithAll
 }
 
 /// Which nodes answer an operation.
 pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
-    let needs_no_store = matches!(
-        operation,
-        Operation::Preflight | Operation::Unsupported { .. }
-    );
-    if concerns_all(operation) || needs_no_store {
+    let answerer = operation.row().answerer;
+    if matches!(answerer, Answerer::Reader | Answerer::ReaderWithAll) {
         return Route::Here;
     }
     if node.store.is_some() && may_answer(node, operation) {

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::io;
 
+use prism_s3::op::Body;
 use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
 use prism_service::Exchange;
 use prism_store::Store;
@@ -52,7 +53,7 @@ impl Objects {
         operation: &ObjectOperation,
     ) -> io::Result<()> {
         use ObjectOperation as Op;
-        if !reads_body(operation) {
+        if operation.row().body == Body::Skipped {
             call.exchange.skip_body().await;
         }
         let answer = match operation {
@@ -174,15 +175,4 @@ impl Objects {
         }
         send_error(call.exchange, &error, fields, resource).await
     }
-}
-
-/// Whether an operation reads its request's body. Other bodies are skipped.
-fn reads_body(operation: &ObjectOperation) -> bool {
-    matches!(
-        operation,
-        ObjectOperation::Put(_)
-            | ObjectOperation::UploadPart(_)
-            | ObjectOperation::CompleteUpload(_)
-            | ObjectOperation::PutTagging { .. }
-    )
 }

@@ -10,9 +10,6 @@ use crate::answer::{Answer, Failure};
 use crate::objects::Objects;
 use crate::request::Call;
 
-/// Longest body of a PutObjectTagging: ten tags with every character escaped.
-const MAX_TAGGING_BYTES: u64 = 64 << 10;
-
 impl Objects {
     /// Replaces an object's tags by those in the body.
     pub(crate) async fn put_tagging(
@@ -21,7 +18,7 @@ impl Objects {
         object: &ObjectRef,
         version: Option<&str>,
     ) -> Result<Answer, Failure> {
-        let tags = xml::parse_tagging(&call.read_document(MAX_TAGGING_BYTES).await?)?;
+        let tags = xml::parse_tagging(&call.read_document().await?)?;
         let (object, version) = (object.clone(), version.map(str::to_owned));
         let replaced = self
             .node
