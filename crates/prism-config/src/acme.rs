@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::problem::{Found, is_label};
+use crate::problem::{Problems, is_label};
 use crate::tls::MAX_NAME_BYTES;
 
 /// Most names of one certificate. Let's Encrypt takes no more.
@@ -37,7 +37,7 @@ pub struct Acme {
 
 impl Acme {
     /// Checks the fields. `has_etcd` and `has_tls`: whether those sections exist.
-    pub(crate) fn check(&self, has_etcd: bool, has_tls: bool, found: &mut Found) {
+    pub(crate) fn check(&self, has_etcd: bool, has_tls: bool, found: &mut Problems) {
         let fault = "needs [cluster.etcd], where all frontends find the certificate";
         let fix = "add that section, or use files of `service.tls.certificate`";
         found.check(has_etcd, "service.acme", fault, fix);
@@ -62,7 +62,7 @@ impl Acme {
         }
     }
 
-    fn check_directory(&self, found: &mut Found) {
+    fn check_directory(&self, found: &mut Problems) {
         let (field, url) = ("service.acme.directory", &self.directory);
         if url.is_empty() {
             let what = "the authority's URL, as in \
@@ -79,7 +79,7 @@ impl Acme {
         found.check(is_url, field, fault, fix);
     }
 
-    fn check_domains(&self, found: &mut Found) {
+    fn check_domains(&self, found: &mut Problems) {
         let field = "service.acme.domains";
         if self.domains.is_empty() {
             return found.missing(field, "the host names of the service");
@@ -135,7 +135,7 @@ mod tests {
             ca_file: None,
         };
         change(&mut acme);
-        let mut found = Found::default();
+        let mut found = Problems::default();
         acme.check(has_etcd, has_tls, &mut found);
         found.0.iter().map(ToString::to_string).collect()
     }

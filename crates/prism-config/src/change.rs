@@ -11,7 +11,7 @@ use toml::{Table, Value};
 use crate::change_shown::shown;
 use crate::load::ConfigError;
 use crate::model::Config;
-use crate::place::Place;
+use crate::position::FilePosition;
 use crate::switch::HookMode;
 
 /// The moment at which a process acts by a changed field.
@@ -240,7 +240,7 @@ impl Config {
         }
         let order = self.nodes.iter().chain(&new.nodes).map(|node| &node.name);
         let both = from_tree(tree_of_both, order).map_err(|error| ConfigError::Syntax {
-            place: Place::default(),
+            place: FilePosition::default(),
             fault: error.message().to_owned(),
         })?;
         let mut both = both;

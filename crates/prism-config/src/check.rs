@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::bounds::{Limits, Store};
 use crate::model::{Config, Node};
-use crate::problem::{Found, Problem};
+use crate::problem::{Problem, Problems};
 use crate::switch::{HookMode, Switch};
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
@@ -18,7 +18,7 @@ const MAX_NODES: usize = 1_024;
 impl Config {
     /// The faults of the part of one service.
     pub(crate) fn problems_of_one(&self) -> Vec<Problem> {
-        let mut found = Found::default();
+        let mut found = Problems::default();
         self.check_cluster(&mut found);
         self.check_service(&mut found);
         self.check_acme(&mut found);
@@ -35,7 +35,7 @@ impl Config {
         found.0
     }
 
-    fn check_cluster(&self, found: &mut Found) {
+    fn check_cluster(&self, found: &mut Problems) {
         let cluster = &self.cluster;
         found.name("cluster.name", &cluster.name);
         found.name("cluster.region", &cluster.region);
@@ -54,7 +54,7 @@ impl Config {
         }
     }
 
-    fn check_service(&self, found: &mut Found) {
+    fn check_service(&self, found: &mut Problems) {
         self.check_service_address(found);
         for url in &self.service.urls {
             let (field, fix) = ("service.urls", "write it as in \"https://s3.example.com\"");
@@ -81,14 +81,14 @@ impl Config {
         }
     }
 
-    fn check_acme(&self, found: &mut Found) {
+    fn check_acme(&self, found: &mut Problems) {
         if let Some(acme) = &self.service.acme {
             let (has_etcd, has_tls) = (self.cluster.etcd.is_some(), self.service.tls.is_some());
             acme.check(has_etcd, has_tls, found);
         }
     }
 
-    fn check_switch(&self, switch: &Switch, found: &mut Found) {
+    fn check_switch(&self, switch: &Switch, found: &mut Problems) {
         let of_node = |scraper: &&IpAddr| self.nodes.iter().any(|n| n.address.contains(**scraper));
         let (field, fix) = ("admin.scrapers", "remove it: nodes reach each other");
         for scraper in self.admin.scrapers.iter().filter(of_node) {
@@ -118,7 +118,7 @@ impl Config {
         found.check(idle_s > silent_s, field, fault, fix);
     }
 
-    fn check_nodes(&self, found: &mut Found) {
+    fn check_nodes(&self, found: &mut Problems) {
         let is_whole = self.cluster.etcd.is_none();
         for (role, is_given) in [
             ("frontend", self.frontends().next().is_some()),
@@ -146,7 +146,7 @@ impl Config {
         }
     }
 
-    fn check_node(&self, node: &Node, field: &dyn Fn(&str) -> String, found: &mut Found) {
+    fn check_node(&self, node: &Node, field: &dyn Fn(&str) -> String, found: &mut Problems) {
         found.name(&field("name"), &node.name);
         self.check_node_address(node, field, found);
         let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
@@ -169,7 +169,7 @@ impl Config {
         );
     }
 
-    fn check_files(&self, found: &mut Found) {
+    fn check_files(&self, found: &mut Problems) {
         found.port("peers.port", self.peers.port);
         let (ca, certs) = (&self.peers.ca_file, &self.peers.cert_dir);
         found.path("peers.ca_file", ca, "the authority's certificate");
@@ -183,7 +183,7 @@ impl Config {
     }
 }
 
-fn check_interfaces(interfaces: &[String], found: &mut Found) {
+fn check_interfaces(interfaces: &[String], found: &mut Problems) {
     let field = "switch.interfaces";
     let fix = "name the interfaces that service traffic crosses";
     found.check(!interfaces.is_empty(), field, "is missing", fix);
@@ -200,7 +200,7 @@ fn check_interfaces(interfaces: &[String], found: &mut Found) {
     }
 }
 
-fn check_tunnel(switch: &Switch, found: &mut Found) {
+fn check_tunnel(switch: &Switch, found: &mut Problems) {
     let (field, mtu_bytes) = ("switch.tunnel_mtu_bytes", switch.tunnel_mtu_bytes);
     if mtu_bytes == 0 {
         return;
@@ -211,7 +211,7 @@ fn check_tunnel(switch: &Switch, found: &mut Found) {
     found.check(is_host_mode, field, "is for host mode", fix);
 }
 
-fn check_store(store: &Store, found: &mut Found) {
+fn check_store(store: &Store, found: &mut Problems) {
     const YEAR_S: u64 = 366 * 86_400;
     found.range("store.scrub_interval_s", store.scrub_interval_s, 0..=YEAR_S);
     // A slower scrub would hardly ever end.
@@ -227,7 +227,7 @@ fn check_store(store: &Store, found: &mut Found) {
     found.range("store.expire_uploads_days", days, 0..=3_660);
 }
 
-fn check_limits(limits: &Limits, found: &mut Found) {
+fn check_limits(limits: &Limits, found: &mut Problems) {
     const MAX_TIMEOUT_S: u64 = 86_400;
     found.range("limits.head_bytes", limits.head_bytes, 1_024..=1 << 20);
     let (all, newcomers) = (limits.connections, limits.unauthenticated_per_address);
@@ -257,7 +257,7 @@ fn check_limits(limits: &Limits, found: &mut Found) {
 }
 
 /// Checks levels separated by commas, each for all modules or for one.
-fn check_level(level: &str, found: &mut Found) {
+fn check_level(level: &str, found: &mut Problems) {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     for part in level.split(',') {
         let (module, level) = part.split_once('=').unwrap_or(("all", part));

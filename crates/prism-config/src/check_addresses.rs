@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use crate::addresses::{HostAddrs, family};
 use crate::model::{Config, Node};
-use crate::problem::Found;
+use crate::problem::Problems;
 use crate::switch::Switch;
 
 /// Most hosts of switches: terms are odd or even.
 const MAX_SWITCH_HOSTS: usize = 2;
 
 impl Config {
-    pub(crate) fn check_service_address(&self, found: &mut Found) {
+    pub(crate) fn check_service_address(&self, found: &mut Problems) {
         let (field, addresses) = ("service.address", &self.service.address);
         if addresses.is_empty() {
             let what = "the address and port of clients, as in \"10.0.0.1:80\"";
@@ -36,7 +36,7 @@ impl Config {
         }
     }
 
-    fn check_frontends_reach(&self, found: &mut Found) {
+    fn check_frontends_reach(&self, found: &mut Problems) {
         let mut families = BTreeSet::new();
         for host in self.service.address.hosts() {
             let is_reached = self
@@ -51,7 +51,7 @@ impl Config {
         }
     }
 
-    pub(crate) fn check_control(&self, switch: &Switch, found: &mut Found) {
+    pub(crate) fn check_control(&self, switch: &Switch, found: &mut Problems) {
         let (field, control) = ("switch.control", switch.control);
         if control.hosts.is_empty() {
             let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
@@ -66,7 +66,7 @@ impl Config {
         }
     }
 
-    pub(crate) fn check_switch_hosts(&self, switch: &Switch, found: &mut Found) {
+    pub(crate) fn check_switch_hosts(&self, switch: &Switch, found: &mut Problems) {
         let is_bounded = switch.hosts.len() <= MAX_SWITCH_HOSTS;
         let fault = format!("there are more than {MAX_SWITCH_HOSTS}");
         let fix = "name the two hosts of a pair, or none for a single switch";
@@ -99,7 +99,7 @@ impl Config {
     }
 
     /// A node behind an address of one host would lose its way when the other takes over.
-    fn check_gateways_move(&self, of_one_host: &BTreeSet<IpAddr>, found: &mut Found) {
+    fn check_gateways_move(&self, of_one_host: &BTreeSet<IpAddr>, found: &mut Problems) {
         for (index, node) in self.nodes.iter().enumerate() {
             let gateways = node.gateway.into_iter().flat_map(|all| all.iter());
             for gateway in gateways.filter(|gateway| of_one_host.contains(gateway)) {
@@ -111,7 +111,7 @@ impl Config {
     }
 
     /// Checks of host mode, where one of the frontends has the control address beside its own.
-    pub(crate) fn check_host_mode(&self, switch: &Switch, found: &mut Found) {
+    pub(crate) fn check_host_mode(&self, switch: &Switch, found: &mut Problems) {
         let (field, control) = ("switch.control", switch.control.hosts);
         for host in control.iter() {
             let node = self.nodes.iter().find(|node| node.address.contains(host));
@@ -146,7 +146,7 @@ impl Config {
         &self,
         node: &Node,
         field: &dyn Fn(&str) -> String,
-        found: &mut Found,
+        found: &mut Problems,
     ) {
         let (leaf, own) = (field("address"), node.address);
         if own.is_empty() {
@@ -174,7 +174,7 @@ impl Config {
     }
 
     /// Hosts talk to each other in a family that both have.
-    fn check_common_family(&self, node: &Node, leaf: &str, found: &mut Found) {
+    fn check_common_family(&self, node: &Node, leaf: &str, found: &mut Problems) {
         let own = node.address;
         let is_apart = |other: &HostAddrs| {
             !own.is_empty() && !other.is_empty() && own.towards(other).is_none()

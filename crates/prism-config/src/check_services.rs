@@ -6,13 +6,13 @@ use std::fmt::Display;
 
 use crate::addresses::ServiceAddrs;
 use crate::model::{Config, S3};
-use crate::problem::{Found, Problem};
+use crate::problem::{Problem, Problems};
 use crate::service::Service;
 
 impl Config {
     /// All faults of the values; empty for a good configuration.
     pub(crate) fn problems(&self) -> Vec<Problem> {
-        let mut found = Found::default();
+        let mut found = Problems::default();
         self.check_backends(&mut found);
         let keeps_objects = |service: &Service| service.upstream.is_none();
         let uses_etcd = self.service.iter().any(keeps_objects);
@@ -44,7 +44,7 @@ impl Config {
     }
 
     /// Each backend has one service.
-    fn check_backends(&self, found: &mut Found) {
+    fn check_backends(&self, found: &mut Problems) {
         let several = self.service.are_several();
         let mut owners = BTreeMap::new();
         for (index, service) in self.service.iter().enumerate() {
@@ -77,7 +77,7 @@ impl Config {
     }
 
     /// Names the things that two services must not have in common.
-    fn check_differences(&self, found: &mut Found) {
+    fn check_differences(&self, found: &mut Problems) {
         let fix = "move it to [service.s3] of each service";
         found.check(
             self.s3 == S3::default(),
@@ -116,7 +116,7 @@ impl Config {
     }
 
     /// A host that accepts clients of all services keeps the objects of none.
-    fn check_node_roles(&self, found: &mut Found) {
+    fn check_node_roles(&self, found: &mut Problems) {
         for (index, node) in self.nodes.iter().enumerate() {
             let is_one = !(node.is_frontend() && node.is_backend());
             let fault = "is a frontend of several services, and a backend of one of them";
@@ -178,7 +178,7 @@ fn is<T, V>(of: &Option<&T>, value: impl Fn(&T) -> Option<V>) -> bool {
 struct Unique<'c> {
     config: &'c Config,
     seen: BTreeSet<(&'static str, String)>,
-    found: &'c mut Found,
+    found: &'c mut Problems,
 }
 
 impl Unique<'_> {

@@ -1,7 +1,7 @@
 //! Checks of `[service.upstream]`.
 
 use crate::model::{Config, Node};
-use crate::problem::Found;
+use crate::problem::Problems;
 use crate::upstream::{HealthCheck, Upstream, Upstreams};
 
 /// Longest pattern of a request, in bytes.
@@ -11,7 +11,7 @@ const MAX_TIMEOUT_S: u64 = 86_400;
 const MAX_FIELDS: usize = 16;
 
 impl Config {
-    pub(crate) fn check_upstreams(&self, found: &mut Found) {
+    pub(crate) fn check_upstreams(&self, found: &mut Problems) {
         let Some(all) = &self.service.upstream else {
             for (index, node) in self.nodes.iter().enumerate() {
                 let fix = "remove it, or give the service an `upstream`";
@@ -48,7 +48,7 @@ impl Config {
         all: &Upstreams,
         upstream: &Upstream,
         field: &dyn Fn(&str) -> String,
-        found: &mut Found,
+        found: &mut Problems,
     ) {
         for name in &upstream.backends {
             let is_known = self.node(name).is_some_and(Node::is_backend);
@@ -93,7 +93,12 @@ impl Config {
         }
     }
 
-    fn check_tunnel(&self, upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Found) {
+    fn check_tunnel(
+        &self,
+        upstream: &Upstream,
+        field: &dyn Fn(&str) -> String,
+        found: &mut Problems,
+    ) {
         let Some(tunnel_s) = upstream.tunnel_timeout_s else {
             return;
         };
@@ -111,7 +116,7 @@ impl Config {
         &self,
         field: &str,
         addresses: impl Iterator<Item = std::net::SocketAddr>,
-        found: &mut Found,
+        found: &mut Problems,
     ) {
         let https = self.tls_address();
         for address in addresses {
@@ -136,7 +141,7 @@ impl Upstream {
     }
 }
 
-fn check_patterns(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Found) {
+fn check_patterns(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Problems) {
     let is_short = |text: &str| (1..=MAX_PATTERN_BYTES).contains(&text.len());
     for host in &upstream.hosts {
         let name = host.strip_prefix("*.").unwrap_or(host);
@@ -168,7 +173,7 @@ fn check_patterns(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &m
 }
 
 /// Checks the cookie, and the fields that requests and answers get.
-fn check_fields(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Found) {
+fn check_fields(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Problems) {
     if let Some(name) = &upstream.cookie {
         let fault = format!("{name:?} is not the name of a cookie");
         let fix = "use letters, digits, '-' and '_'";
@@ -235,7 +240,7 @@ fn is_value(value: &str) -> bool {
     value.len() <= MAX_PATTERN_BYTES && value.bytes().all(is_part)
 }
 
-fn check_health(health: &HealthCheck, field: &dyn Fn(&str) -> String, found: &mut Found) {
+fn check_health(health: &HealthCheck, field: &dyn Fn(&str) -> String, found: &mut Problems) {
     let is_path = health.path.starts_with('/')
         && health.path.len() <= MAX_PATTERN_BYTES
         && health.path.bytes().all(is_plain);

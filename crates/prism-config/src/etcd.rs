@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Found;
+use crate::problem::Problems;
 
 /// The port of a URL that has none.
 const DEFAULT_PORT: u16 = 2379;
@@ -60,7 +60,7 @@ impl Etcd {
         Duration::from_secs(self.lease_ttl_s.into())
     }
 
-    pub(crate) fn check(&self, found: &mut Found) {
+    pub(crate) fn check(&self, found: &mut Problems) {
         let field = "cluster.etcd.endpoints";
         if self.endpoints.is_empty() {
             let what = "the members of etcd, as in [\"http://10.0.0.5:2379\"]";

@@ -25,7 +25,7 @@ mod load;
 mod model;
 mod parts;
 mod patterns;
-mod place;
+mod position;
 mod problem;
 mod relay;
 mod running;
@@ -46,7 +46,7 @@ pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_pri
 pub use etcd::{Endpoint, Etcd};
 pub use load::ConfigError;
 pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};
-pub use place::Place;
+pub use position::FilePosition;
 pub use problem::Problem;
 pub use relay::RelayUpTo;
 pub use running::{Running, RunningOfThread};

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use crate::explain::explain;
 use crate::model::{Config, STDOUT};
-use crate::place::{Lines, Place, line_at};
+use crate::position::{FilePosition, Lines, line_at};
 use crate::problem::{Problem, remedy};
 use crate::service::Service;
 
@@ -38,7 +38,7 @@ pub enum ConfigError {
     #[error("{place}not valid TOML: {fault}; correct this line")]
     Syntax {
         /// Where.
-        place: Place,
+        place: FilePosition,
         /// The parser's message.
         fault: String,
     },
@@ -151,7 +151,7 @@ impl Config {
 
 fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ConfigError {
     let line = error.span().map(|span| line_at(text, span.start));
-    let place = Place::new(file, line);
+    let place = FilePosition::new(file, line);
     let fault = error.message().trim().replace('\n', ", ");
     ConfigError::Syntax { place, fault }
 }
@@ -161,7 +161,7 @@ fn syntax(text: &str, file: &Path, error: &toml::de::Error) -> ConfigError {
 fn placed(mut problems: Vec<Problem>, text: &str, file: &Path) -> Vec<Problem> {
     let lines = Lines::of(text);
     for problem in &mut problems {
-        problem.place = Place::new(file, lines.line_of(&problem.field));
+        problem.place = FilePosition::new(file, lines.line_of(&problem.field));
     }
     problems.sort_by_key(|problem| problem.place.line.unwrap_or(usize::MAX));
     problems
@@ -198,7 +198,7 @@ fn structural(
     let field = error.path().to_string();
     let (fault, fix) = explain(&field, error.inner().message().trim(), found);
     Problem {
-        place: Place::default(),
+        place: FilePosition::default(),
         field,
         fault,
         fix,

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::place::Place;
+use crate::position::FilePosition;
 
 /// One fault: its place, the field, the fault, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}{field}: {fault}; {fix}")]
 pub struct Problem {
     /// The file, and the line of the field or of the table that lacks it.
-    pub place: Place,
+    pub place: FilePosition,
     /// Path of the field, as in `node[2].address`.
     pub field: String,
     /// The fault.
@@ -23,13 +23,13 @@ pub struct Problem {
 
 /// The faults that were found.
 #[derive(Default)]
-pub(crate) struct Found(pub(crate) Vec<Problem>);
+pub(crate) struct Problems(pub(crate) Vec<Problem>);
 
-impl Found {
+impl Problems {
     pub(crate) fn check(&mut self, holds: bool, field: &str, fault: impl Display, fix: &str) {
         if !holds {
             self.0.push(Problem {
-                place: Place::default(),
+                place: FilePosition::default(),
                 field: field.into(),
                 fault: fault.to_string(),
                 fix: fix.into(),

@@ -15,7 +15,7 @@ use toml::Spanned;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::model::S3;
-use crate::place::{Place, line_at};
+use crate::position::{FilePosition, line_at};
 use crate::problem::remedy;
 use crate::tls::Tls;
 
@@ -52,7 +52,7 @@ pub enum SecretError {
     #[error("{place}{fault}")]
     Form {
         /// The file, and the line where one is at fault.
-        place: Place,
+        place: FilePosition,
         /// The fault; it never quotes the secret.
         fault: &'static str,
     },
@@ -251,7 +251,7 @@ fn check_credentials(
 }
 
 pub(crate) fn form(path: &Path, line: Option<usize>, fault: &'static str) -> SecretError {
-    let place = Place::new(path, line);
+    let place = FilePosition::new(path, line);
     SecretError::Form { place, fault }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::problem::{Found, is_label};
+use crate::problem::{Problems, is_label};
 
 /// Most certificates.
 const MAX_CERTIFICATES: usize = 1_024;
@@ -124,7 +124,7 @@ impl TlsSuite {
 impl Tls {
     /// Checks everything but the port, which depends on other sections.
     /// `has_acme`: whether a certificate comes by ACME.
-    pub(crate) fn check(&self, has_acme: bool, found: &mut Found) {
+    pub(crate) fn check(&self, has_acme: bool, found: &mut Problems) {
         check_certificates(&self.certificates, has_acme, found);
         if let Some(file) = &self.ticket_secret_file {
             let field = "service.tls.ticket_secret_file";
@@ -135,7 +135,7 @@ impl Tls {
         self.check_suites(found);
     }
 
-    fn check_suites(&self, found: &mut Found) {
+    fn check_suites(&self, found: &mut Problems) {
         let field = "service.tls.suites";
         for (index, suite) in self.suites.iter().enumerate() {
             let is_first = !self.suites.iter().take(index).any(|other| other == suite);
@@ -151,7 +151,7 @@ impl Tls {
     }
 }
 
-fn check_certificates(certificates: &[Certificate], has_acme: bool, found: &mut Found) {
+fn check_certificates(certificates: &[Certificate], has_acme: bool, found: &mut Problems) {
     let field = "service.tls.certificate";
     if certificates.is_empty() && !has_acme {
         let what = "at least one, with `file` and `key_file`, or a section [service.acme]";

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Found;
+use crate::problem::Problems;
 
 /// The rate at which every request begins a trace.
 const ALL_PER_MILLION: u64 = 1_000_000;
@@ -26,7 +26,7 @@ impl Trace {
         !self.otlp.is_empty()
     }
 
-    pub(crate) fn check(&self, found: &mut Found) {
+    pub(crate) fn check(&self, found: &mut Problems) {
         let field = "trace.otlp";
         if self.is_sent() {
             let (url, text) = (&self.otlp, "http://127.0.0.1:4318/v1/traces");

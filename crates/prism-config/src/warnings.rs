@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use crate::bounds::Store;
 use crate::model::{Config, Durability, S3};
 use crate::patterns::{is_hidden_by, never_matches};
-use crate::problem::{Found, Problem};
+use crate::problem::{Problem, Problems};
 use crate::upstream::{Upstream, Upstreams};
 
 impl Config {
     /// The warnings, without their places.
     pub(crate) fn warnings(&self) -> Vec<Problem> {
-        let mut found = Found::default();
+        let mut found = Problems::default();
         for (index, part) in self.parts().iter().enumerate() {
-            let mut of_part = Found::default();
+            let mut of_part = Problems::default();
             if let Some(all) = &part.service.upstream {
                 warn_of_upstreams(all, &mut of_part);
                 part.warn_of_servers(&mut of_part);
@@ -28,7 +28,7 @@ impl Config {
     }
 
     /// Warns of servers that stand twice in the line of a node.
-    fn warn_of_servers(&self, found: &mut Found) {
+    fn warn_of_servers(&self, found: &mut Problems) {
         for (index, node) in self.nodes.iter().enumerate() {
             if let Some(own) = &node.upstream {
                 warn_of_doubles(own.iter(), &format!("node[{index}].upstream"), found);
@@ -37,7 +37,7 @@ impl Config {
     }
 
     /// Warns of fields of the object store in a file that has none, or at a node that has none.
-    fn warn_of_unused(&self, found: &mut Found) {
+    fn warn_of_unused(&self, found: &mut Problems) {
         let keeps_objects = self.service.iter().any(|one| one.upstream.is_none());
         if !keeps_objects {
             let cluster = &self.cluster;
@@ -63,7 +63,7 @@ impl Config {
     }
 }
 
-fn warn_of_upstreams(all: &Upstreams, found: &mut Found) {
+fn warn_of_upstreams(all: &Upstreams, found: &mut Problems) {
     let mut earlier: Vec<&Upstream> = Vec::new();
     for (index, upstream) in all.iter().enumerate() {
         let field = |leaf: &str| all.field(index, leaf);
@@ -98,7 +98,7 @@ fn rule_of(upstream: &Upstream) -> &'static str {
 fn warn_of_doubles(
     addresses: impl Iterator<Item = std::net::SocketAddr>,
     field: &str,
-    found: &mut Found,
+    found: &mut Problems,
 ) {
     let (mut seen, mut told) = (BTreeSet::new(), BTreeSet::new());
     for address in addresses {

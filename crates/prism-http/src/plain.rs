@@ -26,20 +26,20 @@ impl PlainAnswer {
     /// The answer at the start of `buf`. `None` if its head is incomplete, malformed, or not
     /// plain; [`ResponseHead::parse`](crate::ResponseHead::parse) tells which.
     pub fn find(buf: &[u8], limits: &Limits) -> Option<Self> {
-        let mut found = Found::default();
-        let head_bytes = walk_head(buf, limits, |line| found.line(line)).ok()??;
-        let plain = found.lines <= limits.headers + 1 && found.has_date && !found.is_other;
+        let mut head = PlainHead::default();
+        let head_bytes = walk_head(buf, limits, |line| head.line(line)).ok()??;
+        let plain = head.lines <= limits.headers + 1 && head.has_date && !head.is_other;
         plain.then_some(Self {
-            status: found.status,
+            status: head.status,
             head_bytes,
-            body_bytes: found.body_bytes?,
+            body_bytes: head.body_bytes?,
         })
     }
 }
 
-/// The result of the lines so far.
+/// The lines of a head so far.
 #[derive(Default)]
-struct Found {
+struct PlainHead {
     lines: usize,
     status: u16,
     has_date: bool,
@@ -48,7 +48,7 @@ struct Found {
     is_other: bool,
 }
 
-impl Found {
+impl PlainHead {
     fn line(&mut self, line: &[u8]) {
         self.lines += 1;
         if self.lines == 1 {

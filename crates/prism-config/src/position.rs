@@ -1,4 +1,4 @@
-//! Places in files: the line of a field, or of an offset, in a text of TOML.
+//! Positions in files: the line of a field, or of an offset, in a text of TOML.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A place in a file. It is displayed in front of a fault, as in `/etc/prism/prism.toml:7: `.
+/// A position in a file. It is displayed in front of a fault, as in `/etc/prism/prism.toml:7: `.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FilePosition {
     /// The file; empty for a text that is of no file.
     pub file: PathBuf,
     /// The line, from 1 on, where it is known.
     pub line: Option<usize>,
 }
 
-impl Place {
+impl FilePosition {
     pub(crate) fn new(file: &Path, line: Option<usize>) -> Self {
         let file = file.to_owned();
         Self { file, line }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
         match (self.file.as_os_str().is_empty(), self.line) {
