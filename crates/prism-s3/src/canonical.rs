@@ -61,7 +61,8 @@ pub struct Canonical<'a> {
 impl Canonical<'_> {
     fn text(&self) -> Result<Vec<u8>, S3Error> {
         let mut out = Vec::with_capacity(1000);
-        let (path, query) = (decode(self.path)?, self.query.canonical());
+        let path = decode(self.path)?;
+        let query = self.query.canonical();
         for part in [self.method, "\n", &encode_path(&path), "\n", &query, "\n"] {
             out.extend_from_slice(part.as_bytes());
         }

@@ -156,7 +156,8 @@ impl Algorithm {
     ) -> Option<String> {
         match kind {
             ChecksumType::Composite => {
-                let (mut whole, mut count) = (Running::new(self), 0_usize);
+                let mut whole = Running::new(self);
+                let mut count = 0_usize;
                 for (text, _) in parts {
                     whole.update(&self.decode(text).ok()?);
                     count += 1;

@@ -163,10 +163,12 @@ impl Conditions {
             (None, Some(since)) => unmodified_since(since),
             (None, None) => false,
         };
-        match (may, has_already) {
-            (false, _) => Outcome::Failed,
-            (true, true) => Outcome::NotModified,
-            (true, false) => Outcome::Proceed,
+        if !may {
+            Outcome::Failed
+        } else if has_already {
+            Outcome::NotModified
+        } else {
+            Outcome::Proceed
         }
     }
 
@@ -176,9 +178,10 @@ impl Conditions {
         let matches = |tags: &Tags| current.is_some_and(|etag| tags.has(etag));
         let may = self.if_match.as_ref().is_none_or(matches)
             && !self.if_none_match.as_ref().is_some_and(matches);
-        match may {
-            true => Outcome::Proceed,
-            false => Outcome::Failed,
+        if may {
+            Outcome::Proceed
+        } else {
+            Outcome::Failed
         }
     }
 

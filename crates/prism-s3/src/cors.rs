@@ -74,7 +74,8 @@ impl CorsConfig {
     /// # Errors
     /// `MalformedXML`, or as for [`CorsConfig::new`].
     pub fn parse(body: &[u8]) -> Result<Self, S3Error> {
-        let (mut rules, mut rule) = (Vec::new(), CorsRule::default());
+        let mut rules = Vec::new();
+        let mut rule = CorsRule::default();
         elements(body, "CORSConfiguration", |path, text| {
             let text = text.trim().to_owned();
             match path {

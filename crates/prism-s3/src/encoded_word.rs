@@ -44,7 +44,9 @@ pub fn decode(value: &str) -> Cow<'_, str> {
 }
 
 fn decode_words(value: &str) -> Option<String> {
-    let (mut bytes, mut rest, mut is_behind_word) = (Vec::new(), value, false);
+    let mut bytes = Vec::new();
+    let mut rest = value;
+    let mut is_behind_word = false;
     while let Some((before, word)) = rest.split_once(BEGIN) {
         // White space between two words is not part of the text.
         if !is_behind_word || !before.trim().is_empty() {
@@ -70,14 +72,16 @@ fn decode_words(value: &str) -> Option<String> {
             }
             _ => return None,
         }
-        (rest, is_behind_word) = (behind, true);
+        rest = behind;
+        is_behind_word = true;
     }
     bytes.extend_from_slice(rest.as_bytes());
     String::from_utf8(bytes).ok()
 }
 
 fn decode_quoted(text: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
     while let [first, behind @ ..] = rest {
         rest = behind;
         match first {

@@ -14,7 +14,8 @@ pub(crate) const EMPTY_SHA256: &str =
 /// The value, as text, of a header that may be present once.
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
     let mut values = headers.get_all(name);
-    let (first, second) = (values.next(), values.next());
+    let first = values.next();
+    let second = values.next();
     let invalid =
         |what: &str| Code::InvalidRequest.with_message(format!("The header {name} {what}."));
     if second.is_some() {

@@ -367,7 +367,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(9);
         for round in 0..6 * TOGETHER {
             // Some rounds have long bodies. None, some, most or all want a SHA-256.
-            let (count, most) = (round / 2, [5000, 3 * STRETCH][round % 2]);
+            let count = round / 2;
+            let most = [5000, 3 * STRETCH][round % 2];
             let bodies: Vec<_> = (0..count)
                 .map(|n| noise(random.usize(..most), n as u64))
                 .collect();

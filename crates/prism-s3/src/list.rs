@@ -201,9 +201,10 @@ impl ListMarked {
 
     pub(crate) fn uploads(query: &Query) -> Result<Self, S3Error> {
         let key_marker = text(query, "key-marker")?.unwrap_or_default();
-        let id_marker = match key_marker.is_empty() {
-            true => None,
-            false => text(query, "upload-id-marker")?,
+        let id_marker = if key_marker.is_empty() {
+            None
+        } else {
+            text(query, "upload-id-marker")?
         };
         Ok(Self {
             listing: Listing::parse(query, "max-uploads")?,

@@ -73,7 +73,8 @@ impl ObjectHeaders {
     }
 
     fn checked(mut self) -> Result<Self, S3Error> {
-        let (mut user, mut system) = (0, 0);
+        let mut user = 0;
+        let mut system = 0;
         for (name, value) in &self.fields {
             match name.strip_prefix(USER_PREFIX) {
                 Some(short) => user += short.len() + value.len(),
@@ -127,9 +128,10 @@ impl ObjectHeaders {
 /// The value of a header as answers have it: text of other scripts in user metadata becomes
 /// encoded words.
 pub fn told<'v>(name: &str, value: &'v str) -> Cow<'v, str> {
-    match name.starts_with(USER_PREFIX) {
-        true => encoded_word::encode(value),
-        false => Cow::Borrowed(value),
+    if name.starts_with(USER_PREFIX) {
+        encoded_word::encode(value)
+    } else {
+        Cow::Borrowed(value)
     }
 }
 
@@ -148,10 +150,11 @@ fn value_to_keep(name: &str, value: &[u8]) -> Result<Option<String>, S3Error> {
     if name == "content-encoding" {
         return Ok(without_transport_coding(value));
     }
-    Ok(Some(match name.starts_with(USER_PREFIX) {
-        true => encoded_word::decode(value).into_owned(),
-        false => value.to_owned(),
-    }))
+    if name.starts_with(USER_PREFIX) {
+        Ok(Some(encoded_word::decode(value).into_owned()))
+    } else {
+        Ok(Some(value.to_owned()))
+    }
 }
 
 /// Removes `aws-chunked`, which is about the transfer of the body, not about the object.

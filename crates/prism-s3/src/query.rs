@@ -20,25 +20,28 @@ pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
 
 /// Encodes all but unreserved characters, in upper-case hex.
 pub fn encode(text: &str) -> Cow<'_, str> {
-    match text.bytes().all(is_unreserved) {
-        true => Cow::Borrowed(text),
-        false => utf8_percent_encode(text, UNRESERVED).into(),
+    if text.bytes().all(is_unreserved) {
+        Cow::Borrowed(text)
+    } else {
+        utf8_percent_encode(text, UNRESERVED).into()
     }
 }
 
 /// As [`encode`], but does not encode `/`.
 pub fn encode_path(text: &str) -> Cow<'_, str> {
-    match text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
-        true => Cow::Borrowed(text),
-        false => utf8_percent_encode(text, PATH).into(),
+    if text.bytes().all(|b| b == b'/' || is_unreserved(b)) {
+        Cow::Borrowed(text)
+    } else {
+        utf8_percent_encode(text, PATH).into()
     }
 }
 
 /// A name in an answer, percent-encoded where the client asked for that.
 pub(crate) fn name(text: &str, url_encoded: bool) -> Cow<'_, str> {
-    match url_encoded {
-        true => encode_path(text),
-        false => Cow::Borrowed(text),
+    if url_encoded {
+        encode_path(text)
+    } else {
+        Cow::Borrowed(text)
     }
 }
 
@@ -155,9 +158,10 @@ pub(crate) fn is_amz(name: &str) -> bool {
 }
 
 fn form_decode(text: &str) -> Result<String, S3Error> {
-    match text.contains('+') {
-        true => decode(&text.replace('+', " ")).map(Cow::into_owned),
-        false => decode(text).map(Cow::into_owned),
+    if text.contains('+') {
+        decode(&text.replace('+', " ")).map(Cow::into_owned)
+    } else {
+        decode(text).map(Cow::into_owned)
     }
 }
 

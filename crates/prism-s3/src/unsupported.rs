@@ -68,9 +68,10 @@ pub(crate) fn header(headers: &Headers, target: Target, copies: bool) -> Option<
         }
         let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
         let short = name.strip_prefix("x-amz-")?;
-        let is_unsupported = match COPY.contains(&short) {
-            true => !copies,
-            false => is_unsupported(short, value, target),
+        let is_unsupported = if COPY.contains(&short) {
+            !copies
+        } else {
+            is_unsupported(short, value, target)
         };
         is_unsupported.then(|| format!("the header {name:.64}"))
     })

@@ -109,9 +109,10 @@ pub fn depends_on_policy(operation: &Operation, caller: &Caller<'_>) -> bool {
 }
 
 fn allowed(is_allowed: bool) -> Result<(), S3Error> {
-    match is_allowed {
-        true => Ok(()),
-        false => Err(Code::AccessDenied.into()),
+    if is_allowed {
+        Ok(())
+    } else {
+        Err(Code::AccessDenied.into())
     }
 }
 

@@ -90,7 +90,9 @@ pub(super) struct Authorization<'a> {
 impl<'a> Authorization<'a> {
     pub(super) fn parse(value: &'a str) -> Result<Self, S3Error> {
         let rest = after_algorithm(value)?;
-        let (mut credential, mut signed, mut signature) = (None, None, None);
+        let mut credential = None;
+        let mut signed = None;
+        let mut signature = None;
         for part in rest.split(',') {
             let (name, value) = part
                 .trim()

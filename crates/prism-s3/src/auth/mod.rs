@@ -180,7 +180,8 @@ impl Authenticator {
         let text = iso_basic(time);
         let scope = &authorization.scope;
         if scope.region != self.region {
-            let (got, want) = (scope.region, &self.region);
+            let got = scope.region;
+            let want = &self.region;
             let why = format!("the region '{got}' is wrong; expecting '{want}'");
             return Err(malformed(&why).in_region(want));
         }

@@ -69,7 +69,8 @@ impl Expected {
     pub fn want(mut self, wanted: Algorithm) -> Result<Self, S3Error> {
         match &self.checksum {
             Some((given, _)) if *given != wanted => {
-                let (wanted, given) = (wanted.name(), given.name());
+                let wanted = wanted.name();
+                let given = given.name();
                 let message = format!("Expecting a checksum of type {wanted}, not {given}.");
                 Err(Code::InvalidRequest.with_message(message))
             }
@@ -90,7 +91,8 @@ impl Expected {
 /// The ETag of an object in parts, without quotes: the MD5 of the parts' MD5s
 /// and their number. `None` if one of the parts' ETags is no MD5.
 pub fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
-    let (mut hashes, mut count) = (Hashes::new(false), 0_usize);
+    let mut hashes = Hashes::new(false);
+    let mut count = 0_usize;
     for etag in etags {
         hashes.update(&HEXLOWER.decode(etag.as_bytes()).ok()?);
         count += 1;

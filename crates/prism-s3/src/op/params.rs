@@ -193,7 +193,8 @@ impl ReadObject {
     ];
 
     pub(super) fn parse(given: &Given<'_>) -> Result<Self, S3Error> {
-        let (headers, query) = (given.head.headers(), given.query);
+        let headers = given.head.headers();
+        let query = given.query;
         let range = RangeSpec::from_headers(headers);
         let part = query.get("partNumber").map(part_number).transpose()?;
         if range.is_some() && part.is_some() {
@@ -254,13 +255,15 @@ impl CopyObject {
             Some("REPLACE") => Ok(true),
             Some(_) => Err(invalid(format!("{directive} must be COPY or REPLACE."))),
         };
-        let replaced = match replaces("x-amz-metadata-directive")? {
-            true => Some(ObjectHeaders::from_request(headers)?),
-            false => None,
+        let replaced = if replaces("x-amz-metadata-directive")? {
+            Some(ObjectHeaders::from_request(headers)?)
+        } else {
+            None
         };
-        let tags = match replaces("x-amz-tagging-directive")? {
-            true => Some(Tags::from_header(headers)?),
-            false => None,
+        let tags = if replaces("x-amz-tagging-directive")? {
+            Some(Tags::from_header(headers)?)
+        } else {
+            None
         };
         Ok(Self {
             source,
@@ -455,9 +458,10 @@ fn body_length(head: &RequestHead) -> Result<Option<u64>, S3Error> {
         BodyFraming::Length(n) => Some(n),
         BodyFraming::Chunked => None,
     };
-    match length.is_some_and(|bytes| bytes > MAX_PUT_BYTES) {
-        true => Err(Code::EntityTooLarge.into()),
-        false => Ok(length),
+    if length.is_some_and(|bytes| bytes > MAX_PUT_BYTES) {
+        Err(Code::EntityTooLarge.into())
+    } else {
+        Ok(length)
     }
 }
 

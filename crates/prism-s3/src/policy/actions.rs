@@ -59,7 +59,8 @@ const _: () = assert!(Action::ALL.len() <= 32);
 
 impl Actions {
     pub(crate) const fn of(actions: &[Action]) -> Self {
-        let (mut set, mut rest) = (0, actions);
+        let mut set = 0;
+        let mut rest = actions;
         while let [first, more @ ..] = rest {
             set |= 1 << *first as u32;
             rest = more;

@@ -144,9 +144,10 @@ impl Policy {
                 Effect::Allow => allowed = allowed.and(statement.actions),
             }
         }
-        match allowed.has_all(question.actions) {
-            true => Verdict::Allowed,
-            false => Verdict::Silent,
+        if allowed.has_all(question.actions) {
+            Verdict::Allowed
+        } else {
+            Verdict::Silent
         }
     }
 

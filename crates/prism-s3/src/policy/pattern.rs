@@ -28,7 +28,8 @@ where
                     return false;
                 };
                 left.next();
-                (pattern, text) = (behind.clone(), left.clone());
+                pattern = behind.clone();
+                text = left.clone();
             }
         }
     }

@@ -65,7 +65,8 @@ impl Chain {
     pub(super) fn end(&mut self) -> Result<(), S3Error> {
         let hash = HEXLOWER.encode(self.hash.clone().finish().as_ref());
         let previous = HEXLOWER.encode(&self.previous);
-        let (time, scope) = (&self.time, &self.scope);
+        let time = &self.time;
+        let scope = &self.scope;
         let text = format!(
             "AWS4-HMAC-SHA256-PAYLOAD\n{time}\n{scope}\n{previous}\n{EMPTY_SHA256}\n{hash}"
         );
@@ -81,7 +82,8 @@ impl Chain {
         let hash = digest::digest(&digest::SHA256, trailers.as_bytes());
         let hash = HEXLOWER.encode(hash.as_ref());
         let previous = HEXLOWER.encode(&self.previous);
-        let (time, scope) = (&self.time, &self.scope);
+        let time = &self.time;
+        let scope = &self.scope;
         let text = format!("AWS4-HMAC-SHA256-TRAILER\n{time}\n{scope}\n{previous}\n{hash}");
         self.check(&text, claimed)
     }

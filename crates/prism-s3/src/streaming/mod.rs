@@ -201,9 +201,10 @@ impl StreamDecoder {
                 if input.first() != Some(&wanted) {
                     return Err(invalid("the data of a chunk is not followed by CRLF"));
                 }
-                self.state = match *cr {
-                    false => State::End { cr: true },
-                    true => State::Line(Vec::new()),
+                self.state = if *cr {
+                    State::Line(Vec::new())
+                } else {
+                    State::End { cr: true }
                 };
                 Ok(1)
             }

@@ -29,12 +29,15 @@ impl Trailers {
             return Err(Code::IncompleteBody.into());
         }
         let text = std::str::from_utf8(tail).map_err(|_| malformed("no text"))?;
-        let (mut checksum, mut signature, mut signed) = (None, None, String::new());
+        let mut checksum = None;
+        let mut signature = None;
+        let mut signed = String::new();
         for line in text.lines().filter(|line| !line.is_empty()) {
             let (name, value) = line
                 .split_once(':')
                 .ok_or_else(|| malformed("a line has no colon"))?;
-            let (name, value) = (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']));
+            let name = name.to_ascii_lowercase();
+            let value = value.trim_matches([' ', '\t']);
             if signature.is_some() {
                 return Err(malformed("the signature is not the last"));
             }
@@ -54,7 +57,9 @@ impl Trailers {
         if checksum.is_none() && self.announced.is_some() {
             return Err(malformed("the announced checksum is missing"));
         }
-        if let (Some(mut chain), true) = (chain, self.signed) {
+        if self.signed
+            && let Some(mut chain) = chain
+        {
             let claimed = signature.ok_or_else(|| malformed("the signature is missing"))?;
             chain.check_trailers(&signed, claimed)?;
         }

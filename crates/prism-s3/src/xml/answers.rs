@@ -39,9 +39,10 @@ pub fn copy_result(
     created_ms: u64,
     checksum: Option<&(Algorithm, String)>,
 ) -> Vec<u8> {
-    let root = match is_part {
-        true => "CopyPartResult",
-        false => "CopyObjectResult",
+    let root = if is_part {
+        "CopyPartResult"
+    } else {
+        "CopyObjectResult"
     };
     document(root, |doc| {
         doc.time("LastModified", created_ms);
@@ -100,10 +101,7 @@ pub fn tagging(tags: &Tags) -> Vec<u8> {
 
 /// `VersioningConfiguration`; with nothing for a bucket that never kept versions.
 pub fn versioning(enabled: Option<bool>) -> Vec<u8> {
-    let status = enabled.map(|enabled| match enabled {
-        true => "Enabled",
-        false => "Suspended",
-    });
+    let status = enabled.map(|enabled| if enabled { "Enabled" } else { "Suspended" });
     document("VersioningConfiguration", |doc| {
         doc.optional("Status", status)
     })

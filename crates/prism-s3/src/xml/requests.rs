@@ -66,7 +66,8 @@ pub fn parse_location_constraint(body: &[u8]) -> Result<Option<String>, S3Error>
 /// other than on ETags.
 pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
     let mut request = DeleteRequest::default();
-    let (mut key, mut target) = (None, DeleteTarget::default());
+    let mut key = None;
+    let mut target = DeleteTarget::default();
     elements(body, "Delete", |path, text| {
         match path {
             ["Quiet"] => request.quiet = text.trim().eq_ignore_ascii_case("true"),
@@ -92,9 +93,10 @@ pub fn parse_delete(body: &[u8]) -> Result<DeleteRequest, S3Error> {
         }
         Ok(())
     })?;
-    match request.targets.is_empty() {
-        true => Err(malformed()),
-        false => Ok(request),
+    if request.targets.is_empty() {
+        Err(malformed())
+    } else {
+        Ok(request)
     }
 }
 
@@ -174,7 +176,9 @@ pub fn parse_complete(body: &[u8]) -> Result<Vec<CompletedPart>, S3Error> {
 /// # Errors
 /// `MalformedXML`, or as for [`Tags::new`].
 pub fn parse_tagging(body: &[u8]) -> Result<Tags, S3Error> {
-    let (mut pairs, mut key, mut value) = (Vec::new(), None, None);
+    let mut pairs = Vec::new();
+    let mut key = None;
+    let mut value = None;
     elements(body, "Tagging", |path, text| {
         match path {
             ["TagSet", "Tag", "Key"] => key = Some(text),
