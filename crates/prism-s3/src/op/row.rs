@@ -3,7 +3,7 @@
 use prism_http::Method;
 
 use super::MAX_PUT_BYTES;
-use crate::policy::actions::{Action, Actions};
+use crate::policy::actions::Actions;
 use crate::query::Query;
 use crate::rights::Rights;
 
@@ -89,70 +89,27 @@ pub(crate) enum Permission {
     OfPolicy(Rights, Actions),
 }
 
-impl Permission {
-    pub(super) const fn one_of(rights: Rights, actions: &[Action]) -> Self {
-        Self::OneOf(rights, Actions::of(actions))
-    }
-
-    pub(super) const fn of_version(rights: Rights, actions: &[Action], version: &[Action]) -> Self {
-        Self::OfVersion(rights, Actions::of(actions), Actions::of(version))
-    }
-
-    pub(super) const fn for_some_key(rights: Rights, actions: &[Action]) -> Self {
-        Self::ForSomeKey(rights, Actions::of(actions))
-    }
-
-    pub(super) const fn of_policy(rights: Rights, action: Action) -> Self {
-        Self::OfPolicy(rights, Actions::of(&[action]))
-    }
-}
-
-impl Row {
-    pub(super) const fn new(
-        name: &'static str,
-        request: Request,
-        permission: Permission,
-        body: Body,
-        answerer: Answerer,
-    ) -> Self {
-        Self {
-            name,
-            request,
-            permission,
-            body,
-            answerer,
-            moves_connection: false,
-        }
-    }
-
-    /// The same for an operation that moves the connection.
-    #[must_use]
-    pub(super) const fn moving(mut self) -> Self {
-        self.moves_connection = true;
-        self
-    }
-}
-
 impl Request {
-    /// A request of this method with these parameters, and perhaps others.
-    pub(super) const fn new(
-        method: Method,
-        named_by: &'static [&'static str],
-        optional: &'static [&'static str],
-    ) -> Self {
+    /// A request of this method with these parameters.
+    pub(super) const fn new(method: Method, named_by: &'static [&'static str]) -> Self {
         Self {
             method,
             named_by,
-            optional,
+            optional: &[],
             copies: false,
         }
     }
 
+    /// The same, which may have these parameters besides.
+    pub(super) const fn with(mut self, optional: &'static [&'static str]) -> Self {
+        self.optional = optional;
+        self
+    }
+
     /// The same with a source of a copy.
-    pub(super) const fn copy(named_by: &'static [&'static str]) -> Self {
-        let mut request = Self::new(Method::Put, named_by, &[]);
-        request.copies = true;
-        request
+    pub(super) const fn copying(mut self) -> Self {
+        self.copies = true;
+        self
     }
 
     /// Whether a request of this method and query has this form, a source of a copy aside.

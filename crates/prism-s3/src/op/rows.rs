@@ -2,18 +2,15 @@
 //!
 //! A new operation is a variant of its enum and a row here.
 
+mod bucket;
+mod object;
+
 use prism_http::{Method, RequestHead};
 
-use super::params::{upload_id, version_id};
+pub(super) use self::bucket::BUCKET;
+pub(super) use self::object::OBJECT;
 use super::row::{Answerer, Body, Permission, Request, Row};
-use super::{
-    Attributes, BucketOperation, CompleteUpload, CopyObject, CopyPart, CreateUpload, Document,
-    ListParts, ObjectOperation, PutObject, ReadObject, UploadPart,
-};
 use crate::S3Error;
-use crate::conditions::Conditions;
-use crate::list::{ListMarked, ListObjects};
-use crate::policy::actions::Action;
 use crate::query::Query;
 use crate::rights::{Right, Rights};
 
@@ -32,350 +29,82 @@ pub(super) struct Entry<T> {
 }
 
 /// Makes a table of entries, of which the first that fits a request counts, and the function
-/// that finds the row of an operation.
+/// that finds the row of an operation. Each entry has, in this order:
+///
+/// - a name in this file, the name in Amazon's API, and the operation
+/// - its request
+/// - the permission that its caller needs, its body, and the nodes that answer, with `moving` if
+///   the connection moves to them
+/// - the function that reads it
 macro_rules! table {
-    ($table:ident of $operation:ident: $($name:ident $pattern:pat => $row:expr, $read:expr;)*) => {
-        $(static $name: Entry<$operation> = Entry { row: $row, read: $read };)*
+    ($table:ident of $operation:ident: $(
+        $name:ident $api_name:literal $pattern:pat =>
+        $request:expr,
+        $permission:ident $(($rights:expr $(, [$($action:ident),*])*))?,
+        $body:expr, $answerer:ident $($moving:ident)?,
+        $read:expr;
+    )*) => {
+        $(static $name: Entry<$operation> = Entry {
+            row: Row {
+                name: $api_name,
+                request: $request,
+                permission: Permission::$permission
+                    $(($rights $(, Actions::of(&[$(Action::$action),*]))*))?,
+                body: $body,
+                answerer: Answerer::$answerer,
+                moves_connection: table!(@ $($moving)?),
+            },
+            read: $read,
+        };)*
 
-        pub(super) static $table: &[&Entry<$operation>] = &[$(&$name,)*];
+        pub(in crate::op) static $table: &[&Entry<$operation>] = &[$(&$name,)*];
 
         impl $operation {
             /// The facts of the operation that do not depend on its parameters.
             pub const fn row(&self) -> &'static Row {
-                use $operation as Op;
                 match self { $($pattern => &$name.row,)* }
             }
         }
     };
+    (@ moving) => { true };
+    (@) => { false };
 }
+use table;
 
 const READ: Rights = Rights::NONE.with(Right::Read);
 const WRITE: Rights = Rights::NONE.with(Right::Write);
 const OWNER: Rights = Rights::NONE.with(Right::Owner);
 const READ_OR_OWNER: Rights = READ.and(OWNER);
 
-/// The longest document about a bucket, or about an object's tags: ten tags with every character
-/// escaped take less.
+/// The longest document about a bucket, or about an object's tags. Ten tags take less, even with
+/// every character escaped.
 const DOCUMENT: Body = Body::Document(64 << 10);
-/// The longest list of keys to delete, or of an upload's parts. 1,000 keys of 1 KiB, in which
-/// every byte is a reference such as `&amp;`, have elements of 100 bytes each. 10,000 parts with a
-/// number, an ETag, a SHA-256 and their elements take 300 bytes each; some clients indent.
+/// The longest list of keys to delete, or of the parts of an upload. Each of 1,000 keys has 1 KiB,
+/// in which every byte is a reference such as `&amp;`, and elements of 100 bytes. Each of 10,000
+/// parts takes 300 bytes: a number, an ETag, a SHA-256 and their elements. Some clients indent.
 const LONG_LIST: Body = Body::Document(6 << 20);
 
-const VERSION: &[&str] = &["versionId"];
+const fn of_service(name: &'static str, method: Method, answerer: Answerer) -> Row {
+    Row {
+        name,
+        request: Request::new(method, &[]),
+        permission: Permission::AnyKey,
+        body: Body::Skipped,
+        answerer,
+        moves_connection: false,
+    }
+}
 
-pub(super) static LIST_BUCKETS: Row = Row::new(
-    "ListBuckets",
-    Request::new(Method::Get, &[], &[]),
-    Permission::AnyKey,
-    Body::Skipped,
-    Answerer::Backend,
-);
+pub(super) static LIST_BUCKETS: Row = of_service("ListBuckets", Method::Get, Answerer::Backend);
 
-pub(super) static SERVICE_PREFLIGHT: Row = Row::new(
-    "Preflight",
-    Request::new(Method::Options, &[], &[]),
-    Permission::Nothing,
-    Body::Skipped,
-    Answerer::Reader,
-);
+pub(super) static SERVICE_PREFLIGHT: Row = {
+    let mut row = of_service("Preflight", Method::Options, Answerer::Reader);
+    row.permission = Permission::Nothing;
+    row
+};
 
 /// An unsupported operation does nothing. Only callers who are known learn what is missing.
-pub(super) static UNSUPPORTED: Row = Row::new(
-    "Unsupported",
-    Request::new(Method::Get, &[], &[]),
-    Permission::AnyKey,
-    Body::Skipped,
-    Answerer::Reader,
-);
-
-table! { BUCKET of BucketOperation:
-    GET_LOCATION Op::GetLocation => Row::new(
-        "GetBucketLocation",
-        Request::new(Method::Get, &["location"], &[]),
-        Permission::one_of(Rights::ALL, &[Action::GetBucketLocation]),
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::GetLocation);
-    GET_VERSIONING Op::GetVersioning => Row::new(
-        "GetBucketVersioning",
-        Request::new(Method::Get, &["versioning"], &[]),
-        Permission::one_of(READ_OR_OWNER, &[Action::GetBucketVersioning]),
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::GetVersioning);
-    PUT_VERSIONING Op::PutVersioning => Row::new(
-        "PutBucketVersioning",
-        Request::new(Method::Put, &["versioning"], &[]),
-        Permission::one_of(OWNER, &[Action::PutBucketVersioning]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::PutVersioning);
-    LIST_VERSIONS Op::ListVersions(_) => Row::new(
-        "ListObjectVersions",
-        Request::new(Method::Get, &["versions"], &ListMarked::OF_VERSIONS),
-        Permission::one_of(READ, &[Action::ListBucketVersions]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |given| {
-        ListMarked::versions(given.query).map(BucketOperation::ListVersions)
-    };
-    LIST_UPLOADS Op::ListUploads(_) => Row::new(
-        "ListMultipartUploads",
-        Request::new(Method::Get, &["uploads"], &ListMarked::OF_UPLOADS),
-        Permission::one_of(WRITE, &[Action::ListBucketMultipartUploads]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |given| {
-        ListMarked::uploads(given.query).map(BucketOperation::ListUploads)
-    };
-    DELETE_OBJECTS Op::DeleteObjects => Row::new(
-        "DeleteObjects",
-        Request::new(Method::Post, &["delete"], &[]),
-        Permission::for_some_key(WRITE, &[Action::DeleteObject, Action::DeleteObjectVersion]),
-        LONG_LIST,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::DeleteObjects);
-    GET_CORS Op::GetDocument(Document::Cors) => Row::new(
-        "GetBucketCors",
-        Request::new(Method::Get, &["cors"], &[]),
-        Permission::one_of(OWNER, &[Action::GetBucketCors]),
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::GetDocument(Document::Cors));
-    PUT_CORS Op::PutDocument(Document::Cors) => Row::new(
-        "PutBucketCors",
-        Request::new(Method::Put, &["cors"], &[]),
-        Permission::one_of(OWNER, &[Action::PutBucketCors]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::PutDocument(Document::Cors));
-    // As in S3, which has no action of its own for the deletion.
-    DELETE_CORS Op::DeleteDocument(Document::Cors) => Row::new(
-        "DeleteBucketCors",
-        Request::new(Method::Delete, &["cors"], &[]),
-        Permission::one_of(OWNER, &[Action::PutBucketCors]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::DeleteDocument(Document::Cors));
-    GET_POLICY Op::GetDocument(Document::Policy) => Row::new(
-        "GetBucketPolicy",
-        Request::new(Method::Get, &["policy"], &[]),
-        Permission::of_policy(OWNER, Action::GetBucketPolicy),
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::GetDocument(Document::Policy));
-    PUT_POLICY Op::PutDocument(Document::Policy) => Row::new(
-        "PutBucketPolicy",
-        Request::new(Method::Put, &["policy"], &[]),
-        Permission::of_policy(OWNER, Action::PutBucketPolicy),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::PutDocument(Document::Policy));
-    DELETE_POLICY Op::DeleteDocument(Document::Policy) => Row::new(
-        "DeleteBucketPolicy",
-        Request::new(Method::Delete, &["policy"], &[]),
-        Permission::of_policy(OWNER, Action::DeleteBucketPolicy),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::DeleteDocument(Document::Policy));
-    LIST_OBJECTS Op::ListObjects(_) => Row::new(
-        "ListObjects",
-        Request::new(Method::Get, &[], &ListObjects::PARAMETERS),
-        Permission::one_of(READ, &[Action::ListBucket]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |given| {
-        ListObjects::parse(given.query).map(BucketOperation::ListObjects)
-    };
-    CREATE Op::Create => Row::new(
-        "CreateBucket",
-        Request::new(Method::Put, &[], &[]),
-        Permission::one_of(OWNER, &[Action::CreateBucket]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::Create);
-    DELETE_BUCKET Op::Delete => Row::new(
-        "DeleteBucket",
-        Request::new(Method::Delete, &[], &[]),
-        Permission::one_of(OWNER, &[Action::DeleteBucket]),
-        DOCUMENT,
-        Answerer::ReaderWithAll,
-    ), |_| Ok(BucketOperation::Delete);
-    // Clients look for a bucket, and its region, before they write to it.
-    HEAD_BUCKET Op::Head => Row::new(
-        "HeadBucket",
-        Request::new(Method::Head, &[], &[]),
-        Permission::one_of(Rights::ALL, &[Action::ListBucket]),
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::Head);
-    PREFLIGHT Op::Preflight => Row::new(
-        "Preflight",
-        Request::new(Method::Options, &[], &[]),
-        Permission::Nothing,
-        Body::Skipped,
-        Answerer::Backend,
-    ), |_| Ok(BucketOperation::Preflight);
-}
-
-table! { OBJECT of ObjectOperation:
-    CREATE_UPLOAD Op::CreateUpload(_) => Row::new(
-        "CreateMultipartUpload",
-        Request::new(Method::Post, &["uploads"], &[]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        CreateUpload::parse(given).map(ObjectOperation::CreateUpload)
-    };
-    UPLOAD_PART Op::UploadPart(_) => Row::new(
-        "UploadPart",
-        Request::new(Method::Put, &["uploadId", "partNumber"], &[]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        Body::Data,
-        Answerer::Owner,
-    ).moving(), |given| {
-        UploadPart::parse(given).map(ObjectOperation::UploadPart)
-    };
-    COPY_PART Op::CopyPart(_) => Row::new(
-        "UploadPartCopy",
-        Request::copy(&["uploadId", "partNumber"]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        CopyPart::parse(given).map(ObjectOperation::CopyPart)
-    };
-    LIST_PARTS Op::ListParts(_) => Row::new(
-        "ListParts",
-        Request::new(Method::Get, &["uploadId"], &ListParts::PARAMETERS),
-        Permission::one_of(WRITE, &[Action::ListMultipartUploadParts]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        ListParts::parse(given).map(ObjectOperation::ListParts)
-    };
-    COMPLETE_UPLOAD Op::CompleteUpload(_) => Row::new(
-        "CompleteMultipartUpload",
-        Request::new(Method::Post, &["uploadId"], &[]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        LONG_LIST,
-        Answerer::Owner,
-    ), |given| {
-        CompleteUpload::parse(given).map(ObjectOperation::CompleteUpload)
-    };
-    ABORT_UPLOAD Op::AbortUpload { .. } => Row::new(
-        "AbortMultipartUpload",
-        Request::new(Method::Delete, &["uploadId"], &[]),
-        Permission::one_of(WRITE, &[Action::AbortMultipartUpload]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        let upload = upload_id(given);
-        Ok(ObjectOperation::AbortUpload { upload })
-    };
-    GET_TAGGING Op::GetTagging { .. } => Row::new(
-        "GetObjectTagging",
-        Request::new(Method::Get, &["tagging"], VERSION),
-        Permission::of_version(
-            READ,
-            &[Action::GetObjectTagging],
-            &[Action::GetObjectVersionTagging],
-        ),
-        Body::Skipped,
-        Answerer::Replica,
-    ), |given| {
-        version_id(given).map(|version| ObjectOperation::GetTagging { version })
-    };
-    PUT_TAGGING Op::PutTagging { .. } => Row::new(
-        "PutObjectTagging",
-        Request::new(Method::Put, &["tagging"], VERSION),
-        Permission::of_version(
-            WRITE,
-            &[Action::PutObjectTagging],
-            &[Action::PutObjectVersionTagging],
-        ),
-        DOCUMENT,
-        Answerer::Owner,
-    ), |given| {
-        version_id(given).map(|version| ObjectOperation::PutTagging { version })
-    };
-    DELETE_TAGGING Op::DeleteTagging { .. } => Row::new(
-        "DeleteObjectTagging",
-        Request::new(Method::Delete, &["tagging"], VERSION),
-        Permission::of_version(
-            WRITE,
-            &[Action::DeleteObjectTagging],
-            &[Action::DeleteObjectVersionTagging],
-        ),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        version_id(given).map(|version| ObjectOperation::DeleteTagging { version })
-    };
-    GET_ATTRIBUTES Op::GetAttributes(_) => Row::new(
-        "GetObjectAttributes",
-        Request::new(Method::Get, &["attributes"], VERSION),
-        Permission::of_version(
-            READ,
-            &[Action::GetObject, Action::GetObjectAttributes],
-            &[Action::GetObjectVersion, Action::GetObjectVersionAttributes],
-        ),
-        Body::Skipped,
-        Answerer::Replica,
-    ), |given| {
-        Attributes::parse(given).map(ObjectOperation::GetAttributes)
-    };
-    GET_OBJECT Op::Get(_) => Row::new(
-        "GetObject",
-        Request::new(Method::Get, &[], &ReadObject::PARAMETERS),
-        Permission::of_version(READ, &[Action::GetObject], &[Action::GetObjectVersion]),
-        Body::Skipped,
-        Answerer::Replica,
-    ).moving(), |given| {
-        ReadObject::parse(given).map(ObjectOperation::Get)
-    };
-    HEAD_OBJECT Op::Head(_) => Row::new(
-        "HeadObject",
-        Request::new(Method::Head, &[], &ReadObject::PARAMETERS),
-        Permission::of_version(READ, &[Action::GetObject], &[Action::GetObjectVersion]),
-        Body::Skipped,
-        Answerer::Replica,
-    ), |given| {
-        ReadObject::parse(given).map(ObjectOperation::Head)
-    };
-    PUT_OBJECT Op::Put(_) => Row::new(
-        "PutObject",
-        Request::new(Method::Put, &[], &[]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        Body::Data,
-        Answerer::Owner,
-    ).moving(), |given| {
-        PutObject::parse(given).map(ObjectOperation::Put)
-    };
-    COPY_OBJECT Op::Copy(_) => Row::new(
-        "CopyObject",
-        Request::copy(&[]),
-        Permission::one_of(WRITE, &[Action::PutObject]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        CopyObject::parse(given).map(|copy| ObjectOperation::Copy(Box::new(copy)))
-    };
-    DELETE_OBJECT Op::Delete { .. } => Row::new(
-        "DeleteObject",
-        Request::new(Method::Delete, &[], VERSION),
-        Permission::of_version(WRITE, &[Action::DeleteObject], &[Action::DeleteObjectVersion]),
-        Body::Skipped,
-        Answerer::Owner,
-    ), |given| {
-        Ok(ObjectOperation::Delete {
-            version: version_id(given)?,
-            conditions: Conditions::from_headers(given.head.headers()),
-        })
-    };
-}
+pub(super) static UNSUPPORTED: Row = of_service("Unsupported", Method::Get, Answerer::Reader);
 
 #[cfg(test)]
 mod tests {
