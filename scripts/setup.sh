@@ -6,7 +6,7 @@
 #   demo      build, and the programs of a lab and of the demo (the default)
 #   tests     demo, bench, lint and packages without llvm-tools, and programs of tests: a
 #             JDK, Go, S3 clients, ...
-#   bench     demo, and the servers that Prism is measured beside
+#   bench     demo, the servers that Prism is measured beside, and matplotlib for plots
 #   dist      bench, and the Rust component llvm-tools
 #   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
@@ -62,6 +62,7 @@ javac                 | command -v javac                     | default-jdk-headl
 node                  | command -v node                      | nodejs
 mkfs.ext4             | command -v mkfs.ext4                 | e2fsprogs
 perl                  | command -v perl                      | perl-base
+redis-cli             | command -v redis-cli                 | redis-tools
 keepalived            | command -v keepalived                | keepalived
 Prometheus            | command -v promtool                  | prometheus
 Chromium              | command -v chromium                  | chromium
@@ -72,8 +73,7 @@ wrk                   | command -v wrk                       | wrk
 nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
 go                    | command -v go                        | golang-go
-redis-cli             | command -v redis-cli                 | redis-tools
-nutcracker            | command -v nutcracker                | nutcracker
+matplotlib            | /usr/bin/python3 -c "import matplotlib" | python3-matplotlib
 '
 packages='
 dpkg-deb              | command -v dpkg-deb                  | dpkg

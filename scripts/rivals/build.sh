@@ -1,19 +1,11 @@
 #!/usr/bin/env bash
-# Builds the S3 servers that `prism-lab bench store` measures beside Prism: in the
-# versions of go.mod, from Go's module proxy, and Garage from crates.io: build.sh DIR
+# Builds versitygw, an S3 server that `prism-lab bench upstream` has behind Prism, in the version
+# of go.mod from Go's module proxy: build.sh DIR
 #
-# Needs Go 1.25 or later (go.dev; Debian 12's is older), 3 GB in Go's caches, and
-# some twenty minutes. No test needs them.
+# Needs Go 1.25 or later (go.dev; Debian 12's is older). No test needs it.
 set -euo pipefail
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")"
 export GOTOOLCHAIN=local GOFLAGS=-mod=readonly
-for package in github.com/versity/versitygw/cmd/versitygw github.com/minio/minio; do
-    echo "building $package"
-    go build -o "$dir/${package##*/}" "$package"
-done
-echo "building garage"
-cargo install garage --locked --version 2.5.0 --no-default-features \
-    --features lmdb,bundled-libs --root "$dir/cargo" --target-dir "$dir/cargo/target"
-mv "$dir/cargo/bin/garage" "$dir/garage"
+go build -o "$dir/versitygw" github.com/versity/versitygw/cmd/versitygw
 ls -l "$dir"

@@ -1,9 +1,8 @@
 //go:build tools
 
-// Package rivals names the servers that `prism-lab bench store` measures beside Prism.
+// Package rivals names the server versitygw, which `prism-lab bench upstream` has behind Prism.
 package rivals
 
 import (
-	_ "github.com/minio/minio"
 	_ "github.com/versity/versitygw/cmd/versitygw"
 )

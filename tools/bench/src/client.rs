@@ -1,4 +1,4 @@
-//! Connections for clients other than `wrk`: over TCP or TLS, from the lab's client host.
+//! Connections of clients other than `wrk`: over TCP or TLS, from the lab's client host.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -63,17 +63,6 @@ impl Trust {
     }
 }
 
-/// A connection, and the times of its handshakes.
-pub(crate) struct Connection {
-    pub(crate) stream: Box<dyn Stream>,
-    /// The client's port.
-    pub(crate) port: u16,
-    /// The end of the TCP handshake.
-    pub(crate) connected: Instant,
-    /// The end of the TLS handshake, if there is one.
-    pub(crate) secured: Instant,
-}
-
 /// The network namespace of the lab's client host.
 pub(crate) fn network(lab: &Lab) -> Result<NetNs> {
     let path = lab.namespace("client")?;
@@ -82,28 +71,23 @@ pub(crate) fn network(lab: &Lab) -> Result<NetNs> {
 }
 
 /// Connects from the network namespace of the calling thread.
-pub(crate) fn connect(address: SocketAddr, trust: Option<&Trust>) -> Result<Connection> {
+pub(crate) fn connect(address: SocketAddr, trust: Option<&Trust>) -> Result<Box<dyn Stream>> {
     let stream = TcpStream::connect(address)?;
-    let connected = Instant::now();
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BYTES)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let port = stream.local_addr()?.port();
-    let stream = match trust {
-        None => Box::new(stream),
-        Some(trust) => trust.secure(stream)?,
-    };
-    Ok(Connection {
-        stream,
-        port,
-        connected,
-        secured: Instant::now(),
-    })
+    match trust {
+        None => Ok(Box::new(stream)),
+        Some(trust) => trust.secure(stream),
+    }
 }
 
 /// Connects to a server that may have been started just now.
-pub(crate) fn connect_to_started(address: SocketAddr, trust: Option<&Trust>) -> Result<Connection> {
+pub(crate) fn connect_to_started(
+    address: SocketAddr,
+    trust: Option<&Trust>,
+) -> Result<Box<dyn Stream>> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match connect(address, trust) {

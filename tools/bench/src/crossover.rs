@@ -7,11 +7,11 @@
 use anyhow::Result;
 use prism_config::RelayUpTo;
 
-use crate::cluster::System;
+use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Asked, Entry, Kind, Plan, Size};
-use crate::rows::{Case, Values};
+use crate::plan::{Contestant, Plan, Size};
+use crate::rows::Case;
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, OBJECTS, PRISM_OVER_OTHERS};
 use crate::turns::{Options, within};
@@ -39,13 +39,6 @@ pub(crate) const SUMMARY: Summary = Summary {
 /// Needs root and `wrk` (`scripts/setup.sh bench`).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Options of `prism-lab bench crossover`, `builds` and `observed`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Common {
     /// Sizes of objects: bytes, or with K or M.
     #[arg(
         long,
@@ -63,68 +56,30 @@ pub(crate) struct Common {
     options: Options,
 }
 
-/// A cluster of Prism, and its name in rows.
-pub(crate) struct Variant<'v> {
-    pub(crate) name: &'static str,
-    pub(crate) case: Case,
-    pub(crate) kind: Kind<'v>,
-}
-
-impl Common {
-    /// Measures the variants, which take turns under the same client.
-    ///
-    /// # Errors
-    /// When an option is out of its range, a cluster cannot be built, or a turn fails.
-    pub(crate) fn compare(self, summary: &'static Summary, variants: &[Variant<'_>]) -> Result<()> {
-        let entries = variants.iter().enumerate().map(|(cluster, variant)| Entry {
-            name: variant.name,
-            system: System::Prism,
-            cluster,
-            case: variant.case.clone(),
-            what: (),
-        });
-        let clusters = variants.iter().map(|variant| variant.kind).collect();
-        self.take_turns(summary, clusters, entries.collect(), |asked| {
-            asked.wrk(&asked.gets())
-        })
-    }
-
-    /// Measures `entries`, whose turns are by `turn`.
-    ///
-    /// # Errors
-    /// When an option is out of its range, a cluster cannot be built, or a turn fails.
-    pub(crate) fn take_turns<W>(
-        mut self,
-        summary: &'static Summary,
-        clusters: Vec<Kind<'_>>,
-        entries: Vec<Entry<W>>,
-        turn: impl Fn(&Asked<'_, W>) -> Result<Values>,
-    ) -> Result<()> {
-        if self.options.quick {
-            self.sizes = Sizes(vec![1 << 10, 4 << 10, 16 << 10]);
-        }
-        self.options.settle(3, 2)?;
-        self.network.check()?;
-        within("--connections", self.connections, 4_000)?;
-        let plan = Plan {
-            sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
-            clusters,
-            entries,
-            ..Plan::new(summary, &self.network, &self.options)
-        };
-        plan.run(turn)
-    }
-}
-
 /// Runs the benchmark.
-pub(crate) fn run(args: Args) -> Result<()> {
-    let variants = WAYS.map(|(name, relay_up_to)| Variant {
-        name,
-        case: Case::default(),
-        kind: Kind {
-            relay_up_to,
-            ..Kind::new(&[System::Prism])
-        },
+pub(crate) fn run(mut args: Args) -> Result<()> {
+    if args.options.quick {
+        args.sizes = Sizes(vec![1 << 10, 4 << 10, 16 << 10]);
+    }
+    args.options.settle(3, 2)?;
+    args.network.check()?;
+    within("--connections", args.connections, 4_000)?;
+    let beds = WAYS.iter().map(|(_, relay_up_to)| BedSpec {
+        relay_up_to: *relay_up_to,
+        ..BedSpec::new(&[System::Prism])
     });
-    args.common.compare(&SUMMARY, &variants)
+    let contestants = WAYS.iter().enumerate().map(|(bed, (name, _))| Contestant {
+        name,
+        system: System::Prism,
+        bed,
+        case: Case::default(),
+        what: (),
+    });
+    let plan = Plan {
+        sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
+        beds: beds.collect(),
+        contestants: contestants.collect(),
+        ..Plan::new(&SUMMARY, &args.network, &args.options)
+    };
+    plan.run(|turn| turn.wrk(&turn.gets()))
 }

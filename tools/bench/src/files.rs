@@ -42,14 +42,14 @@ impl Files {
         self.0.join(name)
     }
 
-    /// The root of a backend's files, which are named by bucket and key.
-    pub(crate) fn root(&self, backend: usize) -> PathBuf {
-        self.path(&format!("be{backend}"))
+    /// The directory with the objects of all servers, by bucket and key.
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.path("objects")
     }
 
     /// The file of an object.
-    pub(crate) fn of(&self, backend: usize, key: &str) -> PathBuf {
-        self.root(backend).join(BUCKET).join(key)
+    pub(crate) fn of(&self, key: &str) -> PathBuf {
+        self.objects().join(BUCKET).join(key)
     }
 }
 

@@ -14,16 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use prism_config::{Config, HandOffMethod, HandOffMode};
+use prism_config::{HandOffMethod, HandOffMode, RelayUpTo};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use serde::Serialize;
 
-use crate::cluster::{Cluster, System};
+use crate::bed::{Bed, BedSpec, System};
 use crate::network::{Addresses, Network};
 use crate::objects::Objects;
-use crate::observed::{unwatched, watched};
-use crate::plan::Kind;
-use crate::stats::Stats;
+use crate::rows::{Case, Row, Turn};
+use crate::stats::{Stats, named};
 use crate::summary::{Summary, column};
 use crate::trace;
 use load::Load;
@@ -88,55 +86,19 @@ pub(crate) struct Args {
     /// The program `prism` to measure [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     prism: Option<PathBuf>,
-    /// With an access log and an open page, as in `prism-lab bench observed`.
-    #[arg(long)]
-    observed: bool,
-    /// Print JSON instead of a table.
+    /// Print JSON with every row instead of a table.
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
     fn method(&self) -> HandOffMethod {
-        match self.two_phase {
-            true => HandOffMethod::TwoPhase,
-            false => HandOffMethod::Freeze,
+        if self.two_phase {
+            HandOffMethod::TwoPhase
+        } else {
+            HandOffMethod::Freeze
         }
     }
-}
-
-/// The whole result.
-#[derive(Debug, Serialize)]
-struct Report {
-    kernel: String,
-    cpus: usize,
-    /// The family of all addresses.
-    family: String,
-    method: HandOffMethod,
-    /// The core of all hosts, if they shared one.
-    core: Option<usize>,
-    /// Idle cores were kept from sleeping.
-    awake: bool,
-    modes: Vec<Mode>,
-}
-
-/// One mode's result.
-#[derive(Debug, Serialize)]
-struct Mode {
-    mode: &'static str,
-    tls: bool,
-    count: usize,
-    total_us: Stats,
-    /// A request until its answer was read, measured by the client.
-    request_us: Stats,
-    steps: Vec<StepStats>,
-}
-
-#[derive(Debug, Serialize)]
-struct StepStats {
-    name: String,
-    #[serde(flatten)]
-    stats: Stats,
 }
 
 /// Runs the benchmark.
@@ -145,7 +107,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args.count > 0 && args.count <= 60_000,
         "--count must be 1 to 60,000"
     );
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let core = (!args.spread).then_some(args.core);
     if let Some(core) = core {
         let mut only = CpuSet::new();
@@ -153,121 +114,109 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         only.set(core);
         sched_setaffinity(None, &only).with_context(|| format!("using core {core} only"))?;
     }
-    let awake = match args.sleepy {
-        true => None,
-        false => awake::hold(),
-    };
-    let modes = [HandOffMode::Direct, HandOffMode::Return]
-        .into_iter()
-        .map(|mode| measure(args, mode))
-        .collect::<Result<Vec<_>>>()?;
-    let report = Report {
-        kernel: crate::switch::kernel_release(),
-        cpus,
-        family: args.addresses.family.to_string(),
-        method: args.method(),
-        core,
-        awake: awake.is_some(),
-        modes,
-    };
-    crate::report::tell(&SUMMARY, &report, args.json)
-}
-
-/// The change of the configuration for a mode and a method.
-fn configure<const OBSERVED: bool>(mode: HandOffMode, method: HandOffMethod) -> fn(&mut Config) {
-    use HandOffMethod::{Freeze, TwoPhase};
-    use HandOffMode::{Direct, Return};
-    match (mode, method) {
-        (Direct, Freeze) => |config| set::<OBSERVED>(config, Direct, Freeze),
-        (Direct, TwoPhase) => |config| set::<OBSERVED>(config, Direct, TwoPhase),
-        (Return, Freeze) => |config| set::<OBSERVED>(config, Return, Freeze),
-        (Return, TwoPhase) => |config| set::<OBSERVED>(config, Return, TwoPhase),
+    let awake = if args.sleepy { None } else { awake::hold() };
+    let mut rows = Vec::new();
+    for (mode, name) in [
+        (HandOffMode::Direct, "direct"),
+        (HandOffMode::Return, "return"),
+    ] {
+        let network = Network::unshaped(2, args.tls)?.with(args.addresses);
+        let method = if args.two_phase {
+            "two-phase"
+        } else {
+            "freeze"
+        };
+        let case = network
+            .case()
+            .without("backends")
+            .with("method", method)
+            .with("core", core)
+            .with("awake", awake.is_some())
+            .with("mode", name);
+        rows.extend(measure(args, &network, mode, &case)?);
     }
+    SUMMARY.tell(&rows, args.json)
 }
 
-fn set<const OBSERVED: bool>(config: &mut Config, mode: HandOffMode, method: HandOffMethod) {
-    config.service.hand_off = mode;
-    config.service.hand_off_method = method;
-    match OBSERVED {
-        true => watched(config),
-        false => unwatched(config),
-    }
-}
-
-fn measure(args: &Args, mode: HandOffMode) -> Result<Mode> {
-    let network = Network::unshaped(2, args.tls)?.with(args.addresses);
-    let kind = Kind {
+/// The rows of a mode: one for each step.
+fn measure(args: &Args, network: &Network, mode: HandOffMode, case: &Case) -> Result<Vec<Row>> {
+    let method = args.method();
+    let spec = BedSpec {
         program: args.prism.as_deref(),
-        configure: match args.observed {
-            true => configure::<true>(mode, args.method()),
-            false => configure::<false>(mode, args.method()),
-        },
-        ..Kind::moving(&[System::Prism])
+        // Every connection is handed off, and nodes answer nobody about themselves.
+        relay_up_to: RelayUpTo::Bytes(0),
+        configure: Arc::new(move |config| {
+            config.service.hand_off = mode;
+            config.service.hand_off_method = method;
+            config.admin.listen = None;
+            config.admin.switch_listen = None;
+        }),
+        ..BedSpec::new(&[System::Prism])
     };
-    let cluster = Cluster::up(&network, &kind, Arc::default())?;
-    let page = args.observed.then(|| cluster.open_page()).transpose()?;
-    let Measured {
+    let bed = Bed::up(network, &spec, Arc::default())?;
+    let HandOffTimes {
         cycles,
         requests_us,
-    } = load_and_trace(args, &cluster, mode)?;
-    drop(page);
-    let label = match mode {
-        HandOffMode::Direct => "direct",
-        HandOffMode::Return => "return",
-    };
-    let total: Vec<f64> = cycles.iter().map(Cycle::total_us).collect();
-    let names: Vec<&String> = cycles
-        .first()
-        .map(|c| c.steps.iter().map(|s| &s.0).collect())
-        .unwrap_or_default();
-    let steps = names.into_iter().enumerate().map(|(n, name)| {
-        let of_step = cycles.iter().filter_map(|c| c.steps.get(n).map(|s| s.1));
-        StepStats {
-            name: name.clone(),
-            stats: Stats::of(of_step.collect()),
+    } = load_and_trace(args, &bed, mode)?;
+    let row = |step: &str, times_us: Vec<f64>| {
+        let stats = Stats::of(times_us);
+        Row {
+            turn: Turn {
+                result: SUMMARY.result.to_owned(),
+                case: case.clone().with("step", step),
+                system: "prism".to_owned(),
+                round: 0,
+            },
+            values: named([
+                ("p50_us", stats.p50),
+                ("p99_us", stats.p99),
+                ("stddev_us", stats.stddev),
+            ]),
         }
+    };
+    let steps = cycles.first().map_or(&[][..], |cycle| &cycle.steps);
+    let rows = steps.iter().enumerate().map(|(n, (name, _))| {
+        let of_step = cycles.iter().filter_map(|c| c.steps.get(n));
+        row(name, of_step.map(|(_, us)| *us).collect())
     });
-    Ok(Mode {
-        mode: label,
-        tls: args.tls,
-        count: cycles.len(),
-        total_us: Stats::of(total),
-        request_us: Stats::of(requests_us),
-        steps: steps.collect(),
-    })
+    let mut rows: Vec<Row> = rows.collect();
+    rows.push(row("total", cycles.iter().map(Cycle::total_us).collect()));
+    // A request until its answer was read, measured by the client.
+    rows.push(row("request", requests_us));
+    Ok(rows)
 }
 
 /// The hand-offs of a mode, and the times of the requests that caused them.
-struct Measured {
+struct HandOffTimes {
     cycles: Vec<Cycle>,
     requests_us: Vec<f64>,
 }
 
-fn load_and_trace(args: &Args, cluster: &Cluster, mode: HandOffMode) -> Result<Measured> {
+fn load_and_trace(args: &Args, bed: &Bed<'_>, mode: HandOffMode) -> Result<HandOffTimes> {
     let objects = Objects::new(2, 1, OBJECT_BYTES)?;
-    let load = Load::prepare(cluster, &objects)?;
-    warm_up(cluster, &load)?;
-    trace::start(cluster)?;
+    let load = Load::prepare(bed, &objects)?;
+    warm_up(bed, &load)?;
+    trace::start(bed)?;
     // The frontend hands the connection off at its first request, which does not count.
     let requests_us = load.alternate(args.count + 1)?;
-    let cycles = steps::cycles(trace::take(cluster)?, mode == HandOffMode::Return);
+    let cycles = steps::cycles(trace::take(bed)?, mode == HandOffMode::Return);
     ensure!(
         cycles.len() * 100 >= args.count * 99,
         "only {} of {} hand-offs happened; the others were relayed",
         cycles.len(),
         args.count
     );
-    Ok(Measured {
+    Ok(HandOffTimes {
         cycles,
         requests_us,
     })
 }
 
 /// Sends requests until connections move. Nodes relay until the switch has answered them.
-fn warm_up(cluster: &Cluster, load: &Load<'_>) -> Result<()> {
+fn warm_up(bed: &Bed<'_>, load: &Load<'_>) -> Result<()> {
     for _ in 0..MAX_WARM_UPS {
         load.alternate(WARM_UP)?;
-        if cluster.moves_of("be0")? > 0 {
+        if bed.moves_of("be0")? > 0 {
             load.alternate(WARM_UP)?;
             // The nodes are done with the closed connections.
             std::thread::sleep(4 * WARM_UP_PAUSE);

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use prism_http::{BodyReader, Headers, Limits, Method, ResponseHead};
@@ -48,23 +48,16 @@ pub(crate) fn call(address: SocketAddr, head: &[u8], body: &[u8]) -> Result<Vec<
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(head)?;
     stream.write_all(body)?;
-    Ok(answer(&mut stream)?.body)
+    answer(&mut stream)
 }
 
-/// An answer and its times.
-pub(crate) struct Answer {
-    pub(crate) body: Vec<u8>,
-    pub(crate) first_byte: Instant,
-    pub(crate) last_byte: Instant,
-}
-
-/// Reads the answer to the only outstanding request.
+/// The body of the answer to the only outstanding request.
 ///
 /// # Errors
 /// When the connection ends early, or the status is not 2xx.
-pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Answer> {
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; SMALL]);
-    let mut first_byte = None;
+pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; SMALL];
     let mut more = |bytes: &mut Vec<u8>| -> Result<()> {
         let n = stream.read(&mut piece)?;
         // Longer answers are read in longer pieces.
@@ -72,7 +65,6 @@ pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Answer> {
             piece.resize(LARGE, 0);
         }
         ensure!(n > 0, "the answer ends early");
-        first_byte.get_or_insert_with(Instant::now);
         bytes.extend_from_slice(piece.get(..n).unwrap_or_default());
         Ok(())
     };
@@ -93,16 +85,11 @@ pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Answer> {
             more(&mut bytes)?;
         }
     }
-    let last_byte = Instant::now();
     ensure!(
         (200..300).contains(&head.status()),
         "status {}: {}",
         head.status(),
         String::from_utf8_lossy(&body)
     );
-    Ok(Answer {
-        body,
-        first_byte: first_byte.unwrap_or(last_byte),
-        last_byte,
-    })
+    Ok(body)
 }

@@ -22,8 +22,6 @@ const SEED: u64 = 12;
 /// The requests of `wrk`.
 pub(crate) struct Load<'o> {
     pub(crate) objects: &'o Objects,
-    /// The number of backends whose objects are asked for; each has a thread.
-    pub(crate) backends: usize,
     pub(crate) connections: usize,
     pub(crate) popularity: Popularity,
     /// The percentage of requests that write.
@@ -32,7 +30,7 @@ pub(crate) struct Load<'o> {
 
 /// Addresses and signed heads of requests.
 #[derive(Default)]
-pub(crate) struct Places<'p> {
+pub(crate) struct Recipients<'p> {
     /// Addresses of the backends and their port, if each thread asks one backend directly.
     pub(crate) owners: Option<(Vec<IpAddr>, u16)>,
     /// Heads of PUTs by key, and the file of [`Objects::pool`].
@@ -40,7 +38,7 @@ pub(crate) struct Places<'p> {
 }
 
 /// The output of `wrk`.
-pub(crate) struct Said {
+pub(crate) struct WrkOutput {
     requests: f64,
     /// Bytes of answers, also of unfinished ones.
     read_bytes: f64,
@@ -56,7 +54,6 @@ impl<'o> Load<'o> {
     pub(crate) fn of(objects: &'o Objects, connections: usize) -> Self {
         Self {
             objects,
-            backends: objects.keys.len(),
             connections,
             popularity: Popularity::Uniform,
             writes_percent: 0,
@@ -64,13 +61,12 @@ impl<'o> Load<'o> {
     }
 
     /// The script of `wrk`.
-    pub(crate) fn script(&self, places: &Places<'_>) -> String {
+    pub(crate) fn script(&self, recipients: &Recipients<'_>) -> String {
         let mut lua = String::from("local objects = {\n");
         let mut objects: Vec<_> = self.objects.all().collect();
-        objects.retain(|object| object.backend < self.backends);
         // In the order of their popularity.
         fastrand::Rng::with_seed(SEED).shuffle(&mut objects);
-        let heads = places.writes.as_ref().map(|(heads, _)| heads);
+        let heads = recipients.writes.as_ref().map(|(heads, _)| heads);
         for object in &objects {
             let (key, thread) = (object.key, object.backend + 1);
             let _ = write!(lua, "{{{thread}, \"{key}\", {}, \"", object.offset);
@@ -85,11 +81,11 @@ impl<'o> Load<'o> {
             }
         }
         lua.push_str("}\nlocal hosts = {");
-        let (hosts, port) = places.owners.clone().unwrap_or_default();
+        let (hosts, port) = recipients.owners.clone().unwrap_or_default();
         for host in hosts {
             let _ = write!(lua, "\"{host}\",");
         }
-        let pool = places.writes.as_ref().map(|(_, path)| path.display());
+        let pool = recipients.writes.as_ref().map(|(_, path)| path.display());
         let pool = pool.map(|path| path.to_string()).unwrap_or_default();
         let share = f64::from(self.writes_percent) / 100.0;
         let bytes = self.objects.bytes;
@@ -104,36 +100,39 @@ impl<'o> Load<'o> {
 
     /// Arguments of `wrk` for `seconds`.
     pub(crate) fn arguments(&self, wrk: &mut Command, script: &Path, seconds: u64) {
-        wrk.arg(format!("-t{}", self.backends));
+        wrk.arg(format!("-t{}", self.objects.keys.len()));
         wrk.args([format!("-c{}", self.connections), format!("-d{seconds}s")]);
         wrk.args(["--timeout", ANSWER_TIMEOUT, "-s"]).arg(script);
     }
 
     /// The values of a row. CPU times are those of the frontend, all backends and the client.
+    /// `link_bytes` crossed the frontend's link, both ways.
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
-    pub(crate) fn values(&self, said: &Said, cpu: [Duration; 3]) -> Values {
+    pub(crate) fn values(&self, output: &WrkOutput, cpu: [Duration; 3], link_bytes: f64) -> Values {
         // Unfinished answers of large objects count. So do heads, which are less than a percent.
         let bytes = self.objects.bytes as f64;
         let moved = match self.objects.bytes {
-            LARGE.. => said.read_bytes + said.writes * bytes,
-            _ => said.requests * bytes,
+            LARGE.. => output.read_bytes + output.writes * bytes,
+            _ => output.requests * bytes,
         };
-        let [p50_us, p90_us, p99_us] = said.percentiles_us;
+        let [p50_us, p90_us, p99_us] = output.percentiles_us;
         let [frontend, backends, client] = cpu.map(|cpu| cpu.as_secs_f64());
         named([
-            ("requests", said.requests),
-            ("read_bytes", said.read_bytes),
-            ("writes", said.writes),
-            ("seconds", said.seconds),
-            ("mb_s", moved / said.seconds / 1e6),
-            ("requests_s", said.requests / said.seconds),
+            ("requests", output.requests),
+            ("read_bytes", output.read_bytes),
+            ("writes", output.writes),
+            ("seconds", output.seconds),
+            ("mb_s", moved / output.seconds / 1e6),
+            ("requests_s", output.requests / output.seconds),
             ("p50_us", p50_us),
             ("p90_us", p90_us),
             ("p99_us", p99_us),
             ("frontend_cpu_s", frontend),
             ("backends_cpu_s", backends),
             ("client_cpu_s", client),
-            ("cpu_us", (frontend + backends) * 1e6 / said.requests),
+            ("cpu_us", (frontend + backends) * 1e6 / output.requests),
+            ("frontend_cpu_us", frontend * 1e6 / output.requests),
+            ("frontend_link", link_bytes / output.read_bytes),
         ])
     }
 }
@@ -148,7 +147,7 @@ const SCRIPT: &str = include_str!("load.lua");
 ///
 /// # Errors
 /// When `wrk` reports an error of a request.
-pub(crate) fn run(mut wrk: Command) -> Result<Said> {
+pub(crate) fn run(mut wrk: Command) -> Result<WrkOutput> {
     let output = wrk.output().context("running wrk")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let fields = text.lines().find_map(|line| line.strip_prefix("RESULT "));
@@ -171,7 +170,7 @@ pub(crate) fn run(mut wrk: Command) -> Result<Said> {
         bail!("wrk: {text}{}", String::from_utf8_lossy(&output.stderr));
     };
     ensure!(errors == 0.0, "wrk met errors: {text}");
-    Ok(Said {
+    Ok(WrkOutput {
         requests,
         read_bytes,
         writes,
@@ -198,24 +197,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_asks_for_the_objects_of_the_backends_it_is_for() {
+    fn a_script_asks_for_all_objects_and_writes_them() {
         let objects = Objects::new(3, 4, 100).unwrap();
         let load = Load {
-            backends: 2,
             popularity: Popularity::Zipf(0.9),
             writes_percent: 5,
             ..Load::of(&objects, 10)
         };
         let head = b"PUT /x HTTP/1.1\r\nX: \"\r\n\r\n".to_vec();
         let key = objects.all().next().unwrap().key;
-        let places = Places {
+        let recipients = Recipients {
             writes: Some((HashMap::from([(key, head)]), Path::new("/pool"))),
-            ..Places::default()
+            ..Recipients::default()
         };
-        let script = load.script(&places);
+        let script = load.script(&recipients);
         for object in objects.all() {
-            let is_in = script.contains(&format!("\"{}\"", object.key));
-            assert_eq!(is_in, object.backend < 2, "{}", object.key);
+            let quoted = format!("\"{}\"", object.key);
+            assert!(script.contains(&quoted), "{quoted}");
         }
         assert!(script.contains("PUT /x HTTP/1.1\\013\\010X: \\034\\013\\010\\013\\010\"},"));
         assert!(script.contains("writes, bytes, pool_file = 0.05, 100, \"/pool\""));

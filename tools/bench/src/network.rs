@@ -62,17 +62,6 @@ impl Network {
         self
     }
 
-    /// A network with links of this speed.
-    pub(crate) const fn shaped(backends: usize, link: Rate, tls: bool) -> Self {
-        Self {
-            backends,
-            link,
-            unshaped: false,
-            tls,
-            addresses: Addresses::V4,
-        }
-    }
-
     /// Whether it can be built.
     pub(crate) fn check(&self) -> Result<()> {
         within("--backends", self.backends, 20)

@@ -8,6 +8,9 @@ use prism_cluster::{NodeName, Placement};
 
 /// The bucket that everybody may read.
 pub(crate) const BUCKET: &str = "bench";
+/// Its policy.
+pub(crate) const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow",
+"Principal":"*","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bench/*"]}]}"#;
 /// Distance of the beginnings of two objects in the pool, in bytes.
 const STEP: usize = 64;
 
@@ -123,9 +126,10 @@ fn parse_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.unwrap_or_default().parse().map_err(|_| fault())?;
     let bytes = number.checked_mul(1 << shift).ok_or_else(fault)?;
-    match (1..=64 << 20).contains(&bytes) {
-        true => Ok(bytes),
-        false => Err(format!("{text:?} is not within 1 and 64M")),
+    if (1..=64 << 20).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(format!("{text:?} is not within 1 and 64M"))
     }
 }
 

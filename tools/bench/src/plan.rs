@@ -1,13 +1,9 @@
-//! A comparison as a table: clusters, contestants and sizes of objects. All commands that
-//! compare clusters fill in this table and share the one loop over it.
+//! A comparison as a table: beds, contestants and sizes of objects. All commands that compare
+//! clusters fill in this table and share the one loop over it.
 
-use std::path::Path;
-use std::time::Duration;
+use anyhow::{Context, Result};
 
-use anyhow::{Context, Result, ensure};
-use prism_config::{Config, RelayUpTo};
-
-use crate::cluster::{Cluster, System};
+use crate::bed::{Bed, BedSpec, System};
 use crate::load::Load;
 use crate::network::Network;
 use crate::objects::Objects;
@@ -15,27 +11,13 @@ use crate::rows::{Case, Values};
 use crate::summary::Summary;
 use crate::turns::{Job, Options, Turns};
 
-/// One of the clusters, which stand side by side.
-#[derive(Clone, Copy)]
-pub(crate) struct Kind<'k> {
-    pub(crate) systems: &'k [System],
-    /// Another program than that of `--prism`.
-    pub(crate) program: Option<&'k Path>,
-    /// The number of Prism's backends that have each object.
-    pub(crate) replicas: u16,
-    /// The answers that Prism relays instead of handing connections off.
-    pub(crate) relay_up_to: RelayUpTo,
-    /// Changes the rest of Prism's configuration.
-    pub(crate) configure: fn(&mut Config),
-}
-
-/// A system of one of the clusters, which has a turn in each round of each size.
-pub(crate) struct Entry<W> {
+/// A system of one of the beds, which has a turn in each round of each size.
+pub(crate) struct Contestant<W> {
     /// The name of the system in rows.
     pub(crate) name: &'static str,
     pub(crate) system: System,
-    /// The number of its cluster.
-    pub(crate) cluster: usize,
+    /// The number of its bed.
+    pub(crate) bed: usize,
     /// The rest of its case, besides network, connections and size.
     pub(crate) case: Case,
     /// An argument for its turns.
@@ -58,19 +40,16 @@ pub(crate) struct Plan<'p, W> {
     pub(crate) network: &'p Network,
     pub(crate) options: &'p Options,
     pub(crate) sizes: Vec<Size>,
-    pub(crate) clusters: Vec<Kind<'p>>,
-    pub(crate) entries: Vec<Entry<W>>,
-    /// Round trip between clients and servers, if it is a long one.
-    pub(crate) round_trip: Option<Duration>,
-    /// Connections have to move before the first turn.
-    pub(crate) has_to_move: bool,
+    /// They stand side by side.
+    pub(crate) beds: Vec<BedSpec<'p>>,
+    pub(crate) contestants: Vec<Contestant<W>>,
     /// Turns write objects, which are compared afterwards.
     pub(crate) has_writes: bool,
 }
 
-/// One turn.
-pub(crate) struct Asked<'a, W> {
-    pub(crate) cluster: &'a Cluster,
+/// The parts of one turn.
+pub(crate) struct TurnRequest<'a, W> {
+    pub(crate) bed: &'a Bed<'a>,
     pub(crate) system: System,
     pub(crate) what: &'a W,
     pub(crate) objects: &'a Objects,
@@ -78,38 +57,17 @@ pub(crate) struct Asked<'a, W> {
     pub(crate) seconds: u64,
 }
 
-impl<'k> Kind<'k> {
-    /// Each object on one backend, and all else as Prism has it by default.
-    pub(crate) fn new(systems: &'k [System]) -> Self {
-        Self {
-            systems,
-            program: None,
-            replicas: 1,
-            relay_up_to: RelayUpTo::default(),
-            configure: |_| (),
-        }
-    }
-
-    /// The same with every connection handed off, whatever the size of the answer.
-    pub(crate) fn moving(systems: &'k [System]) -> Self {
-        Self {
-            relay_up_to: RelayUpTo::Bytes(0),
-            ..Self::new(systems)
-        }
-    }
-}
-
-impl<W: Clone> Entry<W> {
-    /// The entries of `systems` in the first cluster, with the same argument.
+impl<W: Clone> Contestant<W> {
+    /// The contestants of `systems` in the first bed, with the same argument.
     pub(crate) fn all(systems: &[System], what: &W) -> Vec<Self> {
-        let entries = systems.iter().map(|system| Self {
+        let contestants = systems.iter().map(|system| Self {
             name: system.name(),
             system: *system,
-            cluster: 0,
+            bed: 0,
             case: Case::default(),
             what: what.clone(),
         });
-        entries.collect()
+        contestants.collect()
     }
 }
 
@@ -137,10 +95,8 @@ impl<'p, W> Plan<'p, W> {
             network,
             options,
             sizes: Vec::new(),
-            clusters: Vec::new(),
-            entries: Vec::new(),
-            round_trip: None,
-            has_to_move: false,
+            beds: Vec::new(),
+            contestants: Vec::new(),
             has_writes: false,
         }
     }
@@ -148,89 +104,106 @@ impl<'p, W> Plan<'p, W> {
     /// Measures the turns that are missing, and prints the result.
     ///
     /// # Errors
-    /// When a cluster cannot be built or serves wrong bytes, or a turn fails.
-    pub(crate) fn run(&self, turn: impl Fn(&Asked<'_, W>) -> Result<Values>) -> Result<()> {
-        let count = self.sizes.len() * self.entries.len();
-        let mut turns = Turns::begin(self.options, self.summary.result, count)?;
-        let mut sizes = self.sizes.iter();
-        if sizes.any(|size| turns.wants(&self.jobs(size))) {
-            self.measure(&mut turns, &turn)?;
-        }
+    /// When a bed cannot be built or serves wrong bytes, or a turn fails.
+    pub(crate) fn run(&self, turn: impl Fn(&TurnRequest<'_, W>) -> Result<Values>) -> Result<()> {
+        let mut turns = Turns::begin(self.options, self.summary.result, self.count())?;
+        self.measure(&mut turns, turn)?;
         self.summary.tell(turns.rows(), self.options.json)
     }
 
-    fn jobs(&self, size: &Size) -> Vec<Job<&Entry<W>>> {
-        let jobs = self.entries.iter().map(|entry| {
+    /// The number of jobs.
+    pub(crate) fn count(&self) -> usize {
+        self.sizes.len() * self.contestants.len()
+    }
+
+    fn jobs(&self, size: &Size) -> Vec<Job<&Contestant<W>>> {
+        let jobs = self.contestants.iter().map(|contestant| {
             let case = self.network.case().with("connections", size.connections);
             Job {
-                case: case.with("bytes", size.bytes).and(&entry.case),
-                system: entry.name,
-                what: entry,
+                case: case.with("bytes", size.bytes).and(&contestant.case),
+                system: contestant.name,
+                what: contestant,
             }
         });
         jobs.collect()
     }
 
-    fn measure(
+    /// Measures the turns that are missing.
+    ///
+    /// # Errors
+    /// When a bed cannot be built or serves wrong bytes, or a turn fails.
+    pub(crate) fn measure(
         &self,
         turns: &mut Turns,
-        turn: &impl Fn(&Asked<'_, W>) -> Result<Values>,
+        turn: impl Fn(&TurnRequest<'_, W>) -> Result<Values>,
     ) -> Result<()> {
-        let clusters = self.clusters.iter();
-        let clusters = clusters.map(|kind| {
-            let program = kind.program.or(self.options.prism.as_deref());
-            let kind = Kind { program, ..*kind };
-            Cluster::up(self.network, &kind, turns.cancel())
+        let jobs = self.sizes.iter().map(|size| (size, self.jobs(size)));
+        let jobs: Vec<_> = jobs.collect();
+        let is_wanted = jobs.iter().any(|(_, jobs)| turns.wants(jobs));
+        let beds = if is_wanted {
+            self.beds_up(turns)?
+        } else {
+            Vec::new()
+        };
+        for (size, jobs) in &jobs {
+            if turns.wants(jobs) {
+                self.measure_size(turns, &beds, size, jobs, &turn)?;
+            } else {
+                turns.pass(jobs);
+            }
+        }
+        Ok(())
+    }
+
+    fn beds_up(&self, turns: &Turns) -> Result<Vec<Bed<'_>>> {
+        let beds = self.beds.iter().map(|spec| {
+            let program = self.options.prism.as_deref();
+            let spec = BedSpec {
+                program,
+                ..spec.clone()
+            };
+            Bed::up(self.network, &spec, turns.cancel())
         });
-        let clusters = clusters.collect::<Result<Vec<_>>>()?;
-        let far = self.round_trip.iter().flat_map(|round_trip| {
-            let clusters = clusters.iter();
-            clusters.map(move |cluster| cluster.far_away(*round_trip))
-        });
-        let far = far.collect::<Result<Vec<_>>>()?;
-        for size in &self.sizes {
-            let jobs = self.jobs(size);
-            if !turns.wants(&jobs) {
-                turns.pass(&jobs);
-                continue;
+        beds.collect()
+    }
+
+    fn measure_size(
+        &self,
+        turns: &mut Turns,
+        beds: &[Bed<'_>],
+        size: &Size,
+        jobs: &[Job<&Contestant<W>>],
+        turn: &impl Fn(&TurnRequest<'_, W>) -> Result<Values>,
+    ) -> Result<()> {
+        let objects = Objects::new(self.network.backends, size.each, size.bytes)?;
+        for bed in beds {
+            bed.store(&objects)?;
+        }
+        let connections = size.connections.unwrap_or_default();
+        let seconds = self.options.seconds;
+        let turn_s = self.network.turn_s(seconds, size.bytes, connections);
+        turns.run(jobs, |contestant, warm_up_s| {
+            turn(&TurnRequest {
+                bed: beds.get(contestant.bed).context("no such bed")?,
+                system: contestant.system,
+                what: &contestant.what,
+                objects: &objects,
+                connections,
+                seconds: warm_up_s.unwrap_or(turn_s),
+            })
+        })?;
+        for bed in beds {
+            if self.has_writes {
+                // A write has the bytes that the object had before.
+                bed.check(&objects)?;
             }
-            let objects = Objects::new(self.network.backends, size.each, size.bytes)?;
-            for cluster in &clusters {
-                cluster.store(&objects)?;
-                cluster.check(&objects)?;
-                if self.has_to_move {
-                    cluster.until_moving(&objects)?;
-                }
-            }
-            let connections = size.connections.unwrap_or_default();
-            let seconds = self.options.seconds;
-            let turn_s = self.network.turn_s(seconds, size.bytes, connections);
-            turns.run(&jobs, |entry, warm_up_s| {
-                let values = turn(&Asked {
-                    cluster: clusters.get(entry.cluster).context("no such cluster")?,
-                    system: entry.system,
-                    what: &entry.what,
-                    objects: &objects,
-                    connections,
-                    seconds: warm_up_s.unwrap_or(turn_s),
-                })?;
-                let dropped = far.iter().flatten().any(|way| way.tally().dropped > 0);
-                ensure!(!dropped, "packets were lost on the long path");
-                Ok(values)
-            })?;
-            for cluster in &clusters {
-                if self.has_writes {
-                    // A write has the bytes that the object had before.
-                    cluster.check(&objects)?;
-                }
-                cluster.remove(&objects)?;
-            }
+            bed.remove(&objects)?;
         }
         Ok(())
     }
 }
 
-impl<W> Asked<'_, W> {
+impl<W> TurnRequest<'_, W> {
     /// GETs of all objects alike.
     pub(crate) fn gets(&self) -> Load<'_> {
         Load::of(self.objects, self.connections)
@@ -238,6 +211,6 @@ impl<W> Asked<'_, W> {
 
     /// Lets `wrk` send `load`.
     pub(crate) fn wrk(&self, load: &Load<'_>) -> Result<Values> {
-        self.cluster.load(self.system, load, self.seconds)
+        self.bed.load(self.system, load, self.seconds)
     }
 }

@@ -1,4 +1,4 @@
-//! CPU time and memory of processes, from `/proc`.
+//! CPU time of processes, from `/proc`.
 
 use std::fs;
 use std::process::Child;
@@ -49,21 +49,6 @@ fn family(pid: u32) -> Vec<u32> {
 /// User and system time of a process and its children so far.
 pub(crate) fn cpu_of_family(pid: u32) -> Result<Duration> {
     family(pid).into_iter().map(cpu_of).sum()
-}
-
-/// Anonymous memory of a process and its children, in bytes.
-pub(crate) fn memory_of_family(pid: u32) -> Result<u64> {
-    family(pid).into_iter().map(memory_of).sum()
-}
-
-fn memory_of(pid: u32) -> Result<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let anonymous = rollup
-        .lines()
-        .find_map(|line| line.strip_prefix("Anonymous:"));
-    let kilobytes = anonymous.and_then(|rest| rest.split_whitespace().next());
-    let kilobytes: u64 = kilobytes.context("memory of a process")?.parse()?;
-    Ok(kilobytes << 10)
 }
 
 /// User and system time of this process and its children that have ended.

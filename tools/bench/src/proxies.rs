@@ -28,28 +28,32 @@ pub(crate) fn nginx_backend(address: IpAddr, root: &Path, tls: Option<&Path>) ->
     ))
 }
 
-/// nginx as a proxy in front of `backends`, which are called `be0`, `be1` and so on.
-pub(crate) fn nginx_proxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
-    let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
-    for (n, backend) in backends.iter().enumerate() {
-        nginx_upstream(
-            &format!("be{n}"),
-            &[SocketAddr::new(*backend, PLAIN)],
-            &mut text,
-        );
-    }
-    nginx_server(nginx_listen(address, tls), "$owner", text)
+/// The choice of the server for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Routing {
+    /// The key begins with the name of its server: `be0`, `be1` and so on.
+    ByOwner,
+    InTurn,
 }
 
-/// nginx as a proxy that gives requests to `servers` in turn.
-pub(crate) fn nginx_balancer(
+/// nginx as a proxy in front of `servers`.
+pub(crate) fn nginx_proxy(
     address: IpAddr,
     servers: &[SocketAddr],
+    routing: Routing,
     tls: Option<&Path>,
 ) -> String {
-    let mut text = String::new();
-    nginx_upstream("all", servers, &mut text);
-    nginx_server(nginx_listen(address, tls), "all", text)
+    let listen = nginx_listen(address, tls);
+    if routing == Routing::InTurn {
+        let mut text = String::new();
+        nginx_upstream("all", servers, &mut text);
+        return nginx_server(listen, "all", text);
+    }
+    let mut text = format!("map $uri $owner {{ ~^/{BUCKET}/(?<name>be\\d+)- $name; }}\n");
+    for (n, server) in servers.iter().enumerate() {
+        nginx_upstream(&format!("be{n}"), &[*server], &mut text);
+    }
+    nginx_server(listen, "$owner", text)
 }
 
 fn nginx_upstream(name: &str, servers: &[SocketAddr], text: &mut String) {
@@ -72,29 +76,22 @@ fn nginx_server(listen: String, upstream: &str, mut text: String) -> String {
     nginx(&text)
 }
 
-/// HAProxy as a proxy in front of `backends`.
-pub(crate) fn haproxy(address: IpAddr, backends: &[IpAddr], tls: Option<&Path>) -> String {
-    let mut text = haproxy_frontend(address, tls);
-    text.push_str(" use_backend %[path,field(3,/),field(1,-)]\n");
-    for (n, backend) in backends.iter().enumerate() {
-        let backend = SocketAddr::new(*backend, PLAIN);
-        let _ = writeln!(
-            text,
-            "backend be{n}\n server owner {backend} pool-max-conn -1"
-        );
-    }
-    text
-}
-
-/// HAProxy as a proxy that gives requests to `servers` in turn.
-pub(crate) fn haproxy_balancer(
+/// HAProxy as a proxy in front of `servers`.
+pub(crate) fn haproxy(
     address: IpAddr,
     servers: &[SocketAddr],
+    routing: Routing,
     tls: Option<&Path>,
 ) -> String {
     let mut text = haproxy_frontend(address, tls);
-    text.push_str(" default_backend all\nbackend all\n balance roundrobin\n");
+    text.push_str(match routing {
+        Routing::ByOwner => " use_backend %[path,field(3,/),field(1,-)]\n",
+        Routing::InTurn => " default_backend all\nbackend all\n balance roundrobin\n",
+    });
     for (n, server) in servers.iter().enumerate() {
+        if routing == Routing::ByOwner {
+            let _ = writeln!(text, "backend be{n}");
+        }
         let _ = writeln!(text, " server s{n} {server} pool-max-conn -1");
     }
     text
@@ -121,13 +118,18 @@ fn haproxy_frontend(address: IpAddr, tls: Option<&Path>) -> String {
 
 fn nginx_listen(address: IpAddr, tls: Option<&Path>) -> String {
     let [plain, secure] = [PLAIN, SECURE].map(|port| SocketAddr::new(address, port));
-    let plain = format!("listen {plain} backlog=4096;");
+    // All addresses are those of both families.
+    let both = match address {
+        IpAddr::V6(all) if all.is_unspecified() => " ipv6only=off",
+        _ => "",
+    };
+    let plain = format!("listen {plain}{both} backlog=4096;");
     let Some(pem) = tls else {
         return plain;
     };
     let pem = pem.display();
     format!(
-        "{plain} listen {secure} ssl backlog=4096;\n\
+        "{plain} listen {secure}{both} ssl backlog=4096;\n\
          ssl_certificate {pem}; ssl_certificate_key {pem};\n\
          ssl_protocols TLSv1.3; ssl_conf_command Ciphersuites TLS_AES_128_GCM_SHA256;"
     )

@@ -1,17 +1,13 @@
 //! Medians, percentiles and deviations.
 
-use serde::Serialize;
-
 use crate::rows::Values;
 
 /// Statistics of many times, in µs.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Stats {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) stddev: f64,
-    #[serde(skip)]
-    pub(crate) mean: f64,
 }
 
 impl Stats {
@@ -25,7 +21,6 @@ impl Stats {
             p50: rank(&values, 50),
             p99: rank(&values, 99),
             stddev: variance.sqrt(),
-            mean,
         }
     }
 }
@@ -77,6 +72,6 @@ mod tests {
         assert_eq!(rank(&values, 99), 198.0);
         assert_eq!(rank(&[], 99), 0.0);
         let stats = Stats::of(vec![1.0, 3.0, f64::NAN]);
-        assert_eq!((stats.p50, stats.mean, stats.stddev), (1.0, 2.0, 1.0));
+        assert_eq!((stats.p50, stats.stddev), (1.0, 1.0));
     }
 }

@@ -45,12 +45,12 @@ pub(crate) const fn column(
 }
 
 /// A table of rows' medians or ratios.
-pub(crate) struct Table {
-    pub(crate) title: String,
+struct TextTable {
+    title: String,
     /// Headings first.
-    pub(crate) cells: Vec<Vec<String>>,
+    cells: Vec<Vec<String>>,
     /// The number of columns with words, from the left.
-    pub(crate) words: usize,
+    words: usize,
 }
 
 /// A comparison of turns of one round that differ in one name only.
@@ -89,10 +89,12 @@ impl Summary {
     /// # Errors
     /// When JSON cannot be written.
     pub(crate) fn tell(&self, rows: &[Row], as_json: bool) -> Result<()> {
-        match as_json {
-            true => println!("{}", self.json(rows)?),
-            false => println!("{}", self.text(rows)),
-        }
+        let text = if as_json {
+            self.json(rows)?
+        } else {
+            self.text(rows)
+        };
+        println!("{text}");
         Ok(())
     }
 
@@ -103,7 +105,7 @@ impl Summary {
     }
 
     /// The medians of `rows`, then each comparison that has ratios.
-    pub(crate) fn tables(&self, rows: &[Row]) -> Vec<Table> {
+    fn tables(&self, rows: &[Row]) -> Vec<TextTable> {
         let varying = varying(rows);
         let fixed = rows.first().map(|row| {
             let case = row.turn.case.clone();
@@ -126,7 +128,7 @@ impl Summary {
         }
         let fixed = fixed.unwrap_or_default().to_string();
         let colon = if fixed.is_empty() { "" } else { ": " };
-        let medians = Table {
+        let medians = TextTable {
             title: format!("{}{colon}{fixed}", self.title),
             cells,
             words: varying.len() + 1,
@@ -151,20 +153,25 @@ impl Summary {
 }
 
 /// Command, version, machine and date of a measurement.
-pub(crate) fn conditions() -> Value {
+fn conditions() -> Value {
     let command: Vec<String> = std::env::args().collect();
     json!({
         "command": command.join(" "),
         "version": env!("CARGO_PKG_VERSION"),
-        "kernel": crate::switch::kernel_release(),
+        "kernel": kernel_release(),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "date": prism_s3::time::http_date(time::OffsetDateTime::now_utc()),
     })
 }
 
+fn kernel_release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    release.map_or_else(|_| "unknown".into(), |text| text.trim().into())
+}
+
 impl Comparison {
     /// The value of `row` in the comparison's dimension.
-    pub(crate) fn side(&self, row: &Row) -> String {
+    fn side(&self, row: &Row) -> String {
         match self.dimension {
             SYSTEM => row.turn.system.clone(),
             name => row.turn.case.text(name),
@@ -211,17 +218,8 @@ impl Comparison {
             .collect()
     }
 
-    /// The median ratio of each value, with a row of the side that is compared.
-    pub(crate) fn medians<'r>(&self, rows: &'r [Row]) -> Vec<(&'r Row, Vec<f64>)> {
-        let ratios = self.ratios(rows).into_iter();
-        let medians = |each: Vec<Vec<f64>>| each.iter().map(|each| median(each)).collect();
-        ratios
-            .map(|Ratios { of, each }| (of, medians(each)))
-            .collect()
-    }
-
     /// `None` if there is no ratio.
-    fn table(&self, rows: &[Row], varying: &[&str]) -> Option<Table> {
+    fn table(&self, rows: &[Row], varying: &[&str]) -> Option<TextTable> {
         let ratios = self.ratios(rows);
         if ratios.is_empty() {
             return None;
@@ -242,7 +240,7 @@ impl Comparison {
             cells.push(labels(of, varying).chain(values).collect());
         }
         let title = self.title;
-        Some(Table {
+        Some(TextTable {
             title: format!("{title}, of turns of one round: median (least to greatest)"),
             cells,
             words: varying.len() + 1,
@@ -308,14 +306,15 @@ fn labels<'r>(row: &'r Row, varying: &'r [&str]) -> impl Iterator<Item = String>
 
 /// A number, or a dash if it is not finite.
 fn cell(value: f64, digits: usize) -> String {
-    match value.is_finite() {
-        true => format!("{value:.digits$}"),
-        false => "-".to_owned(),
+    if value.is_finite() {
+        format!("{value:.digits$}")
+    } else {
+        "-".to_owned()
     }
 }
 
 /// A table as text.
-fn layout(table: &Table) -> String {
+fn layout(table: &TextTable) -> String {
     let cells = &table.cells;
     let columns = cells.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -326,9 +325,12 @@ fn layout(table: &Table) -> String {
     let mut text = String::new();
     for row in cells {
         let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(n, (cell, &width))| match n < table.words {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
+        let cells = cells.map(|(n, (cell, &width))| {
+            if n < table.words {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         text.push_str(line.trim_end());

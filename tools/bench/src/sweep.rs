@@ -5,15 +5,15 @@
 
 use anyhow::Result;
 
-use crate::cluster::System;
+use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Entry, Kind, Plan, Size};
+use crate::plan::{Contestant, Plan, Size};
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::Options;
 
 /// In the order of their turns.
-const SYSTEMS: [System; 4] = [
+pub(crate) const SYSTEMS: [System; 4] = [
     System::Prism,
     System::Nginx,
     System::Haproxy,
@@ -85,9 +85,9 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.network.check_connections(args.connections, 4_000)?;
     let plan = Plan {
         sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
-        clusters: vec![Kind::new(&SYSTEMS)],
-        entries: Entry::all(&SYSTEMS, &()),
+        beds: vec![BedSpec::new(&SYSTEMS)],
+        contestants: Contestant::all(&SYSTEMS, &()),
         ..Plan::new(&SUMMARY, &args.network, &args.options)
     };
-    plan.run(|asked| asked.wrk(&asked.gets()))
+    plan.run(|turn| turn.wrk(&turn.gets()))
 }

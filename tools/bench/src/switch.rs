@@ -17,11 +17,11 @@ use clap::Args;
 use prism_netns::NetNs;
 use prism_packets::Verdict;
 use prism_switch::{Roles, SwitchConfig};
-use serde::Serialize;
 
 use crate::family::{Families, Family};
 use crate::frames::{foreign_frame, frame, is_foreign};
-use crate::stats::{ascending, rank};
+use crate::rows::{Case, Row, Turn, Values};
+use crate::stats::{ascending, median, rank};
 use crate::summary::{Summary, column};
 use crate::test_switch::{TestSwitch, is_ok, node, own, senders, service};
 
@@ -77,70 +77,39 @@ pub(crate) struct BenchSwitchArgs {
     json: bool,
 }
 
-/// The whole result.
-#[derive(Debug, Serialize)]
-struct Report {
-    kernel: String,
-    cpus: usize,
-    rounds: u32,
-    packets: Vec<PacketCost>,
-    throughput: Vec<throughput::Throughput>,
-}
-
-/// Time per packet, nanoseconds, over all rounds.
-#[derive(Debug, Serialize)]
-struct PacketCost {
-    family: &'static str,
-    direction: &'static str,
-    frame_bytes: usize,
-    flows: usize,
-    ns_median: f64,
-    ns_min: f64,
-    ns_max: f64,
-    #[serde(flatten)]
-    over_ipv4: Option<OverIpv4>,
-}
-
-/// The ratio of the two families' times, round by round.
-#[derive(Debug, Serialize)]
-struct OverIpv4 {
-    over_ipv4_median: f64,
-    over_ipv4_min: f64,
-    over_ipv4_max: f64,
-}
-
 /// Runs the benchmark and prints its report.
 pub(crate) fn run(args: &BenchSwitchArgs) -> Result<()> {
-    let report = Report {
-        kernel: kernel_release(),
-        cpus: std::thread::available_parallelism().map_or(0, usize::from),
-        rounds: args.rounds,
-        packets: NetNs::anonymous()?.run(|| packet_costs(args))??,
-        throughput: match args.no_throughput {
-            true => Vec::new(),
-            false => throughput::measure(args.family, args.rounds)?,
-        },
+    let mut rows = NetNs::anonymous()?.run(|| packet_costs(args))??;
+    if !args.no_throughput {
+        rows.extend(throughput::measure(args.family, args.rounds)?);
+    }
+    SUMMARY.tell(&rows, args.json)
+}
+
+/// A row with the median, the least and the greatest of `each` name's values.
+pub(crate) fn row(case: Case, each: &[(&str, Vec<f64>)]) -> Row {
+    let mut values = Values::new();
+    for (name, all) in each {
+        let ascending = ascending(all.iter().copied());
+        for (suffix, percent) in [("median", 50), ("min", 0), ("max", 100)] {
+            values.insert(format!("{name}_{suffix}"), rank(&ascending, percent));
+        }
+    }
+    let turn = Turn {
+        result: SUMMARY.result.to_owned(),
+        case,
+        system: "prism".to_owned(),
+        round: 0,
     };
-    crate::report::tell(&SUMMARY, &report, args.json)
+    Row { turn, values }
 }
 
-pub(crate) fn kernel_release() -> String {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
-    release.map_or_else(|_| "unknown".into(), |text| text.trim().into())
-}
-
-/// Median, smallest and largest.
-pub(crate) fn spread(values: Vec<f64>) -> (f64, f64, f64) {
-    let values = ascending(values.into_iter());
-    (rank(&values, 50), rank(&values, 0), rank(&values, 100))
-}
-
-fn packet_costs(args: &BenchSwitchArgs) -> Result<Vec<PacketCost>> {
+fn packet_costs(args: &BenchSwitchArgs) -> Result<Vec<Row>> {
     let families = args.family.list().iter();
     let benches = families.map(|family| Bench::new(*family));
     let benches = benches.collect::<Result<Vec<_>>>()?;
     let cost = |direction, frame_bytes, measure: &dyn Fn(&Bench) -> Result<f64>| {
-        costs(&benches, direction, frame_bytes, args.rounds, measure)
+        costs(&benches, direction, frame_bytes, 2, args.rounds, measure)
     };
     let mut all = Vec::new();
     for bytes in SIZES {
@@ -170,9 +139,10 @@ fn costs(
     benches: &[Bench],
     direction: &'static str,
     frame_bytes: usize,
+    flows: usize,
     rounds: u32,
     measure: &dyn Fn(&Bench) -> Result<f64>,
-) -> Result<Vec<PacketCost>> {
+) -> Result<Vec<Row>> {
     let mut times = vec![Vec::new(); benches.len()];
     for _ in 0..rounds {
         for (bench, times) in benches.iter().zip(&mut times) {
@@ -181,33 +151,24 @@ fn costs(
     }
     let first = times.first().cloned().unwrap_or_default();
     let cost = |(bench, times): (&Bench, Vec<f64>)| {
-        let over_ipv4 = (bench.family == Family::V6 && benches.len() > 1).then(|| {
-            let ratios = times.iter().zip(&first).map(|(v6, v4)| v6 / v4);
-            let (over_ipv4_median, over_ipv4_min, over_ipv4_max) = spread(ratios.collect());
-            OverIpv4 {
-                over_ipv4_median,
-                over_ipv4_min,
-                over_ipv4_max,
-            }
-        });
-        let (ns_median, ns_min, ns_max) = spread(times);
-        PacketCost {
-            family: bench.family.name(),
-            direction,
-            frame_bytes,
-            flows: 2,
-            ns_median,
-            ns_min,
-            ns_max,
-            over_ipv4,
+        let case = Case::default()
+            .with("family", bench.family.name())
+            .with("direction", direction)
+            .with("frame_bytes", frame_bytes)
+            .with("flows", flows);
+        let ratios = times.iter().zip(&first).map(|(v6, v4)| v6 / v4).collect();
+        let mut each = vec![("ns", times)];
+        if bench.family == Family::V6 && benches.len() > 1 {
+            each.push(("over_ipv4", ratios));
         }
+        row(case, &each)
     };
     Ok(benches.iter().zip(times).map(cost).collect())
 }
 
 /// Times with `flows` flows, two packets of each. Caches are cold, and the times include some
 /// 20 ns for the clock.
-fn many(benches: &[Bench], flows: usize, rounds: u32) -> Result<Vec<PacketCost>> {
+fn many(benches: &[Bench], flows: usize, rounds: u32) -> Result<Vec<Row>> {
     let clients = flows / 2;
     for bench in benches {
         bench.with_services()?;
@@ -217,27 +178,35 @@ fn many(benches: &[Bench], flows: usize, rounds: u32) -> Result<Vec<PacketCost>>
     let all = |bench: &Bench, to_owner: bool| {
         let mut times = Vec::new();
         for i in (0..clients).step_by(step) {
-            let (client, left) = (bench.client(i), bench.left());
-            let (from, to) = match to_owner {
-                true => (client, left),
-                false => (left, client),
+            let frame = if to_owner {
+                frame(bench.client(i), bench.left(), SIZES[0])
+            } else {
+                frame(bench.left(), bench.client(i), SIZES[0])
             };
-            times.push(bench.time(&frame(from, to, SIZES[0]), 2)?);
+            times.push(bench.time(&frame, 2)?);
         }
-        Ok(spread(times).0)
+        Ok(median(&ascending(times.into_iter())))
     };
     let to_owner = |bench: &Bench| all(bench, true);
     let to_client = |bench: &Bench| all(bench, false);
-    let mut both = costs(benches, "client to owner", SIZES[0], rounds, &to_owner)?;
+    let mut both = costs(
+        benches,
+        "client to owner",
+        SIZES[0],
+        flows,
+        rounds,
+        &to_owner,
+    )?;
     benches.iter().try_for_each(Bench::without_services)?;
-    both.extend(costs(
+    let others = costs(
         benches,
         "owner to client",
         SIZES[0],
+        flows,
         rounds,
         &to_client,
-    )?);
-    both.iter_mut().for_each(|cost| cost.flows = flows);
+    )?;
+    both.extend(others);
     Ok(both)
 }
 
@@ -311,13 +280,14 @@ impl Bench {
         for _ in 0..MEASUREMENTS {
             means.push(self.time(frame, RUNS)?);
         }
-        Ok(spread(means).0)
+        Ok(median(&ascending(means.into_iter())))
     }
 
     fn time(&self, frame: &[u8], runs: u32) -> Result<f64> {
-        let expected = match is_foreign(frame) {
-            true => Verdict::Pass,
-            false => Verdict::Send,
+        let expected = if is_foreign(frame) {
+            Verdict::Pass
+        } else {
+            Verdict::Send
         };
         Ok(self.test.time(frame, runs, expected)?.as_secs_f64() * 1e9)
     }

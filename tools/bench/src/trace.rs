@@ -3,43 +3,39 @@
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use crate::cluster::Cluster;
+use crate::bed::Bed;
 
 /// One node's record of one hand-off, as the admin socket gives it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct StepRecord {
     pub(crate) id: u64,
-    pub(crate) client_port: u16,
-    pub(crate) part: Part,
+    pub(crate) part: NodePart,
     pub(crate) at_ns: [u64; 7],
 }
 
 /// The node's part in it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Part {
+pub(crate) enum NodePart {
     Source,
     Transit,
     Target,
 }
 
 /// Switches the trace of all nodes on.
-pub(crate) fn start(cluster: &Cluster) -> Result<()> {
-    for node in cluster.nodes() {
-        cluster.prism().ask(&node, "trace on")?;
-    }
+pub(crate) fn start(bed: &Bed<'_>) -> Result<()> {
+    bed.ask_nodes("trace on")?;
     Ok(())
 }
 
 /// Gives the records of all nodes, and switches the trace off.
-pub(crate) fn take(cluster: &Cluster) -> Result<Vec<Record>> {
+pub(crate) fn take(bed: &Bed<'_>) -> Result<Vec<StepRecord>> {
     let mut all = Vec::new();
-    for node in cluster.nodes() {
-        let mut answer = cluster.prism().ask(&node, "trace take")?;
+    for mut answer in bed.ask_nodes("trace take")? {
         let records = answer.get_mut("records");
         let records = records.context("the node sent no records")?.take();
-        all.extend(serde_json::from_value::<Vec<Record>>(records)?);
-        cluster.prism().ask(&node, "trace off")?;
+        all.extend(serde_json::from_value::<Vec<StepRecord>>(records)?);
     }
+    bed.ask_nodes("trace off")?;
     Ok(all)
 }

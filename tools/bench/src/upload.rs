@@ -9,10 +9,10 @@ mod puts;
 
 use anyhow::Result;
 
-use crate::cluster::System;
+use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Entry, Kind, Plan, Size};
+use crate::plan::{Contestant, Plan, Size};
 use crate::summary::Summary;
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 use crate::turns::Options;
@@ -80,8 +80,8 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.network.check_connections(args.connections, 400)?;
     let plan = Plan {
         sizes: args.sizes.iter().map(|bytes| args.size(*bytes)).collect(),
-        clusters: vec![Kind::new(&SYSTEMS)],
-        entries: Entry::all(&SYSTEMS, &()),
+        beds: vec![BedSpec::new(&SYSTEMS)],
+        contestants: Contestant::all(&SYSTEMS, &()),
         has_writes: true,
         ..Plan::new(&SUMMARY, &args.network, &args.options)
     };

@@ -1,25 +1,20 @@
 //! `prism-lab bench upstream` and `hostmode`: unmodified HTTP servers at each backend, behind
 //! Prism and behind nginx and HAProxy. *Direct* clients ask the servers themselves: the limit.
 
-mod cluster;
-mod servers;
-
 use std::path::PathBuf;
 
 use anyhow::Result;
 use prism_lab::Mode;
 
-use crate::cluster::System;
-use crate::load::Load;
+use crate::bed::BedSpec;
 use crate::network::Network;
-use crate::objects::{Objects, Sizes};
+use crate::objects::Sizes;
+use crate::plan::{Contestant, Plan, Size};
 use crate::rows::Case;
+use crate::servers::{Server, Servers};
 use crate::summary::{Column, Comparison, Summary, column};
-use crate::sweep::{OBJECTS, PRISM_OVER_OTHERS};
-use crate::turns::{Job, Options, Turns};
-
-use cluster::{Asked, Cluster, SYSTEMS};
-use servers::Server;
+use crate::sweep::{OBJECTS, PRISM_OVER_OTHERS, SYSTEMS};
+use crate::turns::{Options, Turns};
 
 const COLUMNS: &[Column] = &[
     column("MB/s", "mb_s", 1.0, 1),
@@ -106,60 +101,39 @@ fn measure(mut args: Args, summary: &'static Summary, mode: Mode) -> Result<()> 
     }
     args.options.settle(3, 2)?;
     args.network.check_connections(args.connections, 4_000)?;
-    let count = args.servers.len() * args.sizes.len() * SYSTEMS.len();
+    let plans = args
+        .servers
+        .iter()
+        .map(|server| args.plan(*server, summary, mode));
+    let plans: Vec<Plan<'_, ()>> = plans.collect();
+    let count = plans.iter().map(Plan::count).sum();
     let mut turns = Turns::begin(&args.options, summary.result, count)?;
-    for server in &args.servers {
-        args.turns_of(*server, mode, &mut turns)?;
+    for plan in &plans {
+        plan.measure(&mut turns, |turn| turn.wrk(&turn.gets()))?;
     }
     summary.tell(turns.rows(), args.options.json)
 }
 
 impl Args {
-    fn turns_of(&self, server: Server, mode: Mode, turns: &mut Turns) -> Result<()> {
-        let jobs = self
-            .sizes
-            .iter()
-            .map(|bytes| (*bytes, self.jobs(server, *bytes)));
-        let jobs: Vec<_> = jobs.collect();
-        let asked = Asked {
-            network: &self.network,
-            mode,
-            server,
-            prism: self.options.prism.as_deref(),
+    fn plan(&self, server: Server, summary: &'static Summary, mode: Mode) -> Plan<'_, ()> {
+        let servers = Servers {
             versitygw: self.versitygw.as_deref(),
-            cancel: turns.cancel(),
+            ..Servers::of(server)
         };
-        let is_wanted = jobs.iter().any(|(_, jobs)| turns.wants(jobs));
-        let cluster = is_wanted.then(|| Cluster::up(&asked)).transpose()?;
-        for (bytes, jobs) in &jobs {
-            let wanted = cluster.as_ref().filter(|_| turns.wants(jobs));
-            let Some(cluster) = wanted else {
-                turns.pass(jobs);
-                continue;
-            };
-            let objects = Objects::new(self.network.backends, OBJECTS, *bytes)?;
-            cluster.store(&objects)?;
-            let load = Load::of(&objects, self.connections);
-            let seconds = self.options.seconds;
-            let turn_s = self.network.turn_s(seconds, *bytes, self.connections);
-            turns.run(jobs, |system, warm_up_s| {
-                cluster.load(*system, &load, warm_up_s.unwrap_or(turn_s))
-            })?;
-        }
-        Ok(())
-    }
-
-    fn jobs(&self, server: Server, bytes: u64) -> Vec<Job<System>> {
-        let case = Case::default().with("server", server.name());
-        let case = self.network.case().and(&case);
-        let case = case
-            .with("connections", self.connections)
-            .with("bytes", bytes);
-        let jobs = SYSTEMS.map(|system| Job {
-            case: case.clone(),
-            system: system.name(),
-            what: system,
+        let contestants = Contestant::all(&SYSTEMS, &()).into_iter();
+        let contestants = contestants.map(|contestant| Contestant {
+            case: Case::default().with("server", server.name()),
+            ..contestant
         });
-        jobs.into()
+        Plan {
+            sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
+            beds: vec![BedSpec {
+                servers: Some(servers),
+                mode,
+                ..BedSpec::new(&SYSTEMS)
+            }],
+            contestants: contestants.collect(),
+            ..Plan::new(summary, &self.network, &self.options)
+        }
     }
 }

@@ -8,11 +8,11 @@
 
 use anyhow::{Result, ensure};
 
-use crate::cluster::System;
+use crate::bed::{BedSpec, System};
 use crate::load::Load;
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Entry, Kind, Plan, Size};
+use crate::plan::{Contestant, Plan, Size};
 use crate::popularity::Popularity;
 use crate::rows::Case;
 use crate::summary::{Comparison, Over, Summary};
@@ -212,7 +212,8 @@ impl Ycsb {
                 Popularity::Single,
             ];
             self.popularity.retain(|how| few.contains(how));
-            (self.sizes, self.common.objects) = (Sizes(vec![64 << 10]), 200);
+            self.sizes = Sizes(vec![64 << 10]);
+            self.common.objects = 200;
         }
         self.check()?;
         let Common {
@@ -222,25 +223,25 @@ impl Ycsb {
             options,
         } = &self.common;
         let backends = network.backends;
-        let clusters = self.placements.iter().map(|(name, systems)| Kind {
+        let beds = self.placements.iter().map(|(name, systems)| BedSpec {
             replicas: match *name {
                 REPLICATED => u16::try_from(backends).unwrap_or(u16::MAX),
                 _ => 1,
             },
-            ..Kind::new(systems)
+            ..BedSpec::new(systems)
         });
         let plan = Plan {
             sizes: Size::all(&self.sizes, objects / backends, Some(*connections)),
-            clusters: clusters.collect(),
-            entries: self.entries(),
+            beds: beds.collect(),
+            contestants: self.contestants(),
             has_writes: true,
             ..Plan::new(self.summary, network, options)
         };
-        plan.run(|asked| {
-            asked.wrk(&Load {
-                popularity: asked.what.popularity,
-                writes_percent: asked.what.writes_percent,
-                ..asked.gets()
+        plan.run(|turn| {
+            turn.wrk(&Load {
+                popularity: turn.what.popularity,
+                writes_percent: turn.what.writes_percent,
+                ..turn.gets()
             })
         })
     }
@@ -274,22 +275,22 @@ impl Ycsb {
         Ok(())
     }
 
-    fn entries(&self) -> Vec<Entry<Requests>> {
+    fn contestants(&self) -> Vec<Contestant<Requests>> {
         // nginx has no engine, and compared turns have the same case.
         let is_ours = self.summary.result != OF_SKEW.result;
         let common = Case::default()
             .with("objects", self.common.objects)
             .with("engine", is_ours.then_some(ENGINE));
-        let mut entries = Vec::new();
+        let mut contestants = Vec::new();
         for &writes_percent in &self.writes {
             for &popularity in &self.popularity {
-                for (cluster, (placement, systems)) in self.placements.iter().enumerate() {
+                for (bed, (placement, systems)) in self.placements.iter().enumerate() {
                     let case = common.clone().with("writes_percent", writes_percent);
                     let case = case.with("popularity", popularity.to_string());
-                    entries.extend(systems.iter().map(|system| Entry {
+                    contestants.extend(systems.iter().map(|system| Contestant {
                         name: system.name(),
                         system: *system,
-                        cluster,
+                        bed,
                         case: case.clone().with("placement", *placement),
                         what: Requests {
                             popularity,
@@ -299,6 +300,6 @@ impl Ycsb {
                 }
             }
         }
-        entries
+        contestants
     }
 }

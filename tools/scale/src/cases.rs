@@ -28,7 +28,7 @@ pub enum Tolerance {
 pub struct Source {
     /// The file.
     pub rows: &'static str,
-    /// The system, or the mode of hand-offs.
+    /// The system.
     pub system: &'static str,
     /// Numbers of their cases.
     pub keys: Vec<(&'static str, u64)>,
@@ -198,10 +198,15 @@ fn hand_offs() -> Vec<Case> {
         .map(|(steps, measured)| {
             let rows = Source {
                 keys: Vec::new(),
-                ..source(steps.rows, steps.mode, 0, "total_us")
+                ..source("2026-11-22-handoff.jsonl", "prism", 0, "p50_us")
             };
-            let name = format!("{}, {}, alone: µs", steps.rows, steps.mode);
-            case(name, rows, measured, steps.sum_us + ROUND_TRIP_US, 0.10)
+            case(
+                steps.case_name(),
+                rows,
+                measured,
+                steps.sum_us + ROUND_TRIP_US,
+                0.10,
+            )
         })
         .collect();
     let direct_us = cases.first().map_or(0.0, |case| case.simulated);

@@ -32,7 +32,7 @@ pub const RELAY_BACKEND: Line = Line {
 pub const CLIENT: Line = Line {
     points: [(4_096, 13.46), (65_536, 28.62)],
 };
-/// A node that answers from its own memory. `2026-11-22-store.json`, anonymous GETs.
+/// A node that answers from its own memory. `2026-11-22-store.jsonl`, anonymous GETs.
 pub const SERVE: Line = Line {
     points: [(4_096, 10.28), (1_048_576, 122.44)],
 };
@@ -86,7 +86,7 @@ const fn table(flows: u64, to_client_ns: f64, to_owner_ns: f64, rule_ns: f64) ->
 
 /// A command and its answer over a veth pair, with one flow. The same rows.
 pub const ROUND_TRIP_US: f64 = 4.172;
-/// A packet to the client like the one before. `2026-11-22-switch.json`, 1,514 bytes.
+/// A packet to the client like the one before. `2026-11-22-switch.jsonl`, 1,514 bytes.
 pub const REPEATED_PACKET_NS: f64 = 67.0;
 /// One connection through the switch, to the client. The same file.
 pub const SWITCH_GBIT_S: f64 = 29.3;
@@ -110,24 +110,37 @@ pub(crate) const COMMAND_BYTES: u64 = 120;
 /// owner is live. The command to the switch is not among them.
 #[derive(Debug, Clone, Copy)]
 pub struct Steps {
-    /// The row's file without its run.
-    pub rows: &'static str,
+    /// `http` or `https`.
+    pub scheme: &'static str,
     /// `direct` or `return`.
     pub mode: &'static str,
     /// The sum of all steps but `modify rule`, as the mean of both runs' p50.
     pub sum_us: f64,
 }
 
-/// `2026-11-22-handoff-1.json`, `-2`, `-tls-1` and `-tls-2`.
+impl Steps {
+    /// The name of their case in the table.
+    #[must_use]
+    pub fn case_name(&self) -> String {
+        let scheme = self.scheme.to_uppercase();
+        format!("hand-off alone, {scheme}, {}: µs", self.mode)
+    }
+}
+
+/// `2026-11-22-handoff.jsonl`.
 pub const STEPS: [Steps; 4] = [
-    steps("handoff", "direct", 18.65),
-    steps("handoff", "return", 30.55),
-    steps("handoff-tls", "direct", 21.11),
-    steps("handoff-tls", "return", 36.86),
+    steps("http", "direct", 18.65),
+    steps("http", "return", 30.55),
+    steps("https", "direct", 21.11),
+    steps("https", "return", 36.86),
 ];
 
-const fn steps(rows: &'static str, mode: &'static str, sum_us: f64) -> Steps {
-    Steps { rows, mode, sum_us }
+const fn steps(scheme: &'static str, mode: &'static str, sum_us: f64) -> Steps {
+    Steps {
+        scheme,
+        mode,
+        sum_us,
+    }
 }
 
 /// A new connection, client included. `2026-11-22-connections.jsonl`, 1,000 silent, HTTP.

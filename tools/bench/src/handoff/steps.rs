@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::trace::{Part, Record};
+use crate::trace::{NodePart, StepRecord};
 
 /// One hand-off, by the records of all its nodes.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ pub(super) struct Cycle {
 
 /// Joins the records of each hand-off with a transit, or of each without. The result is in
 /// the order of their beginnings.
-pub(super) fn cycles(records: Vec<Record>, with_transit: bool) -> Vec<Cycle> {
-    let mut by_id: HashMap<u64, HashMap<Part, [u64; 7]>> = HashMap::new();
+pub(super) fn cycles(records: Vec<StepRecord>, with_transit: bool) -> Vec<Cycle> {
+    let mut by_id: HashMap<u64, HashMap<NodePart, [u64; 7]>> = HashMap::new();
     for record in records {
         by_id
             .entry(record.id)
@@ -26,14 +26,14 @@ pub(super) fn cycles(records: Vec<Record>, with_transit: bool) -> Vec<Cycle> {
     let mut cycles: Vec<Cycle> = by_id
         .values()
         .filter_map(|parts| {
-            let transit = parts.get(&Part::Transit);
+            let transit = parts.get(&NodePart::Transit);
             if transit.is_some() != with_transit {
                 return None;
             }
             Cycle::of(
-                parts.get(&Part::Source)?,
+                parts.get(&NodePart::Source)?,
                 transit,
-                parts.get(&Part::Target)?,
+                parts.get(&NodePart::Target)?,
             )
         })
         .collect();

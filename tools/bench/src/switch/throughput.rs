@@ -12,10 +12,10 @@ use prism_netns::NetNs;
 use prism_proto::control::{Answer, Request};
 use prism_switch::{NodeConfig, Roles, ServiceConfig, Switch, SwitchConfig};
 use prism_sys::tcp::{Paused, restore};
-use serde::Serialize;
 
-use super::{CONTROL, spread};
+use super::{CONTROL, row};
 use crate::family::{Families, Family, alone, on_link};
+use crate::rows::{Case, Row};
 use crate::test_switch::{KEY_ID, host, is_ok, key, own, senders, sh};
 
 /// Numbers of the addresses; see [`Family::host`].
@@ -32,19 +32,8 @@ const TRANSFER: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Throughput of one path, Gbit/s of payload, over all rounds.
-#[derive(Debug, Serialize)]
-pub(crate) struct Throughput {
-    pub(crate) family: &'static str,
-    pub(crate) path: &'static str,
-    pub(crate) direction: &'static str,
-    pub(crate) gbit_median: f64,
-    pub(crate) gbit_min: f64,
-    pub(crate) gbit_max: f64,
-}
-
 /// Measures both paths alternately, for each family.
-pub(crate) fn measure(families: Families, rounds: u32) -> Result<Vec<Throughput>> {
+pub(crate) fn measure(families: Families, rounds: u32) -> Result<Vec<Row>> {
     let mut all = Vec::new();
     for family in families.list() {
         all.extend(measure_family(*family, rounds)?);
@@ -52,7 +41,7 @@ pub(crate) fn measure(families: Families, rounds: u32) -> Result<Vec<Throughput>
     Ok(all)
 }
 
-fn measure_family(family: Family, rounds: u32) -> Result<Vec<Throughput>> {
+fn measure_family(family: Family, rounds: u32) -> Result<Vec<Row>> {
     let switched = Switched::new(family)?;
     let bridged = Bridged::new(family)?;
     let paths = [
@@ -69,15 +58,11 @@ fn measure_family(family: Family, rounds: u32) -> Result<Vec<Throughput>> {
     let mut report = Vec::new();
     for ((path, ..), both) in paths.iter().zip(rates) {
         for (direction, values) in ["to the client", "to the server"].into_iter().zip(both) {
-            let (gbit_median, gbit_min, gbit_max) = spread(values);
-            report.push(Throughput {
-                family: family.name(),
-                path,
-                direction,
-                gbit_median,
-                gbit_min,
-                gbit_max,
-            });
+            let case = Case::default()
+                .with("family", family.name())
+                .with("path", *path)
+                .with("direction", direction);
+            report.push(row(case, &[("gbit", values)]));
         }
     }
     Ok(report)

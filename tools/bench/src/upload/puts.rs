@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::bed::{Bed, System, spent};
 use crate::client::{self, Trust};
-use crate::cluster::{Cluster, System, spent};
 use crate::http;
 use crate::objects::Object;
-use crate::plan::Asked;
+use crate::plan::TurnRequest;
 use crate::rows::Values;
 use crate::stats::{ascending, named, rank};
 
@@ -40,7 +40,7 @@ struct Done {
 }
 
 /// The time that counts, and the bytes and CPU time in it.
-struct Measured {
+struct SentBytes {
     from: Instant,
     until: Instant,
     sent: u64,
@@ -48,29 +48,29 @@ struct Measured {
 }
 
 /// Writes for the seconds of a turn, after a moment that does not count.
-pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
-    let Asked {
-        cluster,
+pub(super) fn run(turn: &TurnRequest<'_, ()>) -> Result<Values> {
+    let TurnRequest {
+        bed,
         system,
         objects,
         connections,
         seconds,
         ..
-    } = *asked;
+    } = *turn;
     let requests = objects.all().map(|object| {
-        let address = cluster.address(system, object.backend)?;
+        let address = bed.address(system, object.backend)?;
         let target = object.target();
-        let head = cluster.signed(address, "PUT", &target, object.body)?;
+        let head = bed.signed(address, "PUT", &target, object.body)?;
         Ok((address, head, object))
     });
     let puts = Puts {
-        trust: cluster.trust(),
+        trust: bed.trust(),
         requests: requests.collect::<Result<_>>()?,
         sent: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
     let backends = objects.keys.len();
-    let (measured, done) = cluster.clients(system)?.run(|| {
+    let (measured, done) = bed.clients(system)?.run(|| {
         std::thread::scope(|scope| {
             let workers = (0..connections).map(|n| {
                 // Direct, a connection is to one backend.
@@ -80,7 +80,7 @@ pub(super) fn run(asked: &Asked<'_, ()>) -> Result<Values> {
             });
             let workers: Vec<_> = workers.collect();
             let has_failed = || workers.iter().any(|worker| worker.is_finished());
-            let measured = puts.watch(cluster, system, seconds, &has_failed);
+            let measured = puts.watch(bed, system, seconds, &has_failed);
             puts.stop.store(true, Ordering::Relaxed);
             let mut done = Vec::new();
             for worker in workers {
@@ -100,11 +100,11 @@ impl Puts<'_> {
     /// Waits for the ramp and the turn. Gives the bytes and CPU time of the turn.
     fn watch(
         &self,
-        cluster: &Cluster,
+        bed: &Bed<'_>,
         system: System,
         seconds: u64,
         has_failed: &dyn Fn() -> bool,
-    ) -> Result<Measured> {
+    ) -> Result<SentBytes> {
         let pass = |time: Duration| {
             let end = Instant::now() + time;
             while Instant::now() < end && !has_failed() {
@@ -112,12 +112,14 @@ impl Puts<'_> {
             }
         };
         pass(RAMP);
-        let before = cluster.cpu(system)?;
-        let (from, sent) = (Instant::now(), self.sent.load(Ordering::Relaxed));
+        let before = bed.cpu(system)?;
+        let from = Instant::now();
+        let sent_before = self.sent.load(Ordering::Relaxed);
         pass(Duration::from_secs(seconds));
-        let (until, sent) = (Instant::now(), self.sent.load(Ordering::Relaxed) - sent);
-        let cpu = spent(before, cluster.cpu(system)?);
-        Ok(Measured {
+        let until = Instant::now();
+        let sent = self.sent.load(Ordering::Relaxed) - sent_before;
+        let cpu = spent(before, bed.cpu(system)?);
+        Ok(SentBytes {
             from,
             until,
             sent,
@@ -131,7 +133,7 @@ impl Puts<'_> {
         let its = its.filter(|request| only.is_none_or(|only| request.2.backend == only));
         let its: Vec<_> = its.collect();
         let (address, ..) = its.first().context("nothing to write")?;
-        let mut stream = client::connect_to_started(*address, self.trust)?.stream;
+        let mut stream = client::connect_to_started(*address, self.trust)?;
         let mut random = fastrand::Rng::with_seed(number as u64);
         let mut done = Vec::new();
         while let Some((_, head, object)) = random.choice(its.iter().copied()) {
@@ -158,7 +160,7 @@ impl Puts<'_> {
     }
 }
 
-impl Measured {
+impl SentBytes {
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
     fn values(&self, done: &[Done], bytes: u64) -> Values {
         let counting = done

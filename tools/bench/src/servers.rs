@@ -1,7 +1,7 @@
-//! The servers behind the systems: each has the same objects in memory, at every backend.
+//! The servers behind the systems. Each backend has one, and all have the same objects in memory.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,20 +12,17 @@ use prism_signer::Signer;
 use crate::client::connect_to_started;
 use crate::files::Files;
 use crate::http;
-use crate::objects::{BUCKET, Objects};
+use crate::objects::{BUCKET, Objects, POLICY};
 use crate::processes::Running;
 use crate::proxies;
 
-const APP: &str = include_str!("app.go");
+const APP: &str = include_str!("servers/app.go");
 const ACCESS_KEY: &str = "GK000000000000000000000001";
 const SECRET_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const REGION: &str = "us-east-1";
-const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
-"Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bench/*"]}]}"#;
-
 /// An unmodified HTTP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Server {
+pub(crate) enum Server {
     /// nginx, which sends files.
     Nginx,
     /// An application in Go.
@@ -34,17 +31,18 @@ pub(super) enum Server {
     Versitygw,
 }
 
-/// The parts that its processes are started from.
-pub(super) struct Setup<'s> {
-    pub(super) server: Server,
-    pub(super) files: &'s Files,
-    pub(super) versitygw: Option<&'s Path>,
+/// The same server at every backend.
+#[derive(Debug, Clone)]
+pub(crate) struct Servers<'s> {
+    pub(crate) server: Server,
+    /// The program versitygw.
+    pub(crate) versitygw: Option<&'s Path>,
     /// The certificate with its key, if clients may ask over HTTPS directly.
-    pub(super) pem: Option<&'s Path>,
+    pub(crate) pem: Option<PathBuf>,
 }
 
 impl Server {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
             Self::Go => "go",
@@ -53,23 +51,27 @@ impl Server {
     }
 }
 
-impl Setup<'_> {
-    /// The directory with all objects, by bucket and key.
-    fn root(&self) -> PathBuf {
-        self.files.path("objects")
+impl Servers<'_> {
+    /// Without HTTPS.
+    pub(crate) const fn of(server: Server) -> Self {
+        Self {
+            server,
+            versitygw: None,
+            pem: None,
+        }
     }
 
     /// Makes what all backends share.
-    pub(super) fn prepare(&self) -> Result<()> {
-        fs::create_dir(self.root())?;
+    pub(crate) fn prepare(&self, files: &Files) -> Result<()> {
+        fs::create_dir(files.objects())?;
         match self.server {
-            Server::Nginx => fs::create_dir(self.root().join(BUCKET))?,
+            Server::Nginx => fs::create_dir(files.objects().join(BUCKET))?,
             Server::Versitygw => {}
             Server::Go => {
-                fs::create_dir(self.root().join(BUCKET))?;
-                let source = self.files.write("app.go", APP.as_bytes())?;
+                fs::create_dir(files.objects().join(BUCKET))?;
+                let source = files.write("app.go", APP.as_bytes())?;
                 let mut go = Command::new("go");
-                go.args(["build", "-o"]).arg(self.files.path("app"));
+                go.args(["build", "-o"]).arg(files.path("app"));
                 let built = go.arg(source).env("GOFLAGS", "-buildvcs=false").status();
                 let built = built.context("starting go, which builds the application")?;
                 ensure!(built.success(), "go: {built}");
@@ -79,14 +81,17 @@ impl Setup<'_> {
     }
 
     /// Starts its processes at a backend.
-    pub(super) fn start(&self, lab: &Lab, host: &str) -> Result<Vec<Running>> {
+    pub(crate) fn start(&self, files: &Files, lab: &Lab, host: &str) -> Result<Vec<Running>> {
         let [plain, secure] = [false, true].map(|tls| format!(":{}", proxies::port(tls)));
         let commands = match self.server {
             Server::Nginx => {
-                let prefix = self.files.path(&format!("{}-{host}", lab.name()));
+                let prefix = files.path(&format!("{}-{host}", lab.name()));
                 fs::create_dir(&prefix)?;
-                let all = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                let text = proxies::nginx_backend(all, &self.root(), self.pem);
+                let all = match lab.address(host) {
+                    Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                    _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                };
+                let text = proxies::nginx_backend(all, &files.objects(), self.pem.as_deref());
                 let config = prefix.join("nginx.conf");
                 fs::write(&config, text)?;
                 let mut nginx = lab.command(host, "nginx")?;
@@ -94,22 +99,24 @@ impl Setup<'_> {
                 vec![nginx]
             }
             Server::Go => {
-                let mut app = lab.command(host, self.files.path("app"))?;
-                app.arg(self.root()).arg(plain);
-                if let Some(pem) = self.pem {
+                let mut app = lab.command(host, files.path("app"))?;
+                app.arg(files.objects()).arg(plain);
+                if let Some(pem) = &self.pem {
                     app.arg(secure).arg(pem);
                 }
                 vec![app]
             }
             Server::Versitygw => {
-                let tls = self.pem.map(|pem| (secure, pem));
-                let all = [
-                    Some((plain, None)),
-                    tls.map(|(port, pem)| (port, Some(pem))),
-                ];
-                let all = all.into_iter().flatten();
-                all.map(|(port, pem)| self.versitygw(lab, host, &port, pem))
-                    .collect::<Result<_>>()?
+                let mut gateways = vec![self.versitygw(lab, host, &plain)?];
+                if let Some(pem) = &self.pem {
+                    let mut gateway = self.versitygw(lab, host, &secure)?;
+                    gateway.arg("--cert").arg(pem).arg("--key").arg(pem);
+                    gateways.push(gateway);
+                }
+                for gateway in &mut gateways {
+                    gateway.arg("posix").arg(files.objects());
+                }
+                gateways
             }
         };
         let started = commands.into_iter().map(|mut command| {
@@ -121,7 +128,7 @@ impl Setup<'_> {
         started.collect()
     }
 
-    fn versitygw(&self, lab: &Lab, host: &str, port: &str, pem: Option<&Path>) -> Result<Command> {
+    fn versitygw(&self, lab: &Lab, host: &str, port: &str) -> Result<Command> {
         let program = self
             .versitygw
             .context("--versitygw PATH names the program (scripts/rivals/build.sh builds it)")?;
@@ -135,16 +142,12 @@ impl Setup<'_> {
             "--keep-alive",
         ]);
         gateway.args(["--access", ACCESS_KEY, "--secret", SECRET_KEY]);
-        if let Some(pem) = pem {
-            gateway.arg("--cert").arg(pem).arg("--key").arg(pem);
-        }
-        gateway.arg("posix").arg(self.root());
         Ok(gateway)
     }
 
     /// Makes the bucket, once a server runs at `address`. The calling thread is in the network
     /// of the clients.
-    pub(super) fn make_bucket(&self, address: SocketAddr) -> Result<()> {
+    pub(crate) fn make_bucket(&self, address: SocketAddr) -> Result<()> {
         if self.server == Server::Versitygw {
             drop(connect_to_started(address, None)?);
             put(address, &format!("/{BUCKET}"), b"")?;
@@ -154,14 +157,25 @@ impl Setup<'_> {
     }
 
     /// Stores `objects`, as [`Self::make_bucket`] does.
-    pub(super) fn store(&self, address: SocketAddr, objects: &Objects) -> Result<()> {
+    pub(crate) fn store(
+        &self,
+        files: &Files,
+        address: SocketAddr,
+        objects: &Objects,
+    ) -> Result<()> {
         for object in objects.all() {
             match self.server {
                 Server::Versitygw => put(address, &object.target(), object.body)?,
-                _ => fs::write(self.root().join(BUCKET).join(object.key), object.body)?,
+                Server::Nginx | Server::Go => fs::write(files.of(object.key), object.body)?,
             }
         }
         Ok(())
+    }
+
+    /// Removes `objects`, which are files in all servers.
+    pub(crate) fn remove(&self, files: &Files, objects: &Objects) -> Result<()> {
+        let mut objects = objects.all();
+        objects.try_for_each(|object| Ok(fs::remove_file(files.of(object.key))?))
     }
 }
 
