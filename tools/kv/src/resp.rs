@@ -1,289 +1,149 @@
-//! RESP, the protocol of Redis: the heads of commands, and answers. No I/O.
+//! RESP, the protocol of Redis: commands and answers. No I/O.
 
-use std::ops::Range;
+use std::io;
 
-/// The largest value.
-pub(crate) const MAX_VALUE_BYTES: usize = 64 << 20;
-/// The longest line with a number, or with an inline command.
-const MAX_LINE_BYTES: usize = 1024;
+/// The largest command of a client, which the buffer of a connection has room for.
+pub(crate) const MAX_COMMAND_BYTES: usize = 128 << 10;
+/// The largest command or answer between nodes. The buffer of a relay stream takes 256 KiB.
+pub(crate) const MAX_NODE_BYTES: usize = MAX_COMMAND_BYTES + 1024;
+/// The longest line with a length.
+const MAX_LINE_BYTES: usize = 32;
 
-/// Bounds on a command.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    arguments: usize,
-    /// The size of an argument.
-    argument_bytes: usize,
-    /// The size of all that precedes the last argument: it has to fit into a stream's buffer.
-    before_last_bytes: usize,
-}
+/// A command, and its bytes.
+type Command = (Vec<Vec<u8>>, usize);
 
-impl Limits {
-    /// The limits of a client's commands.
-    pub(crate) const CLIENT: Self = Self {
-        arguments: 1024,
-        argument_bytes: MAX_VALUE_BYTES,
-        before_last_bytes: 128 << 10,
+/// Reads the command at the beginning of `input`. None if not all of it has arrived.
+///
+/// # Errors
+/// `InvalidData` if it is none, or is larger than `max_bytes`.
+pub(crate) fn command(input: &[u8], max_bytes: usize) -> io::Result<Option<Command>> {
+    let Some((count, mut at)) = length(input, 0, b'*', max_bytes)? else {
+        return Ok(None);
     };
-    /// The limits between nodes, which put a number in front of a client's command, spell lengths
-    /// their own way, and send a whole answer as one argument.
-    pub(crate) const NODE: Self = Self {
-        arguments: Self::CLIENT.arguments + 1,
-        argument_bytes: Self::CLIENT.argument_bytes + (64 << 10),
-        before_last_bytes: Self::CLIENT.before_last_bytes + (4 << 10),
-    };
-}
-
-/// As much of a command as has arrived.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Command {
-    /// The places of its arguments that are complete. The first one is its name.
-    pub(crate) arguments: Vec<Range<usize>>,
-    pub(crate) rest: Rest,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// It is complete, and so many bytes long.
-    Complete(usize),
-    /// The last argument is incomplete: so many bytes long, from this place on.
-    Last { start: usize, bytes: usize },
-    /// Something else is missing.
-    Missing,
-}
-
-/// Bytes that are no command. The connection cannot go on.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
-
-/// Reads the command at the beginning of `input`; `None` if nothing of it has arrived.
-pub(crate) fn command(input: &[u8], limits: Limits) -> Result<Option<Command>, Malformed> {
-    match input.first() {
-        None => return Ok(None),
-        Some(b'*') => {}
-        Some(_) => return inline(input).map(Some),
-    }
-    let mut command = Command {
-        arguments: Vec::new(),
-        rest: Rest::Missing,
-    };
-    let Some((count, mut at)) = number(input, 0, b'*', limits.arguments)? else {
-        return Ok(Some(command));
-    };
-    for n in 0..count {
-        let Some((bytes, start)) = number(input, at, b'$', limits.argument_bytes)? else {
-            return Ok(Some(command));
+    let mut arguments = Vec::new();
+    for _ in 0..count {
+        let Some((bytes, start)) = length(input, at, b'$', max_bytes)? else {
+            return Ok(None);
         };
-        let (end, is_last) = (start + bytes, n + 1 == count);
-        if !is_last && end > limits.before_last_bytes {
-            return Err(Malformed("more than 128 KiB precede the last argument"));
+        at = start + bytes + 2;
+        if at > max_bytes {
+            return Err(malformed("a command is too large"));
         }
-        match input.get(end..end + 2) {
-            Some(b"\r\n") => {}
-            Some(_) => return Err(Malformed("an argument does not end with its length")),
-            None => {
-                if is_last {
-                    command.rest = Rest::Last { start, bytes };
-                }
-                return Ok(Some(command));
-            }
-        }
-        command.arguments.push(start..end);
-        at = end + 2;
+        let Some(argument) = input.get(start..at) else {
+            return Ok(None);
+        };
+        let argument = argument.strip_suffix(b"\r\n");
+        let argument = argument.ok_or_else(|| malformed("an argument is longer than its length"));
+        arguments.push(argument?.to_vec());
     }
-    command.rest = Rest::Complete(at);
-    Ok(Some(command))
+    Ok(Some((arguments, at)))
 }
 
-/// A command as a line of words, for people.
-fn inline(input: &[u8]) -> Result<Command, Malformed> {
-    let Some(end) = line_end(input, 0)? else {
-        return Ok(Command {
-            arguments: Vec::new(),
-            rest: Rest::Missing,
-        });
-    };
-    let line = input.get(..end).unwrap_or_default();
-    let words = line.split(u8::is_ascii_whitespace).scan(0, |at, word| {
-        let start = *at;
-        *at += word.len() + 1;
-        Some(start..start + word.len())
-    });
-    Ok(Command {
-        arguments: words.filter(|word| !word.is_empty()).collect(),
-        rest: Rest::Complete(end + 1),
-    })
-}
-
-/// The number behind `kind` at `at`, and the place behind its line.
-fn number(
+/// The length behind `kind` at `at`, and the place behind its line.
+fn length(
     input: &[u8],
     at: usize,
     kind: u8,
-    most: usize,
-) -> Result<Option<(usize, usize)>, Malformed> {
-    match input.get(at) {
-        None => return Ok(None),
-        Some(found) if *found == kind => {}
-        Some(_) => return Err(Malformed("expected the length of an argument")),
-    }
-    let Some(end) = line_end(input, at)? else {
-        return Ok(None);
-    };
-    let digits = input.get(at + 1..end).unwrap_or_default();
-    let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
-    let value = std::str::from_utf8(digits).ok();
-    let value = value.and_then(|digits| digits.parse().ok());
-    let value = value.filter(|value| *value <= most);
-    let value = value.ok_or(Malformed("a length is malformed or too large"))?;
-    Ok(Some((value, end + 1)))
-}
-
-/// The place of the newline that ends the line at `at`.
-fn line_end(input: &[u8], at: usize) -> Result<Option<usize>, Malformed> {
+    max_bytes: usize,
+) -> io::Result<Option<(usize, usize)>> {
     let line = input.get(at..).unwrap_or_default();
-    let found = line
-        .iter()
-        .take(MAX_LINE_BYTES)
-        .position(|byte| *byte == b'\n');
-    match found {
-        Some(end) => Ok(Some(at + end)),
-        None if line.len() >= MAX_LINE_BYTES => Err(Malformed("a line is too long")),
-        None => Ok(None),
-    }
-}
-
-/// Adds a line of the kind `kind`.
-pub(crate) fn add_line(out: &mut Vec<u8>, kind: u8, text: &str) {
-    out.push(kind);
-    out.extend_from_slice(text.as_bytes());
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Adds a value; `None` is that of no key.
-pub(crate) fn add_value(out: &mut Vec<u8>, value: Option<&[u8]>) {
-    let Some(value) = value else {
-        return add_line(out, b'$', "-1");
+    let line = line.get(..MAX_LINE_BYTES).unwrap_or(line);
+    let Some(end) = line.iter().position(|byte| *byte == b'\n') else {
+        let is_possible = line.len() < MAX_LINE_BYTES && line.first().is_none_or(|b| *b == kind);
+        return is_possible
+            .then_some(None)
+            .ok_or_else(|| malformed("a length is expected"));
     };
-    add_line(out, b'$', &value.len().to_string());
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+    let digits = line.get(..end).and_then(|line| line.strip_prefix(&[kind]));
+    let digits = digits.and_then(|digits| digits.strip_suffix(b"\r"));
+    let number = integer(digits.unwrap_or_default())?;
+    let number = usize::try_from(number)
+        .ok()
+        .filter(|number| *number <= max_bytes);
+    let number = number.ok_or_else(|| malformed("a length is too large"))?;
+    Ok(Some((number, at + end + 1)))
 }
 
-/// The size of what [`add_value`] adds.
-pub(crate) fn value_bytes(value: Option<&[u8]>) -> usize {
-    match value.map(<[u8]>::len) {
-        None => "$-1\r\n".len(),
-        Some(bytes) => bytes + bytes.to_string().len() + "$\r\n\r\n".len(),
-    }
+pub(crate) fn integer(text: &[u8]) -> io::Result<u64> {
+    let text = std::str::from_utf8(text).ok();
+    let number = text.and_then(|text| text.parse().ok());
+    number.ok_or_else(|| malformed("a number is expected"))
 }
 
-/// A command with its arguments.
-pub(crate) fn encode(arguments: &[&[u8]]) -> Vec<u8> {
-    let bytes: usize = arguments.iter().map(|argument| argument.len() + 16).sum();
-    let mut out = Vec::with_capacity(bytes + 16);
-    add_line(&mut out, b'*', &arguments.len().to_string());
+pub(crate) fn malformed(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// An answer of one line.
+pub(crate) fn line(kind: char, text: &str) -> Vec<u8> {
+    format!("{kind}{text}\r\n").into_bytes()
+}
+
+/// An error. Its text is one line.
+pub(crate) fn error(text: &str) -> Vec<u8> {
+    line('-', &text.replace(['\r', '\n'], " "))
+}
+
+/// An answer with a value; `None` is that of no key.
+pub(crate) fn value(value: Option<&[u8]>) -> Vec<u8> {
+    let Some(value) = value else {
+        return line('$', "-1");
+    };
+    [&line('$', &value.len().to_string()), value, b"\r\n"].concat()
+}
+
+/// A command with these arguments.
+pub(crate) fn encode(arguments: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut command = line('*', &arguments.len().to_string());
     for argument in arguments {
-        add_value(&mut out, Some(argument));
+        command.extend(value(Some(argument.as_ref())));
     }
-    out
+    command
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn client_command(input: &[u8]) -> Result<Option<Command>, Malformed> {
-        command(input, Limits::CLIENT)
+    fn of_client(input: &[u8]) -> io::Result<Option<Command>> {
+        command(input, MAX_COMMAND_BYTES)
     }
 
     #[test]
-    fn a_command_is_read_whatever_part_of_it_has_arrived() {
-        let set = encode(&[b"SET", b"key", b"value"]);
-        assert_eq!(client_command(b""), Ok(None));
-        for end in 1..set.len() {
-            let read = client_command(&set[..end]).unwrap().unwrap();
-            assert!(read.arguments.len() <= 2, "{end}");
-            let has_length = end >= set.len() - 7;
-            let rest = match has_length {
-                true => Rest::Last {
-                    start: set.len() - 7,
-                    bytes: 5,
-                },
-                false => Rest::Missing,
-            };
-            // The key's end may be missing, and the key is not the last argument.
-            assert_eq!(read.rest, rest, "{end}");
+    fn a_command_is_read_when_all_of_it_has_arrived() {
+        let arguments = [&b"SET"[..], b"key", b"value"];
+        let set = encode(&arguments);
+        for end in 0..set.len() {
+            let part = set.get(..end).unwrap();
+            assert_eq!(of_client(part).unwrap(), None, "{end}");
         }
-        let mut two = set.clone();
-        two.extend_from_slice(b"*1\r\n");
-        let read = client_command(&two).unwrap().unwrap();
-        assert_eq!(read.rest, Rest::Complete(set.len()));
-        let arguments = read.arguments.iter().map(|place| &two[place.clone()]);
-        assert!(arguments.eq([&b"SET"[..], b"key", b"value"]));
+        let two = [&set[..], b"*1\r\n"].concat();
+        let (read, bytes) = of_client(&two).unwrap().unwrap();
+        assert_eq!(
+            (read, bytes),
+            (arguments.map(<[u8]>::to_vec).into(), set.len())
+        );
     }
 
     #[test]
-    fn an_inline_command_has_words() {
-        let read = client_command(b"get  a\r\nnext").unwrap().unwrap();
-        assert_eq!(read.arguments, [0..3, 5..6]);
-        assert_eq!(read.rest, Rest::Complete(8));
-    }
-
-    #[test]
-    fn what_is_no_command_is_refused() {
+    fn input_that_is_no_command_or_too_large_is_refused() {
         for input in [
-            &b"*x\r\n"[..],
+            &b"GET key\r\n"[..],
+            b"*x\r\n",
             b"*-1\r\n",
-            b"*99999\r\n",
+            b"*999999\r\n",
             b"*1\r\nGET\r\n",
             b"*1\r\n$3\r\nGETTT",
             b"*2\r\n$99999999999999999999\r\n",
-            &[b'a'; 2000],
+            b"*2\r\n$3\r\nGET\r\n$131070\r\n",
+            &[b'*'; 40],
         ] {
             assert!(
-                client_command(input).is_err(),
+                of_client(input).is_err(),
                 "{:?}",
                 String::from_utf8_lossy(input)
             );
-        }
-    }
-
-    #[test]
-    fn nodes_read_every_command_of_a_client_with_a_number_in_front() {
-        let before = Limits::CLIENT.before_last_bytes;
-        // The largest number of arguments, and the largest key that is not the last argument.
-        let many = vec![&b"k"[..]; Limits::CLIENT.arguments];
-        let key = vec![b'k'; before - "*3\r\n$3\r\nSET\r\n$131050\r\n".len()];
-        let large: [&[u8]; 3] = [b"SET", &key, b"value"];
-        for write in [&many[..], &large[..]] {
-            let read = client_command(&encode(write)).unwrap().unwrap();
-            assert!(matches!(read.rest, Rest::Complete(_)));
-            let number = u64::MAX.to_string();
-            let numbered = encode(&[&[number.as_bytes()], write].concat());
-            assert!(client_command(&numbered).is_err());
-            let read = command(&numbered, Limits::NODE).unwrap().unwrap();
-            assert_eq!(read.rest, Rest::Complete(numbered.len()));
-            assert_eq!(read.arguments.len(), write.len() + 1);
-        }
-    }
-
-    #[test]
-    fn what_precedes_the_last_argument_is_bounded_before_it_arrives() {
-        let key = vec![b'k'; Limits::CLIENT.before_last_bytes];
-        let set = encode(&[b"SET", &key, b"value"]);
-        assert!(client_command(&set).is_err());
-        assert!(client_command(&set[.."*3\r\n$3\r\nSET\r\n$131072\r\n".len()]).is_err());
-        let get = encode(&[b"GET", &key]);
-        assert!(client_command(&get).is_ok());
-    }
-
-    #[test]
-    fn the_size_of_a_value_is_that_of_its_encoding() {
-        for value in [None, Some(&b""[..]), Some(b"v"), Some(&[b'v'; 100])] {
-            let mut encoded = Vec::new();
-            add_value(&mut encoded, value);
-            assert_eq!(value_bytes(value), encoded.len());
         }
     }
 }

@@ -1,394 +1,228 @@
-//! A client's connection: which node answers its next command, and the answer.
+//! A client's connection: the node that answers its next command, and the answer.
 
 use std::io;
 use std::time::Duration;
 
 use prism_handoff::{Connection, Exported, PeerError, RelayStream};
-use tokio::time::timeout;
 
-use crate::budget::Share;
-use crate::node::{Node, Role};
-use crate::resp::{self, Command, Limits, MAX_VALUE_BYTES, Rest};
-use crate::store::Value;
-use crate::wire::{self, Stream, next_command, take_value};
+use crate::KvNode;
+use crate::resp::{self, MAX_COMMAND_BYTES, MAX_NODE_BYTES};
+use crate::values::StampedValue;
 
 /// A client may say nothing between two commands for this time, and a node on a relay stream.
 const IDLE: Duration = Duration::from_secs(3600);
-/// A large value has this time to arrive. A client that sends nothing of the rest of a command, or
-/// takes nothing of an answer, is given up after it.
+/// A client that takes nothing of an answer, or sends nothing of the rest of a command, is given
+/// up after this time.
 const IN_COMMAND: Duration = Duration::from_secs(60);
-/// Values of this size are sent from where they are. Smaller ones are copied into one write
-/// with other answers.
-const LARGE_BYTES: usize = 16 << 10;
 /// Answers are sent before they are larger.
 const MAX_ANSWERS_BYTES: usize = 64 << 10;
 
-/// A command, whose value may not have arrived.
-struct Asked {
-    name: String,
-    /// The arguments behind the name.
-    arguments: Vec<Vec<u8>>,
-    /// The place and the size of a value that is missing.
-    missing: Option<(usize, usize)>,
-    /// The bytes of the command, if it is complete.
-    bytes: usize,
-}
-
 /// The node that answers.
-enum Route {
+enum Route<'n> {
     Here,
     /// The connection moves there.
-    Move(String),
-    /// The node answers through this one.
-    Relay(String),
-}
-
-/// A part of an answer.
-enum Part {
-    Text(Vec<u8>),
-    /// A value, or that of no key.
-    Value(Option<Value>),
-}
-
-impl Part {
-    fn error(text: &str) -> Self {
-        Self::line(b'-', text)
-    }
-
-    fn line(kind: u8, text: &str) -> Self {
-        let mut line = Vec::new();
-        resp::add_line(&mut line, kind, text);
-        Self::Text(line)
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Value(value) => resp::value_bytes(value.as_deref()),
-        }
-    }
+    Move(&'n str),
+    /// The primary answers through this one.
+    Relay,
 }
 
 /// Serves one client until it leaves or its connection moves.
-pub(crate) async fn serve_client(node: &Node, mut client: Connection) {
+pub(crate) async fn serve_client(node: &KvNode, mut client: Connection) {
     let mut answers = Vec::new();
-    loop {
-        match step(node, client, &mut answers).await {
-            Ok(Some(same)) => client = same,
-            Ok(None) => return,
-            // The client is gone, or speaks something else.
-            Err(_) => return,
-        }
+    // With an error the client is gone, or speaks something else.
+    while let Ok(Some(same)) = step(node, client, &mut answers).await {
+        client = same;
     }
 }
 
 /// Answers one command, or waits for more of it. Gives the connection back if it goes on.
 async fn step(
-    node: &Node,
+    node: &KvNode,
     mut client: Connection,
     answers: &mut Vec<u8>,
 ) -> io::Result<Option<Connection>> {
-    let command = match resp::command(client.buffered(), Limits::CLIENT) {
-        Ok(command) => command,
+    let (command, bytes) = match resp::command(client.buffered(), MAX_COMMAND_BYTES) {
+        Ok(Some(command)) => command,
+        Ok(None) => {
+            send(&mut client, answers).await?;
+            client.release_buffer();
+            let is_idle = client.buffered().is_empty();
+            client.set_io_timeout(if is_idle { IDLE } else { IN_COMMAND });
+            let is_open = client.fill().await? > 0;
+            return Ok(is_open.then_some(client));
+        }
         Err(malformed) => {
-            resp::add_line(answers, b'-', &format!("ERR {}", malformed.0));
+            answers.extend(resp::error(&format!("ERR {malformed}")));
             return end(client, answers).await;
         }
-    };
-    let asked = command.and_then(|command| asked(client.buffered(), command));
-    let Some(asked) = asked else {
-        flush(&mut client, answers).await?;
-        client.release_buffer();
-        let is_idle = client.buffered().is_empty();
-        client.set_io_timeout(if is_idle { IDLE } else { IN_COMMAND });
-        if client.fill().await? == 0 {
-            return end(client, answers).await;
-        }
-        return Ok(Some(client));
     };
     client.caller_is_known();
     client.set_io_timeout(IN_COMMAND);
-    if asked.name == "QUIT" {
-        resp::add_line(answers, b'+', "OK");
-        return end(client, answers).await;
-    }
-    let mut route = route(node, &asked);
-    if let Route::Move(peer) = &route {
-        flush(&mut client, answers).await?;
+    let mut route = route(node, &command, bytes);
+    if let Route::Move(peer) = route {
+        send(&mut client, answers).await?;
         match node.handle.export(client, peer, b"").await {
             Exported::Kept { connection, .. } => client = connection,
             Exported::Moved | Exported::Lost | Exported::Unknown => return Ok(None),
         }
-        route = without_moving(node);
+        route = if node.config.is_primary() {
+            Route::Here
+        } else {
+            Route::Relay
+        };
     }
-    let mut held = node.arriving.share();
-    let (name, arguments) = match take(&mut client, asked, &mut held).await {
-        Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
-            resp::add_line(answers, b'-', "OOM too many values arrive at once");
-            return end(client, answers).await;
-        }
-        taken => taken?,
-    };
-    match route {
-        Route::Relay(peer) => {
-            flush(&mut client, answers).await?;
-            *answers = relay(node, &peer, &name, &arguments, &mut held).await;
-        }
-        Route::Here | Route::Move(_) => {
-            let parts = answer(node, &name, arguments).await;
-            send(&mut client, parts, answers).await?;
-        }
-    }
+    client.consume(bytes);
+    answers.extend(match route {
+        Route::Relay => relay(node, &command).await,
+        Route::Here | Route::Move(_) => answer(node, &command).await,
+    });
     if answers.len() > MAX_ANSWERS_BYTES {
-        flush(&mut client, answers).await?;
+        send(&mut client, answers).await?;
     }
     Ok(Some(client))
 }
 
-async fn flush(client: &mut Connection, answers: &mut Vec<u8>) -> io::Result<()> {
-    if !answers.is_empty() {
-        client.write_all(answers).await?;
-        answers.clear();
-        // A large answer leaves no large buffer.
-        answers.shrink_to(MAX_ANSWERS_BYTES);
-    }
+async fn send(client: &mut Connection, answers: &mut Vec<u8>) -> io::Result<()> {
+    client.write_all(answers).await?;
+    answers.clear();
+    // A large answer leaves no large buffer.
+    answers.shrink_to(MAX_ANSWERS_BYTES);
     Ok(())
 }
 
 /// Sends the last answers, and ends the connection.
 async fn end(mut client: Connection, answers: &mut Vec<u8>) -> io::Result<Option<Connection>> {
-    flush(&mut client, answers).await?;
+    send(&mut client, answers).await?;
     client.close().await;
     Ok(None)
 }
 
-/// Adds the parts of an answer to `unsent`, and sends what is too much for it. Something of the
-/// answer is left.
-async fn send(stream: &mut impl Stream, parts: Vec<Part>, unsent: &mut Vec<u8>) -> io::Result<()> {
-    for part in parts {
-        if unsent.len() > MAX_ANSWERS_BYTES {
-            stream.send(unsent).await?;
-            unsent.clear();
-        }
-        match part {
-            Part::Text(text) => unsent.extend_from_slice(&text),
-            Part::Value(Some(value)) if value.len() >= LARGE_BYTES => {
-                resp::add_line(unsent, b'$', &value.len().to_string());
-                stream.send(unsent).await?;
-                unsent.clear();
-                stream.send(&value).await?;
-                unsent.extend_from_slice(b"\r\n");
-            }
-            Part::Value(value) => resp::add_value(unsent, value.as_deref()),
-        }
-    }
-    Ok(())
+fn name(command: &[Vec<u8>]) -> String {
+    let name = command.first().map(Vec::as_slice).unwrap_or_default();
+    String::from_utf8_lossy(name).to_ascii_uppercase()
 }
 
-/// The command, if enough of it has arrived to answer it.
-fn asked(input: &[u8], command: Command) -> Option<Asked> {
-    let (missing, bytes) = match command.rest {
-        Rest::Complete(bytes) => (None, bytes),
-        Rest::Last { start, bytes } if bytes >= wire::TAKEN_IN_PARTS_BYTES => {
-            (Some((start, bytes)), 0)
-        }
-        Rest::Last { .. } | Rest::Missing => return None,
-    };
-    let mut arguments = wire::arguments(input, &command.arguments);
-    let name = match arguments.is_empty() {
-        true => String::new(),
-        false => String::from_utf8_lossy(&arguments.remove(0)).to_ascii_uppercase(),
-    };
-    Some(Asked {
-        name,
-        arguments,
-        missing,
-        bytes,
-    })
-}
-
-/// Takes the command off the connection, with what was missing.
-async fn take(
-    client: &mut Connection,
-    asked: Asked,
-    held: &mut Share,
-) -> io::Result<(String, Vec<Vec<u8>>)> {
-    let mut arguments = asked.arguments;
-    match asked.missing {
-        Some((start, bytes)) => {
-            client.consume(start);
-            let taking = timeout(IN_COMMAND, take_value(client, bytes, held));
-            arguments.push(taking.await??);
-        }
-        None => client.consume(asked.bytes),
-    }
-    Ok((asked.name, arguments))
-}
-
-fn route(node: &Node, asked: &Asked) -> Route {
-    let is_large = |bytes: usize| bytes >= node.config.move_from_bytes;
-    let reads = matches!(asked.name.as_str(), "GET" | "MGET");
-    match &node.role {
-        Role::Primary(primary) => {
+fn route<'n>(node: &'n KvNode, command: &[Vec<u8>], bytes: usize) -> Route<'n> {
+    let config = &node.config;
+    match name(command).as_str() {
+        "GET" if config.is_primary() => {
+            let key = command.get(1).map(Vec::as_slice).unwrap_or_default();
+            let stamped = node.values.borrow().get(key);
+            let is_large = stamped.is_some_and(|s| s.value.len() >= config.move_from_bytes);
             let turn = node.turn.get();
-            let may_move = reads && node.config.switch.is_some();
-            if may_move
-                && is_large(value_bytes(node, &asked.arguments))
-                && let Some(replica) = primary.replica(turn)
-            {
-                node.turn.set(turn.wrapping_add(1));
-                return Route::Move(replica);
-            }
-            Route::Here
-        }
-        Role::Replica(replica) => {
-            let to_primary = replica.primary.clone();
-            match asked.name.as_str() {
-                "GET" | "MGET" if replica.has_lease() => Route::Here,
-                "GET" | "MGET" => Route::Move(to_primary),
-                "SET" | "DEL" => {
-                    let in_arguments = asked.arguments.last().map_or(0, Vec::len);
-                    let bytes = asked.missing.map_or(in_arguments, |(_, bytes)| bytes);
-                    match is_large(bytes) {
-                        true => Route::Move(to_primary),
-                        false => Route::Relay(to_primary),
-                    }
+            match config.replica(turn).filter(|_| is_large) {
+                Some(replica) => {
+                    node.turn.set(turn.wrapping_add(1));
+                    Route::Move(replica)
                 }
-                _ => Route::Here,
+                None => Route::Here,
             }
         }
+        "SET" | "DEL" if config.is_primary() => Route::Here,
+        "SET" | "DEL" if bytes < config.move_from_bytes => Route::Relay,
+        "SET" | "DEL" => Route::Move(config.primary()),
+        _ => Route::Here,
     }
 }
 
-/// The node that answers a command whose connection could not move.
-fn without_moving(node: &Node) -> Route {
-    match &node.role {
-        Role::Primary(_) => Route::Here,
-        Role::Replica(replica) => Route::Relay(replica.primary.clone()),
-    }
-}
-
-fn value_bytes(node: &Node, keys: &[Vec<u8>]) -> usize {
-    let store = node.store.borrow();
-    let values = keys.iter().filter_map(|key| store.get(key));
-    values.map(|value| value.len()).sum()
-}
-
-async fn answer(node: &Node, name: &str, arguments: Vec<Vec<u8>>) -> Vec<Part> {
-    let part = match (name, arguments.as_slice()) {
-        ("GET", [_]) => return values(node, &arguments).collect(),
-        ("MGET", [_, ..]) if value_bytes(node, &arguments) > MAX_VALUE_BYTES => {
-            Part::error("ERR the values take more than 64 MiB")
+async fn answer(node: &KvNode, command: &[Vec<u8>]) -> Vec<u8> {
+    let arguments = command.get(1..).unwrap_or_default();
+    match (name(command).as_str(), arguments) {
+        ("GET", [key]) => match read(node, key).await {
+            Ok(stamped) => resp::value(stamped.as_ref().map(|stamped| &stamped.value[..])),
+            Err(error) => resp::error(&format!("TRYAGAIN {error}")),
+        },
+        ("SET", [key, value]) if node.config.is_primary() => {
+            if node.values.borrow_mut().write(key, value) {
+                resp::line('+', "OK")
+            } else {
+                resp::error("OOM there are too many keys")
+            }
         }
-        ("MGET", [_, ..]) => {
-            let count = Part::line(b'*', &arguments.len().to_string());
-            return [count]
-                .into_iter()
-                .chain(values(node, &arguments))
-                .collect();
+        ("DEL", [_, ..]) if node.config.is_primary() => {
+            let mut values = node.values.borrow_mut();
+            let count = arguments.iter().filter(|key| values.delete(key)).count();
+            resp::line(':', &count.to_string())
         }
-        ("SET", [key, value]) => set(node, key, value).await,
-        ("DEL", [_, ..]) => delete(node, &arguments).await,
-        ("PING", []) => Part::line(b'+', "PONG"),
-        ("PING", [said]) => Part::Value(Some(said.as_slice().into())),
-        ("INFO", _) => Part::Value(Some(info(node).as_bytes().into())),
-        ("", _) => return Vec::new(),
-        _ => Part::error("ERR unknown command or wrong number of arguments"),
-    };
-    vec![part]
-}
-
-fn values(node: &Node, keys: &[Vec<u8>]) -> impl Iterator<Item = Part> {
-    let store = node.store.borrow();
-    keys.iter()
-        .map(move |key| Part::Value(store.get(key).cloned()))
-}
-
-async fn set(node: &Node, key: &[u8], value: &[u8]) -> Part {
-    let Role::Primary(primary) = &node.role else {
-        return Part::error("ERR not the primary");
-    };
-    if !node.store.borrow().has_room(key, value.len()) {
-        return Part::error("OOM the values take too much memory");
+        ("PING", []) => resp::line('+', "PONG"),
+        ("INFO", _) => {
+            let moved = node.process.counters.exports_moved.read();
+            let info = format!("node:{}\r\nmoved:{moved}\r\n", node.config.name);
+            resp::value(Some(info.as_bytes()))
+        }
+        ("", _) => Vec::new(),
+        _ => resp::error("ERR unknown command or wrong number of arguments"),
     }
-    node.store.borrow_mut().set(key, value.into());
-    primary.commit(&[b"SET", key, value]).await;
-    Part::line(b'+', "OK")
 }
 
-async fn delete(node: &Node, keys: &[Vec<u8>]) -> Part {
-    let Role::Primary(primary) = &node.role else {
-        return Part::error("ERR not the primary");
-    };
-    let count = {
-        let mut store = node.store.borrow_mut();
-        keys.iter().filter(|key| store.delete(key)).count()
-    };
-    let mut write: Vec<&[u8]> = vec![b"DEL"];
-    write.extend(keys.iter().map(Vec::as_slice));
-    primary.commit(&write).await;
-    Part::line(b':', &count.to_string())
+/// The last value of a key. A replica asks the primary whether that is its copy.
+async fn read(node: &KvNode, key: &[u8]) -> io::Result<Option<StampedValue>> {
+    let copy = node.values.borrow().get(key);
+    if node.config.is_primary() {
+        return Ok(copy);
+    }
+    let stamp = copy.as_ref().map_or(0, |copy| copy.stamp).to_string();
+    let command = resp::encode(&[b"FRESH", key, stamp.as_bytes()]);
+    let answer = ask(node, &command).await.map_err(io::Error::other)??;
+    let parts = resp::command(&answer, MAX_NODE_BYTES)?.map(|(parts, _)| parts);
+    match parts.unwrap_or_default().as_slice() {
+        [same] if same == b"SAME" => Ok(copy),
+        [none] if none == b"NONE" => {
+            node.values.borrow_mut().delete(key);
+            Ok(None)
+        }
+        [stamp, value] => {
+            let stamped = StampedValue {
+                stamp: resp::integer(stamp)?,
+                value: value.as_slice().into(),
+            };
+            node.values.borrow_mut().copy(key, stamped.clone());
+            Ok(Some(stamped))
+        }
+        _ => Err(resp::malformed("an answer about a value is malformed")),
+    }
 }
 
-fn info(node: &Node) -> String {
-    let counters = &node.process.counters;
-    let role = match &node.role {
-        Role::Primary(primary) => format!("role:primary\r\nleases:{}", primary.leases()),
-        Role::Replica(replica) => format!("role:replica\r\nlease:{}", replica.has_lease()),
-    };
-    format!(
-        "node:{}\r\n{role}\r\nimported:{}\r\nmoved:{}\r\n",
-        node.config.name,
-        counters.imported.read(),
-        counters.exports_moved.read(),
-    )
+/// Answers a replica whose copy of a value has this stamp.
+fn freshness(node: &KvNode, key: &[u8], stamp: &[u8]) -> Vec<u8> {
+    match node.values.borrow().get(key) {
+        None => resp::encode(&[b"NONE"]),
+        Some(last) => match last.stamp.to_string() {
+            text if text.as_bytes() == stamp => resp::encode(&[b"SAME"]),
+            text => resp::encode(&[text.as_bytes(), &last.value]),
+        },
+    }
 }
 
-/// Has `peer` answer a command.
-async fn relay(
-    node: &Node,
-    peer: &str,
-    name: &str,
-    arguments: &[Vec<u8>],
-    held: &mut Share,
-) -> Vec<u8> {
-    let mut command: Vec<&[u8]> = vec![name.as_bytes()];
-    command.extend(arguments.iter().map(Vec::as_slice));
-    let error = match ask(node, peer, &resp::encode(&command), held).await {
-        Ok(Ok(answer)) => return answer,
+/// Has the primary answer a command.
+async fn relay(node: &KvNode, command: &[Vec<u8>]) -> Vec<u8> {
+    match ask(node, &resp::encode(command)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => resp::error(&format!("ERR the outcome is unknown: {error}")),
         // Clients repeat a command after TRYAGAIN.
-        Ok(Err(error)) if matches!(name, "SET" | "DEL") => {
-            format!("ERR the outcome is unknown, {peer} does not answer: {error}")
-        }
-        Ok(Err(error)) => format!("TRYAGAIN {peer} does not answer: {error}"),
-        Err(unsent) => format!("TRYAGAIN {unsent}"),
-    };
-    let mut answer = Vec::new();
-    resp::add_line(&mut answer, b'-', &error.replace(['\r', '\n'], " "));
-    answer
+        Err(unsent) => resp::error(&format!("TRYAGAIN {unsent}")),
+    }
 }
 
-/// The answer of `peer` to a command, or why it is not known.
+/// The primary's answer to a command, or why it is not known.
 ///
 /// # Errors
-/// If `peer` was not reached, so that nothing was sent.
-async fn ask(
-    node: &Node,
-    peer: &str,
-    command: &[u8],
-    held: &mut Share,
-) -> Result<io::Result<Vec<u8>>, PeerError> {
+/// If the primary was not reached, so that nothing was sent.
+async fn ask(node: &KvNode, command: &[u8]) -> Result<io::Result<Vec<u8>>, PeerError> {
+    let peer = node.config.primary();
     loop {
         let (mut stream, was_used) = node.handle.relay(peer).await?;
         let asking = async {
             stream.write(command).await?;
             stream.flush().await?;
-            next_command(&mut stream, held).await
+            next_command(&mut stream).await
         };
         let answer = match asking.await {
             Ok(Some(mut answer)) => {
                 node.handle.keep_relay(peer, stream);
-                answer.pop().ok_or_else(|| wire::malformed("an answer"))
+                answer
+                    .pop()
+                    .ok_or_else(|| resp::malformed("an empty answer"))
             }
             // An orderly end: the peer had closed it, and has not read the command.
             Ok(None) if was_used => continue,
@@ -399,33 +233,38 @@ async fn ask(
     }
 }
 
-/// Answers another node: a replica that follows, or relays.
-pub(crate) async fn serve_node(node: &Node, mut stream: RelayStream, peer: &str) {
+/// Answers a replica.
+pub(crate) async fn serve_node(node: &KvNode, mut stream: RelayStream) {
     stream.set_io_timeout(IDLE);
     loop {
-        let mut arguments = match next_command(&mut stream, &mut Share::alone()).await {
-            Ok(Some(arguments)) if !arguments.is_empty() => arguments,
+        let command = match next_command(&mut stream).await {
+            Ok(Some(command)) => command,
             Err(error) if error.kind() == io::ErrorKind::TimedOut && stream.is_clean() => {
-                // The peer learns that a command that it sends now is not read.
+                // The replica learns that a command that it sends now is not read.
                 return stream.close().await;
             }
             _ => return,
         };
-        let name = String::from_utf8_lossy(&arguments.remove(0)).into_owned();
-        if let (Role::Primary(primary), "FOLLOW") = (&node.role, name.as_str()) {
-            return primary.lead(node, stream, peer).await;
-        }
-        let parts = answer(node, &name, arguments).await;
-        let bytes: usize = parts.iter().map(Part::bytes).sum();
-        let mut unsent = format!("*1\r\n${bytes}\r\n").into_bytes();
-        let answered = async {
-            send(&mut stream, parts, &mut unsent).await?;
-            unsent.extend_from_slice(b"\r\n");
-            stream.write(&unsent).await?;
-            stream.flush().await
+        let answer = match command.as_slice() {
+            [fresh, key, stamp] if fresh == b"FRESH" => freshness(node, key, stamp),
+            _ => answer(node, &command).await,
         };
-        if answered.await.is_err() {
+        let answer = resp::encode(&[answer]);
+        if stream.write(&answer).await.is_err() || stream.flush().await.is_err() {
             return;
+        }
+    }
+}
+
+/// Takes the next command or answer of a node; `None` at the end of the stream.
+async fn next_command(stream: &mut RelayStream) -> io::Result<Option<Vec<Vec<u8>>>> {
+    loop {
+        if let Some((command, bytes)) = resp::command(stream.buffered(), MAX_NODE_BYTES)? {
+            stream.consume(bytes);
+            return Ok(Some(command));
+        }
+        if stream.fill().await? == 0 {
+            return Ok(None);
         }
     }
 }

@@ -120,8 +120,8 @@ pub struct Network {
     nodes: Vec<(&'static str, NetNs)>,
     switch: NetNs,
     pki: TempDir,
-    /// The place of the switch's programs, if it is loaded.
-    pin_dir: Option<String>,
+    /// The place of the switch's programs.
+    pin_dir: String,
 }
 
 impl Network {
@@ -130,22 +130,6 @@ impl Network {
     /// # Errors
     /// Without root, or if the kernel refuses a namespace, a link or a program of the switch.
     pub fn new(plan: &Plan, pin_dir: &str) -> anyhow::Result<Self> {
-        let mut network = Self::without_switch(plan)?;
-        let service = format!("ip address add {SERVICE}/32 dev lo");
-        sh(network.node(plan.accepting()?)?, &service)?;
-        // A killed predecessor leaves its pins.
-        network.switch.run(|| Switch::unload(pin_dir))??;
-        let config = plan.switch(pin_dir)?;
-        network.pin_dir = Some(pin_dir.to_owned());
-        drop(network.switch.run(|| Switch::load(&config))??);
-        Ok(network)
-    }
-
-    /// The same with a router in the place of the switch: clients connect to nodes only.
-    ///
-    /// # Errors
-    /// As for [`Self::new`].
-    pub fn without_switch(plan: &Plan) -> anyhow::Result<Self> {
         let pki = tempfile::tempdir()?;
         let names: Vec<_> = plan.nodes.iter().map(|name| (*name).to_owned()).collect();
         pki::init(pki.path(), &names)?;
@@ -162,13 +146,20 @@ impl Network {
         let hosts = plan.addresses();
         let nodes = hosts.map(|(name, address)| Ok((name, host(&switch, name, address)?)));
         let nodes: Vec<_> = nodes.collect::<anyhow::Result<_>>()?;
-        Ok(Self {
+        let network = Self {
             client,
             nodes,
             switch,
             pki,
-            pin_dir: None,
-        })
+            pin_dir: pin_dir.to_owned(),
+        };
+        let service = format!("ip address add {SERVICE}/32 dev lo");
+        sh(network.node(plan.accepting()?)?, &service)?;
+        // A killed predecessor leaves its pins.
+        network.switch.run(|| Switch::unload(pin_dir))??;
+        let config = plan.switch(pin_dir)?;
+        drop(network.switch.run(|| Switch::load(&config))??);
+        Ok(network)
     }
 
     /// The namespace of the node `name`.
@@ -196,37 +187,9 @@ impl Network {
     }
 }
 
-impl Network {
-    /// Limits the links of all nodes to `bit_s` bits a second each way, and the client's to
-    /// those of all nodes but the first one.
-    ///
-    /// # Errors
-    /// If the kernel refuses a queue.
-    pub fn limit_links(&self, bit_s: u64) -> anyhow::Result<()> {
-        let limit = |namespace: &NetNs, link: &str, bit_s: u64| {
-            // 5 ms at this rate, and a queue of 50 ms.
-            let burst_bytes = (bit_s / 1600).max(20_000);
-            let command = format!(
-                "tc qdisc add dev {link} root tbf rate {bit_s}bit burst {burst_bytes} latency 50ms"
-            );
-            sh(namespace, &command)
-        };
-        let all_bit_s = bit_s.saturating_mul(self.nodes.len() as u64 - 1);
-        limit(&self.switch, "client", all_bit_s)?;
-        limit(&self.client, "eth0", all_bit_s)?;
-        for (name, namespace) in &self.nodes {
-            limit(&self.switch, name, bit_s)?;
-            limit(namespace, "eth0", bit_s)?;
-        }
-        Ok(())
-    }
-}
-
 impl Drop for Network {
     fn drop(&mut self) {
-        let Some(pin_dir) = &self.pin_dir else {
-            return;
-        };
+        let pin_dir = &self.pin_dir;
         let unloaded = self.switch.run(|| Switch::unload(pin_dir));
         if !matches!(unloaded, Ok(Ok(()))) {
             eprintln!("remove /sys/fs/bpf/{pin_dir}: {unloaded:?}");

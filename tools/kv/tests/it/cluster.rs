@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use prism_kv::client::Client;
-use prism_kv::config::{Config, Node, Switch};
 use prism_nodes::{CONTROL, KEY, KEY_ID, Network, Plan};
 use tempfile::TempDir;
+
+use crate::client::Client;
 
 pub const PLAN: Plan = Plan {
     nodes: &["primary", "r1", "r2"],
@@ -24,7 +24,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all nodes, and waits until both replicas have a lease.
+    /// Starts all nodes.
     pub fn start(what: &str) -> Self {
         let pin_dir = format!("prism-kv-{what}-{}", std::process::id());
         let files = tempfile::tempdir().unwrap();
@@ -37,36 +37,23 @@ impl Cluster {
             let node = cluster.start_node(name);
             cluster.nodes.push(node);
         }
-        cluster.until_leased();
         cluster
     }
 
-    /// Waits until both replicas have a lease.
-    pub fn until_leased(&self) {
-        let is_so = |client: &mut Client| client.info("leases").unwrap() == "2";
-        eventually(&mut self.client(), "both replicas have a lease", is_so);
-    }
-
     fn start_node(&self, name: &str) -> Child {
-        let nodes = PLAN.addresses().map(|(name, address)| Node {
-            name: name.to_owned(),
-            address: address.into(),
-        });
-        let config = Config {
-            name: name.to_owned(),
-            pki_dir: self.network.pki_dir().to_owned(),
-            service: PLAN.service().into(),
-            listen: name == PLAN.nodes[0],
-            move_from_bytes: LARGE_BYTES,
-            nodes: nodes.collect(),
-            switch: Some(Switch {
-                control: CONTROL.into(),
-                key_id: KEY_ID,
-                key: KEY,
-            }),
-        };
+        let pki_dir = self.network.pki_dir().display();
+        let mut config = format!(
+            "name = \"{name}\"\npki_dir = \"{pki_dir}\"\nservice = \"{}\"\n\
+             move_from_bytes = {LARGE_BYTES}\n\
+             switch = {{ control = \"{CONTROL}\", key_id = {KEY_ID}, key = {KEY:?} }}\n",
+            PLAN.service()
+        );
+        for (name, address) in PLAN.addresses() {
+            let node = format!("[[nodes]]\nname = \"{name}\"\naddress = \"{address}\"\n");
+            config.push_str(&node);
+        }
         let path = self.files.path().join(format!("{name}.toml"));
-        std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+        std::fs::write(&path, config).unwrap();
         let mut command = Command::new(Path::new(env!("CARGO_BIN_EXE_prism-kv")));
         command
             .arg(path)

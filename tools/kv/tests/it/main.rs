@@ -9,6 +9,7 @@
     reason = "test code"
 )]
 
+mod client;
 mod clients;
 mod cluster;
 mod consistency;

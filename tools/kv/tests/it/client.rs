@@ -1,11 +1,8 @@
-//! A plain client, for tests and measurements.
+//! A plain client.
 
-use std::io::{BufRead, BufReader, Read, Result, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-
-use crate::resp;
-use crate::wire::malformed;
 
 /// The time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,7 +31,12 @@ impl Client {
     /// # Errors
     /// The kernel's.
     pub fn send(&mut self, arguments: &[&[u8]]) -> Result<()> {
-        self.stream.write_all(&resp::encode(arguments))
+        let mut command = format!("*{}\r\n", arguments.len()).into_bytes();
+        for argument in arguments {
+            command.extend(format!("${}\r\n", argument.len()).into_bytes());
+            command.extend([argument, &b"\r\n"[..]].concat());
+        }
+        self.stream.write_all(&command)
     }
 
     /// The next answer, without its type; `nil` for no value.
@@ -50,7 +52,7 @@ impl Client {
             Some(("$", "-1")) => Ok(b"nil".to_vec()),
             Some(("$", bytes)) => {
                 let bytes: usize = bytes.parse().map_err(|_| malformed("a length"))?;
-                let mut value = vec![0; bytes.min(resp::MAX_VALUE_BYTES) + 2];
+                let mut value = vec![0; bytes + 2];
                 self.answers.read_exact(&mut value)?;
                 value.truncate(bytes);
                 Ok(value)
@@ -82,4 +84,8 @@ impl Client {
             .next()
             .map_or_else(String::new, |(_, value)| value.to_owned()))
     }
+}
+
+fn malformed(text: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, text)
 }
