@@ -185,7 +185,8 @@ impl<'b> Bed<'b> {
         body: &[u8],
     ) -> Result<Vec<u8>> {
         let credential = self.prism.lab.credential();
-        let (key, secret) = (&credential.access_key, &credential.secret_key);
+        let key = &credential.access_key;
+        let secret = &credential.secret_key;
         let signer = Signer::new(key.as_str(), secret.as_str(), REGION);
         http::signed(&signer, address, method, target, body)
     }

@@ -10,7 +10,7 @@ use prism_config::RelayUpTo;
 use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Contestant, Plan, Size};
+use crate::plan::{ComparisonPlan, Contestant, Size};
 use crate::rows::Case;
 use crate::summary::{Comparison, Summary};
 use crate::sweep::{COLUMNS, OBJECTS, PRISM_OVER_OTHERS};
@@ -75,11 +75,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         case: Case::default(),
         what: (),
     });
-    let plan = Plan {
+    let plan = ComparisonPlan {
         sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
         beds: beds.collect(),
         contestants: contestants.collect(),
-        ..Plan::new(&SUMMARY, &args.network, &args.options)
+        ..ComparisonPlan::new(&SUMMARY, &args.network, &args.options)
     };
     plan.run(|turn| turn.wrk(&turn.gets()))
 }

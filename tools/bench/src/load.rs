@@ -68,7 +68,8 @@ impl<'o> Load<'o> {
         fastrand::Rng::with_seed(SEED).shuffle(&mut objects);
         let heads = recipients.writes.as_ref().map(|(heads, _)| heads);
         for object in &objects {
-            let (key, thread) = (object.key, object.backend + 1);
+            let key = object.key;
+            let thread = object.backend + 1;
             let _ = write!(lua, "{{{thread}, \"{key}\", {}, \"", object.offset);
             let head = heads.and_then(|heads| heads.get(key));
             escape(head.map_or(b"", |head| head), &mut lua);

@@ -35,7 +35,7 @@ pub(crate) struct Size {
 }
 
 /// The table.
-pub(crate) struct Plan<'p, W> {
+pub(crate) struct ComparisonPlan<'p, W> {
     pub(crate) summary: &'static Summary,
     pub(crate) network: &'p Network,
     pub(crate) options: &'p Options,
@@ -83,7 +83,7 @@ impl Size {
     }
 }
 
-impl<'p, W> Plan<'p, W> {
+impl<'p, W> ComparisonPlan<'p, W> {
     /// A comparison of GETs on ordinary links.
     pub(crate) fn new(
         summary: &'static Summary,

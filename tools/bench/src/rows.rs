@@ -120,7 +120,8 @@ impl Rows {
     /// When the file cannot be read, or a line is no row.
     pub(crate) fn open(path: Option<&Path>, result: &str) -> Result<Self> {
         let Some(path) = path else {
-            let (all, file) = (Vec::new(), None);
+            let all = Vec::new();
+            let file = None;
             return Ok(Self { all, file });
         };
         let text = match fs::read_to_string(path) {

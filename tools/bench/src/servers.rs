@@ -22,7 +22,7 @@ const SECRET_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aa
 const REGION: &str = "us-east-1";
 /// An unmodified HTTP server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Server {
+pub(crate) enum ServerKind {
     /// nginx, which sends files.
     Nginx,
     /// An application in Go.
@@ -34,14 +34,14 @@ pub(crate) enum Server {
 /// The same server at every backend.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers<'s> {
-    pub(crate) server: Server,
+    pub(crate) server: ServerKind,
     /// The program versitygw.
     pub(crate) versitygw: Option<&'s Path>,
     /// The certificate with its key, if clients may ask over HTTPS directly.
     pub(crate) pem: Option<PathBuf>,
 }
 
-impl Server {
+impl ServerKind {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -53,7 +53,7 @@ impl Server {
 
 impl Servers<'_> {
     /// Without HTTPS.
-    pub(crate) const fn of(server: Server) -> Self {
+    pub(crate) const fn of(server: ServerKind) -> Self {
         Self {
             server,
             versitygw: None,
@@ -65,9 +65,9 @@ impl Servers<'_> {
     pub(crate) fn prepare(&self, files: &Files) -> Result<()> {
         fs::create_dir(files.objects())?;
         match self.server {
-            Server::Nginx => fs::create_dir(files.objects().join(BUCKET))?,
-            Server::Versitygw => {}
-            Server::Go => {
+            ServerKind::Nginx => fs::create_dir(files.objects().join(BUCKET))?,
+            ServerKind::Versitygw => {}
+            ServerKind::Go => {
                 fs::create_dir(files.objects().join(BUCKET))?;
                 let source = files.write("app.go", APP.as_bytes())?;
                 let mut go = Command::new("go");
@@ -84,7 +84,7 @@ impl Servers<'_> {
     pub(crate) fn start(&self, files: &Files, lab: &Lab, host: &str) -> Result<Vec<Running>> {
         let [plain, secure] = [false, true].map(|tls| format!(":{}", proxies::port(tls)));
         let commands = match self.server {
-            Server::Nginx => {
+            ServerKind::Nginx => {
                 let prefix = files.path(&format!("{}-{host}", lab.name()));
                 fs::create_dir(&prefix)?;
                 let all = match lab.address(host) {
@@ -98,7 +98,7 @@ impl Servers<'_> {
                 nginx.arg("-p").arg(prefix).arg("-c").arg(config);
                 vec![nginx]
             }
-            Server::Go => {
+            ServerKind::Go => {
                 let mut app = lab.command(host, files.path("app"))?;
                 app.arg(files.objects()).arg(plain);
                 if let Some(pem) = &self.pem {
@@ -106,7 +106,7 @@ impl Servers<'_> {
                 }
                 vec![app]
             }
-            Server::Versitygw => {
+            ServerKind::Versitygw => {
                 let mut gateways = vec![self.versitygw(lab, host, &plain)?];
                 if let Some(pem) = &self.pem {
                     let mut gateway = self.versitygw(lab, host, &secure)?;
@@ -148,7 +148,7 @@ impl Servers<'_> {
     /// Makes the bucket, once a server runs at `address`. The calling thread is in the network
     /// of the clients.
     pub(crate) fn make_bucket(&self, address: SocketAddr) -> Result<()> {
-        if self.server == Server::Versitygw {
+        if self.server == ServerKind::Versitygw {
             drop(connect_to_started(address, None)?);
             put(address, &format!("/{BUCKET}"), b"")?;
             put(address, &format!("/{BUCKET}?policy"), POLICY.as_bytes())?;
@@ -165,8 +165,8 @@ impl Servers<'_> {
     ) -> Result<()> {
         for object in objects.all() {
             match self.server {
-                Server::Versitygw => put(address, &object.target(), object.body)?,
-                Server::Nginx | Server::Go => fs::write(files.of(object.key), object.body)?,
+                ServerKind::Versitygw => put(address, &object.target(), object.body)?,
+                ServerKind::Nginx | ServerKind::Go => fs::write(files.of(object.key), object.body)?,
             }
         }
         Ok(())

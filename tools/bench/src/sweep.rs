@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Contestant, Plan, Size};
+use crate::plan::{ComparisonPlan, Contestant, Size};
 use crate::summary::{Column, Comparison, Over, SYSTEM, Summary, column};
 use crate::turns::Options;
 
@@ -83,11 +83,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     }
     args.options.settle(3, 3)?;
     args.network.check_connections(args.connections, 4_000)?;
-    let plan = Plan {
+    let plan = ComparisonPlan {
         sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
         beds: vec![BedSpec::new(&SYSTEMS)],
         contestants: Contestant::all(&SYSTEMS, &()),
-        ..Plan::new(&SUMMARY, &args.network, &args.options)
+        ..ComparisonPlan::new(&SUMMARY, &args.network, &args.options)
     };
     plan.run(|turn| turn.wrk(&turn.gets()))
 }

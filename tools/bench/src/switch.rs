@@ -266,7 +266,8 @@ impl Bench {
 
     /// Makes two flows of `client`; packets of each are rewritten to the other.
     fn pair(&self, client: SocketAddr) -> Result<()> {
-        let (left, right) = (self.left(), self.right());
+        let left = self.left();
+        let right = self.right();
         let clock = self.test.command(&own(client, left, right, 0))?.0.time_ns;
         for (vip, owner) in [(left, right), (right, left)] {
             is_ok(&self.test.command(&own(client, vip, owner, clock))?.0)?;

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::bed::{BedSpec, System};
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Contestant, Plan, Size};
+use crate::plan::{ComparisonPlan, Contestant, Size};
 use crate::summary::Summary;
 use crate::sweep::{COLUMNS, PRISM_OVER_OTHERS};
 use crate::turns::Options;
@@ -78,12 +78,12 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     }
     args.options.settle(2, 3)?;
     args.network.check_connections(args.connections, 400)?;
-    let plan = Plan {
+    let plan = ComparisonPlan {
         sizes: args.sizes.iter().map(|bytes| args.size(*bytes)).collect(),
         beds: vec![BedSpec::new(&SYSTEMS)],
         contestants: Contestant::all(&SYSTEMS, &()),
         has_writes: true,
-        ..Plan::new(&SUMMARY, &args.network, &args.options)
+        ..ComparisonPlan::new(&SUMMARY, &args.network, &args.options)
     };
     plan.run(puts::run)
 }

@@ -9,9 +9,9 @@ use prism_lab::Mode;
 use crate::bed::BedSpec;
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Contestant, Plan, Size};
+use crate::plan::{ComparisonPlan, Contestant, Size};
 use crate::rows::Case;
-use crate::servers::{Server, Servers};
+use crate::servers::{ServerKind, Servers};
 use crate::summary::{Column, Comparison, Summary, column};
 use crate::sweep::{OBJECTS, PRISM_OVER_OTHERS, SYSTEMS};
 use crate::turns::{Options, Turns};
@@ -64,7 +64,7 @@ pub(crate) struct Args {
         default_value = "nginx,go,versitygw",
         value_name = "SERVER,..."
     )]
-    servers: Vec<Server>,
+    servers: Vec<ServerKind>,
     /// The program versitygw, which `scripts/rivals/build.sh` builds.
     #[arg(long, value_name = "PATH")]
     versitygw: Option<PathBuf>,
@@ -105,8 +105,8 @@ fn measure(mut args: Args, summary: &'static Summary, mode: Mode) -> Result<()> 
         .servers
         .iter()
         .map(|server| args.plan(*server, summary, mode));
-    let plans: Vec<Plan<'_, ()>> = plans.collect();
-    let count = plans.iter().map(Plan::count).sum();
+    let plans: Vec<ComparisonPlan<'_, ()>> = plans.collect();
+    let count = plans.iter().map(ComparisonPlan::count).sum();
     let mut turns = Turns::begin(&args.options, summary.result, count)?;
     for plan in &plans {
         plan.measure(&mut turns, |turn| turn.wrk(&turn.gets()))?;
@@ -115,7 +115,12 @@ fn measure(mut args: Args, summary: &'static Summary, mode: Mode) -> Result<()> 
 }
 
 impl Args {
-    fn plan(&self, server: Server, summary: &'static Summary, mode: Mode) -> Plan<'_, ()> {
+    fn plan(
+        &self,
+        server: ServerKind,
+        summary: &'static Summary,
+        mode: Mode,
+    ) -> ComparisonPlan<'_, ()> {
         let servers = Servers {
             versitygw: self.versitygw.as_deref(),
             ..Servers::of(server)
@@ -125,7 +130,7 @@ impl Args {
             case: Case::default().with("server", server.name()),
             ..contestant
         });
-        Plan {
+        ComparisonPlan {
             sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
             beds: vec![BedSpec {
                 servers: Some(servers),
@@ -133,7 +138,7 @@ impl Args {
                 ..BedSpec::new(&SYSTEMS)
             }],
             contestants: contestants.collect(),
-            ..Plan::new(summary, &self.network, &self.options)
+            ..ComparisonPlan::new(summary, &self.network, &self.options)
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::bed::{BedSpec, System};
 use crate::load::Load;
 use crate::network::Network;
 use crate::objects::Sizes;
-use crate::plan::{Contestant, Plan, Size};
+use crate::plan::{ComparisonPlan, Contestant, Size};
 use crate::popularity::Popularity;
 use crate::rows::Case;
 use crate::summary::{Comparison, Over, Summary};
@@ -230,12 +230,12 @@ impl Ycsb {
             },
             ..BedSpec::new(systems)
         });
-        let plan = Plan {
+        let plan = ComparisonPlan {
             sizes: Size::all(&self.sizes, objects / backends, Some(*connections)),
             beds: beds.collect(),
             contestants: self.contestants(),
             has_writes: true,
-            ..Plan::new(self.summary, network, options)
+            ..ComparisonPlan::new(self.summary, network, options)
         };
         plan.run(|turn| {
             turn.wrk(&Load {

@@ -38,12 +38,12 @@ enum Scheme {
 
 /// The way of the client to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct AccessWay {
     scheme: Scheme,
     family: Family,
 }
 
-impl Way {
+impl AccessWay {
     /// HTTP over IPv4.
     const PLAIN: Self = Self {
         scheme: Scheme::Http,
@@ -81,7 +81,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for AccessWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
             Scheme::Http => "HTTP",
@@ -164,9 +164,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("the demo needs root (network namespaces, eBPF); run it with sudo");
     }
-    let kind = match args.upstream {
-        true => Kind::Upstream,
-        false => Kind::Objects,
+    let kind = if args.upstream {
+        Kind::Upstream
+    } else {
+        Kind::Objects
     };
     check_tools(kind)?;
     let cancel = Arc::new(AtomicBool::new(false));
@@ -268,11 +269,11 @@ fn show(stage: &Stage<'_>, args: &Args) -> Result<Shown> {
 
     let requests = client::order(&files, args.rounds);
     let mut all = Vec::new();
-    for (number, way) in (3..).zip(Way::ALL) {
+    for (number, way) in (3..).zip(AccessWay::ALL) {
         let started = Instant::now();
         all.push(observe(stage, way, &requests)?);
         let text = match way {
-            Way::PLAIN => format!(
+            AccessWay::PLAIN => format!(
                 "one curl has sent {} requests over {way}, one after the other",
                 requests.len()
             ),
@@ -291,7 +292,7 @@ fn show(stage: &Stage<'_>, args: &Args) -> Result<Shown> {
 }
 
 /// Fetches over one connection, and records the network.
-fn observe(stage: &Stage<'_>, way: Way, requests: &[&DemoFile]) -> Result<Findings> {
+fn observe(stage: &Stage<'_>, way: AccessWay, requests: &[&DemoFile]) -> Result<Findings> {
     let lab = stage.lab;
     let service = way.service(lab).context("the lab does not serve it")?;
     let recording = Recording::start(lab, &stage.directory)?;

@@ -31,7 +31,7 @@ pub(crate) enum Command {
     /// PRISM_ENDPOINT_V6 are the endpoints of each family.
     Exec(Exec),
     /// Show the hosts, their addresses, processes and traffic.
-    Status(Status),
+    Status(StatusArgs),
     /// Record the packets of a host into a pcap file, until interrupted.
     Capture(Capture),
     /// Stop all processes of the lab and remove it, also after a crash.
@@ -140,7 +140,7 @@ pub(crate) struct Exec {
 }
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct Status {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     name: Name,
     /// Print JSON.
@@ -313,7 +313,7 @@ fn run_exec(exec: &Exec) -> Result<()> {
     Err(error).context("starting nsenter (package util-linux)")
 }
 
-fn run_status(status: &Status) -> Result<()> {
+fn run_status(status: &StatusArgs) -> Result<()> {
     let lab = Lab::attach(&status.name.name)?;
     let known = lab.status();
     if status.json {

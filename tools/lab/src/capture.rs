@@ -120,10 +120,8 @@ impl Capture {
             line.and_then(|line| line.split(' ').next()?.parse().ok())
                 .unwrap_or(0)
         };
-        let (captured, dropped) = (
-            count("packets captured"),
-            count("packets dropped by kernel"),
-        );
+        let captured = count("packets captured");
+        let dropped = count("packets dropped by kernel");
         Ok(CaptureStats { captured, dropped })
     }
 

@@ -73,7 +73,7 @@ struct Counts {
 }
 
 /// The state of the thread.
-struct Way {
+struct DelayedWay {
     tun: Tun,
     links: [Socket; 2],
     queue: DelayQueue,
@@ -103,7 +103,7 @@ impl Delay {
             ip(&format!("route add {server} dev {name} src {from}"))?;
         }
         let counts = Arc::<Counts>::default();
-        let way = Way {
+        let way = DelayedWay {
             tun,
             links,
             queue: DelayQueue::new(delay, MAX_PACKETS),
@@ -141,7 +141,7 @@ impl Drop for Delay {
     }
 }
 
-impl Way {
+impl DelayedWay {
     /// Runs until the other end of the pipe or the device is gone.
     fn run(mut self) {
         while self.wait() {

@@ -15,10 +15,9 @@
 //! ```
 
 use crate::error::LabError;
-use crate::lab::Lab;
 use crate::name::FABRIC;
 use crate::network::{add, way_in_commands};
-use crate::plan::{HostKind, Link, Plan, alone};
+use crate::plan::{HostKind, HostLink, LabPlan, alone};
 use crate::state::Lock;
 use crate::tool::batch;
 
@@ -26,7 +25,7 @@ use crate::tool::batch;
 const LAN: &str = "lan";
 
 /// The commands that lay all cables.
-pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
+pub(crate) fn cable_commands(plan: &LabPlan) -> Vec<String> {
     let namespace = |host: &str| plan.name.namespace(host);
     let far = namespace(far_host(plan));
     let mut commands = Vec::new();
@@ -37,7 +36,8 @@ pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
             "link add eth0 netns {host} type veth peer name {port} netns {far}"
         ));
         for (number, switch) in plan.switches.iter().enumerate().filter(|_| plan.is_pair()) {
-            let (name, switch) = (&link.host, namespace(&switch.name));
+            let name = &link.host;
+            let switch = namespace(&switch.name);
             let port = switch_port(link, number);
             commands.push(format!(
                 "link add {name} netns {switch} type veth peer name {port} netns {far}"
@@ -48,7 +48,7 @@ pub(crate) fn cable_commands(plan: &Plan) -> Vec<String> {
 }
 
 /// The commands that make the bridges.
-pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
+pub(crate) fn bridge_commands(plan: &LabPlan) -> Vec<String> {
     if plan.is_routed() {
         return router_commands(plan);
     }
@@ -69,7 +69,7 @@ pub(crate) fn bridge_commands(plan: &Plan) -> Vec<String> {
 }
 
 /// The router has an end of each link, and knows that the service and the arbiter are on `lan`.
-fn router_commands(plan: &Plan) -> Vec<String> {
+fn router_commands(plan: &LabPlan) -> Vec<String> {
     let mut commands = vec!["link set lo up".to_owned()];
     commands.extend(bridge(LAN));
     for link in &plan.links {
@@ -87,15 +87,16 @@ fn router_commands(plan: &Plan) -> Vec<String> {
     }
     let way = |address| format!("route add {} dev {LAN}", alone(address));
     commands.extend(plan.control.iter().map(way));
-    match plan.is_spread() {
-        true => commands.extend(spread_commands(plan, |_| true)),
-        false => commands.extend(plan.service.iter().map(way)),
+    if plan.is_spread() {
+        commands.extend(spread_commands(plan, |_| true))
+    } else {
+        commands.extend(plan.service.iter().map(way))
     }
     commands
 }
 
 /// The router sends each flow to one of these frontends, by its addresses and ports.
-fn spread_commands(plan: &Plan, over: impl Fn(&Link) -> bool) -> Vec<String> {
+pub(crate) fn spread_commands(plan: &LabPlan, over: impl Fn(&HostLink) -> bool) -> Vec<String> {
     let ways = plan.service.iter().map(|service| {
         let frontends = plan.frontends().filter(|link| over(link));
         let hops = frontends.filter_map(|link| link.address.of(service));
@@ -104,19 +105,6 @@ fn spread_commands(plan: &Plan, over: impl Fn(&Link) -> bool) -> Vec<String> {
         format!("route replace {}{hops}", alone(service))
     });
     ways.collect()
-}
-
-impl Lab {
-    /// Has the router spread clients over these frontends alone, as a routing protocol does.
-    ///
-    /// # Errors
-    /// When the lab has no such router, or the list is empty.
-    pub fn spread_over(&self, frontends: &[&str]) -> Result<(), LabError> {
-        let plan = &self.state.plan;
-        let router = plan.name.namespace(FABRIC);
-        let commands = spread_commands(plan, |link| frontends.contains(&link.host.as_str()));
-        batch("ip", Some(&router), &commands, &Lock::take()?)
-    }
 }
 
 fn bridge(name: &str) -> [String; 2] {
@@ -131,37 +119,35 @@ fn join(port: &str, bridge: &str) -> String {
 }
 
 /// The host at the other end of each host's cable.
-fn far_host(plan: &Plan) -> &str {
-    match has_fabric(plan) {
-        true => FABRIC,
-        false => "switch",
-    }
+fn far_host(plan: &LabPlan) -> &str {
+    if has_fabric(plan) { FABRIC } else { "switch" }
 }
 
 /// The interface at the other end of the cable of a link's host.
-pub(crate) fn host_port(plan: &Plan, link: &Link) -> String {
-    match has_fabric(plan) {
-        true => format!("{}-h", link.host),
-        false => link.host.clone(),
+pub(crate) fn host_port(plan: &LabPlan, link: &HostLink) -> String {
+    if has_fabric(plan) {
+        format!("{}-h", link.host)
+    } else {
+        link.host.clone()
     }
 }
 
 /// Whether the cables lead to bridges.
-pub(crate) fn has_fabric(plan: &Plan) -> bool {
+pub(crate) fn has_fabric(plan: &LabPlan) -> bool {
     plan.is_pair() || plan.is_host_mode()
 }
 
-fn switch_port(link: &Link, number: usize) -> String {
+fn switch_port(link: &HostLink, number: usize) -> String {
     format!("{}-{number}", link.host)
 }
 
 /// The namespace where a host's links are shaped and cut, at the other ends of the cables.
-pub(crate) fn far_namespace(plan: &Plan) -> String {
+pub(crate) fn far_namespace(plan: &LabPlan) -> String {
     plan.name.namespace(far_host(plan))
 }
 
 /// Cuts all links of `host`, or repairs them.
-pub(crate) fn set_links(plan: &Plan, host: &str, is_up: bool) -> Result<(), LabError> {
+pub(crate) fn set_links(plan: &LabPlan, host: &str, is_up: bool) -> Result<(), LabError> {
     let ports: Vec<String> = match (plan.switch(host), plan.is_pair()) {
         (Some(number), true) => {
             let links = plan.links.iter();

@@ -10,14 +10,16 @@ use prism_config::Config;
 use rustix::process::Signal;
 
 use crate::error::LabError;
-use crate::fabric::set_links;
+use crate::fabric::{set_links, spread_commands};
 use crate::files;
 use crate::keepalived;
 use crate::lab::Lab;
 use crate::mode::{agent_of, host_of};
+use crate::name::FABRIC;
 use crate::plan::alone;
 use crate::ready;
-use crate::tool::run;
+use crate::state::Lock;
+use crate::tool::{batch, run};
 
 /// The longest time of a repaired host to become healthy.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -61,6 +63,19 @@ impl fmt::Display for Failure {
             Self::Links => "links",
             Self::Stop => "stop",
         })
+    }
+}
+
+impl Lab {
+    /// Has the router spread clients over these frontends alone, as a routing protocol does.
+    ///
+    /// # Errors
+    /// When the lab has no such router, or the list is empty.
+    pub fn spread_over(&self, frontends: &[&str]) -> Result<(), LabError> {
+        let plan = &self.state.plan;
+        let router = plan.name.namespace(FABRIC);
+        let commands = spread_commands(plan, |link| frontends.contains(&link.host.as_str()));
+        batch("ip", Some(&router), &commands, &Lock::take()?)
     }
 }
 
@@ -145,9 +160,10 @@ impl Lab {
             let active = agents.find(|agent| self.is_active(agent))?;
             return Some(self.pin_dir(&active));
         }
-        let switch = match self.state.plan.is_pair() {
-            true => self.active_switch(),
-            false => self.switches().next(),
+        let switch = if self.state.plan.is_pair() {
+            self.active_switch()
+        } else {
+            self.switches().next()
         };
         switch.map(|switch| self.pin_dir(switch))
     }
@@ -155,9 +171,10 @@ impl Lab {
     /// The same of any switch, or in host mode of any node's host.
     #[must_use]
     pub fn pin_dir(&self, switch: &str) -> String {
-        match self.state.plan.is_host_mode() {
-            true => self.name().pin_dir(&agent_of(host_of(switch))),
-            false => self.name().pin_dir(switch),
+        if self.state.plan.is_host_mode() {
+            self.name().pin_dir(&agent_of(host_of(switch)))
+        } else {
+            self.name().pin_dir(switch)
         }
     }
 

@@ -1,6 +1,5 @@
 //! The files of a lab: configuration, keys, certificates, credentials.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
@@ -15,15 +14,14 @@ use prism_config::{
 use crate::error::LabError;
 use crate::family::Family;
 use crate::name::LabName;
-use crate::plan::{HostKind, Link, Plan, first, url};
+use crate::plan::{HostKind, HostLink, LabPlan, first, url};
 use crate::rate::Rate;
-use crate::spec::{LabSpec, Programs};
 use crate::state::{create_private_dir, write_private};
 use crate::tool::{in_namespace, run};
 
 /// Ports of etcd.
 pub(crate) const ETCD_PORT: u16 = 2379;
-const ETCD_PEER_PORT: u16 = 2380;
+pub(crate) const ETCD_PEER_PORT: u16 = 2380;
 /// The port of each node's metrics.
 pub(crate) const METRICS_PORT: u16 = 9464;
 /// The port of the same pages of the agent of the switch.
@@ -80,7 +78,7 @@ fn mbit_s(rate: Rate) -> u32 {
 }
 
 /// The configuration by the plan, before the caller's changes.
-pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
+pub(crate) fn config(plan: &LabPlan, store_dir: &Path) -> Config {
     let directory = plan.name.state_dir();
     let mut config = Config::default();
     config.cluster.name = plan.name.directory_name();
@@ -90,13 +88,15 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
         key_file: directory.join("switch.key"),
         hosts: pair(plan),
         pin_dir: plan.name.directory_name(),
-        interfaces: match plan.is_host_mode() {
-            true => ["lo", "eth0"].map(str::to_owned).into(),
-            false => plan.links.iter().map(|link| link.host.clone()).collect(),
+        interfaces: if plan.is_host_mode() {
+            ["lo", "eth0"].map(str::to_owned).into()
+        } else {
+            plan.links.iter().map(|link| link.host.clone()).collect()
         },
-        mode: match plan.is_host_mode() {
-            true => HookMode::Host,
-            false => HookMode::default(),
+        mode: if plan.is_host_mode() {
+            HookMode::Host
+        } else {
+            HookMode::default()
         },
         tunnel_mtu_bytes: if plan.is_routed() { MTU_BYTES } else { 0 },
         ..Switch::default()
@@ -133,9 +133,10 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
     config.peers.cert_dir = directory.join("pki");
     config.s3.credentials_file = directory.join("credentials.toml");
     config.admin.socket_dir = directory.join("admin");
-    let any: IpAddr = match plan.family.has(Family::V4) {
-        true => Ipv4Addr::UNSPECIFIED.into(),
-        false => Ipv6Addr::UNSPECIFIED.into(),
+    let any: IpAddr = if plan.family.has(Family::V4) {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
     };
     config.admin.listen = Some((any, METRICS_PORT).into());
     // The switches' hosts may read all metrics.
@@ -149,7 +150,7 @@ pub(crate) fn config(plan: &Plan, store_dir: &Path) -> Config {
 }
 
 /// The hosts of a pair of switches, or of two frontends in host mode.
-fn pair(plan: &Plan) -> Vec<SwitchHost> {
+fn pair(plan: &LabPlan) -> Vec<SwitchHost> {
     let hosts = plan.movers().into_iter();
     hosts
         .map(|host| SwitchHost {
@@ -161,10 +162,10 @@ fn pair(plan: &Plan) -> Vec<SwitchHost> {
 
 /// Writes all files that the processes read.
 pub(crate) fn write(
-    plan: &Plan,
+    plan: &LabPlan,
     config: &Config,
     credential: &Credential,
-    spec: &LabSpec,
+    prism: Option<&Path>,
     store_dir: &Path,
 ) -> Result<(), LabError> {
     let directory = plan.name.state_dir();
@@ -175,13 +176,12 @@ pub(crate) fn write(
         create_private_dir(&store_dir.join(&link.host))?;
     }
     write_config(plan, config)?;
-    write_keys(plan, config, spec.shared_key)?;
     let credentials = format!(
         "[[credential]]\naccess_key = \"{}\"\nsecret_key = \"{}\"\nadmin = true\n",
         credential.access_key, credential.secret_key
     );
     write_private(&directory.join("credentials.toml"), credentials.as_bytes())?;
-    if let Programs::Prism(prism) = &spec.programs {
+    if let Some(prism) = prism {
         let names: Vec<&str> = plan.servers().map(|link| link.host.as_str()).collect();
         // It needs no network, but in a namespace of the lab a sweep finds it.
         let mut command = in_namespace(&plan.name.namespace_path("client"), prism);
@@ -194,14 +194,15 @@ pub(crate) fn write(
 }
 
 /// Writes the secret of the switch, and the key of each node; or one key that all share.
-fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabError> {
+pub(crate) fn write_keys(plan: &LabPlan, config: &Config, is_shared: bool) -> Result<(), LabError> {
     let Some(switch) = &config.switch else {
         return Ok(());
     };
     let failed = |error: &dyn std::fmt::Display| LabError::Config(error.to_string());
-    let secret = match is_shared {
-        true => random_hex(16)? + "\n",
-        false => format!("secret {}\n", random_hex(32)?),
+    let secret = if is_shared {
+        random_hex(16)? + "\n"
+    } else {
+        format!("secret {}\n", random_hex(32)?)
     };
     write_private(&switch.key_file, secret.as_bytes())?;
     for part in config.parts() {
@@ -222,7 +223,7 @@ fn write_keys(plan: &Plan, config: &Config, is_shared: bool) -> Result<(), LabEr
 }
 
 /// Writes the common configuration of all processes.
-pub(crate) fn write_config(plan: &Plan, config: &Config) -> Result<(), LabError> {
+pub(crate) fn write_config(plan: &LabPlan, config: &Config) -> Result<(), LabError> {
     let name = &plan.name;
     write_private(&config_path(name), checked_toml(config)?.as_bytes())?;
     let of_pair = plan.switches.iter().filter(|_| plan.is_pair());
@@ -258,83 +259,8 @@ fn checked_toml(config: &Config) -> Result<String, LabError> {
     Ok(text)
 }
 
-/// The command line of each host that runs something.
-pub(crate) fn command_lines(plan: &Plan, spec: &LabSpec) -> BTreeMap<String, Vec<String>> {
-    let prism = match &spec.programs {
-        Programs::Custom(lines) => return lines.clone(),
-        Programs::Prism(prism) => prism.to_string_lossy().into_owned(),
-    };
-    let config = config_path(&plan.name).to_string_lossy().into_owned();
-    let nodes_config = match spec.configure_nodes {
-        Some(_) => nodes_config_path(&plan.name).to_string_lossy().into_owned(),
-        None => config.clone(),
-    };
-    let line = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let switches = plan.switches.iter().map(|switch| switch.name.clone());
-    let switches = switches.chain(plan.agents()).map(|switch| {
-        let config = switch_config_path(&plan.name, &switch);
-        let words = [&prism, "switch", "--config", &config.to_string_lossy()];
-        (switch, line(&words))
-    });
-    let joining_config = joining_config_path(&plan.name);
-    let joining_config = joining_config.to_string_lossy().into_owned();
-    let nodes = plan.servers().map(|link| {
-        let config = match spec.is_later(&link.host) {
-            true => &joining_config,
-            false => &nodes_config,
-        };
-        let words = [
-            prism.as_str(),
-            "node",
-            "--config",
-            config,
-            "--node",
-            &link.host,
-        ];
-        (link.host.clone(), line(&words))
-    });
-    let etcd = plan
-        .etcd()
-        .map(|link| (link.host.clone(), etcd_line(plan, link)));
-    switches.chain(nodes).chain(etcd).collect()
-}
-
-/// The command line of a member of the lab's etcd.
-fn etcd_line(plan: &Plan, link: &Link) -> Vec<String> {
-    let client = endpoint(link, ETCD_PORT);
-    let peer_of = |link: &Link| endpoint(link, ETCD_PEER_PORT);
-    let peer = peer_of(link);
-    let members = plan
-        .etcd()
-        .map(|link| format!("{}={}", link.host, peer_of(link)));
-    let members: Vec<String> = members.collect();
-    let data = plan.name.state_dir().join(&link.host);
-    let words = [
-        "etcd",
-        "--name",
-        &link.host,
-        "--data-dir",
-        &data.to_string_lossy(),
-        "--listen-client-urls",
-        &client,
-        "--advertise-client-urls",
-        &client,
-        "--listen-peer-urls",
-        &peer,
-        "--initial-advertise-peer-urls",
-        &peer,
-        "--initial-cluster",
-        &members.join(","),
-        "--logger",
-        "zap",
-        "--log-level",
-        "warn",
-    ];
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
-
 /// The URL of a port of a member of etcd.
-fn endpoint(link: &Link, port: u16) -> String {
+pub(crate) fn endpoint(link: &HostLink, port: u16) -> String {
     url("http", (first(&link.address), port).into())
 }
 

@@ -49,7 +49,8 @@ fn mounts() -> Vec<(PathBuf, String)> {
         .lines()
         .filter_map(|line| {
             let mut fields = line.split(' ').skip(1);
-            let (mount, kind) = (fields.next()?, fields.next()?);
+            let mount = fields.next()?;
+            let kind = fields.next()?;
             kind.starts_with("cgroup")
                 .then(|| (PathBuf::from(mount), kind.to_owned()))
         })

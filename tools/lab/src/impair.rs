@@ -69,12 +69,12 @@ pub struct TallySnapshot {
 /// A running relay. Dropping it ends it.
 #[derive(Debug)]
 pub struct Impairment {
-    shared: Arc<Shared>,
+    shared: Arc<ImpairedPath>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ImpairedPath {
     listener: UdpSocket,
     switch: SocketAddr,
     faults: Mutex<Faults>,
@@ -99,7 +99,7 @@ impl Impairment {
         listener.set_read_timeout(Some(POLL))?;
         let lease_listener = TcpListener::bind(listener.local_addr()?)?;
         lease_listener.set_nonblocking(true)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ImpairedPath {
             listener,
             switch,
             faults: Mutex::new(faults),
@@ -111,7 +111,8 @@ impl Impairment {
         let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(work)
         };
-        let (datagrams, leases) = (shared.clone(), shared.clone());
+        let datagrams = shared.clone();
+        let leases = shared.clone();
         let threads = vec![
             start("impair", Box::new(move || datagrams.run()))?,
             start(
@@ -157,10 +158,10 @@ impl Drop for Impairment {
     }
 }
 
-impl Shared {
+impl ImpairedPath {
     /// Relays towards the switch for all senders. Answers have a thread each.
     fn run(self: Arc<Self>) {
-        let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Way)> = HashMap::new();
+        let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, OneWay)> = HashMap::new();
         let mut answering = Vec::new();
         let mut buffer = [0; MAX_DATAGRAM_BYTES];
         while !self.stop.load(Ordering::Relaxed) {
@@ -173,7 +174,7 @@ impl Shared {
                 let number = ways.len() as u64;
                 if let Ok((upstream, thread)) = self.clone().open(from, number) {
                     answering.push(thread);
-                    ways.insert(from, (upstream, Way::new(self.seed, 2 * number)));
+                    ways.insert(from, (upstream, OneWay::new(self.seed, 2 * number)));
                 }
             }
             if let Some((upstream, way)) = ways.get_mut(&from) {
@@ -205,12 +206,12 @@ impl Shared {
         let thread = std::thread::Builder::new()
             .name(format!("impair-{number}"))
             .spawn(move || {
-                self.bring_answers(&answers, from, Way::new(self.seed, 2 * number + 1))
+                self.bring_answers(&answers, from, OneWay::new(self.seed, 2 * number + 1))
             })?;
         Ok((upstream, thread))
     }
 
-    fn bring_answers(&self, upstream: &UdpSocket, to: SocketAddr, mut way: Way) {
+    fn bring_answers(&self, upstream: &UdpSocket, to: SocketAddr, mut way: OneWay) {
         let mut buffer = [0; MAX_DATAGRAM_BYTES];
         let mut deliver = |bytes: &[u8]| {
             // The sender may be gone.
@@ -240,7 +241,7 @@ fn send(upstream: &UdpSocket, bytes: &[u8]) {
 }
 
 /// The datagrams of one sender in one direction.
-struct Way {
+struct OneWay {
     random: SplitMix64,
     late: VecDeque<Late>,
 }
@@ -252,7 +253,7 @@ struct Late {
     due: Instant,
 }
 
-impl Way {
+impl OneWay {
     fn new(seed: u64, number: u64) -> Self {
         Self {
             random: SplitMix64(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
@@ -266,7 +267,7 @@ impl Way {
 
     /// Decides on one datagram. It always draws three numbers, so that a change of one rate
     /// does not change the decisions of the others.
-    fn pass(&mut self, shared: &Shared, bytes: &[u8], deliver: &mut impl FnMut(&[u8])) {
+    fn pass(&mut self, shared: &ImpairedPath, bytes: &[u8], deliver: &mut impl FnMut(&[u8])) {
         let faults = *lock(&shared.faults);
         let is_lost = self.random.happens(faults.drop_permille);
         let is_doubled = self.random.happens(faults.duplicate_permille);

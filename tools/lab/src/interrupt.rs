@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::error::LabError;
+
 /// Sets `cancel` at `SIGINT`, `SIGTERM` or `SIGHUP`. These signals no longer end the process.
 ///
 /// # Errors When the signals cannot be waited for.
@@ -29,4 +31,13 @@ pub fn cancel_on_signal(cancel: Arc<AtomicBool>) -> io::Result<()> {
         });
     });
     Ok(())
+}
+
+/// Fails once `cancel` is set.
+pub(crate) fn go_on(cancel: &AtomicBool) -> Result<(), LabError> {
+    if cancel.load(Ordering::Relaxed) {
+        Err(LabError::Cancelled)
+    } else {
+        Ok(())
+    }
 }

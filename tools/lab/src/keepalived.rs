@@ -10,9 +10,9 @@ use rustix::process::Signal;
 use crate::error::LabError;
 use crate::files;
 use crate::lab::Lab;
-use crate::plan::{Link, Plan};
+use crate::plan::{HostLink, LabPlan};
 use crate::process::{ProcessId, in_namespaces};
-use crate::ready::Health;
+use crate::state::HealthCondition;
 use crate::state::write_private;
 use crate::tool::in_namespace;
 
@@ -63,13 +63,13 @@ impl Lab {
 }
 
 /// Ends keepalived on a switch by SIGKILL. The addresses stay.
-pub(crate) fn kill(plan: &Plan, switch: &str) {
+pub(crate) fn kill(plan: &LabPlan, switch: &str) {
     for process in processes(plan, switch) {
         process.signal(Signal::KILL);
     }
 }
 
-fn processes(plan: &Plan, switch: &str) -> Vec<ProcessId> {
+fn processes(plan: &LabPlan, switch: &str) -> Vec<ProcessId> {
     let all = in_namespaces(&[plan.name.namespace_path(switch)]);
     let is_keepalived = |process: &ProcessId| {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", process.pid));
@@ -79,20 +79,20 @@ fn processes(plan: &Plan, switch: &str) -> Vec<ProcessId> {
 }
 
 /// The example with the segments of a lab, for the host with this number.
-fn render(plan: &Plan, number: usize, health: Health) -> String {
-    let (example, links) = match plan.is_host_mode() {
-        // All are on one segment.
-        true => (OF_FRONTENDS, plan.links.get(..1).unwrap_or_default()),
-        false => (OF_SWITCHES, plan.links.as_slice()),
+fn render(plan: &LabPlan, number: usize, health: HealthCondition) -> String {
+    let (example, links) = if plan.is_host_mode() {
+        (OF_FRONTENDS, plan.links.get(..1).unwrap_or_default())
+    } else {
+        (OF_SWITCHES, plan.links.as_slice())
     };
     let from = example.find("global_defs").unwrap_or(0);
     let to = ["vrrp_sync_group", "vrrp_instance"].map(|word| example.find(&format!("\n{word} ")));
     let to = to.into_iter().flatten().min().unwrap_or(example.len());
     let head = example.get(from..to).unwrap_or_default();
     let head = match health {
-        Health::Serving => head.to_owned(),
+        HealthCondition::Serving => head.to_owned(),
         // The lab's own programs have no such page.
-        Health::Running => set(head, "script", "/bin/true"),
+        HealthCondition::Running => set(head, "script", "/bin/true"),
     };
     let names: Vec<&str> = links.iter().map(|link| link.host.as_str()).collect();
     let group = fill(block(example, "vrrp_sync_group"), "group", &names);
@@ -117,7 +117,7 @@ fn render(plan: &Plan, number: usize, health: Health) -> String {
 
 /// The first address of the gateway of a link, and the other addresses that move with it. The
 /// control addresses move with those of the first link.
-fn addresses(plan: &Plan, link: &Link) -> (Vec<String>, Vec<String>) {
+fn addresses(plan: &LabPlan, link: &HostLink) -> (Vec<String>, Vec<String>) {
     let is_first = plan.links.first() == Some(link);
     let moved = plan.moved();
     let is_of_all = |device: &str| is_first && ["lo", "eth0"].contains(&device);
@@ -143,9 +143,10 @@ fn block<'a>(example: &'a str, word: &str) -> &'a str {
 fn set(text: &str, word: &str, value: &str) -> String {
     let lines = text.lines().map(|line| {
         let indent = line.len() - line.trim_start().len();
-        match line.split_whitespace().next() == Some(word) {
-            true => format!("{:indent$}{word} {value}\n", ""),
-            false => format!("{line}\n"),
+        if line.split_whitespace().next() == Some(word) {
+            format!("{:indent$}{word} {value}\n", "")
+        } else {
+            format!("{line}\n")
         }
     });
     lines.collect()
@@ -180,8 +181,8 @@ mod tests {
     fn the_example_becomes_the_file_of_a_lab() {
         let mut spec = LabSpec::new("pair".parse().unwrap(), PathBuf::new());
         (spec.switches, spec.family, spec.backends) = (2, Families::Dual, 1);
-        let plan = Plan::new(&spec);
-        let text = render(&plan, 1, Health::Running);
+        let plan = spec.plan();
+        let text = render(&plan, 1, HealthCondition::Running);
         for foreign in [
             "eth0",
             "192.0.2",
@@ -204,7 +205,7 @@ mod tests {
             assert_eq!(text.matches(&line).count(), 1, "{line} in {text}");
         }
         assert!(text.contains("    script /bin/true\n"), "{text}");
-        let text = render(&plan, 0, Health::Serving);
+        let text = render(&plan, 0, HealthCondition::Serving);
         assert!(
             text.contains("/-/ready\"\n") && text.contains("priority 100"),
             "{text}"
@@ -215,8 +216,8 @@ mod tests {
     fn a_frontend_of_host_mode_has_its_agent_and_its_node_checked() {
         let mut spec = LabSpec::new("pair".parse().unwrap(), PathBuf::new());
         (spec.mode, spec.frontends, spec.family) = (Mode::Host, 2, Families::Dual);
-        let plan = Plan::new(&spec);
-        let text = render(&plan, 1, Health::Serving);
+        let plan = spec.plan();
+        let text = render(&plan, 1, HealthCondition::Serving);
         assert!(text.contains("priority 90"), "{text}");
         for port in [METRICS_PORT, SWITCH_METRICS_PORT] {
             let page = format!("http://localhost:{port}/-/ready\"\n");

@@ -328,9 +328,10 @@ impl Lab {
     /// The place of the programs that steer.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        match self.state.plan.is_host_mode() {
-            true => Mode::Host,
-            false => Mode::Switch,
+        if self.state.plan.is_host_mode() {
+            Mode::Host
+        } else {
+            Mode::Switch
         }
     }
 

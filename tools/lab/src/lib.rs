@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod command_lines;
 pub mod delay;
 mod environment;
 mod error;

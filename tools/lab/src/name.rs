@@ -101,7 +101,8 @@ impl LabName {
 
     /// The present directories of the pins of all switches of this lab.
     pub(crate) fn pin_paths(&self) -> impl Iterator<Item = PathBuf> {
-        let (single, of_others) = (self.directory_name(), self.pin_dir(""));
+        let single = self.directory_name();
+        let of_others = self.pin_dir("");
         let entries = std::fs::read_dir("/sys/fs/bpf").into_iter().flatten();
         let names = entries.flatten().map(|entry| entry.path());
         names.filter(move |path| {

@@ -10,7 +10,7 @@ use crate::error::LabError;
 use crate::fabric::{bridge_commands, cable_commands, far_namespace, has_fabric, host_port};
 use crate::family::Family;
 use crate::name::{FABRIC, LabName};
-use crate::plan::{HostKind, Link, Plan, alone};
+use crate::plan::{HostKind, HostLink, LabPlan, alone};
 use crate::rate::Rate;
 use crate::state::Lock;
 use crate::tool::{batch, in_namespace, run};
@@ -98,7 +98,7 @@ pub struct InterfaceBytes {
 }
 
 /// Builds the network of `plan`. After an error the sweep removes its parts.
-pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabError> {
+pub(crate) fn build(plan: &LabPlan, setup: Setup, lock: &Lock) -> Result<(), LabError> {
     let name = &plan.name;
     let hosts = plan.hosts().chain(fabric_of(plan));
     let commands: Vec<String> = hosts
@@ -127,20 +127,21 @@ pub(crate) fn build(plan: &Plan, setup: Setup, lock: &Lock) -> Result<(), LabErr
 }
 
 /// The host with the bridges, if there is one.
-fn fabric_of(plan: &Plan) -> Option<&'static str> {
+fn fabric_of(plan: &LabPlan) -> Option<&'static str> {
     has_fabric(plan).then_some(FABRIC)
 }
 
 /// It runs before any interface exists, so that each begins with these settings.
-fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
+fn set_kernel(plan: &LabPlan, setup: Setup) -> Result<(), LabError> {
     for host in plan.hosts().chain(fabric_of(plan)) {
         let mut command = in_namespace(&plan.name.namespace_path(host), "sysctl");
         // -e: a kernel without the bridge filter lacks its setting.
         command.args(["-e", "-q", "-w"]);
         let is_router = plan.is_routed() && host == FABRIC;
-        match plan.family.has(Family::V6) && (host != FABRIC || is_router) {
-            true => command.args(V6_SETTINGS),
-            false => command.args(NO_V6_SETTINGS),
+        if plan.family.has(Family::V6) && (host != FABRIC || is_router) {
+            command.args(V6_SETTINGS)
+        } else {
+            command.args(NO_V6_SETTINGS)
         };
         let is_set_up = plan.link(host).is_some_and(|link| !link.is_server());
         match setup {
@@ -150,7 +151,7 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
             }
             _ => command.args(HOST_SETTINGS),
         };
-        if plan.is_host_mode() && plan.link(host).is_some_and(Link::is_server) {
+        if plan.is_host_mode() && plan.link(host).is_some_and(HostLink::is_server) {
             command.args(SHARED_ADDRESS_SETTINGS);
         }
         if is_router {
@@ -161,7 +162,7 @@ fn set_kernel(plan: &Plan, setup: Setup) -> Result<(), LabError> {
     Ok(())
 }
 
-fn switch_commands(plan: &Plan, setup: Setup, number: usize) -> Vec<String> {
+fn switch_commands(plan: &LabPlan, setup: Setup, number: usize) -> Vec<String> {
     let mut commands = vec!["link set lo up".to_owned()];
     // The address is on lo, as not every kernel has the dummy driver.
     let own = plan.switches.get(number).map(|switch| switch.address);
@@ -190,19 +191,20 @@ fn switch_commands(plan: &Plan, setup: Setup, number: usize) -> Vec<String> {
 }
 
 /// Packets that the switch program does not steer go to the first frontend.
-pub(crate) fn way_in_commands(plan: &Plan) -> impl Iterator<Item = String> {
+pub(crate) fn way_in_commands(plan: &LabPlan) -> impl Iterator<Item = String> {
     let mut links = plan.links.iter();
     let frontend = links.find(|link| link.kind == HostKind::Frontend);
     frontend.into_iter().flat_map(|link| {
         let ways = plan.service.iter().zip(link.address.iter());
         ways.map(move |(service, frontend)| {
-            let (service, device) = (alone(service), &link.host);
+            let service = alone(service);
+            let device = &link.host;
             format!("route replace {service} via {frontend} dev {device}")
         })
     })
 }
 
-fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
+fn host_commands(plan: &LabPlan, setup: Setup, link: &HostLink) -> Vec<String> {
     let mut commands = vec!["link set lo up".to_owned()];
     commands.extend(
         link.address
@@ -240,7 +242,7 @@ fn host_commands(plan: &Plan, setup: Setup, link: &Link) -> Vec<String> {
 /// keepalived gives them to one. Every other node has the service address on lo. If clients are
 /// spread over the frontends, these have it there as well, and keepalived moves the control
 /// addresses alone.
-fn lan_commands(plan: &Plan, link: &Link) -> Vec<String> {
+fn lan_commands(plan: &LabPlan, link: &HostLink) -> Vec<String> {
     let is_first = |kind| plan.links.iter().find(|link| link.kind == kind) == Some(link);
     let service = plan.service.iter().map(alone);
     if !plan.is_spread() && plan.movers().is_empty() && is_first(HostKind::Frontend) {
@@ -258,7 +260,7 @@ pub(crate) fn add(address: &str, device: &str) -> String {
 }
 
 /// Limits each link both ways: the host's interface and the other end of its cable.
-fn shape(plan: &Plan, lock: &Lock) -> Result<(), LabError> {
+fn shape(plan: &LabPlan, lock: &Lock) -> Result<(), LabError> {
     let far = far_namespace(plan);
     for link in &plan.links {
         let Some(rate) = link.rate else { continue };

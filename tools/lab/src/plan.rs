@@ -17,7 +17,6 @@ use crate::family::{Families, Family};
 use crate::mode::{Layout, Mode, agent_of};
 use crate::name::LabName;
 use crate::rate::Rate;
-use crate::spec::LabSpec;
 
 /// Port of the S3 service.
 pub(crate) const SERVICE_PORT: u16 = 80;
@@ -26,7 +25,7 @@ const CONTROL_PORT: u16 = 7300;
 
 /// The hosts of a lab and their links.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct LabPlan {
     pub(crate) name: LabName,
     pub(crate) family: Families,
     pub(crate) mode: Mode,
@@ -37,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) control: HostAddrs,
     /// The hosts of the switch: one, or two of which one is active. None in host mode.
     pub(crate) switches: Vec<SwitchHost>,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<HostLink>,
 }
 
 /// A host of the switch.
@@ -50,7 +49,7 @@ pub(crate) struct SwitchHost {
 
 /// The link of one host to the switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Link {
+pub(crate) struct HostLink {
     pub(crate) host: String,
     pub(crate) kind: HostKind,
     /// The host's end: a /30, a /126 or both; in a lab with two switches a /29, a /125 or both.
@@ -72,73 +71,14 @@ pub(crate) enum HostKind {
     Etcd,
 }
 
-impl Link {
+impl HostLink {
     /// Whether it is a frontend's or a backend's.
     pub(crate) fn is_server(&self) -> bool {
         matches!(self.kind, HostKind::Frontend | HostKind::Backend)
     }
 }
 
-impl Plan {
-    pub(crate) fn new(spec: &LabSpec) -> Self {
-        let numbered = |prefix: &'static str, kind, count| {
-            (0..count).map(move |index| (format!("{prefix}{index}"), kind, spec.link))
-        };
-        let etcd = (0..spec.etcd_hosts()).map(|index| {
-            let host = match index {
-                0 => "etcd".to_owned(),
-                _ => format!("etcd{index}"),
-            };
-            (host, HostKind::Etcd, spec.link)
-        });
-        let client = ("client".to_owned(), HostKind::Client, spec.uplink);
-        let hosts = std::iter::once(client)
-            .chain(numbered("fe", HostKind::Frontend, spec.frontends))
-            .chain(numbered("be", HostKind::Backend, spec.backends))
-            .chain(etcd);
-        let base = Base::of(spec.name.as_str());
-        let at = |offset| base.at(offset, spec.family);
-        let is_pair = spec.switches == 2;
-        let step = if is_pair { 8 } else { 4 };
-        let switch = |name: &str, address| SwitchHost {
-            name: name.into(),
-            address: at(address),
-        };
-        let is_host_mode = spec.mode == Mode::Host;
-        let switches = match is_pair {
-            _ if is_host_mode => Vec::new(),
-            true => vec![switch("switch0", 3), switch("switch1", 4)],
-            false => vec![switch("switch", 2)],
-        };
-        let links = hosts.zip(1_u32..).map(|((host, kind, rate), number)| {
-            let first = step * number;
-            Link {
-                host,
-                kind,
-                rate,
-                gateway: match is_host_mode && spec.layout == Layout::Segment {
-                    true => HostAddrs::default(),
-                    false => at(first + 1),
-                },
-                address: at(first + 2),
-                own: match is_pair {
-                    true => vec![at(first + 3), at(first + 4)],
-                    false => Vec::new(),
-                },
-            }
-        });
-        Self {
-            name: spec.name.clone(),
-            family: spec.family,
-            mode: spec.mode,
-            layout: spec.layout,
-            service: at(1),
-            control: at(2),
-            switches,
-            links: links.collect(),
-        }
-    }
-
+impl LabPlan {
     /// The addresses and port that clients connect to.
     pub(crate) fn services(&self) -> impl Iterator<Item = SocketAddr> {
         self.service.iter().map(|ip| (ip, SERVICE_PORT).into())
@@ -178,9 +118,10 @@ impl Plan {
     pub(crate) fn movers(&self) -> Vec<&str> {
         let switches = self.switches.iter().map(|switch| switch.name.as_str());
         let frontends = self.frontends().map(|link| link.host.as_str());
-        let hosts: Vec<&str> = match self.is_host_mode() {
-            true => frontends.take(2).collect(),
-            false => switches.collect(),
+        let hosts: Vec<&str> = if self.is_host_mode() {
+            frontends.take(2).collect()
+        } else {
+            switches.collect()
         };
         Some(hosts)
             .filter(|hosts| hosts.len() == 2)
@@ -232,18 +173,18 @@ impl Plan {
         format!("{address}/{length}")
     }
 
-    pub(crate) fn frontends(&self) -> impl Iterator<Item = &Link> {
+    pub(crate) fn frontends(&self) -> impl Iterator<Item = &HostLink> {
         let links = self.links.iter();
         links.filter(|link| link.kind == HostKind::Frontend)
     }
 
     /// Frontends and backends.
-    pub(crate) fn servers(&self) -> impl Iterator<Item = &Link> {
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &HostLink> {
         self.links.iter().filter(|link| link.is_server())
     }
 
     /// Members of etcd.
-    pub(crate) fn etcd(&self) -> impl Iterator<Item = &Link> {
+    pub(crate) fn etcd(&self) -> impl Iterator<Item = &HostLink> {
         let links = self.links.iter();
         links.filter(|link| link.kind == HostKind::Etcd)
     }
@@ -256,7 +197,7 @@ impl Plan {
         self.link(host).map(|link| link.address)
     }
 
-    pub(crate) fn link(&self, host: &str) -> Option<&Link> {
+    pub(crate) fn link(&self, host: &str) -> Option<&HostLink> {
         self.links.iter().find(|link| link.host == host)
     }
 }
@@ -285,7 +226,7 @@ pub(crate) fn url(scheme: &str, service: SocketAddr) -> String {
 
 /// The addresses before a lab's first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Base {
+pub(crate) struct Base {
     /// 10.(64..=127).(0..=255).0
     v4: u32,
     /// fd64:(32 bits)::
@@ -293,7 +234,7 @@ struct Base {
 }
 
 impl Base {
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         // FNV-1a: stable between builds, which std's hasher need not be.
         let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -306,7 +247,7 @@ impl Base {
     }
 
     /// The addresses of `families` with this number.
-    fn at(self, number: u32, families: Families) -> HostAddrs {
+    pub(crate) fn at(self, number: u32, families: Families) -> HostAddrs {
         let of = |family| families.has(family);
         HostAddrs {
             v4: of(Family::V4).then(|| Ipv4Addr::from_bits(self.v4 + number)),
@@ -322,13 +263,13 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::spec::{MAX_SERVERS, MAX_SERVERS_OF_PAIR};
+    use crate::spec::{LabSpec, MAX_SERVERS, MAX_SERVERS_OF_PAIR};
 
-    fn plan(name: &str, backends: usize) -> Plan {
+    fn plan(name: &str, backends: usize) -> LabPlan {
         let mut spec = LabSpec::new(name.parse().unwrap(), PathBuf::new());
         spec.backends = backends;
         spec.family = Families::Dual;
-        Plan::new(&spec)
+        spec.plan()
     }
 
     /// The address as a number, without the bits of its lab.
@@ -366,7 +307,7 @@ mod tests {
         spec.switches = 2;
         spec.backends = MAX_SERVERS_OF_PAIR - 1;
         spec.check().unwrap();
-        let plan = Plan::new(&spec);
+        let plan = spec.plan();
         let hosts: Vec<_> = plan.hosts().take(2).collect();
         assert_eq!(hosts, ["switch0", "switch1"]);
         assert_eq!(number(first(&plan.switches[1].address)), 4);
@@ -405,7 +346,7 @@ mod tests {
         let mut spec = LabSpec::new("one".parse().unwrap(), PathBuf::new());
         for (family, count) in [(Families::V4, 1), (Families::V6, 1), (Families::Dual, 2)] {
             spec.family = family;
-            for host in Plan::new(&spec).hosts() {
+            for host in spec.plan().hosts() {
                 let addresses = spec.addresses(host).unwrap();
                 assert_eq!(addresses.iter().count(), count, "{host}");
                 assert!(

@@ -9,19 +9,18 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use prism_config::{Config, Switch};
-use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::files::{
     ETCD_PORT, config_path, joining_config_path, log_path, log_tail, nodes_config_path,
     switch_config_path,
 };
+use crate::interrupt::go_on;
 use crate::mode::host_of;
 use crate::name::LabName;
 use crate::network::has_program;
-use crate::plan::{HostKind, Link, first, url};
-use crate::spec::go_on;
-use crate::state::State;
+use crate::plan::{HostKind, HostLink, first, url};
+use crate::state::{HealthCondition, State};
 use crate::tls::ca_file;
 use crate::tool::{in_namespace, run};
 
@@ -38,15 +37,6 @@ const MAX_ADMIN_BYTES: u64 = 16 << 20;
 /// Lines of a log that an error quotes.
 const LOG_LINES: usize = 15;
 
-/// The condition of a healthy host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Health {
-    /// It runs a moment after its start.
-    Running,
-    /// It runs and does its part in a Prism cluster.
-    Serving,
-}
-
 /// Waits until every host is healthy.
 pub(crate) fn wait_all(
     state: &State,
@@ -54,14 +44,14 @@ pub(crate) fn wait_all(
     cancel: &AtomicBool,
 ) -> Result<(), LabError> {
     let deadline = Instant::now() + timeout;
-    if state.health == Health::Running {
+    if state.health == HealthCondition::Running {
         settle(state);
     }
     let spawned = |host: &&String| state.processes.contains_key(*host);
     for host in state.programs.keys().filter(spawned) {
         wait(state, host, deadline, cancel, || host_fault(state, host))?;
     }
-    if state.health == Health::Serving {
+    if state.health == HealthCondition::Serving {
         let frontend = state
             .plan
             .links
@@ -95,7 +85,7 @@ fn wait(
     host: &str,
     deadline: Instant,
     cancel: &AtomicBool,
-    fault: impl Fn() -> Option<Fault>,
+    fault: impl Fn() -> Option<HostFault>,
 ) -> Result<(), LabError> {
     loop {
         go_on(cancel)?;
@@ -113,26 +103,26 @@ fn wait(
 }
 
 /// The fault of a host.
-struct Fault {
+struct HostFault {
     what: String,
     /// Waiting does not help.
     is_final: bool,
 }
 
-fn host_fault(state: &State, host: &str) -> Option<Fault> {
+fn host_fault(state: &State, host: &str) -> Option<HostFault> {
     let not_yet = |what: String| {
-        Some(Fault {
+        Some(HostFault {
             what,
             is_final: false,
         })
     };
     if !is_running(state, host) {
-        return Some(Fault {
+        return Some(HostFault {
             what: "its process has ended".into(),
             is_final: true,
         });
     }
-    if state.health == Health::Running {
+    if state.health == HealthCondition::Running {
         return None;
     }
     if state.plan.switch(host).is_some() || host_of(host) != host {
@@ -182,21 +172,22 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
     // The agent grants leases. The eBPF programs answer commands without it.
     let switches = state.plan.switches.iter().map(|switch| switch.name.clone());
     let mut switches = switches.chain(state.plan.agents());
-    let wanted: &[&str] = match switches.any(|switch| is_running(state, &switch)) {
-        true => &["workers_steering", "workers_leased"],
-        false => &["workers_steering"],
+    let wanted: &[&str] = if switches.any(|switch| is_running(state, &switch)) {
+        &["workers_steering", "workers_leased"]
+    } else {
+        &["workers_steering"]
     };
     let gauge = wanted.iter().copied().find(lacks)?;
     Some(format!("{gauge} is {} of {workers}", count(gauge)))
 }
 
 /// The switch's program has to be on every interface before a node uses it.
-fn switch_fault(state: &State, host: &str) -> Option<Fault> {
+fn switch_fault(state: &State, host: &str) -> Option<HostFault> {
     let name = &state.plan.name;
     let attached = Config::load(&switch_config_path(name, host))
         .map_err(|error| error.to_string())
         .and_then(|config| is_attached(name, host, config.switch.as_ref()));
-    attached.err().map(|what| Fault {
+    attached.err().map(|what| HostFault {
         what,
         is_final: false,
     })
@@ -219,27 +210,27 @@ fn is_attached(name: &LabName, host: &str, switch: Option<&Switch>) -> Result<()
 }
 
 /// Checks that this member of etcd has a leader.
-fn etcd_fault(state: &State, member: &Link) -> Option<Fault> {
+fn etcd_fault(state: &State, member: &HostLink) -> Option<HostFault> {
     let url = url("http", (first(&member.address), ETCD_PORT).into()) + "/health";
     let namespace = state.plan.name.namespace_path(&member.host);
     let mut curl = in_namespace(&namespace, "curl");
     let quietly = ["--silent", "--fail", "--noproxy", "*", "--max-time", "2"];
     let answer = run(curl.args(quietly).args(["--output", "/dev/null"]).arg(url));
-    answer.err().map(|error| Fault {
+    answer.err().map(|error| HostFault {
         what: format!("it is not healthy: {error}"),
         is_final: false,
     })
 }
 
 /// Checks the service from the client. Any HTTP answer is good, on each port.
-fn service_fault(state: &State) -> Option<Fault> {
+fn service_fault(state: &State) -> Option<HostFault> {
     let http = state.plan.services().map(|address| url("http", address));
     let https = state.https.iter().map(|address| url("https", *address));
     let mut urls = http.chain(https);
     urls.find_map(|url| url_fault(state, &url))
 }
 
-fn url_fault(state: &State, url: &str) -> Option<Fault> {
+fn url_fault(state: &State, url: &str) -> Option<HostFault> {
     let mut curl = in_namespace(&state.plan.name.namespace_path("client"), "curl");
     curl.args([
         "--silent",
@@ -254,7 +245,7 @@ fn url_fault(state: &State, url: &str) -> Option<Fault> {
         curl.arg("--cacert").arg(ca_file(&state.plan.name));
     }
     let answer = run(curl.arg(url));
-    answer.err().map(|error| Fault {
+    answer.err().map(|error| HostFault {
         what: format!("no answer from {url} to the client: {error}"),
         is_final: false,
     })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use prism_config::{Config, HostAddrs, RelayUpTo};
@@ -14,7 +14,7 @@ use crate::family::Families;
 use crate::lab::Lab;
 use crate::mode::{Layout, Mode};
 use crate::name::LabName;
-use crate::plan::Plan;
+use crate::plan::{Base, HostKind, HostLink, LabPlan, SwitchHost};
 use crate::rate::Rate;
 
 /// The most frontends and backends: a lab has 64 pieces of four addresses. One holds the service
@@ -155,10 +155,75 @@ impl LabSpec {
         number.is_some_and(|number: usize| number >= self.members.unwrap_or(self.backends))
     }
 
+    /// The hosts and their addresses.
+    pub(crate) fn plan(&self) -> LabPlan {
+        let numbered = |prefix: &'static str, kind, count| {
+            (0..count).map(move |index| (format!("{prefix}{index}"), kind, self.link))
+        };
+        let etcd = (0..self.etcd_hosts()).map(|index| {
+            let host = match index {
+                0 => "etcd".to_owned(),
+                _ => format!("etcd{index}"),
+            };
+            (host, HostKind::Etcd, self.link)
+        });
+        let client = ("client".to_owned(), HostKind::Client, self.uplink);
+        let hosts = std::iter::once(client)
+            .chain(numbered("fe", HostKind::Frontend, self.frontends))
+            .chain(numbered("be", HostKind::Backend, self.backends))
+            .chain(etcd);
+        let base = Base::of(self.name.as_str());
+        let at = |offset| base.at(offset, self.family);
+        let is_pair = self.switches == 2;
+        let step = if is_pair { 8 } else { 4 };
+        let switch = |name: &str, address| SwitchHost {
+            name: name.into(),
+            address: at(address),
+        };
+        let is_host_mode = self.mode == Mode::Host;
+        let switches = if is_host_mode {
+            Vec::new()
+        } else if is_pair {
+            vec![switch("switch0", 3), switch("switch1", 4)]
+        } else {
+            vec![switch("switch", 2)]
+        };
+        let has_no_gateway = is_host_mode && self.layout == Layout::Segment;
+        let links = hosts.zip(1_u32..).map(|((host, kind, rate), number)| {
+            let first = step * number;
+            HostLink {
+                host,
+                kind,
+                rate,
+                gateway: if has_no_gateway {
+                    HostAddrs::default()
+                } else {
+                    at(first + 1)
+                },
+                address: at(first + 2),
+                own: if is_pair {
+                    vec![at(first + 3), at(first + 4)]
+                } else {
+                    Vec::new()
+                },
+            }
+        });
+        LabPlan {
+            name: self.name.clone(),
+            family: self.family,
+            mode: self.mode,
+            layout: self.layout,
+            service: at(1),
+            control: at(2),
+            switches,
+            links: links.collect(),
+        }
+    }
+
     /// The future addresses of `host`. A single switch has its control addresses.
     #[must_use]
     pub fn addresses(&self, host: &str) -> Option<HostAddrs> {
-        Plan::new(self).addresses(host)
+        self.plan().addresses(host)
     }
 
     /// The first of them: the IPv4 address, if there is one.
@@ -169,9 +234,10 @@ impl LabSpec {
 
     /// The number of members of etcd.
     pub(crate) fn etcd_hosts(&self) -> usize {
-        match self.etcd {
-            true => self.etcd_members.max(1),
-            false => 0,
+        if self.etcd {
+            self.etcd_members.max(1)
+        } else {
+            0
         }
     }
 
@@ -196,15 +262,6 @@ impl LabSpec {
         if self.frontends == 0 || self.backends == 0 || servers > max {
             return Err(LabError::Size { max });
         }
-        Ok(())
-    }
-}
-
-/// Fails once `cancel` is set.
-pub(crate) fn go_on(cancel: &AtomicBool) -> Result<(), LabError> {
-    if cancel.load(Ordering::Relaxed) {
-        Err(LabError::Cancelled)
-    } else {
         Ok(())
     }
 }

@@ -4,18 +4,19 @@ use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
+use crate::command_lines::command_lines;
 use crate::error::LabError;
 use crate::files;
 use crate::groups;
+use crate::interrupt::go_on;
 use crate::lab::Lab;
 use crate::mode::{agent_of, host_of};
 use crate::network::{self, Setup};
-use crate::plan::Plan;
 use crate::process::ProcessId;
 use crate::programs;
-use crate::ready::{self, Health};
-use crate::spec::{LabSpec, Programs, go_on};
-use crate::state::{Lock, State, create_private_dir};
+use crate::ready;
+use crate::spec::{LabSpec, Programs};
+use crate::state::{HealthCondition, Lock, State, create_private_dir};
 use crate::sweep;
 use crate::tls;
 use crate::tool::in_namespace;
@@ -33,7 +34,7 @@ impl Lab {
         spec.check()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let etcd = spec.etcd.then_some(programs::ETCD);
-        let moves = !Plan::new(&spec).movers().is_empty();
+        let moves = !spec.plan().movers().is_empty();
         let keepalived = moves.then_some(programs::KEEPALIVED);
         let further: Vec<_> = etcd.into_iter().chain(keepalived).collect();
         programs::check(&path, &further)?;
@@ -59,7 +60,7 @@ impl Lab {
 
     /// Builds the network, and returns the handle that removes it.
     fn build(spec: &LabSpec) -> Result<Self, LabError> {
-        let plan = Plan::new(spec);
+        let plan = spec.plan();
         let lock = Lock::take()?;
         sweep::remove_abandoned(&lock);
         if State::load(&spec.name).is_some_and(|state| !state.is_abandoned()) {
@@ -74,11 +75,11 @@ impl Lab {
             owner: ProcessId::own(),
             kept: false,
             health: match spec.programs {
-                Programs::Prism(_) => Health::Serving,
-                Programs::Custom(_) => Health::Running,
+                Programs::Prism(_) => HealthCondition::Serving,
+                Programs::Custom(_) => HealthCondition::Running,
             },
             ready: false,
-            programs: files::command_lines(&plan, spec),
+            programs: command_lines(&plan, spec),
             processes: Default::default(),
             store_dir: spec.store_dir.join(spec.name.directory_name()),
             credential: files::new_credential()?,
@@ -125,7 +126,12 @@ impl Lab {
         let https = config.tls_address().filter(|_| has_files);
         self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
-        files::write(&self.state.plan, &config, credential, spec, &store_dir)?;
+        let prism = match &spec.programs {
+            Programs::Prism(prism) => Some(prism.as_path()),
+            Programs::Custom(_) => None,
+        };
+        files::write(&self.state.plan, &config, credential, prism, &store_dir)?;
+        files::write_keys(&self.state.plan, &config, spec.shared_key)?;
         if let Some(change) = spec.configure_nodes.take() {
             change(&mut config);
             files::write_nodes_config(&self.state.plan.name, &config)?;
@@ -143,9 +149,10 @@ impl Lab {
             .map(str::to_owned)
             .collect();
         for switch in hosts {
-            let agent = match self.state.plan.is_host_mode() {
-                true => agent_of(&switch),
-                false => switch.clone(),
+            let agent = if self.state.plan.is_host_mode() {
+                agent_of(&switch)
+            } else {
+                switch.clone()
             };
             if self.state.programs.contains_key(&agent) {
                 ready::wait_host(&self.state, &agent, spec.ready_timeout)?;

@@ -17,23 +17,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::name::{LabName, root_dir};
-use crate::plan::Plan;
+use crate::plan::LabPlan;
 use crate::process::ProcessId;
-use crate::ready::Health;
 
 /// It is longer than any build or removal of a lab.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The condition of a healthy host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum HealthCondition {
+    /// It runs a moment after its start.
+    Running,
+    /// It runs and does its part in a Prism cluster.
+    Serving,
+}
+
 /// The state of a lab.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct State {
-    pub(crate) plan: Plan,
+    pub(crate) plan: LabPlan,
     /// The process that owns the lab while `kept` is false.
     pub(crate) owner: ProcessId,
     /// Whether the lab outlives its owner.
     pub(crate) kept: bool,
     /// The condition of a healthy host.
-    pub(crate) health: Health,
+    pub(crate) health: HealthCondition,
     /// Whether the lab has been healthy.
     pub(crate) ready: bool,
     /// The command line of each host that runs a program.

@@ -14,7 +14,7 @@ use rcgen::{
 use crate::error::LabError;
 use crate::files::random_hex;
 use crate::name::LabName;
-use crate::plan::Plan;
+use crate::plan::LabPlan;
 use crate::state::{create_private_dir, write_private};
 
 /// A name in the certificate, besides the service's addresses.
@@ -53,7 +53,7 @@ pub(crate) fn config(name: &LabName) -> Tls {
 }
 
 /// Makes and writes the files. Keys are for ECDSA on P-256, which every client knows.
-pub(crate) fn write(plan: &Plan) -> Result<(), LabError> {
+pub(crate) fn write(plan: &LabPlan) -> Result<(), LabError> {
     let directory = directory(&plan.name);
     create_private_dir(&directory)?;
     let issuer = CertifiedIssuer::self_signed(authority_params(), KeyPair::generate()?)?;
@@ -86,7 +86,7 @@ fn authority_params() -> CertificateParams {
     params
 }
 
-fn server_params(plan: &Plan) -> Result<CertificateParams, LabError> {
+fn server_params(plan: &LabPlan) -> Result<CertificateParams, LabError> {
     let addresses = plan.service.iter().map(|address| address.to_string());
     let names = addresses.chain([HOST_NAME.to_owned()]);
     let mut params = CertificateParams::new(names.collect::<Vec<_>>())?;

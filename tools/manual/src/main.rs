@@ -20,7 +20,8 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let dir = Args::parse().dir;
-    let (man, completions) = (dir.join("man"), dir.join("completions"));
+    let man = dir.join("man");
+    let completions = dir.join("completions");
     for dir in [&man, &completions] {
         create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }

@@ -16,7 +16,7 @@ use prism_proto::term::MAX_EPOCH;
 
 /// One flow that the switch steers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct FlowEntry {
     /// Epoch of the last command that changed the flow.
     pub epoch: u64,
     /// Packets are dropped.
@@ -54,7 +54,7 @@ pub enum SynFate {
 /// deleted. A command of an ended connection is therefore refused, however late it arrives.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
-    flows: HashMap<FlowKey, Entry>,
+    flows: HashMap<FlowKey, FlowEntry>,
     tombstones: HashMap<FlowKey, Tombstone>,
     /// Greatest epoch of a tombstone that was deleted.
     collected_epoch: u64,
@@ -73,7 +73,7 @@ impl FlowTable {
     }
 
     /// The entry of `flow`.
-    pub fn entry(&self, flow: &FlowKey) -> Option<&Entry> {
+    pub fn entry(&self, flow: &FlowKey) -> Option<&FlowEntry> {
         self.flows.get(flow)
     }
 
@@ -147,9 +147,10 @@ impl FlowTable {
             self.flows.remove(&plain.flow);
         }
         let current = self.flows.get(&plain.flow).copied();
-        let known = match self.is_known(&plain.flow) {
-            true => Some(self.epoch(&plain.flow)),
-            false => None,
+        let known = if self.is_known(&plain.flow) {
+            Some(self.epoch(&plain.flow))
+        } else {
+            None
         };
         match known.map(|epoch| plain.epoch.cmp(&epoch)) {
             Some(Ordering::Less) => Status::Stale,
@@ -160,7 +161,7 @@ impl FlowTable {
     }
 
     /// All flows that have an entry.
-    pub fn flows(&self) -> impl Iterator<Item = (&FlowKey, &Entry)> {
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowKey, &FlowEntry)> {
         self.flows.iter()
     }
 
@@ -269,7 +270,7 @@ impl FlowTable {
         self.change(current, request, now_ns)
     }
 
-    fn change(&mut self, current: Option<Entry>, request: &Request, now_ns: u64) -> Status {
+    fn change(&mut self, current: Option<FlowEntry>, request: &Request, now_ns: u64) -> Status {
         let Request {
             ops, epoch, flow, ..
         } = *request;
@@ -291,7 +292,7 @@ impl FlowTable {
         let blocked = ops.has(Ops::BLOCK) || (was_blocked && !ops.has(Ops::UNBLOCK));
         self.flows.insert(
             flow,
-            Entry {
+            FlowEntry {
                 epoch,
                 blocked,
                 owner,
@@ -312,7 +313,7 @@ fn is_combination(ops: Ops) -> bool {
 }
 
 /// Whether the flow already is what `request` asks for.
-fn is_already(current: Option<&Entry>, request: &Request) -> bool {
+fn is_already(current: Option<&FlowEntry>, request: &Request) -> bool {
     let ops = request.ops;
     match current {
         None => ops == Ops::RELEASE,

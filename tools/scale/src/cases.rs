@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use crate::costs::{
     NGINX_HEAD_BYTES, PRISM_HEAD_BYTES, ROUND_TRIP_US, STEPS, SWITCH_GBIT_S, TABLES,
 };
-use crate::lab::{Lab, Way};
+use crate::lab::{Lab, Serving};
 
-const PROXY: Way = Way::Relay {
+const PROXY: Serving = Serving::Relay {
     head_bytes: NGINX_HEAD_BYTES,
 };
-const RELAY: Way = Way::Relay {
+const RELAY: Serving = Serving::Relay {
     head_bytes: PRISM_HEAD_BYTES,
 };
 
@@ -25,7 +25,7 @@ pub enum Tolerance {
 
 /// The rows of a case, in a file of `bench/results`.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct CaseRows {
     /// The file.
     pub rows: &'static str,
     /// The system.
@@ -42,7 +42,7 @@ pub struct Case {
     /// Its name in the table.
     pub name: String,
     /// Its rows.
-    pub source: Source,
+    pub source: CaseRows,
     /// The median of the rows.
     pub measured: f64,
     /// The simulated value.
@@ -69,41 +69,41 @@ impl Case {
 }
 
 /// Throughput over slow links, in MB/s: system, bytes, measured.
-const SLOW: [(&str, Way, u64, f64); 13] = [
+const SLOW: [(&str, Serving, u64, f64); 13] = [
     ("nginx", PROXY, 64, 1.590),
     ("nginx", PROXY, 1_024, 8.725),
     ("nginx", PROXY, 4_096, 10.64),
     ("nginx", PROXY, 16_384, 11.09),
     ("nginx", PROXY, 262_144, 10.78),
     ("nginx", PROXY, 1_048_576, 11.35),
-    ("direct", Way::Direct, 16_384, 57.09),
-    ("direct", Way::Direct, 1_048_576, 59.70),
-    ("prism", Way::HandOff, 4_096, 47.23),
-    ("prism", Way::HandOff, 16_384, 54.26),
-    ("prism", Way::HandOff, 65_536, 56.61),
-    ("prism", Way::HandOff, 262_144, 57.32),
-    ("prism", Way::HandOff, 1_048_576, 57.44),
+    ("direct", Serving::Direct, 16_384, 57.09),
+    ("direct", Serving::Direct, 1_048_576, 59.70),
+    ("prism", Serving::HandOff, 4_096, 47.23),
+    ("prism", Serving::HandOff, 16_384, 54.26),
+    ("prism", Serving::HandOff, 65_536, 56.61),
+    ("prism", Serving::HandOff, 262_144, 57.32),
+    ("prism", Serving::HandOff, 1_048_576, 57.44),
 ];
 /// Throughput over slow links in MB/s by asked backends, 16 KiB: system, backends, measured.
-const BACKENDS: [(&str, Way, usize, f64); 6] = [
-    ("prism", Way::HandOff, 1, 11.30),
-    ("prism", Way::HandOff, 2, 22.59),
-    ("prism", Way::HandOff, 3, 32.87),
-    ("prism", Way::HandOff, 4, 43.33),
-    ("prism", Way::HandOff, 5, 54.0),
+const BACKENDS: [(&str, Serving, usize, f64); 6] = [
+    ("prism", Serving::HandOff, 1, 11.30),
+    ("prism", Serving::HandOff, 2, 22.59),
+    ("prism", Serving::HandOff, 3, 32.87),
+    ("prism", Serving::HandOff, 4, 43.33),
+    ("prism", Serving::HandOff, 5, 54.0),
     ("nginx", PROXY, 5, 10.91),
 ];
 /// Requests a second and p50 in µs where processors are the limit: system, bytes, measured.
-const PROCESSORS: [(&str, Way, u64, f64, f64); 9] = [
+const PROCESSORS: [(&str, Serving, u64, f64, f64); 9] = [
     ("relay", RELAY, 64, 28_300.0, 3_377.0),
     ("relay", RELAY, 1_024, 25_910.0, 3_801.0),
     ("relay", RELAY, 16_384, 17_770.0, 5_593.0),
     ("relay", RELAY, 32_768, 16_330.0, 5_810.0),
-    ("hand-off", Way::HandOff, 64, 22_220.0, 4_374.0),
-    ("hand-off", Way::HandOff, 1_024, 21_320.0, 4_574.0),
-    ("hand-off", Way::HandOff, 16_384, 17_440.0, 5_503.0),
-    ("hand-off", Way::HandOff, 32_768, 18_290.0, 5_207.0),
-    ("hand-off", Way::HandOff, 65_536, 17_980.0, 5_241.0),
+    ("hand-off", Serving::HandOff, 64, 22_220.0, 4_374.0),
+    ("hand-off", Serving::HandOff, 1_024, 21_320.0, 4_574.0),
+    ("hand-off", Serving::HandOff, 16_384, 17_440.0, 5_503.0),
+    ("hand-off", Serving::HandOff, 32_768, 18_290.0, 5_207.0),
+    ("hand-off", Serving::HandOff, 65_536, 17_980.0, 5_241.0),
 ];
 
 /// All cases.
@@ -117,8 +117,8 @@ pub fn all() -> Vec<Case> {
 }
 
 /// The rows of a jsonl file whose case has this number of bytes.
-fn source(rows: &'static str, system: &'static str, bytes: u64, value: &'static str) -> Source {
-    Source {
+fn source(rows: &'static str, system: &'static str, bytes: u64, value: &'static str) -> CaseRows {
+    CaseRows {
         rows,
         system,
         keys: vec![("bytes", bytes)],
@@ -126,7 +126,7 @@ fn source(rows: &'static str, system: &'static str, bytes: u64, value: &'static 
     }
 }
 
-fn case(name: String, source: Source, measured: f64, simulated: f64, share: f64) -> Case {
+fn case(name: String, source: CaseRows, measured: f64, simulated: f64, share: f64) -> Case {
     Case {
         name,
         source,
@@ -164,30 +164,31 @@ fn slow_links() -> Vec<Case> {
 
 fn processors() -> Vec<Case> {
     let file = "2026-11-22-crossover.jsonl";
-    let both = |(system, way, bytes, requests_s, p50_us): &(&'static str, Way, u64, f64, f64)| {
-        let lab = Lab {
-            backends: 5,
-            asked: 5,
-            link_bit_s: SWITCH_GBIT_S * 1e9,
-            connections: 100,
-            bytes: *bytes,
-            way: *way,
+    let both =
+        |(system, way, bytes, requests_s, p50_us): &(&'static str, Serving, u64, f64, f64)| {
+            let lab = Lab {
+                backends: 5,
+                asked: 5,
+                link_bit_s: SWITCH_GBIT_S * 1e9,
+                connections: 100,
+                bytes: *bytes,
+                way: *way,
+            };
+            let simulated = lab.run();
+            [
+                (
+                    "requests/s",
+                    "requests_s",
+                    (*requests_s, simulated.requests_s),
+                ),
+                ("p50, µs", "p50_us", (*p50_us, simulated.p50_us)),
+            ]
+            .map(|(what, value, (measured, simulated))| {
+                let name = format!("{system}, fast links, {}: {what}", size(*bytes));
+                let rows = source(file, system, *bytes, value);
+                case(name, rows, measured, simulated, 0.30)
+            })
         };
-        let simulated = lab.run();
-        [
-            (
-                "requests/s",
-                "requests_s",
-                (*requests_s, simulated.requests_s),
-            ),
-            ("p50, µs", "p50_us", (*p50_us, simulated.p50_us)),
-        ]
-        .map(|(what, value, (measured, simulated))| {
-            let name = format!("{system}, fast links, {}: {what}", size(*bytes));
-            let rows = source(file, system, *bytes, value);
-            case(name, rows, measured, simulated, 0.30)
-        })
-    };
     PROCESSORS.iter().flat_map(both).collect()
 }
 
@@ -196,7 +197,7 @@ fn hand_offs() -> Vec<Case> {
     let alone = STEPS.iter().zip([22.57, 35.0, 24.96, 41.98]);
     let mut cases: Vec<_> = alone
         .map(|(steps, measured)| {
-            let rows = Source {
+            let rows = CaseRows {
                 keys: Vec::new(),
                 ..source("2026-11-22-handoff.jsonl", "prism", 0, "p50_us")
             };
@@ -224,7 +225,7 @@ fn commands() -> Vec<Case> {
     let [first, others @ ..] = TABLES;
     let cases = others.iter().zip([4.490, 4.401, 4.825, 4.569]);
     let cases = cases.map(|(table, measured)| {
-        let rows = Source {
+        let rows = CaseRows {
             keys: vec![("flows", table.flows)],
             ..source("2026-11-22-flows.jsonl", "switch", 0, "round_trip_us")
         };
@@ -245,8 +246,10 @@ pub(crate) fn table() -> String {
             Tolerance::Within(share) => format!("± {:.0} %", share * 100.0),
             Tolerance::Below => "at most 1".to_owned(),
         };
-        let (measured, simulated) = (figure(case.measured), figure(case.simulated));
-        let (name, ratio) = (&case.name, case.ratio());
+        let measured = figure(case.measured);
+        let simulated = figure(case.simulated);
+        let name = &case.name;
+        let ratio = case.ratio();
         let _ = writeln!(
             text,
             "| {name} | {measured} | {simulated} | {ratio:.2} | {bound} |"

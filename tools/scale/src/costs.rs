@@ -5,12 +5,12 @@
 
 /// Costs of two lengths, and by a line between and beyond them.
 #[derive(Debug, Clone, Copy)]
-pub struct Line {
+pub struct CostLine {
     /// Bytes and costs in µs.
     pub points: [(u64, f64); 2],
 }
 
-impl Line {
+impl CostLine {
     /// The cost of so many bytes, in ns.
     pub(crate) fn ns(self, bytes: u64) -> u64 {
         let [(low, low_us), (high, high_us)] = self.points;
@@ -21,19 +21,19 @@ impl Line {
 }
 
 /// A relaying frontend, for one request. `2026-11-22-crossover.jsonl`, system `relay`.
-pub const RELAY_FRONTEND: Line = Line {
+pub const RELAY_FRONTEND: CostLine = CostLine {
     points: [(4_096, 30.89), (65_536, 55.72)],
 };
 /// The backend behind it. The same rows.
-pub const RELAY_BACKEND: Line = Line {
+pub const RELAY_BACKEND: CostLine = CostLine {
     points: [(4_096, 20.88), (65_536, 53.81)],
 };
 /// The client, whatever answers it. The same rows.
-pub const CLIENT: Line = Line {
+pub const CLIENT: CostLine = CostLine {
     points: [(4_096, 13.46), (65_536, 28.62)],
 };
 /// A node that answers from its own memory. `2026-11-22-store.jsonl`, anonymous GETs.
-pub const SERVE: Line = Line {
+pub const SERVE: CostLine = CostLine {
     points: [(4_096, 10.28), (1_048_576, 122.44)],
 };
 /// Both nodes, for one request of 4 KiB on a cluster of 5 backends that always hands off.

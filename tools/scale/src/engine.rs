@@ -22,7 +22,7 @@ pub(crate) fn on_the_wire(bytes: u64) -> u64 {
 
 /// One station that a job visits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum JobStep {
     /// Work of a thread, which also needs a core of the thread's machine.
     Work { thread: usize, ns: u64 },
     /// A transfer of bytes over a link.
@@ -48,7 +48,7 @@ struct Thread {
 
 /// A link that sends one piece after the other.
 #[derive(Debug, Default)]
-struct Link {
+struct SimulatedLink {
     bit_s: f64,
     free_ns: u64,
     busy_ns: u64,
@@ -57,7 +57,7 @@ struct Link {
 /// A job on its way through its steps.
 #[derive(Debug, Default)]
 struct Job {
-    steps: VecDeque<Step>,
+    steps: VecDeque<JobStep>,
     began_ns: u64,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Engine {
     due: BinaryHeap<Reverse<(u64, u64, Due)>>,
     machines: Vec<Machine>,
     threads: Vec<Thread>,
-    links: Vec<Link>,
+    links: Vec<SimulatedLink>,
     jobs: Vec<Job>,
     ended: Vec<usize>,
 }
@@ -120,9 +120,9 @@ impl Engine {
 
     /// A link with this speed.
     pub(crate) fn add_link(&mut self, bit_s: f64) -> usize {
-        self.links.push(Link {
+        self.links.push(SimulatedLink {
             bit_s,
-            ..Link::default()
+            ..SimulatedLink::default()
         });
         self.links.len() - 1
     }
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Begins a job now.
-    pub(crate) fn begin(&mut self, steps: impl IntoIterator<Item = Step>) -> usize {
+    pub(crate) fn begin(&mut self, steps: impl IntoIterator<Item = JobStep>) -> usize {
         let began_ns = self.now_ns;
         let steps = steps.into_iter().collect();
         let job = self.ended.pop().unwrap_or_else(|| {
@@ -188,16 +188,20 @@ impl Engine {
     fn advance(&mut self, job: usize) -> bool {
         match self.jobs[job].steps.pop_front() {
             None => return false,
-            Some(Step::Work { thread, ns }) => {
-                self.jobs[job].steps.push_front(Step::Work { thread, ns });
+            Some(JobStep::Work { thread, ns }) => {
+                self.jobs[job]
+                    .steps
+                    .push_front(JobStep::Work { thread, ns });
                 self.threads[thread].jobs.push_back(job);
                 self.schedule(thread);
             }
-            Some(Step::Send { link, bytes }) => {
+            Some(JobStep::Send { link, bytes }) => {
                 let piece = bytes.min(PIECE_BYTES);
                 if bytes > piece {
                     let bytes = bytes - piece;
-                    self.jobs[job].steps.push_front(Step::Send { link, bytes });
+                    self.jobs[job]
+                        .steps
+                        .push_front(JobStep::Send { link, bytes });
                 }
                 let station = &mut self.links[link];
                 let takes_ns = (on_the_wire(piece) as f64 * 8e9 / station.bit_s) as u64;
@@ -228,7 +232,7 @@ impl Engine {
             && let Some(job) = self.threads[thread].jobs.pop_front()
         {
             let ns = match self.jobs[job].steps.pop_front() {
-                Some(Step::Work { ns, .. }) => ns,
+                Some(JobStep::Work { ns, .. }) => ns,
                 _ => 0,
             };
             self.machines[machine].idle_cores -= 1;

@@ -6,9 +6,10 @@ use super::*;
 
 /// The mean time of jobs that arrive at random at a station with this use, which takes
 /// 1 µs for each.
-fn mean_us(used: f64, step: impl Fn(usize) -> Step, engine: &mut Engine) -> f64 {
+fn mean_us(used: f64, step: impl Fn(usize) -> JobStep, engine: &mut Engine) -> f64 {
     let mut random = fastrand::Rng::with_seed(1);
-    let (mut sum_us, mut count) = (0.0, 0.0);
+    let mut sum_us = 0.0;
+    let mut count = 0.0;
     engine.set_timer(0, 0);
     while let Some(event) = engine.next_event() {
         match event {
@@ -39,7 +40,7 @@ fn queues_wait_as_theory_says() {
         let machine = engine.add_machine(1);
         // Four threads share the one core.
         let threads: Vec<usize> = (0..4).map(|_| engine.add_thread(machine)).collect();
-        let work = |n: usize| Step::Work {
+        let work = |n: usize| JobStep::Work {
             thread: threads[n],
             ns: 1_000,
         };
@@ -51,7 +52,7 @@ fn queues_wait_as_theory_says() {
 
         let mut engine = Engine::default();
         let link = engine.add_link(8e9);
-        let send = |_| Step::Send {
+        let send = |_| JobStep::Send {
             link,
             bytes: 1_000 - HEADERS_BYTES,
         };
@@ -67,11 +68,11 @@ fn queues_wait_as_theory_says() {
 fn transfers_share_a_link() {
     let mut engine = Engine::default();
     let link = engine.add_link(8e9);
-    let long = engine.begin([Step::Send {
+    let long = engine.begin([JobStep::Send {
         link,
         bytes: 10 * PIECE_BYTES,
     }]);
-    let short = engine.begin([Step::Send { link, bytes: 1_000 }]);
+    let short = engine.begin([JobStep::Send { link, bytes: 1_000 }]);
     let ends = std::iter::from_fn(|| engine.next_event());
     let ends: Vec<_> = ends
         .map(|event| match event {

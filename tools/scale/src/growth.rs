@@ -34,7 +34,7 @@ const YOUNG_S: f64 = 10.0;
 
 /// A cluster.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cluster {
+pub(crate) struct GrownCluster {
     pub(crate) nodes: f64,
     pub(crate) switches: f64,
     pub(crate) clients: f64,
@@ -53,7 +53,7 @@ const RESOURCES: [&str; 9] = [
     "young term, workers",
 ];
 
-impl Cluster {
+impl GrownCluster {
     pub(crate) fn requests_s(&self) -> f64 {
         self.clients * REQUESTS_S
     }
@@ -65,7 +65,8 @@ impl Cluster {
         let new_s = self.clients / LIFE_S;
         let flows = self.clients / self.switches;
         let table = table_of(flows);
-        let (long, short) = (LONG_BYTES, SHORT_BYTES);
+        let long = LONG_BYTES;
+        let short = SHORT_BYTES;
         let core_s = (long_s * packets_ns(table, long)
             + short_s * packets_ns(table, short)
             // A move is one command; a connection is claimed and released.
@@ -127,7 +128,7 @@ fn wire(bytes: u64) -> f64 {
     on_the_wire(bytes + costs::PRISM_HEAD_BYTES) as f64
 }
 
-const CLUSTERS: [Cluster; 7] = [
+const CLUSTERS: [GrownCluster; 7] = [
     cluster(10.0, 1.0, 1e6),
     cluster(100.0, 2.0, 1e7),
     cluster(1_000.0, 16.0, 1e8),
@@ -137,8 +138,8 @@ const CLUSTERS: [Cluster; 7] = [
     cluster(4_000.0, 64.0, 1e9),
 ];
 
-const fn cluster(nodes: f64, switches: f64, clients: f64) -> Cluster {
-    Cluster {
+const fn cluster(nodes: f64, switches: f64, clients: f64) -> GrownCluster {
+    GrownCluster {
         nodes,
         switches,
         clients,
@@ -157,7 +158,7 @@ pub(crate) fn table() -> String {
         "---:|".repeat(RESOURCES.len())
     );
     for cluster in CLUSTERS {
-        let Cluster {
+        let GrownCluster {
             nodes,
             switches,
             clients,

@@ -1,11 +1,11 @@
 //! Hosts with their threads and links, and the steps of a request over them.
 
 use crate::costs::{self, Table};
-use crate::engine::{Engine, Step, segments};
+use crate::engine::{Engine, JobStep, segments};
 
 /// A host: its threads, and its link to the switch.
 #[derive(Debug, Clone)]
-pub(crate) struct Host {
+pub(crate) struct SimulatedHost {
     pub(crate) threads: Vec<usize>,
     pub(crate) up: usize,
     pub(crate) down: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Host {
 
 /// The switch: its threads, and what it does for a packet.
 #[derive(Debug, Clone)]
-pub(crate) struct Switch {
+pub(crate) struct SimulatedSwitch {
     pub(crate) threads: Vec<usize>,
     pub(crate) table: Table,
     /// One run of the program carries a whole transfer, as between hosts of one machine.
@@ -22,14 +22,14 @@ pub(crate) struct Switch {
 
 /// The steps of one request, and the means to write them down.
 pub(crate) struct Path<'p> {
-    pub(crate) switch: &'p Switch,
-    pub(crate) client: &'p Host,
+    pub(crate) switch: &'p SimulatedSwitch,
+    pub(crate) client: &'p SimulatedHost,
     /// A random number, which chooses the threads.
     pub(crate) pick: usize,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<JobStep>,
 }
 
-impl Host {
+impl SimulatedHost {
     pub(crate) fn new(
         engine: &mut Engine,
         (machine, threads): (usize, usize),
@@ -45,14 +45,14 @@ impl Host {
 
 impl Path<'_> {
     /// A node serves the request of a client that is connected to it.
-    pub(crate) fn serve(&mut self, node: &Host, bytes: u64, head_bytes: u64) {
+    pub(crate) fn serve(&mut self, node: &SimulatedHost, bytes: u64, head_bytes: u64) {
         self.request(node, bytes);
         self.work(node, costs::SERVE.ns(bytes));
         self.answer(node, bytes + head_bytes);
     }
 
     /// A node hands the connection of such a client to another node, which serves it.
-    pub(crate) fn hand_off(&mut self, source: &Host, target: &Host, bytes: u64) {
+    pub(crate) fn hand_off(&mut self, source: &SimulatedHost, target: &SimulatedHost, bytes: u64) {
         self.request(source, bytes);
         // The source saves the socket; the target builds it and commands the switch.
         self.work(source, costs::move_ns() * 2 / 5);
@@ -66,7 +66,13 @@ impl Path<'_> {
     }
 
     /// A node passes the request on, and the answer to the client.
-    pub(crate) fn relay(&mut self, relay: &Host, owner: &Host, bytes: u64, head_bytes: u64) {
+    pub(crate) fn relay(
+        &mut self,
+        relay: &SimulatedHost,
+        owner: &SimulatedHost,
+        bytes: u64,
+        head_bytes: u64,
+    ) {
         let frontend_ns = costs::RELAY_FRONTEND.ns(bytes);
         self.request(relay, bytes);
         self.work(relay, frontend_ns / 2);
@@ -78,11 +84,11 @@ impl Path<'_> {
     }
 
     /// A verdict, for which the client does not wait.
-    pub(crate) fn verdict(&mut self, target: &Host, source: &Host) {
+    pub(crate) fn verdict(&mut self, target: &SimulatedHost, source: &SimulatedHost) {
         self.between(target, source, costs::VERDICT_BYTES);
     }
 
-    fn request(&mut self, node: &Host, bytes: u64) {
+    fn request(&mut self, node: &SimulatedHost, bytes: u64) {
         let client = self.client;
         self.work(client, costs::CLIENT.ns(bytes));
         self.send(client.up, costs::REQUEST_BYTES);
@@ -91,18 +97,19 @@ impl Path<'_> {
     }
 
     /// The answer, and the client's acknowledgements at the switch: one for two segments.
-    fn answer(&mut self, node: &Host, bytes: u64) {
+    fn answer(&mut self, node: &SimulatedHost, bytes: u64) {
         let table = self.switch.table;
-        let (out, back) = match self.switch.has_offload {
-            true => (1, 1),
-            false => (segments(bytes), segments(bytes).div_ceil(2)),
+        let (out, back) = if self.switch.has_offload {
+            (1, 1)
+        } else {
+            (segments(bytes), segments(bytes).div_ceil(2))
         };
         self.send(node.up, bytes);
         self.at_switch(out as f64 * table.to_client_ns + back as f64 * table.to_owner_ns);
         self.send(self.client.down, bytes);
     }
 
-    fn between(&mut self, from: &Host, to: &Host, bytes: u64) {
+    fn between(&mut self, from: &SimulatedHost, to: &SimulatedHost, bytes: u64) {
         self.send(from.up, bytes);
         self.send(to.down, bytes);
     }
@@ -111,7 +118,7 @@ impl Path<'_> {
         self.work_of(&self.switch.threads, ns as u64);
     }
 
-    fn work(&mut self, host: &Host, ns: u64) {
+    fn work(&mut self, host: &SimulatedHost, ns: u64) {
         self.work_of(&host.threads, ns);
     }
 
@@ -119,7 +126,7 @@ impl Path<'_> {
     fn work_of(&mut self, threads: &[usize], ns: u64) {
         let place = self.pick.checked_rem(threads.len()).unwrap_or(0);
         if let Some(thread) = threads.get(place) {
-            self.steps.push(Step::Work {
+            self.steps.push(JobStep::Work {
                 thread: *thread,
                 ns,
             });
@@ -127,6 +134,6 @@ impl Path<'_> {
     }
 
     fn send(&mut self, link: usize, bytes: u64) {
-        self.steps.push(Step::Send { link, bytes });
+        self.steps.push(JobStep::Send { link, bytes });
     }
 }

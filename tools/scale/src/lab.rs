@@ -3,7 +3,7 @@
 
 use crate::costs::{self, Table};
 use crate::engine::{Engine, Event};
-use crate::hosts::{Host, Path, Switch};
+use crate::hosts::{Path, SimulatedHost, SimulatedSwitch};
 
 /// Cores of the machine, and threads of each node.
 const CORES: usize = 2;
@@ -15,7 +15,7 @@ const SEED: u64 = 12;
 
 /// How requests are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Serving {
     /// Each connection asks one backend for its own objects.
     Direct,
     /// A frontend relays all.
@@ -34,7 +34,7 @@ pub(crate) struct Lab {
     pub(crate) link_bit_s: f64,
     pub(crate) connections: usize,
     pub(crate) bytes: u64,
-    pub(crate) way: Way,
+    pub(crate) way: Serving,
 }
 
 /// The client's figures.
@@ -55,10 +55,10 @@ impl Measured {
 struct Run {
     engine: Engine,
     random: fastrand::Rng,
-    switch: Switch,
-    client: Host,
-    frontend: Host,
-    backends: Vec<Host>,
+    switch: SimulatedSwitch,
+    client: SimulatedHost,
+    frontend: SimulatedHost,
+    backends: Vec<SimulatedHost>,
     /// The client's connection of each job; a verdict has none.
     connection_of: Vec<Option<usize>>,
     /// The backend at which each connection is; none at the frontend.
@@ -102,15 +102,15 @@ impl Lab {
         let machine = engine.add_machine(CORES);
         let link = (self.link_bit_s, self.link_bit_s);
         let all = self.link_bit_s * self.backends as f64;
-        let client = Host::new(&mut engine, (machine, self.backends), (all, all));
-        let node = |engine: &mut Engine| Host::new(engine, (machine, CORES), link);
+        let client = SimulatedHost::new(&mut engine, (machine, self.backends), (all, all));
+        let node = |engine: &mut Engine| SimulatedHost::new(engine, (machine, CORES), link);
         let frontend = node(&mut engine);
         let backends = (0..self.backends).map(|_| node(&mut engine)).collect();
         let rest_us = match self.way {
-            Way::HandOff => costs::MOVING_REST_US,
-            Way::Direct | Way::Relay { .. } => costs::RELAY_REST_US,
+            Serving::HandOff => costs::MOVING_REST_US,
+            Serving::Direct | Serving::Relay { .. } => costs::RELAY_REST_US,
         };
-        let switch = Switch {
+        let switch = SimulatedSwitch {
             threads: vec![engine.add_thread(machine)],
             // The measured rest has the switch's work in it.
             table: Table {
@@ -136,7 +136,7 @@ impl Lab {
     /// Begins the next request of a connection.
     fn ask(&self, run: &mut Run, connection: usize) {
         let owner = match self.way {
-            Way::Direct => connection % self.asked,
+            Serving::Direct => connection % self.asked,
             _ => run.random.usize(0..self.asked),
         };
         let Some(target) = run.backends.get(owner) else {
@@ -152,14 +152,14 @@ impl Lab {
         let source = place.and_then(|place| run.backends.get(place));
         let mut verdict = None;
         match self.way {
-            Way::Direct => path.serve(target, self.bytes, costs::NGINX_HEAD_BYTES),
-            Way::Relay { head_bytes } => {
+            Serving::Direct => path.serve(target, self.bytes, costs::NGINX_HEAD_BYTES),
+            Serving::Relay { head_bytes } => {
                 path.relay(&run.frontend, target, self.bytes, head_bytes);
             }
-            Way::HandOff if place == Some(owner) => {
+            Serving::HandOff if place == Some(owner) => {
                 path.serve(target, self.bytes, costs::PRISM_HEAD_BYTES);
             }
-            Way::HandOff => {
+            Serving::HandOff => {
                 let source = source.unwrap_or(&run.frontend);
                 path.hand_off(source, target, self.bytes);
                 let steps = std::mem::take(&mut path.steps);
@@ -168,7 +168,7 @@ impl Lab {
             }
         }
         let steps = path.steps;
-        if self.way == Way::HandOff
+        if self.way == Serving::HandOff
             && let Some(place) = run.place_of.get_mut(connection)
         {
             *place = Some(owner);

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use crate::engine::{Engine, Event};
 use crate::growth::{
-    Cluster, LONG_BYTES, LONG_SHARE, NODE_BIT_S, NODE_CORES, SHORT_BYTES, SWITCH_BIT_S,
+    GrownCluster, LONG_BYTES, LONG_SHARE, NODE_BIT_S, NODE_CORES, SHORT_BYTES, SWITCH_BIT_S,
     SWITCH_CORES, table_of,
 };
-use crate::hosts::{Host, Path, Switch};
+use crate::hosts::{Path, SimulatedHost, SimulatedSwitch};
 
 /// Simulated time; its first quarter does not count.
 const NS: u64 = 80_000_000;
@@ -21,10 +21,10 @@ struct Slice {
     engine: Engine,
     random: fastrand::Rng,
     machines: Vec<usize>,
-    nodes: Vec<Host>,
+    nodes: Vec<SimulatedHost>,
     switch_machine: usize,
-    switch: Switch,
-    clients: Host,
+    switch: SimulatedSwitch,
+    clients: SimulatedHost,
 }
 
 /// The figures of a slice.
@@ -40,21 +40,24 @@ struct Shown {
 }
 
 impl Slice {
-    fn new(cluster: Cluster) -> Self {
+    fn new(cluster: GrownCluster) -> Self {
         let mut engine = Engine::default();
         let count = (cluster.nodes / cluster.switches) as usize;
         let link = (NODE_BIT_S, NODE_BIT_S);
         let (machines, nodes) = (0..count)
             .map(|_| {
                 let machine = engine.add_machine(NODE_CORES);
-                (machine, Host::new(&mut engine, (machine, NODE_CORES), link))
+                (
+                    machine,
+                    SimulatedHost::new(&mut engine, (machine, NODE_CORES), link),
+                )
             })
             .unzip();
         let switch_machine = engine.add_machine(SWITCH_CORES);
         let threads = (0..SWITCH_CORES).map(|_| engine.add_thread(switch_machine));
         let threads = threads.collect();
         // Clients cost nothing; their link is the switch's.
-        let clients = Host::new(
+        let clients = SimulatedHost::new(
             &mut engine,
             (switch_machine, 0),
             (SWITCH_BIT_S, SWITCH_BIT_S),
@@ -65,7 +68,7 @@ impl Slice {
             machines,
             nodes,
             switch_machine,
-            switch: Switch {
+            switch: SimulatedSwitch {
                 threads,
                 table: table_of(cluster.clients / cluster.switches),
                 has_offload: false,
@@ -75,9 +78,10 @@ impl Slice {
     }
 
     /// Requests arrive at random times, each at one random node for another.
-    fn run(mut self, cluster: Cluster) -> Shown {
+    fn run(mut self, cluster: GrownCluster) -> Shown {
         let mean_ns = 1e9 * cluster.switches / cluster.requests_s();
-        let (mut times_ns, mut begun) = (Vec::new(), 0_u64);
+        let mut times_ns = Vec::new();
+        let mut begun = 0_u64;
         self.engine.set_timer(0, 0);
         while let Some(event) = self.engine.next_event() {
             let now_ns = self.engine.now_ns();
@@ -95,7 +99,8 @@ impl Slice {
                 Event::End { .. } => {}
             }
         }
-        let (engine, count) = (&self.engine, self.nodes.len() as f64);
+        let engine = &self.engine;
+        let count = self.nodes.len() as f64;
         let cores = self
             .machines
             .iter()
@@ -126,9 +131,10 @@ impl Slice {
         let (Some(holder), Some(owner)) = (self.nodes.get(place), self.nodes.get(other)) else {
             return;
         };
-        match is_long {
-            true => path.hand_off(holder, owner, LONG_BYTES),
-            false => path.relay(holder, owner, SHORT_BYTES, crate::costs::PRISM_HEAD_BYTES),
+        if is_long {
+            path.hand_off(holder, owner, LONG_BYTES)
+        } else {
+            path.relay(holder, owner, SHORT_BYTES, crate::costs::PRISM_HEAD_BYTES)
         }
         let steps = path.steps;
         self.engine.begin(steps);
@@ -141,7 +147,7 @@ pub(crate) fn table() -> String {
         "| clients (millions) | p50, µs | p99, µs | ended | switch cores | switch link | node cores | node link |\n|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for clients in CLIENTS {
-        let cluster = Cluster {
+        let cluster = GrownCluster {
             nodes: 1_000.0,
             switches: 16.0,
             clients,

@@ -190,7 +190,9 @@ impl Signer {
             payload,
         };
         let signature = self.signature(&canonical, time)?;
-        let (access_key, scope, signed) = (&self.access_key, self.scope(time), signed.join(";"));
+        let access_key = &self.access_key;
+        let scope = self.scope(time);
+        let signed = signed.join(";");
         Ok(format!(
             "{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={signed},Signature={signature}"
         ))

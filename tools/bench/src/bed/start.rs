@@ -18,7 +18,7 @@ use crate::files::Files;
 use crate::network::Network;
 use crate::objects::{BUCKET, POLICY};
 use crate::proxies;
-use crate::servers::{Server, Servers};
+use crate::servers::{ServerKind, Servers};
 
 pub(super) fn up<'b>(
     network: &'b Network,
@@ -27,15 +27,19 @@ pub(super) fn up<'b>(
 ) -> Result<Bed<'b>> {
     let files = Files::new()?;
     let prism = prism_lab(network, spec, Arc::clone(&cancel))?;
-    let pem = match network.tls {
-        true => Some(pem(&prism, &files)?),
-        false => None,
+    let pem = if network.tls {
+        Some(pem(&prism, &files)?)
+    } else {
+        None
     };
     let trust = match (prism.ca_file(), prism.https_service()) {
         (Some(file), Some(service)) => Some(Trust::new(&file, service.ip())?),
         _ => None,
     };
-    let mut servers = spec.servers.clone().unwrap_or(Servers::of(Server::Nginx));
+    let mut servers = spec
+        .servers
+        .clone()
+        .unwrap_or(Servers::of(ServerKind::Nginx));
     servers.pem = pem.clone();
     let has_store = spec.servers.is_none();
     let has_others = spec.systems.iter().any(|system| *system != System::Prism);
@@ -57,13 +61,12 @@ pub(super) fn up<'b>(
         network,
         files,
     };
-    match has_store {
-        true => make_bucket(&bed)?,
-        false => {
-            let (clients, address) = bed.plain_server()?;
-            let made = clients.run(|| bed.servers.make_bucket(address))?;
-            made.context("making the bucket")?;
-        }
+    if has_store {
+        make_bucket(&bed)?
+    } else {
+        let (clients, address) = bed.plain_server()?;
+        let made = clients.run(|| bed.servers.make_bucket(address))?;
+        made.context("making the bucket")?;
     }
     Ok(bed)
 }

@@ -163,7 +163,9 @@ impl Switched {
             anyhow::Ok(host)
         });
         let [a, f, b] = hosts;
-        let (a, f, b) = (a?, f?, b?);
+        let a = a?;
+        let f = f?;
+        let b = b?;
         let vip = alone(family.host(VIP));
         sh(&f, &format!("ip addr add {vip} dev lo"))?;
         let config = config(family);

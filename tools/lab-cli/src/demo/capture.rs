@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use prism_lab::{Capture, CaptureOptions, Lab};
 
-use super::client::Answer;
+use super::client::DemoAnswer;
 use super::packets::{Segment, parse};
-use super::{Scheme, Way};
+use super::{AccessWay, Scheme};
 
 /// Kernel buffer of each capture, KiB: 60,000 headers.
 const BUFFER_KIB: u32 = 8 << 10;
@@ -94,8 +94,8 @@ impl Seen {
     /// number of bytes.
     pub(super) fn answered_by(
         &self,
-        answers: &[Answer],
-        way: Way,
+        answers: &[DemoAnswer],
+        way: AccessWay,
         lab: &Lab,
         service: IpAddr,
     ) -> Result<Vec<Vec<(String, u64)>>> {
@@ -142,7 +142,8 @@ impl Seen {
         first: u32,
         requests: usize,
     ) -> Option<Vec<u64>> {
-        let (mut received, mut sent) = (0, 0);
+        let mut received = 0;
+        let mut sent = 0;
         let mut marks = Vec::new();
         let start = self
             .at("client")

@@ -12,18 +12,18 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use super::files::DemoFile;
-use super::{BUCKET, Kind, Stage, Way};
+use super::{AccessWay, BUCKET, Kind, Stage};
 
 /// The longest time of each client.
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// The pause between two looks at a client.
 const POLL: Duration = Duration::from_millis(10);
-/// The facts that curl prints after each answer, in the order of [`Answer`].
+/// The facts that curl prints after each answer, in the order of [`DemoAnswer`].
 const FACTS: &str =
     "%{local_ip} %{local_port} %{remote_ip} %{http_code} %{size_header} %{size_download}";
 
 /// One answer, by curl.
-pub(super) struct Answer {
+pub(super) struct DemoAnswer {
     pub(super) key: String,
     pub(super) local_port: u16,
     pub(super) remote: IpAddr,
@@ -46,7 +46,8 @@ pub(super) enum Pace {
 
 /// Stores everything below `directory` with aws-cli.
 pub(super) fn upload(stage: &Stage<'_>, directory: &Path) -> Result<()> {
-    let (lab, cancel) = (stage.lab, stage.cancel);
+    let lab = stage.lab;
+    let cancel = stage.cancel;
     let target = format!("s3://{BUCKET}/");
     // Before 2.13, and so in Debian 12, aws-cli ignores the endpoint in the environment.
     let aws = || -> Result<Command> {
@@ -75,10 +76,10 @@ pub(super) fn order(files: &[DemoFile], rounds: u32) -> Vec<&DemoFile> {
 /// Fetches all `requests` by one curl over one connection, and compares.
 pub(super) fn fetch(
     stage: &Stage<'_>,
-    way: Way,
+    way: AccessWay,
     requests: &[&DemoFile],
     pace: Pace,
-) -> Result<Vec<Answer>> {
+) -> Result<Vec<DemoAnswer>> {
     let lab = stage.lab;
     let facts_path = facts_path(stage);
     let facts_file = std::fs::File::create(&facts_path)?;
@@ -174,7 +175,7 @@ fn compare(bodies: impl Read, requests: &[&DemoFile]) -> Result<Vec<bool>> {
     Ok(are_right)
 }
 
-fn parse(line: &str, key: &str, is_right: bool) -> Option<Answer> {
+fn parse(line: &str, key: &str, is_right: bool) -> Option<DemoAnswer> {
     let mut words = line.split(' ');
     let _local: IpAddr = words.next()?.parse().ok()?;
     let local_port = words.next()?.parse().ok()?;
@@ -182,7 +183,7 @@ fn parse(line: &str, key: &str, is_right: bool) -> Option<Answer> {
     let status = words.next()?.parse().ok()?;
     let head_bytes: u64 = words.next()?.parse().ok()?;
     let body_bytes: u64 = words.next()?.parse().ok()?;
-    Some(Answer {
+    Some(DemoAnswer {
         key: key.to_owned(),
         local_port,
         remote,

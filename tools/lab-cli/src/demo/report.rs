@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use super::client::Answer;
+use super::client::DemoAnswer;
 use super::trace::quantile;
-use super::{Scheme, Way};
+use super::{AccessWay, Scheme};
 
 /// Requests that the report shows one by one.
 const SHOWN: usize = 15;
@@ -24,9 +24,9 @@ const RECORD_BYTES: u64 = 3 * 29;
 /// The findings.
 pub(super) struct Findings {
     pub(super) service: SocketAddr,
-    pub(super) way: Way,
+    pub(super) way: AccessWay,
     /// The answers in curl's order.
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<DemoAnswer>,
     /// The places where the bytes of each answer entered the switch.
     pub(super) answered_by: Vec<Vec<(String, u64)>>,
     pub(super) resets: usize,
@@ -54,14 +54,15 @@ pub(super) fn failed(checks: impl IntoIterator<Item = Check>) -> Vec<&'static st
 
 impl Findings {
     pub(super) fn checks(&self) -> Vec<Check> {
-        let (sources, are_direct) = (self.requests_by_source(), self.are_direct());
+        let sources = self.requests_by_source();
+        let are_direct = self.are_direct();
         let backends = sources.keys().filter(|host| host.starts_with("be")).count();
         let shares: Vec<_> = sources
             .iter()
             .map(|(host, n)| format!("{host} {n}"))
             .collect();
         let strangers: Vec<_> = self.strangers.iter().map(IpAddr::to_string).collect();
-        let is_service = |answer: &Answer| answer.remote == self.service.ip();
+        let is_service = |answer: &DemoAnswer| answer.remote == self.service.ip();
         let check = |name, value, holds| Check { name, value, holds };
         let [connections, compared] = answer_checks(&self.answers);
         vec![
@@ -112,7 +113,7 @@ impl Findings {
     }
 
     /// The most bytes of an answer in the connection's stream.
-    fn expected_bytes(&self, answer: &Answer) -> RangeInclusive<u64> {
+    fn expected_bytes(&self, answer: &DemoAnswer) -> RangeInclusive<u64> {
         let bytes = answer.wire_bytes;
         match self.way.scheme {
             Scheme::Http => bytes..=bytes,
@@ -148,7 +149,7 @@ impl Findings {
 }
 
 /// All answers came over one connection, and are right.
-pub(super) fn answer_checks(answers: &[Answer]) -> [Check; 2] {
+pub(super) fn answer_checks(answers: &[DemoAnswer]) -> [Check; 2] {
     let right = answers.iter().filter(|answer| answer.is_right).count();
     let ports: BTreeSet<_> = answers.iter().map(|answer| answer.local_port).collect();
     let ports_text: Vec<_> = ports.iter().map(u16::to_string).collect();
@@ -222,7 +223,7 @@ fn render_checks(checks: &[Check]) -> String {
     checks.iter().map(line).collect()
 }
 
-impl Answer {
+impl DemoAnswer {
     fn verdict(&self) -> String {
         let verdict = if self.is_right { "right" } else { "WRONG" };
         format!("{} {verdict}", self.status)
@@ -257,8 +258,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn answer(port: u16, is_right: bool) -> Answer {
-        Answer {
+    fn answer(port: u16, is_right: bool) -> DemoAnswer {
+        DemoAnswer {
             key: "k".into(),
             local_port: port,
             remote: Ipv4Addr::LOCALHOST.into(),
@@ -272,7 +273,7 @@ mod tests {
     fn findings() -> Findings {
         Findings {
             service: (Ipv4Addr::LOCALHOST, 80).into(),
-            way: Way::PLAIN,
+            way: AccessWay::PLAIN,
             answers: vec![answer(7, true), answer(7, true)],
             answered_by: vec![vec![("be0".into(), 1_000)], vec![("be1".into(), 1_000)]],
             resets: 0,

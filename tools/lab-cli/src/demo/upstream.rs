@@ -16,7 +16,7 @@ use prism_config::Config;
 use super::client::{self, Pace, answered};
 use super::files::DemoFile;
 use super::report::{Check, answer_checks};
-use super::{Stage, Way, step};
+use super::{AccessWay, Stage, step};
 
 /// The address of the server beside each backend.
 const SERVER: SocketAddr =
@@ -70,12 +70,12 @@ impl<'s> Servers<'s> {
             servers.start_at(host)?;
         }
         let are_healthy = || {
-            let status = Status::of(stage)?;
+            let status = UpstreamStatus::of(stage)?;
             let are = backends.iter().all(|host| status.has(host, "healthy"));
             Ok(are && status.is_healthy)
         };
         if wait(stage, START_TIMEOUT, STATUS_POLL, are_healthy)?.is_none() {
-            let status = Status::of(stage)?.text;
+            let status = UpstreamStatus::of(stage)?.text;
             bail!("the servers are not healthy after {START_TIMEOUT:?}:\n{status}");
         }
         thread::sleep(REPORTS);
@@ -129,13 +129,13 @@ impl<'s> Servers<'s> {
 }
 
 /// What `prism ctl status` prints.
-struct Status {
+struct UpstreamStatus {
     text: String,
     /// By its exit status.
     is_healthy: bool,
 }
 
-impl Status {
+impl UpstreamStatus {
     fn of(stage: &Stage<'_>) -> Result<Self> {
         let mut command = Command::new(&stage.prism);
         command.args(["ctl", "status", "--config"]);
@@ -175,7 +175,7 @@ pub(super) fn outage(
     let requests: Vec<_> = small.into_iter().cycle().take(REQUESTS).collect();
     client::forget_answers(stage)?;
     let (seen, answers) = thread::scope(|scope| {
-        let client = scope.spawn(|| client::fetch(stage, Way::PLAIN, &requests, Pace::Slow));
+        let client = scope.spawn(|| client::fetch(stage, AccessWay::PLAIN, &requests, Pace::Slow));
         let seen = kill_and_start(stage, servers);
         let answers = client.join().ok().context("the client has panicked")?;
         anyhow::Ok((seen?, answers?))
@@ -210,7 +210,7 @@ fn kill_and_start(stage: &Stage<'_>, servers: &mut Servers<'_>) -> Result<Outage
     servers.kill(&host)?;
     let mut row = String::new();
     let is_named = || {
-        let status = Status::of(stage)?;
+        let status = UpstreamStatus::of(stage)?;
         let words = status.row(&host).unwrap_or_default().split_whitespace();
         row = words.collect::<Vec<_>>().join(" ");
         Ok(status.has(&host, "unhealthy"))
@@ -225,7 +225,7 @@ fn kill_and_start(stage: &Stage<'_>, servers: &mut Servers<'_>) -> Result<Outage
     let started = Instant::now();
     servers.start_at(&host)?;
     let is_back = || {
-        let status = Status::of(stage)?;
+        let status = UpstreamStatus::of(stage)?;
         Ok(status.is_healthy && status.has(&host, "healthy"))
     };
     let healthy = wait(stage, FOLLOW_TIMEOUT, STATUS_POLL, is_back)?;
@@ -342,7 +342,7 @@ mod tests {
         let text = "UPSTREAM   SERVER          BACKEND  STATE\n\
                     /          127.0.0.1:3000  be0      healthy    0  0  -\n\
                     /          127.0.0.1:3000  be10     unhealthy  0  3  refused\n";
-        let status = Status {
+        let status = UpstreamStatus {
             text: text.into(),
             is_healthy: false,
         };

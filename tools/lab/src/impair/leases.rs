@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{MAX_SENDERS, POLL, Shared};
+use super::{ImpairedPath, MAX_SENDERS, POLL};
 
 /// The longest time until the switch takes a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
 /// Relays connections to the switch until the relay ends.
-pub(super) fn run(shared: &Arc<Shared>, listener: &TcpListener) {
+pub(super) fn run(shared: &Arc<ImpairedPath>, listener: &TcpListener) {
     let mut threads = Vec::new();
     while !shared.stop.load(Ordering::Relaxed) {
         threads.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
@@ -33,7 +33,10 @@ pub(super) fn run(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 /// Relays one connection, with a thread for each direction.
-fn relay(shared: &Arc<Shared>, node: TcpStream) -> io::Result<[std::thread::JoinHandle<()>; 2]> {
+fn relay(
+    shared: &Arc<ImpairedPath>,
+    node: TcpStream,
+) -> io::Result<[std::thread::JoinHandle<()>; 2]> {
     let switch = TcpStream::connect_timeout(&shared.switch, CONNECT)?;
     for stream in [&node, &switch] {
         stream.set_nonblocking(false)?;
@@ -52,7 +55,7 @@ fn relay(shared: &Arc<Shared>, node: TcpStream) -> io::Result<[std::thread::Join
 }
 
 /// Passes bytes on until one end is over, then ends both.
-fn pass(shared: &Shared, mut from: TcpStream, mut to: TcpStream) {
+fn pass(shared: &ImpairedPath, mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = [0; 1_024];
     while !shared.stop.load(Ordering::Relaxed) {
         if shared.is_blackhole.load(Ordering::Relaxed) {

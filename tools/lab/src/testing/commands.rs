@@ -73,12 +73,11 @@ fn commands(text: &str, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_code = false;
     for paragraph in text.split("```") {
-        match is_code {
-            true => found.extend(paragraph.lines().map(str::to_owned)),
-            false => {
-                let text = paragraph.replace('\n', " ");
-                found.extend(text.split('`').skip(1).step_by(2).map(str::to_owned));
-            }
+        if is_code {
+            found.extend(paragraph.lines().map(str::to_owned))
+        } else {
+            let text = paragraph.replace('\n', " ");
+            found.extend(text.split('`').skip(1).step_by(2).map(str::to_owned));
         }
         is_code = !is_code;
     }
