@@ -69,12 +69,12 @@ impl Config {
         let config = EndpointConfig::new(&self.name, &nodes, &[self.service], identity);
         let mut config = config.with_context(|| format!("no node is called {}", self.name))?;
         config.listen = self.is_primary();
-        let SwitchAccess {
-            control,
-            key_id,
-            key,
-        } = self.switch;
-        config.switch = Some(SwitchAddress::new(control, key_id, key));
+        let switch = &self.switch;
+        config.switch = Some(SwitchAddress::new(
+            switch.control,
+            switch.key_id,
+            switch.key,
+        ));
         Ok(config)
     }
 }

@@ -48,8 +48,10 @@ async fn step(
             client.release_buffer();
             let is_idle = client.buffered().is_empty();
             client.set_io_timeout(if is_idle { IDLE } else { IN_COMMAND });
-            let is_open = client.fill().await? > 0;
-            return Ok(is_open.then_some(client));
+            if client.fill().await? == 0 {
+                return end(client, answers).await;
+            }
+            return Ok(Some(client));
         }
         Err(malformed) => {
             answers.extend(resp::error(&format!("ERR {malformed}")));
@@ -161,7 +163,8 @@ async fn read(node: &KvNode, key: &[u8]) -> io::Result<Option<StampedValue>> {
     if node.config.is_primary() {
         return Ok(copy);
     }
-    let stamp = copy.as_ref().map_or(0, |copy| copy.stamp).to_string();
+    let stamp = copy.as_ref().map(|copy| copy.stamp.to_string());
+    let stamp = stamp.unwrap_or_default();
     let command = resp::encode(&[b"FRESH", key, stamp.as_bytes()]);
     let answer = ask(node, &command).await.map_err(io::Error::other)??;
     let parts = resp::command(&answer, MAX_NODE_BYTES)?.map(|(parts, _)| parts);

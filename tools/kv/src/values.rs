@@ -8,27 +8,16 @@ use std::rc::Rc;
 /// The most keys of a node. With keys and values of 128 KiB together they take 1.25 GiB.
 const MAX_KEYS: usize = 10_000;
 
+#[derive(Default)]
 pub(crate) struct Values {
     by_key: HashMap<Vec<u8>, StampedValue>,
-    /// The stamp of the last write.
-    last: u64,
 }
 
 #[derive(Clone)]
 pub(crate) struct StampedValue {
-    /// Of the write. No other write has it, also in other runs of the primary.
+    /// A random number of the write.
     pub(crate) stamp: u64,
     pub(crate) value: Rc<[u8]>,
-}
-
-impl Default for Values {
-    fn default() -> Self {
-        Self {
-            by_key: HashMap::new(),
-            // A random number.
-            last: RandomState::new().hash_one(()),
-        }
-    }
 }
 
 impl Values {
@@ -38,9 +27,8 @@ impl Values {
 
     /// Does a write. Returns whether there was room for it.
     pub(crate) fn write(&mut self, key: &[u8], value: &[u8]) -> bool {
-        self.last = self.last.wrapping_add(1);
         let stamped = StampedValue {
-            stamp: self.last,
+            stamp: RandomState::new().hash_one(key),
             value: value.into(),
         };
         let has_room = self.by_key.len() < MAX_KEYS || self.by_key.contains_key(key);

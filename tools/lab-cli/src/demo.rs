@@ -91,7 +91,7 @@ impl fmt::Display for AccessWay {
     }
 }
 
-/// What the service does.
+/// The kind of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// It stores objects.
@@ -237,7 +237,7 @@ fn spec(kind: Kind, prism: PathBuf, cancel: Arc<AtomicBool>) -> Result<LabSpec> 
     })
 }
 
-/// What the demo has shown.
+/// The findings of the demo.
 struct Shown {
     /// Over HTTP and IPv4.
     plain: Findings,

@@ -11,6 +11,22 @@ pub(crate) struct SimulatedHost {
     pub(crate) down: usize,
 }
 
+/// Speeds of a link, from the host and to it, in bits a second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinkSpeed {
+    pub(crate) up: f64,
+    pub(crate) down: f64,
+}
+
+impl LinkSpeed {
+    pub(crate) const fn both(bit_s: f64) -> Self {
+        Self {
+            up: bit_s,
+            down: bit_s,
+        }
+    }
+}
+
 /// The switch: its threads, and what it does for a packet.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedSwitch {
@@ -32,13 +48,14 @@ pub(crate) struct Path<'p> {
 impl SimulatedHost {
     pub(crate) fn new(
         engine: &mut Engine,
-        (machine, threads): (usize, usize),
-        (up_bit_s, down_bit_s): (f64, f64),
+        machine: usize,
+        threads: usize,
+        link_bit_s: LinkSpeed,
     ) -> Self {
         Self {
             threads: (0..threads).map(|_| engine.add_thread(machine)).collect(),
-            up: engine.add_link(up_bit_s),
-            down: engine.add_link(down_bit_s),
+            up: engine.add_link(link_bit_s.up),
+            down: engine.add_link(link_bit_s.down),
         }
     }
 }

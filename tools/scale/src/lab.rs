@@ -3,7 +3,7 @@
 
 use crate::costs::{self, Table};
 use crate::engine::{Engine, Event};
-use crate::hosts::{Path, SimulatedHost, SimulatedSwitch};
+use crate::hosts::{LinkSpeed, Path, SimulatedHost, SimulatedSwitch};
 
 /// Cores of the machine, and threads of each node.
 const CORES: usize = 2;
@@ -100,10 +100,10 @@ impl Lab {
     fn build(&self) -> Run {
         let mut engine = Engine::default();
         let machine = engine.add_machine(CORES);
-        let link = (self.link_bit_s, self.link_bit_s);
-        let all = self.link_bit_s * self.backends as f64;
-        let client = SimulatedHost::new(&mut engine, (machine, self.backends), (all, all));
-        let node = |engine: &mut Engine| SimulatedHost::new(engine, (machine, CORES), link);
+        let link = LinkSpeed::both(self.link_bit_s);
+        let all = LinkSpeed::both(self.link_bit_s * self.backends as f64);
+        let client = SimulatedHost::new(&mut engine, machine, self.backends, all);
+        let node = |engine: &mut Engine| SimulatedHost::new(engine, machine, CORES, link);
         let frontend = node(&mut engine);
         let backends = (0..self.backends).map(|_| node(&mut engine)).collect();
         let rest_us = match self.way {

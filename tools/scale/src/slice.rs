@@ -8,7 +8,7 @@ use crate::growth::{
     GrownCluster, LONG_BYTES, LONG_SHARE, NODE_BIT_S, NODE_CORES, SHORT_BYTES, SWITCH_BIT_S,
     SWITCH_CORES, table_of,
 };
-use crate::hosts::{Path, SimulatedHost, SimulatedSwitch};
+use crate::hosts::{LinkSpeed, Path, SimulatedHost, SimulatedSwitch};
 
 /// Simulated time; its first quarter does not count.
 const NS: u64 = 80_000_000;
@@ -43,25 +43,20 @@ impl Slice {
     fn new(cluster: GrownCluster) -> Self {
         let mut engine = Engine::default();
         let count = (cluster.nodes / cluster.switches) as usize;
-        let link = (NODE_BIT_S, NODE_BIT_S);
-        let (machines, nodes) = (0..count)
-            .map(|_| {
-                let machine = engine.add_machine(NODE_CORES);
-                (
-                    machine,
-                    SimulatedHost::new(&mut engine, (machine, NODE_CORES), link),
-                )
-            })
-            .unzip();
+        let link = LinkSpeed::both(NODE_BIT_S);
+        let mut machines = Vec::new();
+        let mut nodes = Vec::new();
+        for _ in 0..count {
+            let machine = engine.add_machine(NODE_CORES);
+            machines.push(machine);
+            nodes.push(SimulatedHost::new(&mut engine, machine, NODE_CORES, link));
+        }
         let switch_machine = engine.add_machine(SWITCH_CORES);
         let threads = (0..SWITCH_CORES).map(|_| engine.add_thread(switch_machine));
         let threads = threads.collect();
         // Clients cost nothing; their link is the switch's.
-        let clients = SimulatedHost::new(
-            &mut engine,
-            (switch_machine, 0),
-            (SWITCH_BIT_S, SWITCH_BIT_S),
-        );
+        let link = LinkSpeed::both(SWITCH_BIT_S);
+        let clients = SimulatedHost::new(&mut engine, switch_machine, 0, link);
         Self {
             engine,
             random: fastrand::Rng::with_seed(SEED),

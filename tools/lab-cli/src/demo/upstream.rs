@@ -185,7 +185,7 @@ pub(super) fn outage(
     Ok(checks)
 }
 
-/// What was seen of a server that was killed and started again.
+/// A server that was killed and started again, as clients saw it.
 struct Outage {
     host: String,
     /// The time until the status named it, and its row.
