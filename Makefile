@@ -97,7 +97,7 @@ lint: $(call installed,lint)
 		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh
 	scripts/check_docs.py
-	scripts/bench_report.py --check
+	python3 scripts/bench_report.py --check
 
 # The benchmarks measure the production build.
 bench: dist
