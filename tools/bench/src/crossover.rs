@@ -76,7 +76,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
         what: (),
     });
     let plan = ComparisonPlan {
-        sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
+        sizes: Size::all(&args.sizes, OBJECTS, args.connections),
         beds: beds.collect(),
         contestants: contestants.collect(),
         ..ComparisonPlan::new(&SUMMARY, &args.network, &args.options)

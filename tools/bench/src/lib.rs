@@ -51,7 +51,8 @@ enum Command {
     Hostmode(crate::upstream::Args),
     /// Measure YCSB's requests, with each object on one backend.
     ///
-    /// Reads alone and with writes among them, for several distributions of popularity. Needs root and `wrk` (`scripts/setup.sh bench`).
+    /// Reads alone and with writes among them, for several distributions of popularity. Needs root
+    /// and `wrk` (`scripts/setup.sh bench`).
     Partitioned(crate::ycsb::Args),
     /// Measure YCSB's requests, with each object on all backends.
     ///

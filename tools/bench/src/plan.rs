@@ -30,8 +30,8 @@ pub(crate) struct Size {
     pub(crate) bytes: u64,
     /// Objects of each backend.
     pub(crate) each: usize,
-    /// Connections of the client, if the case names them.
-    pub(crate) connections: Option<usize>,
+    /// Connections of the client.
+    pub(crate) connections: usize,
 }
 
 /// The table.
@@ -73,7 +73,7 @@ impl<W: Clone> Contestant<W> {
 
 impl Size {
     /// Sizes with the same numbers of objects and connections.
-    pub(crate) fn all(bytes: &[u64], each: usize, connections: Option<usize>) -> Vec<Self> {
+    pub(crate) fn all(bytes: &[u64], each: usize, connections: usize) -> Vec<Self> {
         let sizes = bytes.iter().map(|bytes| Self {
             bytes: *bytes,
             each,
@@ -179,7 +179,7 @@ impl<'p, W> ComparisonPlan<'p, W> {
         for bed in beds {
             bed.store(&objects)?;
         }
-        let connections = size.connections.unwrap_or_default();
+        let connections = size.connections;
         let seconds = self.options.seconds;
         let turn_s = self.network.turn_s(seconds, size.bytes, connections);
         turns.run(jobs, |contestant, warm_up_s| {

@@ -84,7 +84,7 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
     args.options.settle(3, 3)?;
     args.network.check_connections(args.connections, 4_000)?;
     let plan = ComparisonPlan {
-        sizes: Size::all(&args.sizes, OBJECTS, Some(args.connections)),
+        sizes: Size::all(&args.sizes, OBJECTS, args.connections),
         beds: vec![BedSpec::new(&SYSTEMS)],
         contestants: Contestant::all(&SYSTEMS, &()),
         ..ComparisonPlan::new(&SUMMARY, &args.network, &args.options)

@@ -66,7 +66,7 @@ impl Args {
         Size {
             bytes,
             each: usize::try_from(each).unwrap_or(1),
-            connections: Some(self.connections.min(most)),
+            connections: self.connections.min(most),
         }
     }
 }

@@ -131,7 +131,7 @@ impl Args {
             ..contestant
         });
         ComparisonPlan {
-            sizes: Size::all(&self.sizes, OBJECTS, Some(self.connections)),
+            sizes: Size::all(&self.sizes, OBJECTS, self.connections),
             beds: vec![BedSpec {
                 servers: Some(servers),
                 mode,

@@ -231,7 +231,7 @@ impl Ycsb {
             ..BedSpec::new(systems)
         });
         let plan = ComparisonPlan {
-            sizes: Size::all(&self.sizes, objects / backends, Some(*connections)),
+            sizes: Size::all(&self.sizes, objects / backends, *connections),
             beds: beds.collect(),
             contestants: self.contestants(),
             has_writes: true,

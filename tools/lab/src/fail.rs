@@ -124,8 +124,8 @@ impl Lab {
         Ok(())
     }
 
-    /// The switches: one, or two of which one is active. In host mode the two frontends between which
-    /// addresses move.
+    /// The switches: one, or two of which one is active. In host mode the two frontends between
+    /// which addresses move.
     pub fn switches(&self) -> impl Iterator<Item = &str> {
         let plan = &self.state.plan;
         let switches = plan.switches.iter().map(|s| s.name.as_str());

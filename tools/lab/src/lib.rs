@@ -18,9 +18,9 @@
 //! # Ownership and cleaning up
 //! Every namespace is called `prism-<lab>-<host>`. All files of a lab are below
 //! `/run/prism-lab/<lab>`, its stores below `/dev/shm/prism-lab-<lab>`, and its pins below
-//! `/sys/fs/bpf/prism-lab-<lab>`, or beside it with the name of one of two switches. Taking a lab down ends exactly the processes in those
-//! namespaces. It needs no saved state: after a SIGKILL at any moment, the next `up` or `down`
-//! of that name finds all remains.
+//! `/sys/fs/bpf/prism-lab-<lab>`, or beside it with the name of one of two switches. Taking a lab
+//! down ends exactly the processes in those namespaces. It needs no saved state: after a SIGKILL at
+//! any moment, the next `up` or `down` of that name finds all remains.
 //!
 //! This crate starts Prism and does not know what it does. It needs root.
 #![forbid(unsafe_code)]

@@ -24,7 +24,8 @@ pub enum Layout {
     /// All hosts are on one Ethernet segment.
     #[default]
     Segment,
-    /// A plain router is between the segment of the frontends, that of each backend, and the client.
+    /// A plain router is between the segment of the frontends, that of each backend, and the
+    /// client.
     Routed,
     /// The same, and the router spreads flows over all frontends (ECMP).
     Spread,

@@ -70,8 +70,8 @@ const ROUTER_SETTINGS: [&str; 2] = [
     "net.ipv6.fib_multipath_hash_policy=1",
 ];
 
-/// Further settings of nodes in host mode, which have the service address as well: only the host that
-/// has it on its interface tells the others so.
+/// Further settings of nodes in host mode, which have the service address as well: only the host
+/// that has it on its interface tells the others so.
 const SHARED_ADDRESS_SETTINGS: [&str; 4] = [
     "net.ipv4.conf.all.arp_ignore=1",
     "net.ipv4.conf.default.arp_ignore=1",

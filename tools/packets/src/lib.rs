@@ -47,8 +47,8 @@ pub struct Run {
     pub time: Duration,
 }
 
-/// Runs a program `repeat` times on the same buffer: each run gets the packet as the run before left
-/// it.
+/// Runs a program `repeat` times on the same buffer: each run gets the packet as the run before
+/// left it.
 ///
 /// # Errors
 /// The kernel's.
@@ -76,8 +76,8 @@ pub fn run_summed_packet(switch: &Switch, packet: &[u8]) -> libbpf_rs::Result<Ru
     )
 }
 
-/// Has the kernel receive a packet at an interface, as if its device had. The interface needs native
-/// XDP, and the XDP program of the switch sees the packet first.
+/// Has the kernel receive a packet at an interface, as if its device had. The interface needs
+/// native XDP, and the XDP program of the switch sees the packet first.
 ///
 /// # Errors
 /// The kernel's: `ENXIO` if the interface has no XDP, `EINVAL` before Linux 5.18.

@@ -3,7 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
-/// Longest wake-up of a core, in µs. The kernel reads 4 bytes in native order (`Documentation/power/pm_qos_interface.rst`).
+/// Longest wake-up of a core, in µs. The kernel reads 4 bytes in native order
+/// (`Documentation/power/pm_qos_interface.rst`).
 const LONGEST_WAKE_UP_US: i32 = 0;
 
 /// Asks the kernel to keep idle cores polling until the file is dropped. `None`, with a
