@@ -13,9 +13,9 @@ mod benches;
 mod commands;
 mod demo;
 mod demo_upstream;
-mod flows;
 mod mistakes;
 mod pair;
+mod switch;
 
 use std::process::Command;
 
