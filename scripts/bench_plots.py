@@ -4,7 +4,7 @@ import hashlib
 import json
 import zlib
 
-from bench_rows import SYSTEM, field, size
+from bench_rows import SYSTEM, Rows, field, size
 
 # The values that are drawn, if a result has them: title, name and divisor.
 VALUES = [
@@ -111,11 +111,12 @@ def result(name, rows, path):
         for axes, (title, value, unit) in zip(line, shown):
             draw(axes, rows.where(**case), x, value, unit)
             axes.set_title(title, loc="left")
+            labels = axes.get_legend_handles_labels()[1]
+            if labels and (axes is line[0] or labels != line[0].get_legend_handles_labels()[1]):
+                axes.legend(frameon=False, fontsize=7)
         words = [f"{text / 1e6:.0f} Mbit/s" if name == "link_bit_s" else str(text)
                  for name, text in case.items() if text is not None]
         line[0].set_ylabel(", ".join(words))
-        if line[0].get_legend_handles_labels()[0]:
-            line[0].legend(frameon=False, fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=100)
     plots.close(figure)
@@ -124,9 +125,12 @@ def result(name, rows, path):
 
 def draw(axes, rows, x, value, unit):
     """A line for each system and case: medians, with the least and greatest round."""
+    rows = Rows(row for row in rows.all if value in row["values"])
+    if not any(field(row, x) is not None for row in rows.all):
+        x = next((name for row in rows.all for name in row["case"] if name not in PANELS), SYSTEM)
     lines = {}
     for row in rows.all:
-        if value in row["values"] and field(row, x) is not None:
+        if field(row, x) is not None:
             # Large objects have fewer connections, and stay on their line.
             same = (x, "connections", *PANELS)
             its = {name: text for name, text in row["case"].items() if name not in same}
