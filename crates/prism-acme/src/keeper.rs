@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use prism_common::supervise::supervise;
 use prism_config::{Acme, Config};
 use prism_etcd::Client;
-use prism_handoff::supervise::supervise;
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{AcmeRecords, Cluster, Known};
 use tokio::sync::watch;

@@ -10,8 +10,8 @@ use instant_acme::{
     OrderStatus, RetryPolicy,
 };
 use prism_config::Acme;
-use prism_handoff::pki::Certificate;
 use prism_membership::AcmeRecords;
+use prism_pki::Certificate;
 use prism_tls::accept::Certificates;
 
 use crate::http::Https;

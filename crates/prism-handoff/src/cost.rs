@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prism_sys::clock::thread_cpu_ns;
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// One of this many hand-offs is measured, at each end.
 const SAMPLED: u32 = 16;

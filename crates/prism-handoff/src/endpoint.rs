@@ -21,7 +21,7 @@ use crate::flows;
 use crate::lease;
 use crate::peers::{PeerError, Peers};
 use crate::relay_stream::RelayStream;
-use crate::supervise::keep;
+use prism_common::supervise::keep;
 
 use accept::ClientListener;
 pub use config::{EndpointConfig, Peer, TlsService, Transit};

@@ -21,7 +21,7 @@ use crate::cost::{Costs, metered};
 use crate::endpoint::{Handle, Shared};
 use crate::settling::Settling;
 use crate::trace::{Part, Record, Step};
-use crate::unguessable;
+use prism_common::unguessable;
 
 use driver::Driver;
 

@@ -11,7 +11,7 @@ use prism_proto::control::FlowKey;
 use prism_sys::tcp::Paused;
 
 use crate::stream::Stream;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// All frozen sockets of a process, by flow and by the epoch at which the peer is to own the flow.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use prism_proto::control::{FlowKey, Pass};
 use prism_proto::import::DEAF_NS;
 use prism_sys::tcp::Restored;
 
-use crate::supervise::locked;
-use crate::unguessable;
+use prism_common::supervise::locked;
+use prism_common::unguessable;
 
 /// The largest number of deaf sockets of a process. Further ones are closed at once, and a packet
 /// of their client may draw a reset.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use prism_proto::guests::{Guests, Rest};
 
 use crate::newcomers::Leave;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The state of a guest: busy, told to give way, or the milliseconds of the table's clock since
 /// which it rests, plus one.

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// A wait for a peer that lasts this long starts a probe.
 pub(crate) const DOUBT_AFTER: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use prism_proto::control::FlowKey;
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The number of workers that hold each flow, by a hash of the flow under a random key. Two flows
 /// with one hash cost a question to the switch.

@@ -23,8 +23,8 @@ use crate::cost::{Costs, metered};
 use crate::endpoint::{Incoming, Phase, Shared};
 use crate::first_flight::FirstFlight;
 use crate::records::Records;
-use crate::supervise::caught;
 use crate::trace::{Ended, Part, Record, Step};
+use prism_common::supervise::caught;
 
 /// The largest number of imports that wait for the switch at once.
 const MAX_IMPORTS: usize = 1024;

@@ -10,8 +10,8 @@ use prism_proto::{Behaviour, TcpState};
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::pki::{self, Identity};
 use crate::{Endpoint, EndpointConfig, Peer, Process, Transit};
+use prism_pki::{self as pki, Identity};
 
 /// A node on loopback without a switch.
 async fn node(name: &str, dir: &Path, port: u16, transit: Option<Transit>) -> Endpoint {

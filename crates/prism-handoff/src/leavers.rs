@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The peers of this process that leave.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::endpoint::{Handle, Phase};
 use crate::export::Exported;
-use crate::unguessable;
+use prism_common::unguessable;
 
 /// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);

@@ -108,8 +108,6 @@ mod endpoint;
 mod export;
 mod first_flight;
 mod flows;
-#[doc(hidden)]
-pub mod followed;
 mod frozen;
 mod given_up;
 mod guests;
@@ -128,7 +126,6 @@ mod passes;
 mod passing;
 mod peer_shares;
 mod peers;
-pub mod pki;
 mod reading;
 mod records;
 mod relay_stream;
@@ -137,12 +134,8 @@ mod signing;
 mod silence;
 mod splicing;
 mod stream;
-#[doc(hidden)]
-pub mod supervise;
 mod switch_check;
 pub mod trace;
-#[doc(hidden)]
-pub mod unguessable;
 mod versions;
 mod wait_timer;
 
@@ -161,9 +154,16 @@ pub use relay_stream::{RelayStep, RelayStream};
 pub use signing::{SigningKey, SwitchAddress};
 pub use splicing::MAX_PIPES;
 
+#[doc(hidden)]
+pub use prism_common::{counters, followed, supervise, unguessable};
+#[doc(inline)]
+pub use prism_pki as pki;
+
 /// Counters, moves and the health of peers.
 pub mod observe {
-    pub use crate::counters::{Count, Counters, Figure, tasks_restarted};
+    pub use prism_common::counter::{Count, Figure, tasks_restarted};
+
+    pub use crate::counters::Counters;
     pub use crate::health::Health;
     pub use crate::moves::{Move, Moves};
 }

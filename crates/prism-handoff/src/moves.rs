@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The number of last moves that are known.
 const LAST: usize = 64;

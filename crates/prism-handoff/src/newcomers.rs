@@ -10,7 +10,7 @@ use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// Bounds on client connections without an admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

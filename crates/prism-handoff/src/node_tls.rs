@@ -13,9 +13,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::peer_shares::Admitted;
-use crate::pki::Identity;
 use crate::silence::MAX_SILENCE;
 use crate::versions;
+use prism_pki::Identity;
 
 /// The largest number of bytes of a handshake: a chain of certificates and little else.
 const MAX_HANDSHAKE_BYTES: usize = 128 << 10;
@@ -78,6 +78,9 @@ pub(crate) async fn accept(
 ) -> io::Result<(Secured, Purpose, String)> {
     let capture = Capture::default();
     let mut config = ServerConfig::clone(&identity.present().server);
+    // The server's order decides.
+    let versions = HAND_OFF_VERSIONS.iter().chain(RELAY_VERSIONS);
+    config.alpn_protocols = versions.map(|version| version.to_vec()).collect();
     config.key_log = capture.key_log();
     let connection = ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);

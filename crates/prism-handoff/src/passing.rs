@@ -23,7 +23,7 @@ use crate::connection::Connection;
 use crate::endpoint::{Handle, Incoming, Shared};
 use crate::kernel_tx::KernelTx;
 use crate::records::Records;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// A client's connection that no worker has.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use prism_proto::node::MAX_FRAME_BYTES;
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The largest number of bytes of frames that have come in part, over all channels of a peer. Most
 /// frames are below 1 MiB, and arrive within milliseconds.

@@ -17,8 +17,8 @@ use crate::dial::dial;
 use crate::endpoint::{Peer, Shared, of_family, towards};
 use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
-use crate::pki::node_name;
 use crate::relay_stream::RelayStream;
+use prism_pki::node_name;
 
 /// The largest number of idle relay streams to each peer.
 const MAX_IDLE_RELAYS: usize = 64;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::control::now_ns;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
 pub const MAX_RECORDS: usize = 1 << 17;

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_cluster::{Fault, NodeName, Report, State, Testimony, View};
+use prism_common::supervise::supervise;
 use prism_config::{Config, Etcd};
 use prism_etcd::{Client, Fingerprint, LeaseId};
-use prism_handoff::supervise::supervise;
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 

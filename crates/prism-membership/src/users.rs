@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use prism_common::followed::FollowedFiles;
 use prism_config::{Credential, S3};
-use prism_handoff::followed::FollowedFiles;
 use tokio::sync::watch;
 
 /// Time between two looks at the file. A change counts within a second, so the rest is for reading

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use prism_handoff::supervise::keep;
+use prism_common::supervise::keep;
 use prism_service::Stage;
 use prism_store::Store;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use prism_config::{Config, Node, Peers};
-use prism_handoff::pki::Identity;
+use prism_pki::Identity;
 use prism_sys::process::with_causes;
 
 use crate::doctor::ended;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::value_parser;
-use prism_handoff::pki::{self, Certificate, Founding, Issuing, date};
+use prism_pki::{self as pki, Certificate, Founding, Issuing, date};
 use serde_json::json;
 
 /// Make, renew and show the certificates by which nodes recognize each other.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use prism_common::supervise::supervise;
 use prism_config::{Config, Running};
-use prism_handoff::supervise::supervise;
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 

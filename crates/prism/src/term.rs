@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_acme::SOURCE;
-use prism_handoff::pki::{Certificate, PkiError, date};
+use prism_pki::{Certificate, PkiError, date};
 
 /// A certificate that ends within this time is named.
 const SOON_DAYS: u64 = 30;

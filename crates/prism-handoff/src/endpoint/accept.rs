@@ -22,9 +22,9 @@ use crate::dial::tune;
 use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
 use crate::peers::Peers;
-use crate::pki::{Identity, peer_name};
 use crate::relay_stream::RelayStream;
-use crate::supervise::locked;
+use prism_common::supervise::locked;
+use prism_pki::{Identity, peer_name};
 
 /// The time limit of a peer's TLS handshake.
 const PEER_HANDSHAKE: Duration = Duration::from_secs(5);

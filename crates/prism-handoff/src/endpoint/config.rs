@@ -9,8 +9,8 @@ use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::ServerConfig;
 
 use crate::client_limits::ClientLimits;
-use crate::pki::Identity;
 use crate::signing::SwitchAddress;
+use prism_pki::Identity;
 
 /// The configuration of an endpoint.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use prism_sys::listen::listen_tcp;
 use tokio::net::TcpListener;
 
-use crate::supervise::locked;
+use prism_common::supervise::locked;
 
 /// The listeners of a process.
 #[derive(Debug, Default)]

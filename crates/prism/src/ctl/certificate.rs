@@ -8,9 +8,9 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use prism_acme::{Failure, RENEW, SOURCE, due_s, failure, issued, orderer};
 use prism_config::{Acme, Config};
-use prism_handoff::pki::{Certificate, date};
 use prism_membership::AcmeRecords;
 use prism_membership::etcd::Key;
+use prism_pki::{Certificate, date};
 use serde::Serialize;
 use serde_json::json;
 

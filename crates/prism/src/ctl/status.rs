@@ -306,7 +306,7 @@ fn certificates(state: &State, paint: Paint) -> String {
             None => toned("has ended", Tone::Critical),
             Some(left_s) => text(format!("{} days", left_s / DAY_S)),
         };
-        let day = prism_handoff::pki::date(found.expires_s);
+        let day = prism_pki::date(found.expires_s);
         [text(&node.name), text(day), left, text(&found.file)]
     });
     let rows: Vec<_> = rows.collect();

@@ -5,7 +5,8 @@
 use std::io;
 use std::time::Duration;
 
-use prism_handoff::supervise::supervise;
+use prism_common::supervise::supervise;
+use prism_pki::LoadCounts;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -77,7 +78,12 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
     let identity = supervise("the node's certificate", async || match &server.identity {
         Some(identity) => {
             let again = async || arrival(for_identity).await;
-            identity.keep_current(&node.process.counters, again).await;
+            let counters = &node.process.counters;
+            let counts = LoadCounts {
+                loaded: &counters.identity_loads,
+                failed: &counters.identity_loads_failed,
+            };
+            identity.keep_current(counts, again).await;
         }
         None => std::future::pending().await,
     });

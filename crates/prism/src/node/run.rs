@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use prism_common::supervise::{supervise, supervise_thread};
 use prism_gateway::{Farewells, farewells};
-use prism_handoff::supervise::{supervise, supervise_thread};
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use serde_json::Value;

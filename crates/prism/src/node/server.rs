@@ -10,12 +10,12 @@ use anyhow::Context;
 use prism_acme::{Answer, Keeper};
 use prism_config::{Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
-use prism_handoff::pki::Identity;
 use prism_handoff::{
     ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey, SwitchAddress, Transit,
 };
 use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
+use prism_pki::Identity;
 use prism_proto::control::ControlKey;
 use prism_proto::fence::Fence;
 use prism_replicas::Node;

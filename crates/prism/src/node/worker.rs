@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Context;
+use prism_common::supervise::keep;
 use prism_gateway::{Farewell, Gateway};
-use prism_handoff::supervise::keep;
 use prism_handoff::{Endpoint, EndpointConfig, Handle};
 use prism_objects::Objects;
 use prism_replicas::{Node, Replicator, keep_tasks};

@@ -261,12 +261,12 @@ fn an_ended_certificate_is_named_and_another_one_brings_the_node_back() {
             let words = ["new-authority", "--keep-key", key.to_str().unwrap()];
             certificates.run(&words, &[]);
         });
-        let how = prism_handoff::pki::Issuing {
+        let how = prism_pki::Issuing {
             key_file: key,
             days: 0,
             replace: true,
         };
-        prism_handoff::pki::issue(&certificates.dir, &["be0".to_owned()], &how).unwrap();
+        prism_pki::issue(&certificates.dir, &["be0".to_owned()], &how).unwrap();
     }
     std::thread::sleep(Duration::from_millis(1_100));
     cluster.lab.restart("be0").unwrap();

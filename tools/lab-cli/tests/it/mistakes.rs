@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use prism_handoff::pki::{self, Issuing};
 use prism_lab::testing::turn;
+use prism_pki::{self as pki, Issuing};
 
 /// The user `nobody`.
 const NOBODY: u32 = 65_534;

@@ -35,7 +35,7 @@ fn strangers_at_the_node_port_are_refused_and_counted() {
     let (bed, mut client, known) = bed_with_connection("hos-strange", Family::V6);
     let pki = bed.pki();
     let other = tempdir("other-authority");
-    prism_handoff::pki::init(&other, &["fe0".into(), "be1".into()]).unwrap();
+    prism_pki::init(&other, &["fe0".into(), "be1".into()]).unwrap();
     refuses(&bed, "be0", "plain garbage", |address| {
         let mut tcp = TcpStream::connect(address).unwrap();
         tcp.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

@@ -10,14 +10,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
 
-use prism_proto::node::{HAND_OFF_VERSIONS, RELAY_VERSIONS};
+use prism_common::counter::Count;
+use prism_common::followed::FollowedFiles;
 
-use super::bundle::Trust;
-use super::certificate::{Certificate, now_s};
-use super::files::{certificates, read};
-use super::{PkiError, bundle_path, node_paths};
-use crate::counters::Counters;
-use crate::followed::FollowedFiles;
+use crate::bundle::Trust;
+use crate::certificate::{Certificate, now_s};
+use crate::error::PkiError;
+use crate::files::{certificates, read};
+use crate::names::{bundle_path, node_paths};
 
 /// Time between two looks at the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -26,12 +26,20 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// reload counts for all of them. Each new connection uses the present files; those that exist are
 /// not touched.
 #[derive(Clone)]
-pub struct Identity(Arc<Held>);
+pub struct Identity(Arc<SharedIdentity>);
 
-struct Held {
+struct SharedIdentity {
     paths: Paths,
     files: FollowedFiles,
-    present: RwLock<Arc<Present>>,
+    present: RwLock<Arc<LoadedIdentity>>,
+}
+
+/// The counters of [`Identity::keep_current`].
+pub struct LoadCounts<'a> {
+    /// Loads whose files are in use since.
+    pub loaded: &'a Count,
+    /// Loads whose files could not be used.
+    pub failed: &'a Count,
 }
 
 struct Paths {
@@ -41,10 +49,11 @@ struct Paths {
 }
 
 /// An identity as one load has found it.
-pub(crate) struct Present {
-    pub(crate) server: Arc<ServerConfig>,
-    /// For dialling; it names no protocol yet.
-    pub(crate) client: Arc<ClientConfig>,
+pub struct LoadedIdentity {
+    /// For accepting. It names no protocol yet.
+    pub server: Arc<ServerConfig>,
+    /// For dialling. It names no protocol yet.
+    pub client: Arc<ClientConfig>,
     authorities: Vec<Certificate>,
     certificate: Certificate,
 }
@@ -63,15 +72,15 @@ impl Identity {
         };
         let all = [&paths.ca, &paths.certificate, &paths.key];
         let files = FollowedFiles::new(all.into_iter().cloned());
-        let present = RwLock::new(Arc::new(Present::load(&paths)?));
-        Ok(Self(Arc::new(Held {
+        let present = RwLock::new(Arc::new(LoadedIdentity::load(&paths)?));
+        Ok(Self(Arc::new(SharedIdentity {
             paths,
             files,
             present,
         })))
     }
 
-    /// Reads what [`init`](super::init) wrote to `dir` for the node `name`.
+    /// Reads what [`init`](crate::init) wrote to `dir` for the node `name`.
     ///
     /// # Errors
     /// As for [`Self::load`].
@@ -86,19 +95,20 @@ impl Identity {
     /// As for [`Self::load`], and if the certificate is not valid at this time. The former identity
     /// then stays.
     pub fn reload(&self) -> Result<(), PkiError> {
-        let (paths, held) = (&self.0.paths, &self.0.present);
-        let loaded = Present::load(paths)?;
+        let paths = &self.0.paths;
+        let loaded = LoadedIdentity::load(paths)?;
         loaded.certificate.check_term(&paths.certificate, now_s())?;
-        *held.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        let present = self.0.present.write();
+        *present.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
         Ok(())
     }
 
-    /// Reads the files again whenever they change, and whenever `again` returns. Counts and logs
-    /// each time. Never returns.
-    pub async fn keep_current(&self, counters: &Counters, again: impl AsyncFnMut()) {
+    /// Reads the files again whenever they change, and whenever `again` returns. Logs the result
+    /// of each load, and adds one to the counter of such results. Never returns.
+    pub async fn keep_current(&self, counts: LoadCounts<'_>, again: impl AsyncFnMut()) {
         let read = || match self.reload() {
             Ok(()) => {
-                counters.identity_loads.add_one();
+                counts.loaded.add_one();
                 let present = self.present();
                 let authorities = present.authorities.iter();
                 let authorities: Vec<_> = authorities.map(|found| &*found.serial).collect();
@@ -106,7 +116,7 @@ impl Identity {
                     "the node's certificate and the authorities were loaded again");
             }
             Err(error) => {
-                counters.identity_loads_failed.add_one();
+                counts.failed.add_one();
                 tracing::error!(%error, "cannot use the node's certificate, key and authorities; \
                     the former ones stay in use until the files fit");
             }
@@ -123,13 +133,14 @@ impl Identity {
         std::iter::once(own).chain(authorities).collect()
     }
 
-    pub(crate) fn present(&self) -> Arc<Present> {
+    /// The files in use, as they were loaded last.
+    pub fn present(&self) -> Arc<LoadedIdentity> {
         let present = self.0.present.read();
         present.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Present {
+impl LoadedIdentity {
     fn load(paths: &Paths) -> Result<Self, PkiError> {
         let trust = Trust::read(&paths.ca)?;
         let chain = certificates(&paths.certificate)?;
@@ -173,9 +184,6 @@ fn server(
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(trust.verifier.clone())
         .with_single_cert(chain, key)?;
-    // The server's order decides.
-    let versions = HAND_OFF_VERSIONS.iter().chain(RELAY_VERSIONS);
-    server.alpn_protocols = versions.map(|version| version.to_vec()).collect();
     // Channels are long-lived, so no session is resumed.
     server.send_tls13_tickets = 0;
     // A session leaves rustls at the end of its handshake.

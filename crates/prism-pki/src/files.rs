@@ -9,30 +9,30 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
-use super::PkiError;
+use crate::error::PkiError;
 
 /// The longest file: 16 authorities or a chain, of at most 2 KiB each, eight times over.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 /// The modes of keys and of certificates.
-pub(super) const PRIVATE: u32 = 0o600;
-pub(super) const PUBLIC: u32 = 0o644;
+pub(crate) const PRIVATE: u32 = 0o600;
+pub(crate) const PUBLIC: u32 = 0o644;
 
 /// The content of a file.
-pub(super) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
+pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
     let mut content = Zeroizing::new(Vec::new());
     let file = fs::File::open(path).map_err(PkiError::file(path))?;
     let mut bounded = file.take(MAX_FILE_BYTES + 1);
     bounded
         .read_to_end(&mut content)
         .map_err(PkiError::file(path))?;
-    match content.len() as u64 > MAX_FILE_BYTES {
-        true => Err(PkiError::content(path, "is longer than 256 KiB")),
-        false => Ok(content),
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(PkiError::content(path, "is longer than 256 KiB"));
     }
+    Ok(content)
 }
 
 /// The content of a file that only its owner may read.
-pub(super) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
+pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
     let metadata = fs::metadata(path).map_err(PkiError::file(path))?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
@@ -44,26 +44,26 @@ pub(super) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> 
 }
 
 /// The certificates in a file, of which there is at least one.
-pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     certificates_in(path, &read(path)?)
 }
 
 /// The certificates in the content of a file, of which there is at least one.
-pub(super) fn certificates_in(
+pub(crate) fn certificates_in(
     path: &Path,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found =
         found.map_err(|error| PkiError::content(path, format!("is not valid PEM: {error}")))?;
-    match found.is_empty() {
-        true => Err(PkiError::content(path, "holds no certificate in PEM")),
-        false => Ok(found),
+    if found.is_empty() {
+        return Err(PkiError::content(path, "holds no certificate in PEM"));
     }
+    Ok(found)
 }
 
 /// Refuses a path at which there is something; `remedy` is for the error.
-pub(super) fn refuse_existing(path: &Path, remedy: &'static str) -> Result<(), PkiError> {
+pub(crate) fn refuse_existing(path: &Path, remedy: &'static str) -> Result<(), PkiError> {
     let path = path.to_owned();
     match path.symlink_metadata() {
         Ok(_) => Err(PkiError::Exists { path, remedy }),
@@ -72,7 +72,7 @@ pub(super) fn refuse_existing(path: &Path, remedy: &'static str) -> Result<(), P
 }
 
 /// A file that is written, and not at its place yet. Without a commit it goes.
-pub(super) struct Staged<'a> {
+pub(crate) struct Staged<'a> {
     path: &'a Path,
     new: PathBuf,
 }
@@ -80,7 +80,7 @@ pub(super) struct Staged<'a> {
 impl<'a> Staged<'a> {
     /// Writes the future content of `path`. The file belongs to the owner of the present one, if
     /// there is one: a node may run as another user than the operator.
-    pub(super) fn write(path: &'a Path, pem: &str, mode: u32) -> Result<Self, PkiError> {
+    pub(crate) fn write(path: &'a Path, pem: &str, mode: u32) -> Result<Self, PkiError> {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let new = path.with_file_name(name);
@@ -106,11 +106,12 @@ impl<'a> Staged<'a> {
     }
 
     /// Puts the file at its place, where it replaces what is there if that is wanted.
-    pub(super) fn commit(self, replace: bool) -> Result<(), PkiError> {
-        let put = match replace {
-            true => fs::rename(&self.new, self.path),
+    pub(crate) fn commit(self, replace: bool) -> Result<(), PkiError> {
+        let put = if replace {
+            fs::rename(&self.new, self.path)
+        } else {
             // Unlike a rename it refuses a path at which there is something.
-            false => fs::hard_link(&self.new, self.path),
+            fs::hard_link(&self.new, self.path)
         };
         put.map_err(PkiError::file(self.path))
     }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::counters::TASKS_RESTARTED;
+use crate::counter::TASKS_RESTARTED;
 
 /// The pause before the first restart, well within the grace of a lease (500 ms), whose task is one
 /// of these.
@@ -97,7 +97,7 @@ impl Pauses {
 }
 
 /// The result of `work`, or the message of its panic.
-pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
+pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let mut work = pin!(work);
     poll_fn(|cx| match caught_once(|| work.as_mut().poll(cx)) {
         Ok(polled) => polled.map(Ok),
@@ -114,7 +114,7 @@ fn caught_once<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Locks a mutex, also after a panic: each change under these locks is one call, so the value
 /// is whole.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -10,10 +10,11 @@ use rcgen::{
 };
 use zeroize::Zeroizing;
 
-use super::bundle::{self, Trust};
-use super::certificate::{Certificate, hex, now_s};
-use super::files::{PRIVATE, PUBLIC, Staged, read_private, refuse_existing};
-use super::{PkiError, bundle_path, node_name, node_paths};
+use crate::bundle::{self, Trust};
+use crate::certificate::{Certificate, hex, now_s};
+use crate::error::PkiError;
+use crate::files::{PRIVATE, PUBLIC, Staged, read_private, refuse_existing};
+use crate::names::{bundle_path, node_name, node_paths};
 
 /// The names of authorities begin so. A part of the key's digest follows, which tells them apart.
 const AUTHORITY: &str = "Prism cluster authority";

@@ -10,9 +10,10 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, RootCertStore};
 use x509_cert::der::{Decode, EncodePem};
 
-use super::certificate::{Certificate, now_s};
-use super::files::{PUBLIC, Staged, certificates};
-use super::{PkiError, bundle_path};
+use crate::certificate::{Certificate, now_s};
+use crate::error::PkiError;
+use crate::files::{PUBLIC, Staged, certificates};
+use crate::names::bundle_path;
 
 /// Most authorities at a time. A renewal takes two.
 const MAX_AUTHORITIES: usize = 16;
@@ -20,21 +21,21 @@ const MAX_AUTHORITIES: usize = 16;
 const MIN_DIGITS: usize = 4;
 
 /// The authorities of a `ca.crt`.
-pub(super) struct Trust {
+pub(crate) struct Trust {
     /// As in the file.
-    pub(super) certificates: Vec<CertificateDer<'static>>,
-    pub(super) authorities: Vec<Certificate>,
-    pub(super) roots: Arc<RootCertStore>,
-    pub(super) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) certificates: Vec<CertificateDer<'static>>,
+    pub(crate) authorities: Vec<Certificate>,
+    pub(crate) roots: Arc<RootCertStore>,
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl Trust {
-    pub(super) fn read(ca: &Path) -> Result<Self, PkiError> {
+    pub(crate) fn read(ca: &Path) -> Result<Self, PkiError> {
         Self::new(ca, certificates(ca)?)
     }
 
-    /// The authorities in a directory of [`init`](super::init).
-    pub(super) fn of(dir: &Path) -> Result<Self, PkiError> {
+    /// The authorities in a directory of [`init`](crate::init).
+    pub(crate) fn of(dir: &Path) -> Result<Self, PkiError> {
         let remedy = "name the directory that `prism pki init` has made";
         Self::read(&bundle_path(dir)).map_err(|error| error.or(remedy))
     }
@@ -71,7 +72,7 @@ impl Trust {
     }
 
     /// Refuses a bundle that has no room for another authority.
-    pub(super) fn check_room(&self, ca: &Path) -> Result<(), PkiError> {
+    pub(crate) fn check_room(&self, ca: &Path) -> Result<(), PkiError> {
         if self.authorities.len() < MAX_AUTHORITIES {
             return Ok(());
         }
@@ -82,7 +83,7 @@ impl Trust {
 
     /// Refuses a node's chain that none of the authorities has signed. Its term does not count.
     /// `path` is for the error.
-    pub(super) fn check(&self, path: &Path, chain: &[CertificateDer<'_>]) -> Result<(), PkiError> {
+    pub(crate) fn check(&self, path: &Path, chain: &[CertificateDer<'_>]) -> Result<(), PkiError> {
         let Some((own, others)) = chain.split_first() else {
             return Err(PkiError::content(path, "holds no certificate in PEM"));
         };
@@ -105,7 +106,7 @@ impl Trust {
 }
 
 /// Writes a bundle at once.
-pub(super) fn write(ca: &Path, authorities: &[CertificateDer<'_>]) -> Result<(), PkiError> {
+pub(crate) fn write(ca: &Path, authorities: &[CertificateDer<'_>]) -> Result<(), PkiError> {
     let pem = authorities.iter().map(|der| {
         let parsed = x509_cert::Certificate::from_der(der);
         parsed.and_then(|parsed| parsed.to_pem(x509_cert::der::pem::LineEnding::LF))

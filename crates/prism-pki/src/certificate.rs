@@ -9,7 +9,8 @@ use x509_cert::der::{Decode, Encode};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
-use super::{PkiError, files};
+use crate::error::PkiError;
+use crate::files;
 
 /// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct Certificate {
     /// Whether it may sign other certificates.
     pub is_authority: bool,
     /// Its public key (SubjectPublicKeyInfo in DER).
-    pub(super) public_key: Vec<u8>,
+    pub(crate) public_key: Vec<u8>,
 }
 
 impl Certificate {
@@ -52,7 +53,7 @@ impl Certificate {
     }
 
     /// `path` is for the error.
-    pub(super) fn parse(path: &Path, der: &CertificateDer<'_>) -> Result<Self, PkiError> {
+    pub(crate) fn parse(path: &Path, der: &CertificateDer<'_>) -> Result<Self, PkiError> {
         let fault = |error| {
             let what = format!("holds something that is no X.509 certificate: {error}");
             PkiError::content(path, what)
@@ -83,7 +84,7 @@ impl Certificate {
 
     /// Refuses a certificate that is not valid at the time `now_s`, in seconds since 1970. `path`
     /// is for the error.
-    pub(super) fn check_term(&self, path: &Path, now_s: u64) -> Result<(), PkiError> {
+    pub(crate) fn check_term(&self, path: &Path, now_s: u64) -> Result<(), PkiError> {
         if now_s > self.end_s {
             let end = date(self.end_s);
             return Err(PkiError::content(path, format!("ended on {end}; renew it")));
@@ -98,7 +99,7 @@ impl Certificate {
 }
 
 /// The present time in seconds since 1970.
-pub(super) fn now_s() -> u64 {
+pub fn now_s() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
@@ -111,6 +112,6 @@ pub fn date(at_s: u64) -> String {
     at.map_or_else(|| format!("second {at_s}"), |at| at.date().to_string())
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
