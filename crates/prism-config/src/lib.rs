@@ -43,7 +43,7 @@ pub use bounds::{Limits, Store};
 pub use change::{Change, Effect, Reader};
 pub use cluster::Cluster;
 pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};
-pub use etcd::{Endpoint, Etcd};
+pub use etcd::Etcd;
 pub use load::ConfigError;
 pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};
 pub use position::FilePosition;

@@ -6,22 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE64;
-use prism_config::{Endpoint, Etcd};
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::message::{
     Change, Condition, Entry, KeyValue, LeaseId, LeaseResponse, Line, RangeResponse, TxnResponse,
     last_changed, range,
 };
+use crate::settings::Settings;
 use crate::tls::{TlsError, client_config};
 use crate::watch::Watch;
 
 /// Longest answer in bytes: 64 nodes and 10,000 users take 4 MiB in JSON.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
+/// The bounds of the time that one member has for an answer.
+const MIN_TIMEOUT: Duration = Duration::from_millis(500);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most idle connections. A node makes at most two calls at once.
 const MAX_IDLE: usize = 4;
 /// Most changes of one call: etcd's default of `--max-txn-ops`.
@@ -62,13 +66,12 @@ impl Client {
     ///
     /// # Errors
     /// The files for TLS cannot be used.
-    pub fn new(etcd: &Etcd) -> Result<Self, TlsError> {
-        let (shortest, longest) = (Duration::from_millis(500), Duration::from_secs(3));
+    pub fn new(settings: &Settings) -> Result<Self, TlsError> {
         Ok(Self {
-            endpoints: etcd.endpoints.clone(),
-            tls: client_config(etcd)?,
+            endpoints: settings.endpoints.clone(),
+            tls: client_config(settings)?,
             // A member of etcd that hangs must not cost the lease.
-            timeout: (etcd.lease_ttl() / 4).clamp(shortest, longest),
+            timeout: (settings.lease_ttl / 4).clamp(MIN_TIMEOUT, MAX_TIMEOUT),
             current: AtomicUsize::new(0),
             idle: Mutex::default(),
         })
@@ -105,8 +108,8 @@ impl Client {
     }
 
     /// Makes all `changes` in one transaction if all `conditions` hold, and returns whether they
-    /// do. A call that fails may have been carried out. A call that was repeated may find that its own change breaks
-    /// the conditions.
+    /// do. A call that fails may have been carried out. A call that was repeated may find that its
+    /// own change breaks the conditions.
     pub async fn change(
         &self,
         conditions: &[Condition],

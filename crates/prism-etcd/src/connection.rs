@@ -5,12 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Endpoint;
 use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use crate::endpoint::Endpoint;
 
 /// Bytes of one read.
 const PIECE_BYTES: usize = 16 << 10;

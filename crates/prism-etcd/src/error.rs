@@ -3,8 +3,9 @@
 use std::fmt::Display;
 use std::io;
 
-use prism_config::Endpoint;
 use serde_json::Value;
+
+use crate::endpoint::Endpoint;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]

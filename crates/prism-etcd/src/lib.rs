@@ -10,13 +10,17 @@
 
 mod client;
 mod connection;
+mod endpoint;
 mod error;
 mod message;
+mod settings;
 mod tls;
 mod watch;
 
 pub use client::{Client, Fingerprint, Snapshot};
+pub use endpoint::{Endpoint, InvalidEndpoint};
 pub use error::Error;
 pub use message::{Change, Condition, Entry, LeaseId};
+pub use settings::Settings;
 pub use tls::TlsError;
 pub use watch::{Event, Update, Watch};

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use prism_config::Etcd;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::settings::Settings;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -19,8 +20,8 @@ pub struct TlsError {
 }
 
 /// Reads the files of the configuration, if it has any.
-pub(crate) fn client_config(etcd: &Etcd) -> Result<Option<Arc<ClientConfig>>, TlsError> {
-    let Some(ca) = &etcd.ca_file else {
+pub(crate) fn client_config(settings: &Settings) -> Result<Option<Arc<ClientConfig>>, TlsError> {
+    let Some(ca) = &settings.ca_file else {
         return Ok(None);
     };
     let mut roots = RootCertStore::empty();
@@ -32,7 +33,7 @@ pub(crate) fn client_config(etcd: &Etcd) -> Result<Option<Arc<ClientConfig>>, Tl
         .with_safe_default_protocol_versions()
         .map_err(|e| fault(ca, e))?
         .with_root_certificates(roots);
-    let mut config = match (&etcd.cert_file, &etcd.key_file) {
+    let mut config = match (&settings.cert_file, &settings.key_file) {
         (Some(cert), Some(key)) => {
             let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| fault(key, e))?;
             let own = builder.with_client_auth_cert(certificates(cert)?, secret);
@@ -47,10 +48,10 @@ pub(crate) fn client_config(etcd: &Etcd) -> Result<Option<Arc<ClientConfig>>, Tl
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     let found: Vec<_> = read.map_err(|e| fault(path, e))?;
-    match found.is_empty() {
-        true => Err(fault(path, "has no certificate")),
-        false => Ok(found),
+    if found.is_empty() {
+        return Err(fault(path, "has no certificate"));
     }
+    Ok(found)
 }
 
 fn fault(path: &Path, what: impl std::fmt::Display) -> TlsError {

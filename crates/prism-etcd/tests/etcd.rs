@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use prism_etcd::{Change, Client, Condition, Error, Event};
+use prism_etcd::{Change, Client, Condition, Error, Event, Settings};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 struct Etcd {
@@ -82,11 +82,13 @@ impl Etcd {
     }
 
     /// The settings of a client that waits for 1 s for one endpoint's answer.
-    fn settings(&self) -> prism_config::Etcd {
-        prism_config::Etcd {
+    fn settings(&self) -> Settings {
+        Settings {
             endpoints: vec![self.url.clone().try_into().unwrap()],
-            lease_ttl_s: 4,
-            ..Default::default()
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            lease_ttl: Duration::from_secs(4),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
-use prism_etcd::{Change, Client, Condition};
+use prism_etcd::{Change, Client, Condition, Settings};
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,14 @@ pub fn client(config: &Config) -> anyhow::Result<Client> {
             config.shown_file()
         );
     };
-    Client::new(etcd).context("[cluster.etcd]")
+    let settings = Settings {
+        endpoints: etcd.endpoints.clone(),
+        ca_file: etcd.ca_file.clone(),
+        cert_file: etcd.cert_file.clone(),
+        key_file: etcd.key_file.clone(),
+        lease_ttl: etcd.lease_ttl(),
+    };
+    Client::new(&settings).context("[cluster.etcd]")
 }
 
 /// The keys of a cluster.
