@@ -1,10 +1,11 @@
 //! What every part of a process needs: supervised tasks, files that are read again when they
-//! change, counters, and numbers that nobody can guess.
+//! change, counters, random keys, and numbers that nobody can guess.
 //!
 //! Not here: the subject of any part. This crate depends on no other crate of the workspace.
 #![forbid(unsafe_code)]
 
 pub mod counter;
 pub mod followed;
+pub mod random;
 pub mod supervise;
 pub mod unguessable;

@@ -13,6 +13,7 @@ mod error;
 mod files;
 mod identity;
 mod names;
+mod term;
 #[cfg(test)]
 mod tests;
 
@@ -22,3 +23,4 @@ pub use certificate::{Certificate, date, now_s};
 pub use error::PkiError;
 pub use identity::{Identity, LoadCounts, LoadedIdentity};
 pub use names::{node_name, peer_name};
+pub use term::{Dated, Term};

@@ -9,16 +9,12 @@ mod ctl;
 mod docs_tests;
 mod doctor;
 mod host;
-mod log;
 mod node;
-mod notify;
 mod observe;
 mod pki;
-mod random;
 mod serve;
 mod setup;
 mod switch;
-mod term;
 #[cfg(test)]
 mod version_tests;
 

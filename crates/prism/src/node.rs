@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prism_config::Config;
 use prism_membership::Cluster;
+use prism_process::notify::Notifier;
+use prism_process::pages::bind;
 use prism_replicas::SavedState;
 use prism_store::Store;
 
@@ -43,8 +45,6 @@ pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
 use crate::check;
-use crate::notify::Notifier;
-use crate::observe::bind;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -72,7 +72,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     let services = config.parts_at(&args.node);
-    crate::log::init(&config.log, services.len() > 1)?;
+    prism_process::log::init(&config.log, services.len() > 1)?;
     check::node(&config, &args.node)?;
     if let Some(fault) = spans_fault(&config.trace) {
         bail!(fault);

@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
+use prism_membership::Cluster;
+use prism_process::pages::bind;
 
 use crate::node::{Server, open_store, until_stopped};
-use crate::observe::bind;
-use prism_membership::Cluster;
 
 /// The node's name, which also names its admin socket.
 const NAME: &str = "serve";
@@ -101,7 +101,7 @@ fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
     if let Some(node) = config.nodes.first_mut() {
         node.store = dir::store(dir);
     }
-    crate::log::init(&config.log, false)?;
+    prism_process::log::init(&config.log, false)?;
     let (user, file) = credentials::of(dir)?;
     // The store is locked before the port is tried, so a second start on the same
     // directory fails with that reason.

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 
 use prism_membership::{Directory, Observed, observe as observe_cluster};
 
-use crate::notify::{Beat, Notifier, Reporter, Watchdog};
-use crate::observe::{self, Pages, bind};
+use prism_process::notify::{Beat, Notifier, Reporter, Watchdog};
+use prism_process::pages::{self as http, Pages, bind};
 
 use self::interfaces::{Interfaces, Ways};
 use self::role::Role;
@@ -61,7 +61,7 @@ pub(crate) struct Args {
 /// Runs until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
-    crate::log::init(&config.log, false)?;
+    prism_process::log::init(&config.log, false)?;
     let Some(settings) = &config.switch else {
         bail!("{} has no section [switch]; add it", args.config.display());
     };
@@ -374,7 +374,7 @@ fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 }
                 let show_pages = async {
                     match admin {
-                        Some((listener, pages)) => observe::serve(listener, pages).await,
+                        Some((listener, pages)) => http::serve(listener, pages).await,
                         None => std::future::pending().await,
                     }
                 };

@@ -10,12 +10,12 @@ use prism_acme::{Failure, RENEW, SOURCE, due_s, failure, issued, orderer};
 use prism_config::{Acme, Config};
 use prism_membership::AcmeRecords;
 use prism_membership::etcd::Key;
+use prism_pki::now_s;
 use prism_pki::{Certificate, date};
 use serde::Serialize;
 use serde_json::json;
 
 use super::reach::{Common, Etcd, print_json};
-use crate::term::now_s;
 
 /// Show the certificates of HTTPS, and renew the one that comes by ACME.
 #[derive(clap::Args, Clone, Debug)]

@@ -5,6 +5,7 @@ use std::io::{BufRead, Write};
 
 use anyhow::bail;
 use clap::{ArgAction, Subcommand};
+use prism_common::random;
 use prism_config::Credential;
 use prism_s3::access::KeyRights;
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use super::keys::{self, change_key, find, find_all};
 use super::reach::{Common, print_json};
 use super::table::{Paint, table, text};
-use crate::random;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_KEY_BYTES: usize = 10;

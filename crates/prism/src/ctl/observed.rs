@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use prism_config::Config;
+use prism_process::fetch;
 use prism_replicas::ProgressReport;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::reach::{Common, ask};
 use crate::check;
-use crate::observe::fetch;
 
 /// The process that is asked.
 #[derive(clap::Args, Clone, Debug)]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail};
 use prism_config::Config;
+use prism_process::fetch;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -12,7 +13,6 @@ use super::observed::{State, Switch, Ways};
 use super::reach::{Common, print_json};
 use super::switch_keys::{self, NodeKeyArgs, RotateArgs};
 use super::table::{Cell, Paint, Tone, count, number, table, text, toned};
-use crate::observe::fetch;
 
 /// Show the switch, or both of a pair.
 #[derive(clap::Args, Clone, Debug)]

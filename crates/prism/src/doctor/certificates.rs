@@ -1,13 +1,13 @@
 //! Findings about certificates: those that end soon, those that have ended, and orders by ACME
 //! that have failed.
 
-use prism_acme::{failure, issued};
+use prism_acme::{SOURCE, failure, issued};
 use prism_config::{Config, Node};
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{AcmeRecords, Known};
+use prism_pki::{Dated, Term, now_s};
 
 use super::finding::{Finding, State, Subject};
-use crate::term::{Dated, Term, now_s};
 
 const SUBJECT: Subject = Subject("certificates");
 /// The remedies for a certificate of each kind.
@@ -63,7 +63,7 @@ fn by_acme(config: &Config, node: &Node, now_s: u64) -> Vec<Finding> {
     };
     let certificate = issued(&records).and_then(|issued| issued.certificate().ok());
     let certificate = match certificate {
-        Some(found) => finding(&Dated::by_acme(found), RENEW_ACME, now_s),
+        Some(found) => finding(&Dated::by_acme(SOURCE.into(), found), RENEW_ACME, now_s),
         None => SUBJECT.advice(
             "no certificate by ACME yet",
             "start a frontend, which orders it",

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use prism_acme::SOURCE;
+use prism_pki::{Dated, Term, now_s};
 
 use super::server::Server;
-use crate::term::{Dated, Term, now_s};
 
 /// Time between two looks at the certificates.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ fn certificates(server: &Server) -> Vec<Dated> {
     let of_service = files.filter_map(|files| Dated::first_in(&files.file).ok().flatten());
     let by_acme = server.acme.iter().filter_map(|acme| {
         let certificate = acme.served()?.certificate().ok()?;
-        Some(Dated::by_acme(certificate))
+        Some(Dated::by_acme(SOURCE.into(), certificate))
     });
     let in_use = server.identity.iter().flat_map(|found| found.in_use());
     let of_nodes = in_use.map(|(file, certificate)| Dated::new(file, certificate));

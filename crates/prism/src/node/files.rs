@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use prism_common::supervise::supervise;
 use prism_pki::LoadCounts;
+use prism_process::notify::Notifier;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::reload::reload_by_signal;
 use super::server::Server;
-use crate::notify::Notifier;
 
 /// The interval of looks at the key for the switch.
 const KEY_EVERY: Duration = Duration::from_millis(500);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use prism_cluster::Status;
 use prism_handoff::observe::tasks_restarted;
 use prism_handoff::trace::{BUCKETS_NS, Part};
+use prism_process::{Metric, Value, build_info};
 use prism_replicas::Node;
 use prism_service::BUCKETS_S;
 use prism_store::Store;
@@ -13,7 +14,6 @@ use prism_upstream::{ServerFigures, ServerState};
 use super::certificates::ends;
 use super::pages::not_ready;
 use super::server::{Server, ServiceShared};
-use crate::observe::{Metric, Value, build_info};
 
 /// Counters that only the object store has.
 const OF_OBJECTS: [&str; 4] = [
@@ -37,7 +37,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
         .filter(|figure| is_shown(figure.metric))
         .map(Metric::from)
         .collect();
-    metrics.push(build_info("node"));
+    metrics.push(build_info(env!("PRISM_VERSION"), "node"));
     metrics.push(Metric::new(
         "ready",
         "1 while the node may serve.",

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prism_process::pages::{Page, Pages};
+use prism_process::{Latest, render};
 use prism_service::{Stage, request_id_text};
 use serde_json::json;
 
@@ -21,7 +23,8 @@ use super::admin;
 use super::metrics::metrics;
 use super::server::Server;
 use super::state::{state, store_urls};
-use crate::observe::{Latest, Page, Pages, asset, render};
+
+use crate::observe::asset;
 
 /// Connections of each of the 16 parts of their list that a page shows.
 const MOST_CONNECTIONS_OF_PART: usize = 64;

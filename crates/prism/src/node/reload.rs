@@ -186,7 +186,7 @@ fn act(server: &Server, new: &Config, change: &Change) -> anyhow::Result<()> {
     match change.field().as_str() {
         "log.access" => Ok(server.requests.log.turn_to(&access_log_to(new))?),
         "log.audit" => Ok(server.requests.audit.turn_to(&new.log.audit)?),
-        "log.level" => crate::log::set_level(&new.log.level),
+        "log.level" => prism_process::log::set_level(&new.log.level),
         _ => Ok(()),
     }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use prism_common::supervise::{supervise, supervise_thread};
 use prism_gateway::{Farewells, farewells};
+use prism_process::notify::{Notifier, Watchdog};
+use prism_process::pages::serve as show;
 use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
 use serde_json::Value;
@@ -21,8 +23,6 @@ use super::stops::Stops;
 use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
 use super::worker::Reports;
 use super::{admin, leave, pages, worker};
-use crate::notify::{Notifier, Watchdog};
-use crate::observe::serve as show;
 
 /// Time between two seals of the store's log.
 const SEAL_EVERY: Duration = Duration::from_secs(2);

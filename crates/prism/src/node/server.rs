@@ -16,6 +16,7 @@ use prism_handoff::{
 use prism_membership::{Cluster, Directory};
 use prism_objects::owner_of_unread;
 use prism_pki::Identity;
+use prism_process::notify::Notifier;
 use prism_proto::control::ControlKey;
 use prism_proto::fence::Fence;
 use prism_replicas::Node;
@@ -25,7 +26,6 @@ use tokio::sync::watch;
 
 use super::spans;
 use crate::check;
-use crate::notify::Notifier;
 
 /// A node with all of its parts.
 pub(crate) struct Server {

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use prism_config::Config;
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_membership::Host;
+use prism_process::fetch;
 use prism_replicas::NodeFigures;
 use prism_upstream::ServerFigures;
 use serde_json::{Map, Value, json};
@@ -16,7 +17,6 @@ use super::certificates::ends;
 use super::metrics::free_bytes;
 use super::pages::not_ready;
 use super::server::{Server, ServiceShared};
-use crate::observe::fetch;
 
 /// The state of the cluster of a node.
 pub(super) async fn state(server: &Server) -> Value {

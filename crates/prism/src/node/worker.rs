@@ -8,6 +8,7 @@ use prism_common::supervise::keep;
 use prism_gateway::{Farewell, Gateway};
 use prism_handoff::{Endpoint, EndpointConfig, Handle};
 use prism_objects::Objects;
+use prism_process::notify::Beat;
 use prism_replicas::{Node, Replicator, keep_tasks};
 use prism_service::{Peers, Service};
 use prism_upstream::Upstreams;
@@ -15,7 +16,6 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::server::{Server, ServiceShared, other_nodes};
-use crate::notify::Beat;
 
 /// The signs that a worker gives the process around it.
 pub(super) struct Reports {

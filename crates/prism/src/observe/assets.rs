@@ -1,6 +1,6 @@
 //! The files of the page for a browser, which are part of the program.
 
-use super::Page;
+use prism_process::pages::Page;
 
 const HTML: &str = "text/html; charset=utf-8";
 

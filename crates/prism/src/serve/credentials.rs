@@ -7,10 +7,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use prism_common::random;
 use prism_config::{Credential, S3};
 
 use super::dir;
-use crate::random;
 
 /// Random bytes in an access key and in a secret key.
 const ACCESS_BYTES: usize = 8;

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }]
         .into(),
     );
-    crate::log::init(&config.log, false)?;
+    prism_process::log::init(&config.log, false)?;
     let cluster = Cluster::of_users(&config, &[])?;
     let address = free_address(args.listen)?;
     config.service.address = address.into();

@@ -9,11 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::HostAddrs;
 use prism_membership::Directory;
+use prism_process::pages::{Page, Pages};
+use prism_process::{Latest, Metric, Value as MetricValue, build_info, render};
 use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
 use super::role::Role;
-use crate::observe::{self, Latest, Metric, Page, Pages, asset, build_info, render};
+
+use crate::observe::asset;
 
 /// The switch that the pages are about.
 pub(super) struct Subject {
@@ -137,9 +140,9 @@ fn has_lease(living: &HashSet<IpAddr>, node: HostAddrs) -> bool {
 fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     let view = SwitchView::open(&subject.pin_dir)?;
     let (term, phase) = view.term()?;
-    let gauge = |name, help, value: f64| Metric::new(name, help, observe::Value::Gauge(value));
+    let gauge = |name, help, value: f64| Metric::new(name, help, MetricValue::Gauge(value));
     let mut metrics = vec![
-        build_info("switch"),
+        build_info(env!("PRISM_VERSION"), "switch"),
         gauge(
             "switch_max_flows",
             "The most flows of the table.",
@@ -202,7 +205,7 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
             _ => ("switch_flow_events", "Events of flows.", "kind"),
         };
         metrics.push(
-            Metric::new(name, help, observe::Value::Counter(counter.value))
+            Metric::new(name, help, MetricValue::Counter(counter.value))
                 .with(label, kind)
                 .with("reason", reason),
         );

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use prism_config::{Config, Effect, Reader, Running};
+use prism_process::notify::Notifier;
 use tokio::signal::unix::Signal;
 
 use super::Pauses;
-use crate::notify::Notifier;
 
 /// The file, and the configuration that the agent acts by.
 pub(super) struct Reload {
@@ -43,7 +43,7 @@ impl Reload {
         };
         let now: Vec<_> = effects(Effect::Reload).cloned().collect();
         let next = present.with_changes(&now, new)?;
-        if let Err(error) = crate::log::set_level(&next.log.level) {
+        if let Err(error) = prism_process::log::set_level(&next.log.level) {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "cannot change the level of the log"

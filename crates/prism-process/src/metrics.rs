@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use prism_handoff::observe::Figure;
+use prism_common::counter::Figure;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::Page;
+use crate::pages::Page;
 
 /// The type of the text format.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -25,28 +25,38 @@ const SHARED_HELP: [(&str, &str); 1] = [(
 
 /// One value of a metric.
 #[derive(Clone, Debug)]
-pub(crate) struct Metric {
+pub struct Metric {
     /// Its name without `prism_` and `_total`.
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) help: Cow<'static, str>,
-    pub(crate) labels: Vec<(&'static str, String)>,
-    pub(crate) value: Value,
+    pub name: Cow<'static, str>,
+    /// One sentence, which is the same for all values of the metric.
+    pub help: Cow<'static, str>,
+    /// The labels that tell it from other values of the metric.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value now.
+    pub value: Value,
 }
 
+/// A value, and its type.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
+    /// It only increases.
     Counter(u64),
+    /// It may decrease.
     Gauge(f64),
-    /// Sum and number of all values, and the number of values by the bound of their bucket.
+    /// The distribution of many values.
     Histogram {
+        /// The sum of all values.
         sum: f64,
+        /// The number of all values.
         count: u64,
+        /// The number of values by the bound of their bucket.
         buckets: Vec<(f64, u64)>,
     },
 }
 
 impl Metric {
-    pub(crate) fn new(
+    /// A value without labels.
+    pub fn new(
         name: impl Into<Cow<'static, str>>,
         help: impl Into<Cow<'static, str>>,
         value: Value,
@@ -59,7 +69,8 @@ impl Metric {
         }
     }
 
-    pub(crate) fn with(mut self, label: &'static str, value: impl Into<String>) -> Self {
+    /// Adds a label.
+    pub fn with(mut self, label: &'static str, value: impl Into<String>) -> Self {
         self.labels.push((label, value.into()));
         self
     }
@@ -75,27 +86,28 @@ impl From<Figure> for Metric {
             labels: labels
                 .map(|(name, value)| (*name, (*value).to_owned()))
                 .collect(),
-            value: match figure.is_gauge {
-                true => Value::Gauge(figure.value as f64),
-                false => Value::Counter(figure.value),
+            value: if figure.is_gauge {
+                Value::Gauge(figure.value as f64)
+            } else {
+                Value::Counter(figure.value)
             },
         }
     }
 }
 
 /// The build of this program.
-pub(crate) fn build_info(role: &'static str) -> Metric {
+pub fn build_info(version: &'static str, role: &'static str) -> Metric {
     Metric::new(
         "build_info",
         "The version of the program; always 1.",
         Value::Gauge(1.0),
     )
-    .with("version", env!("PRISM_VERSION"))
+    .with("version", version)
     .with("role", role)
 }
 
 /// The page of these metrics.
-pub(crate) fn render(metrics: Vec<Metric>) -> Page {
+pub fn render(metrics: Vec<Metric>) -> Page {
     let mut families = BTreeMap::<_, Vec<Metric>>::new();
     for metric in metrics {
         families
@@ -130,9 +142,10 @@ impl Collector for Families {
             let help = first.help.trim_end_matches('.');
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for metric in metrics {
-                match metric.labels.is_empty() {
-                    true => encode(&metric.value, &mut family)?,
-                    false => encode(&metric.value, &mut family.encode_family(&metric.labels)?)?,
+                if metric.labels.is_empty() {
+                    encode(&metric.value, &mut family)?;
+                } else {
+                    encode(&metric.value, &mut family.encode_family(&metric.labels)?)?;
                 }
             }
         }

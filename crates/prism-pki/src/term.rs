@@ -1,10 +1,9 @@
 //! The time that certificates are still valid, as operators are told of it.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use prism_acme::SOURCE;
-use prism_pki::{Certificate, PkiError, date};
+use crate::certificate::{Certificate, date};
+use crate::error::PkiError;
 
 /// A certificate that ends within this time is named.
 const SOON_DAYS: u64 = 30;
@@ -15,25 +14,30 @@ const LAST_PART: u64 = 6;
 
 /// Whether a certificate has to be renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Term {
+pub enum Term {
+    /// Not yet.
     Valid,
+    /// Within the time in which it is usually renewed.
     EndsSoon,
+    /// It is refused.
     Ended,
 }
 
 /// A certificate with its file.
 #[derive(Clone, Debug)]
-pub(crate) struct Dated {
-    pub(crate) file: PathBuf,
+pub struct Dated {
+    /// The file.
+    pub file: PathBuf,
     subject: String,
-    /// In seconds since 1970.
-    pub(crate) end_s: u64,
+    /// Its end, in seconds since 1970.
+    pub end_s: u64,
     /// Within this time before its end it ends soon.
     soon_s: u64,
 }
 
 impl Dated {
-    pub(crate) fn new(file: PathBuf, certificate: Certificate) -> Self {
+    /// A certificate in a file, which an operator renews.
+    pub fn new(file: PathBuf, certificate: Certificate) -> Self {
         Self {
             file,
             subject: certificate.subject,
@@ -42,30 +46,36 @@ impl Dated {
         }
     }
 
-    /// The certificate by ACME, which the cluster renews itself.
-    pub(crate) fn by_acme(certificate: Certificate) -> Self {
+    /// A certificate by ACME, which the cluster renews itself. `source` stands for its file.
+    pub fn by_acme(source: PathBuf, certificate: Certificate) -> Self {
         let life_s = certificate.end_s.saturating_sub(certificate.begin_s);
         let names = certificate.names.join(", ");
         Self {
             subject: names,
             soon_s: life_s / LAST_PART,
-            ..Self::new(SOURCE.into(), certificate)
+            ..Self::new(source, certificate)
         }
     }
 
     /// All certificates in a file.
-    pub(crate) fn all_in(file: &Path) -> Result<Vec<Self>, PkiError> {
+    ///
+    /// # Errors
+    /// As for [`Certificate::read_all`].
+    pub fn all_in(file: &Path) -> Result<Vec<Self>, PkiError> {
         let found = Certificate::read_all(file)?.into_iter();
         Ok(found.map(|found| Self::new(file.into(), found)).collect())
     }
 
     /// The certificate of a server, which is the first of its file.
-    pub(crate) fn first_in(file: &Path) -> Result<Option<Self>, PkiError> {
+    ///
+    /// # Errors
+    /// As for [`Certificate::read_all`].
+    pub fn first_in(file: &Path) -> Result<Option<Self>, PkiError> {
         Ok(Self::all_in(file)?.into_iter().next())
     }
 
-    /// `now_s` is in seconds since 1970.
-    pub(crate) fn term(&self, now_s: u64) -> Term {
+    /// Whether it has to be renewed at `now_s`, in seconds since 1970.
+    pub fn term(&self, now_s: u64) -> Term {
         match self.end_s.checked_sub(now_s) {
             None | Some(0) => Term::Ended,
             Some(left_s) if left_s < self.soon_s => Term::EndsSoon,
@@ -74,7 +84,7 @@ impl Dated {
     }
 
     /// When it ends, as in "/etc/prism/be0.crt (CN=be0) ends on 2026-12-01, in 7 days".
-    pub(crate) fn said(&self, now_s: u64) -> String {
+    pub fn said(&self, now_s: u64) -> String {
         let (file, subject, end) = (self.file.display(), &self.subject, date(self.end_s));
         match self.end_s.checked_sub(now_s) {
             None => format!("{file} ({subject}) has ended on {end}"),
@@ -84,12 +94,6 @@ impl Dated {
             }
         }
     }
-}
-
-/// The present time in seconds since 1970.
-pub(crate) fn now_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

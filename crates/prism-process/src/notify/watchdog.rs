@@ -8,22 +8,23 @@ use std::time::{Duration, Instant};
 use super::Notifier;
 
 /// The thread that reports, and the threads that have to beat.
-pub(crate) struct Watchdog {
+pub struct Watchdog {
     /// For the other messages of this process.
-    pub(crate) notifier: Notifier,
+    pub notifier: Notifier,
     beats: Vec<(String, Arc<AtomicBool>)>,
     /// After a message that the service ends, threads may end too.
     is_stopping: AtomicBool,
 }
 
 /// One thread's part in a [`Watchdog`].
-pub(crate) struct Beat {
+pub struct Beat {
     beaten: Arc<AtomicBool>,
     every: Option<Duration>,
 }
 
 impl Watchdog {
-    pub(crate) fn new(notifier: Notifier) -> Self {
+    /// A watchdog without threads.
+    pub fn new(notifier: Notifier) -> Self {
         Self {
             notifier,
             beats: Vec::new(),
@@ -32,7 +33,7 @@ impl Watchdog {
     }
 
     /// The part of one more thread. The process counts as alive only while [`Beat::keep`] runs.
-    pub(crate) fn add(&mut self, thread: &str) -> Beat {
+    pub fn add(&mut self, thread: &str) -> Beat {
         let beaten = Arc::new(AtomicBool::new(true));
         self.beats.push((thread.to_owned(), beaten.clone()));
         // Twice between two reports.
@@ -42,12 +43,12 @@ impl Watchdog {
 
     /// The time between two reports, half of the longest time that the service manager allows.
     /// `None` if it wants none.
-    pub(crate) fn period(&self) -> Option<Duration> {
+    pub fn period(&self) -> Option<Duration> {
         self.notifier.limit.map(|limit| limit / 2)
     }
 
     /// Reports each [`Watchdog::period`]. Never returns.
-    pub(crate) async fn keep(&self) {
+    pub async fn keep(&self) {
         let Some(period) = self.period() else {
             return std::future::pending().await;
         };
@@ -59,7 +60,7 @@ impl Watchdog {
 
     /// Tells the service manager that the process is alive, if every thread has beaten since
     /// the last call. Otherwise logs the names of the threads that have not.
-    pub(crate) fn report(&self) {
+    pub fn report(&self) {
         let still = self
             .beats
             .iter()
@@ -76,20 +77,21 @@ impl Watchdog {
     }
 
     /// The service ends; from now on threads may end.
-    pub(crate) fn stopping(&self) {
+    pub fn stopping(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
         self.notifier.stopping();
     }
 }
 
 /// Reports from a loop of a thread, instead of [`Watchdog::keep`].
-pub(crate) struct Reporter<'a> {
+pub struct Reporter<'a> {
     watchdog: &'a Watchdog,
     last: Instant,
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(watchdog: &'a Watchdog) -> Self {
+    /// A reporter whose next report is a period away.
+    pub fn new(watchdog: &'a Watchdog) -> Self {
         Self {
             watchdog,
             last: Instant::now(),
@@ -97,7 +99,7 @@ impl<'a> Reporter<'a> {
     }
 
     /// One turn of the loop. Reports if the last report is a [`Watchdog::period`] old.
-    pub(crate) fn turn(&mut self) {
+    pub fn turn(&mut self) {
         let period = self.watchdog.period();
         if period.is_some_and(|period| self.last.elapsed() >= period) {
             self.last = Instant::now();
@@ -108,7 +110,7 @@ impl<'a> Reporter<'a> {
 
 impl Beat {
     /// Beats while this thread runs its tasks. Never returns.
-    pub(crate) async fn keep(self) {
+    pub async fn keep(self) {
         let Some(every) = self.every else {
             return std::future::pending().await;
         };

@@ -6,18 +6,18 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::Page;
+use crate::pages::Page;
 
 /// A document is made again after this time: a little less than the interval of events.
 const FRESH: Duration = Duration::from_millis(900);
 
 /// The last document.
 #[derive(Default)]
-pub(crate) struct Latest(Mutex<Option<(Instant, Page)>>);
+pub struct Latest(Mutex<Option<(Instant, Page)>>);
 
 impl Latest {
     /// The last document, or a new one by `making` if that one is too old.
-    pub(crate) async fn page(&self, making: impl Future<Output = Value>) -> Page {
+    pub async fn page(&self, making: impl Future<Output = Value>) -> Page {
         // Others wait for the document that the first one makes.
         let mut latest = self.0.lock().await;
         if let Some((at, page)) = &*latest

@@ -14,7 +14,7 @@ static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Begins the log. A process that serves several services names the thread of each line, because
 /// threads have the names of their services.
-pub(crate) fn init(log: &Log, names_threads: bool) -> anyhow::Result<()> {
+pub fn init(log: &Log, names_threads: bool) -> anyhow::Result<()> {
     let (levels, handle) = reload::Layer::new(levels(&log.level)?);
     let layer = fmt::layer()
         .with_writer(std::io::stderr)
@@ -32,7 +32,7 @@ pub(crate) fn init(log: &Log, names_threads: bool) -> anyhow::Result<()> {
 }
 
 /// Changes the levels of the log.
-pub(crate) fn set_level(level: &str) -> anyhow::Result<()> {
+pub fn set_level(level: &str) -> anyhow::Result<()> {
     let levels = levels(level)?;
     match LEVELS.get() {
         Some(handle) => Ok(handle.reload(levels)?),

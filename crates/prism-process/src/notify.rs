@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-pub(crate) use self::watchdog::{Beat, Reporter, Watchdog};
+pub use self::watchdog::{Beat, Reporter, Watchdog};
 
 /// The sender of messages to the service manager. Its copies are the same sender.
 #[derive(Clone)]
-pub(crate) struct Notifier {
+pub struct Notifier {
     /// `None` without a service manager that wants messages.
     target: Option<Arc<Target>>,
     /// The longest time between two messages [`Notifier::alive`]; `None` if none are wanted.
@@ -48,7 +48,7 @@ struct Target {
 impl Notifier {
     /// The sender that the variables `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` of this
     /// process name. A socket that cannot be used is logged, and nothing is sent.
-    pub(crate) fn from_environment() -> Self {
+    pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var_os(name))
     }
 
@@ -79,7 +79,7 @@ impl Notifier {
     }
 
     /// Senders for the services of this process. It is ready, and alive, when all of them are.
-    pub(crate) fn of_services(&self, count: usize) -> Vec<Self> {
+    pub fn of_services(&self, count: usize) -> Vec<Self> {
         let bits = (0..u64::BITS).map(|bit| 1_u64 << bit).take(count);
         let services = Arc::new(Services {
             all: bits.clone().sum(),
@@ -99,28 +99,28 @@ impl Notifier {
     }
 
     /// The service takes requests. Also the end of [`Notifier::reloading`].
-    pub(crate) fn ready(&self) {
+    pub fn ready(&self) {
         if self.completes(&self.services.ready) {
             self.send("READY=1");
         }
     }
 
     /// The service takes requests, and this process is the service from now on.
-    pub(crate) fn ready_as_successor(&self) {
+    pub fn ready_as_successor(&self) {
         if self.completes(&self.services.ready) {
             self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
         }
     }
 
     /// The service reads its files again.
-    pub(crate) fn reloading(&self) {
+    pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
     /// The service ends.
-    pub(crate) fn stopping(&self) {
+    pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 

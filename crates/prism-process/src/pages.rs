@@ -31,16 +31,20 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// One page.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
-    pub(crate) status: u16,
-    pub(crate) content_type: &'static str,
+pub struct Page {
+    /// The status of the answer.
+    pub status: u16,
+    /// The value of `Content-Type`.
+    pub content_type: &'static str,
     /// The value of `Content-Security-Policy`.
-    pub(crate) policy: Option<String>,
-    pub(crate) body: Cow<'static, str>,
+    pub policy: Option<String>,
+    /// The content.
+    pub body: Cow<'static, str>,
 }
 
 impl Page {
-    pub(crate) fn new(content_type: &'static str, body: impl Into<Cow<'static, str>>) -> Self {
+    /// A page with this content, and the status 200.
+    pub fn new(content_type: &'static str, body: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status: 200,
             content_type,
@@ -50,7 +54,7 @@ impl Page {
     }
 
     /// Plain text.
-    pub(crate) fn text(status: u16, body: impl Into<Cow<'static, str>>) -> Self {
+    pub fn text(status: u16, body: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
             ..Self::new("text/plain; charset=utf-8", body)
@@ -58,19 +62,19 @@ impl Page {
     }
 
     /// A JSON document.
-    pub(crate) fn json(document: &serde_json::Value) -> Self {
+    pub fn json(document: &serde_json::Value) -> Self {
         Self::new("application/json", format!("{document}\n"))
     }
 }
 
 /// A page that takes time.
-pub(crate) type Making = Pin<Box<dyn Future<Output = Option<Page>> + Send>>;
+pub type Making = Pin<Box<dyn Future<Output = Option<Page>> + Send>>;
 
 /// The page of a path, if there is one.
-pub(crate) type Pages = dyn Fn(&str) -> Making + Send + Sync;
+pub type Pages = dyn Fn(&str) -> Making + Send + Sync;
 
 /// Listens on the address of the field `field` of the configuration.
-pub(crate) fn bind(address: SocketAddr, field: &str) -> anyhow::Result<std::net::TcpListener> {
+pub fn bind(address: SocketAddr, field: &str) -> anyhow::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address).map_err(|error| {
         anyhow!("cannot listen on {field} {address}: {error}; choose another address")
     })?;
@@ -79,7 +83,7 @@ pub(crate) fn bind(address: SocketAddr, field: &str) -> anyhow::Result<std::net:
 }
 
 /// Answers requests with the page of their path. Never returns.
-pub(crate) async fn serve(listener: std::net::TcpListener, pages: Arc<Pages>) {
+pub async fn serve(listener: std::net::TcpListener, pages: Arc<Pages>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {

@@ -18,7 +18,7 @@ const MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// The process is out of reach, does not answer within 700 ms, or answers something else.
-pub(crate) async fn fetch(address: SocketAddr, path: &str) -> io::Result<Value> {
+pub async fn fetch(address: SocketAddr, path: &str) -> io::Result<Value> {
     let answered = tokio::time::timeout(DEADLINE, ask(address, path)).await;
     let bytes = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     let head = ResponseHead::parse(&bytes, &Limits::DEFAULT).map_err(io::Error::other)?;

@@ -1,0 +1,16 @@
+//! A process as its operator sees it: its log, its messages to the service manager, and its
+//! pages over HTTP with metrics.
+//!
+//! Not here: the figures on the pages, and when a process is ready or alive.
+#![forbid(unsafe_code)]
+
+mod fetch;
+mod latest;
+pub mod log;
+mod metrics;
+pub mod notify;
+pub mod pages;
+
+pub use fetch::fetch;
+pub use latest::Latest;
+pub use metrics::{Metric, Value, build_info, render};
