@@ -55,7 +55,7 @@ ALONE = {
 }
 # Packages whose tests use no network. They run at the lowest priority.
 LOW_PRIORITY_PACKAGES = {
-    "prism-bench", "prism-cluster", "prism-config", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-proto", "prism-s3",
+    "prism-bench", "prism-cluster", "prism-common", "prism-config", "prism-figures", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-pki", "prism-proto", "prism-s3",
     "prism-store", "prism-tls", "prism-upstream",
 }
 # The longest groups begin first, so that no lane ends long after the others.

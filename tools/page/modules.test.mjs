@@ -3,16 +3,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { alerts } from "../../crates/prism/src/observe/page/alerts.js";
-import * as format from "../../crates/prism/src/observe/page/format.js";
-import { graphOf } from "../../crates/prism/src/observe/page/graph.js";
-import { arrange } from "../../crates/prism/src/observe/page/layout.js";
+import { alerts } from "../../crates/prism-figures/src/page/alerts.js";
+import * as format from "../../crates/prism-figures/src/page/format.js";
+import { graphOf } from "../../crates/prism-figures/src/page/graph.js";
+import { arrange } from "../../crates/prism-figures/src/page/layout.js";
 import {
   History,
   meanDurations,
   quantile,
   steps,
-} from "../../crates/prism/src/observe/page/state.js";
+} from "../../crates/prism-figures/src/page/state.js";
 import { Cluster, random } from "./cluster.mjs";
 
 test("numbers as texts", () => {

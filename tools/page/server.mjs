@@ -7,7 +7,7 @@ import { createServer } from "node:http";
 
 import { Cluster } from "./cluster.mjs";
 
-export const PAGE = new URL("../../crates/prism/src/observe/page/", import.meta.url);
+export const PAGE = new URL("../../crates/prism-figures/src/page/", import.meta.url);
 export const KEY = { access: "TESTACCESSKEY", secret: "test/secret+key", region: "us-east-1" };
 export const BUCKET = "photos";
 const TYPES = {

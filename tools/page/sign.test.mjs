@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { createHash, createHmac } from "node:crypto";
 import { test } from "node:test";
 
-import { hex, hmac, sha256, utf8 } from "../../crates/prism/src/observe/page/sha256.js";
-import { pathOf, presigned, signed } from "../../crates/prism/src/observe/page/sign.js";
+import { hex, hmac, sha256, utf8 } from "../../crates/prism-figures/src/page/sha256.js";
+import { pathOf, presigned, signed } from "../../crates/prism-figures/src/page/sign.js";
 import { random } from "./cluster.mjs";
 
 test("SHA-256 of the examples of RFC 6234 and of all lengths around a block", () => {

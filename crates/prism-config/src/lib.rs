@@ -23,6 +23,7 @@ mod etcd;
 mod explain;
 mod load;
 mod model;
+mod names;
 mod parts;
 mod patterns;
 mod position;
@@ -46,6 +47,7 @@ pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_pri
 pub use etcd::Etcd;
 pub use load::ConfigError;
 pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};
+pub use names::{UnknownName, admin_sockets};
 pub use position::FilePosition;
 pub use problem::Problem;
 pub use relay::RelayUpTo;

@@ -4,6 +4,7 @@
 //! Not here: the figures on the pages, and when a process is ready or alive.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod fetch;
 mod latest;
 pub mod log;
@@ -11,6 +12,7 @@ mod metrics;
 pub mod notify;
 pub mod pages;
 
+pub use admin::{ask, printable};
 pub use fetch::fetch;
 pub use latest::Latest;
 pub use metrics::{Metric, Value, build_info, render};

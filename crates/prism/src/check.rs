@@ -107,7 +107,7 @@ pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
 
 /// The things that the node or switch `name` lacks on this machine, for all its services.
 pub(crate) fn faults_of_host(config: &Config, name: &str) -> Result<Vec<String>> {
-    let parts = match find(config, name)? {
+    let parts = match config.node_or_switch(name)? {
         Some(_) => config.parts_at(name),
         None => config.parts(),
     };
@@ -122,21 +122,10 @@ pub(crate) fn faults_of_host(config: &Config, name: &str) -> Result<Vec<String>>
     Ok(all)
 }
 
-/// The admin sockets of node `name`, one for each service that it has.
-pub(crate) fn sockets(parts: &[Config], name: &str) -> Result<Vec<PathBuf>> {
-    let with = parts.iter().filter(|part| part.node(name).is_some());
-    let sockets: Vec<_> = with.map(|part| part.admin_socket(name)).collect();
-    if let ([], Some(part)) = (sockets.as_slice(), parts.first()) {
-        node(part.whole(), name)?;
-        bail!("the node {name} does not have this service");
-    }
-    Ok(sockets)
-}
-
 /// The files that `name` lacks on this machine for the service of `config`, each with its fix.
 pub(crate) fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    let node = find(config, name)?;
+    let node = config.node_or_switch(name)?;
     let key_fault = config.switch.as_ref().and_then(|switch| match node {
         Some(_) => switch.load_node_key(name).err(),
         None => switch.load_secrets().err(),
@@ -188,33 +177,6 @@ fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
         .map(|error| format!("peers: {error}"))
         .into_iter()
         .collect()
-}
-
-/// The node called `name`; `None` for the switch.
-pub(crate) fn find<'a>(config: &'a Config, name: &str) -> Result<Option<&'a Node>> {
-    if name == "switch" && config.node(name).is_none() {
-        match config.switch {
-            Some(_) => return Ok(None),
-            None => bail!(
-                "{} has no [switch]; add one, or name a node",
-                config.shown_file()
-            ),
-        }
-    }
-    node(config, name).map(Some)
-}
-
-/// The node called `name`.
-pub(crate) fn node<'a>(config: &'a Config, name: &str) -> Result<&'a Node> {
-    if let Some(node) = config.node(name) {
-        return Ok(node);
-    }
-    let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
-    let names = names.join(", ");
-    bail!(
-        "{} has no node {name:?}; its nodes are {names}",
-        config.shown_file()
-    )
 }
 
 /// The changes from one configuration to another, a line each.

@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part> {
     let config = Config::load(path)?;
-    let node = check::find(&config, name)?;
+    let node = config.node_or_switch(name)?;
     let faults = check::faults_of_host(&config, name)?;
     let subject = Subject("configuration");
     let missing = |fault| subject.missing(fault, "see docs/install.md");

@@ -4,14 +4,11 @@
 //! completions without being a part of it.
 
 mod check;
-mod ctl;
 #[cfg(test)]
 mod docs_tests;
 mod doctor;
 mod host;
 mod node;
-mod observe;
-mod pki;
 mod serve;
 mod setup;
 mod switch;
@@ -39,8 +36,8 @@ enum Command {
     Check(check::Args),
     Setup(setup::Args),
     Doctor(doctor::Args),
-    Ctl(ctl::CtlArgs),
-    Pki(pki::Args),
+    Ctl(prism_ctl::CtlArgs),
+    Pki(prism_ctl::pki::Args),
 }
 
 /// The commands of the program, with their options and help.
@@ -71,8 +68,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Setup(args) => setup::run(&args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Ctl(args) => return ended(ctl::run(&args)),
-        Command::Pki(args) => pki::run(args),
+        Command::Ctl(args) => return ended(prism_ctl::run(&args)),
+        Command::Pki(args) => prism_ctl::pki::run(args),
     };
     ended(result.map(|()| ExitCode::SUCCESS))
 }

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     let services = config.parts_at(&args.node);
     prism_process::log::init(&config.log, services.len() > 1)?;
-    check::node(&config, &args.node)?;
+    config.known_node(&args.node)?;
     if let Some(fault) = spans_fault(&config.trace) {
         bail!(fault);
     }
@@ -153,7 +153,7 @@ fn take_over(config: &Config, name: &str) -> anyhow::Result<Inheritance> {
         bail!(faults.join("\n  "));
     }
     // Without the switch's word no flow can pass to another process.
-    let node = check::node(config, name)?;
+    let node = config.known_node(name)?;
     if let Some(switch) = switch_address(config, node)?
         && let Some(own) = node.address.of(switch.control.ip())
     {

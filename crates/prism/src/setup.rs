@@ -6,7 +6,6 @@ use anyhow::{Context, Result, bail};
 use prism_config::Config;
 use serde::Serialize;
 
-use crate::check;
 use crate::host::{self, Change, Root};
 
 /// Prepare this host for its role: kernel parameters, addresses, routes, conntrack.
@@ -77,7 +76,7 @@ fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<Change>)> {
         true => "switch",
         false => args.node.as_deref().context("--node is missing")?,
     };
-    let node = check::find(&config, name)?;
+    let node = config.node_or_switch(name)?;
     let needs = host::needs(&config, node);
     Ok((name.to_owned(), host::changes(&needs, root)?))
 }

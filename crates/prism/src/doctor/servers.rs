@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use prism_config::{Config, Node};
+use prism_figures::{ServerState, State};
+use prism_process::{ask, printable};
 
 use super::finding::{Finding, Subject};
-use crate::ctl::{JudgedServer, judged_servers};
 
 const SUBJECT: Subject = Subject("servers");
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -18,10 +19,19 @@ pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
     if addresses.is_empty() {
         return Vec::new();
     }
-    match judged_servers(&config.admin_socket(&node.name), &node.name) {
+    match judged_servers(config, node) {
         Some(servers) => servers.iter().map(judged).collect(),
         None => addresses.into_iter().map(connected).collect(),
     }
+}
+
+/// The servers of a backend as its running process judges them; `None` if none answers.
+fn judged_servers(config: &Config, node: &Node) -> Option<Vec<ServerState>> {
+    let socket = config.admin_socket(&node.name);
+    let (state, _): (State, _) = ask(&socket, "state").ok()?;
+    let mut servers = state.servers?;
+    servers.retain(|server| server.backend == node.name);
+    Some(servers)
 }
 
 /// The addresses of the servers behind `node`, each once.
@@ -38,23 +48,23 @@ fn addresses(config: &Config, node: &Node) -> Vec<SocketAddr> {
     all
 }
 
-fn judged(server: &JudgedServer) -> Finding {
-    let JudgedServer {
-        name,
-        state,
-        reason,
-    } = server;
-    match state.as_str() {
+fn judged(server: &ServerState) -> Finding {
+    let name = format!("{} (upstream {})", server.address, server.upstream);
+    let name = printable(&name);
+    match server.state.as_str() {
         "healthy" => SUBJECT.good(format!("{name} is healthy")),
         "unhealthy" => SUBJECT.missing(
-            format!("{name} is unhealthy: {reason}"),
+            format!("{name} is unhealthy: {}", printable(server.reason())),
             "start it, and look at its log; see docs/upstreams.md",
         ),
-        "draining" | "down" => SUBJECT.advice(
+        state @ ("draining" | "down") => SUBJECT.advice(
             format!("{name} is {state} by `prism ctl server`"),
             "give it its requests back with `prism ctl server up`",
         ),
-        state => SUBJECT.unknown(format!("{name} is {state}: nothing has reached it"), ""),
+        state => {
+            let found = format!("{name} is {}: nothing has reached it", printable(state));
+            SUBJECT.unknown(found, "")
+        }
     }
 }
 
@@ -74,9 +84,10 @@ mod tests {
     use std::net::TcpListener;
 
     use prism_config::{Role, Upstream};
+    use prism_figures::ServerFault;
 
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::doctor::finding::State as FindingState;
 
     #[test]
     fn before_the_first_start_each_server_of_the_backend_gets_a_connection() {
@@ -105,10 +116,10 @@ mod tests {
         };
         config.admin.socket_dir = "/nonexistent".into();
         let found = examine(&config, &node);
-        let states: Vec<State> = found.iter().map(|finding| finding.state).collect();
+        let states: Vec<FindingState> = found.iter().map(|finding| finding.state).collect();
         let count = |state| states.iter().filter(|found| **found == state).count();
         assert_eq!(
-            (count(State::Good), count(State::Advice)),
+            (count(FindingState::Good), count(FindingState::Advice)),
             (1, 1),
             "{found:?}"
         );
@@ -119,21 +130,29 @@ mod tests {
     #[test]
     fn an_unhealthy_server_is_missing_with_its_reason() {
         let state = |word: &str| {
-            judged(&JudgedServer {
-                name: "127.0.0.1:9000 (upstream /)".into(),
+            judged(&ServerState {
+                upstream: "/".into(),
+                address: "127.0.0.1:9000".into(),
                 state: word.into(),
-                reason: "status 503".into(),
+                last_fault: Some(ServerFault {
+                    reason: "status 503".into(),
+                    by: "check".into(),
+                    ago_s: 1,
+                }),
+                ..ServerState::default()
             })
         };
-        assert_eq!(state("healthy").state, State::Good);
-        assert_eq!(state("unknown").state, State::Unknown);
+        assert_eq!(state("healthy").state, FindingState::Good);
+        assert_eq!(state("unknown").state, FindingState::Unknown);
         for word in ["draining", "down"] {
             let by_operator = state(word);
-            assert_eq!(by_operator.state, State::Advice);
+            assert_eq!(by_operator.state, FindingState::Advice);
             assert!(by_operator.found.contains(&format!("is {word} by")));
         }
         let bad = state("unhealthy");
-        assert_eq!(bad.state, State::Missing);
-        assert!(bad.found.contains("127.0.0.1:9000") && bad.found.contains("status 503"));
+        assert_eq!(bad.state, FindingState::Missing);
+        assert!(
+            bad.found.contains("127.0.0.1:9000 (upstream /)") && bad.found.contains("status 503")
+        );
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prism_figures::asset;
 use prism_process::pages::{Page, Pages};
 use prism_process::{Latest, render};
 use prism_service::{Stage, request_id_text};
@@ -23,8 +24,6 @@ use super::admin;
 use super::metrics::metrics;
 use super::server::Server;
 use super::state::{state, store_urls};
-
-use crate::observe::asset;
 
 /// Connections of each of the 16 parts of their list that a page shows.
 const MOST_CONNECTIONS_OF_PART: usize = 64;

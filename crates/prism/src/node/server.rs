@@ -25,7 +25,6 @@ use prism_store::Store;
 use tokio::sync::watch;
 
 use super::spans;
-use crate::check;
 
 /// A node with all of its parts.
 pub(crate) struct Server {
@@ -77,7 +76,7 @@ impl Server {
         store: Option<Store>,
         file: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
-        let settings = check::node(&config, name)?;
+        let settings = config.known_node(name)?;
         let running = Arc::new(Running::new(config.clone()));
         let https = Https::load(&config, settings)?;
         let identity = identity(&config.peers, name)?;
@@ -160,7 +159,12 @@ impl Server {
     }
 
     pub(crate) fn settings(&self) -> anyhow::Result<prism_config::Node> {
-        check::node(&self.node.config.now(), &self.node.name).cloned()
+        Ok(self
+            .node
+            .config
+            .now()
+            .known_node(&self.node.name)
+            .cloned()?)
     }
 
     /// The name of a thread. With several services the service's name is in front.
@@ -395,7 +399,7 @@ fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
 
 /// Opens the store of the node called `name`, if it is a backend that keeps objects.
 pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
-    let node = check::node(config, name)?;
+    let node = config.known_node(name)?;
     if !node.is_backend() || config.service.upstream.is_some() {
         return Ok(None);
     }

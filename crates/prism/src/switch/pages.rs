@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::HostAddrs;
+use prism_figures::asset;
 use prism_membership::Directory;
 use prism_process::pages::{Page, Pages};
 use prism_process::{Latest, Metric, Value as MetricValue, build_info, render};
@@ -15,8 +16,6 @@ use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
 use super::role::Role;
-
-use crate::observe::asset;
 
 /// The switch that the pages are about.
 pub(super) struct Subject {

@@ -1,0 +1,74 @@
+//! Nodes and the switch by the names that operators give.
+
+use std::path::PathBuf;
+
+use crate::model::{Config, Node};
+
+/// The name of the switch, unless a node has it.
+const SWITCH: &str = "switch";
+
+/// A name that the configuration does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownName {
+    /// There is no such node.
+    #[error("{file} has no node {name:?}; its nodes are {nodes}")]
+    Node {
+        /// The configuration file.
+        file: String,
+        /// The name.
+        name: String,
+        /// The names that it has.
+        nodes: String,
+    },
+    /// There is no switch.
+    #[error("{0} has no [switch]; add one, or name a node")]
+    Switch(String),
+    /// The node is one of another service.
+    #[error("the node {0} does not have this service")]
+    OfService(String),
+}
+
+impl Config {
+    /// The node called `name`.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn known_node(&self, name: &str) -> Result<&Node, UnknownName> {
+        self.node(name).ok_or_else(|| {
+            let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            UnknownName::Node {
+                file: self.shown_file(),
+                name: name.to_owned(),
+                nodes: names.join(", "),
+            }
+        })
+    }
+
+    /// The node called `name`; `None` for the switch.
+    ///
+    /// # Errors
+    /// There is no such node, or no switch.
+    pub fn node_or_switch(&self, name: &str) -> Result<Option<&Node>, UnknownName> {
+        if name != SWITCH || self.node(name).is_some() {
+            return self.known_node(name).map(Some);
+        }
+        if self.switch.is_none() {
+            return Err(UnknownName::Switch(self.shown_file()));
+        }
+        Ok(None)
+    }
+}
+
+/// The admin sockets of node `name`, one for each service that it has.
+///
+/// # Errors
+/// There is no such node, or it has none of these services.
+pub fn admin_sockets(parts: &[Config], name: &str) -> Result<Vec<PathBuf>, UnknownName> {
+    let with = parts.iter().filter(|part| part.node(name).is_some());
+    let sockets: Vec<_> = with.map(|part| part.admin_socket(name)).collect();
+    if let ([], Some(part)) = (sockets.as_slice(), parts.first()) {
+        part.whole().known_node(name)?;
+        return Err(UnknownName::OfService(name.to_owned()));
+    }
+    Ok(sockets)
+}

@@ -1,0 +1,176 @@
+//! `prism ctl bucket quota`: the most that a bucket may have, and what it has. A node of this host
+//! makes the change, so it also works in a cluster without etcd.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use prism_cluster::replica::Bucket;
+use prism_process::ask;
+use prism_replicas::Quota;
+use prism_s3::BucketName;
+use prism_store::BucketUsage;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::reach::{Common, print_json};
+
+/// Limit the bytes and the objects of a bucket, or show its quota and usage.
+///
+/// Versions and the parts of open uploads count too, each once whatever the number of replicas.
+/// Writes beyond a limit are refused with 403 QuotaExceeded. Deletions always work. A limit that
+/// is not named stays as it is. A node has to run on this host.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct QuotaArgs {
+    /// The bucket, which has to exist.
+    bucket: String,
+    /// Most bytes, as in 500M or 2T (K, M, G and T: powers of 1,024); `none` for no limit.
+    #[arg(long, value_name = "N")]
+    bytes: Option<Limit>,
+    /// Most objects, as in 20000 or 20K; `none` for no limit.
+    #[arg(long, value_name = "N")]
+    objects: Option<Limit>,
+    /// Remove both limits.
+    #[arg(long, conflicts_with_all = ["bytes", "objects"])]
+    none: bool,
+    /// Ask this node. Default: the first node that runs on this host.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Use this admin socket instead, such as that of `prism serve`.
+    #[arg(long, value_name = "PATH", conflicts_with = "node")]
+    socket: Option<PathBuf>,
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(Option<u64>);
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let (digits, shift) = match text.char_indices().last() {
+            Some((at, 'K')) => (text.get(..at), 10),
+            Some((at, 'M')) => (text.get(..at), 20),
+            Some((at, 'G')) => (text.get(..at), 30),
+            Some((at, 'T')) => (text.get(..at), 40),
+            _ => (Some(text), 0),
+        };
+        let number = digits.and_then(|digits| digits.parse::<u64>().ok());
+        let number = number.and_then(|number| number.checked_mul(1 << shift));
+        let why = "use a whole number, which K, M, G or T may follow, or `none`";
+        number.map(Some).map(Self).ok_or_else(|| why.to_owned())
+    }
+}
+
+/// A node's answer.
+#[derive(Deserialize)]
+pub(crate) struct Report {
+    quota: Quota,
+    pub(crate) usage: BucketUsage,
+    /// Backends that the node did not reach.
+    missing: Vec<String>,
+}
+
+impl QuotaArgs {
+    /// The change as the admin socket takes it.
+    fn change(&self) -> String {
+        let (bytes, objects) = match self.none {
+            true => (Some(Limit(None)), Some(Limit(None))),
+            false => (self.bytes, self.objects),
+        };
+        let named = [("bytes", bytes), ("objects", objects)];
+        let words = named.map(|(name, limit)| match limit {
+            None => String::new(),
+            Some(Limit(None)) => format!(" {name}=none"),
+            Some(Limit(Some(number))) => format!(" {name}={number}"),
+        });
+        words.concat()
+    }
+}
+
+pub(crate) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let bucket = BucketName::parse(&args.bucket)?;
+    let socket = match &args.socket {
+        Some(socket) => socket.clone(),
+        None => {
+            common.load_objects()?;
+            common.admin_socket(args.node.as_deref())?
+        }
+    };
+    let (report, document) = asked(&socket, &bucket, &args.change())?;
+    if common.json {
+        return print_json(out, &document);
+    }
+    writeln!(out, "bucket  {bucket}")?;
+    Ok(print(report.quota, Some(&report), out)?)
+}
+
+/// Asks a node of this host for a bucket's quota and usage.
+pub(crate) fn ask_node(common: &Common, bucket: &BucketName) -> anyhow::Result<Report> {
+    Ok(asked(&common.admin_socket(None)?, bucket, "")?.0)
+}
+
+fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(Report, Value)> {
+    let question = format!("quota {}{change}", bucket.as_str());
+    ask(socket, &question)
+}
+
+/// The quota in an agreed record.
+pub(crate) fn of_record(record: &Bucket) -> Quota {
+    let text = record.documents.get(Quota::DOCUMENT);
+    let quota = text.and_then(|text| Quota::parse(text.as_bytes()).ok());
+    quota.unwrap_or_default()
+}
+
+/// Prints a quota beside the usage, if a node has told it.
+pub(crate) fn print(
+    quota: Quota,
+    report: Option<&Report>,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let usage = report.map(|report| report.usage);
+    for (what, used, limit) in [
+        ("bytes", usage.map(|usage| usage.bytes), quota.bytes),
+        ("objects", usage.map(|usage| usage.objects), quota.objects),
+    ] {
+        let used = used.map_or_else(|| "unknown".to_owned(), |used| used.to_string());
+        let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| format!("of {limit}"));
+        writeln!(out, "{what:<7} {used}  {limit}")?;
+    }
+    match report.map(|report| report.missing.as_slice()) {
+        None => writeln!(out, "        (no node of this host has told the usage)"),
+        Some([]) => Ok(()),
+        Some(missing) => writeln!(
+            out,
+            "        (estimated, because these backends did not answer: {})",
+            missing.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_number_with_a_unit_or_none() {
+        for (text, limit) in [
+            ("0", Some(0)),
+            ("20000", Some(20_000)),
+            ("1K", Some(1 << 10)),
+            ("500M", Some(500 << 20)),
+            ("2G", Some(2 << 30)),
+            ("3T", Some(3 << 40)),
+            ("none", None),
+        ] {
+            assert_eq!(text.parse(), Ok(Limit(limit)), "{text}");
+        }
+        for text in ["", "K", "-1", "1.5G", "1g", "1KB", "1 K", "99999999T", "é"] {
+            assert!(text.parse::<Limit>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,5 +1,0 @@
-//! The page for a browser.
-
-mod assets;
-
-pub(crate) use assets::asset;
