@@ -3,14 +3,10 @@
 //! It is a library, so that `prism-manual` can describe its commands in man pages and
 //! completions without being a part of it.
 
-mod check;
 #[cfg(test)]
 mod docs_tests;
-mod doctor;
-mod host;
 mod node;
 mod serve;
-mod setup;
 mod switch;
 #[cfg(test)]
 mod version_tests;
@@ -33,9 +29,9 @@ enum Command {
     Serve(serve::Args),
     Node(node::Args),
     Switch(switch::Args),
-    Check(check::Args),
-    Setup(setup::Args),
-    Doctor(doctor::Args),
+    Check(prism_host::check::Args),
+    Setup(prism_host::setup::Args),
+    Doctor(prism_host::doctor::Args),
     Ctl(prism_ctl::CtlArgs),
     Pki(prism_ctl::pki::Args),
 }
@@ -65,9 +61,9 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => switch::run(&args),
-        Command::Check(args) => check::run(args),
-        Command::Setup(args) => setup::run(&args),
-        Command::Doctor(args) => doctor::run(args),
+        Command::Check(args) => prism_host::check::run(args, node::spans_fault),
+        Command::Setup(args) => prism_host::setup::run(&args),
+        Command::Doctor(args) => prism_host::doctor::run(args, node::spans_fault),
         Command::Ctl(args) => return ended(prism_ctl::run(&args)),
         Command::Pki(args) => prism_ctl::pki::run(args),
     };

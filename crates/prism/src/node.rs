@@ -44,7 +44,6 @@ use self::server::switch_address;
 pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
-use crate::check;
 
 /// Serve clients, objects, or both: one node of a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -148,7 +147,7 @@ fn run_each(services: Vec<Begun>, args: &Args) -> anyhow::Result<()> {
 /// Asks the running process for its sockets of a service, and has it stop as far as it has to.
 fn take_over(config: &Config, name: &str) -> anyhow::Result<Inheritance> {
     let inheritance = Inheritance::ask(&config.admin_socket(name))?;
-    let faults = check::node_faults(config, name)?;
+    let faults = prism_host::node_faults(config, name, spans_fault)?;
     if !faults.is_empty() {
         bail!(faults.join("\n  "));
     }

@@ -20,14 +20,14 @@ use prism_config::Config;
 
 pub(crate) use self::certificates::ended;
 use self::finding::{Finding, Part, State, Subject};
-use crate::check;
+use crate::faults::{TraceFault, faults_of_host};
 
 /// Report what this host lacks to run Prism, and how to fix it.
 ///
 /// Exits with status 1 if something necessary is missing. Changes nothing. Without
 /// root it reports some subjects as unknown, and without --config what all hosts need.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub struct Args {
     /// Check only the needs of one node of this configuration.
     #[arg(long, value_name = "FILE", requires = "node")]
     config: Option<PathBuf>,
@@ -39,10 +39,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<()> {
+/// Runs the command, and ends the process if something is missing. `trace_fault` is the
+/// program's.
+///
+/// # Errors
+/// The configuration cannot be read.
+pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
     let mut findings = Vec::new();
     let part = match (&args.config, &args.node) {
-        (Some(path), Some(name)) => part_of(path, name, &mut findings)?,
+        (Some(path), Some(name)) => part_of(path, name, trace_fault, &mut findings)?,
         _ => Part {
             is_switch: true,
             is_node: true,
@@ -66,10 +71,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<Part> {
+fn part_of(
+    path: &Path,
+    name: &str,
+    trace_fault: TraceFault,
+    findings: &mut Vec<Finding>,
+) -> Result<Part> {
     let config = Config::load(path)?;
     let node = config.node_or_switch(name)?;
-    let faults = check::faults_of_host(&config, name)?;
+    let faults = faults_of_host(&config, name, trace_fault)?;
     let subject = Subject("configuration");
     let missing = |fault| subject.missing(fault, "see docs/install.md");
     findings.extend(faults.into_iter().map(missing));

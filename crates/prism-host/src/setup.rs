@@ -6,14 +6,14 @@ use anyhow::{Context, Result, bail};
 use prism_config::Config;
 use serde::Serialize;
 
-use crate::host::{self, Change, Root};
+use crate::needs::{self, Change, Root};
 
 /// Prepare this host for its role: kernel parameters, addresses, routes, conntrack.
 ///
 /// Without --apply it prints the files and the changes of the running kernel, and changes
 /// nothing. The host's own addresses and its interfaces are its operator's.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Args {
+pub struct Args {
     /// The configuration file (TOML).
     #[arg(long, value_name = "FILE", required_unless_present_any = ["remove", "restore"])]
     config: Option<PathBuf>,
@@ -42,43 +42,46 @@ pub(crate) struct Args {
     root: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// Runs the command.
+///
+/// # Errors
+/// The host cannot be changed.
+pub fn run(args: &Args) -> Result<()> {
     let root = Root::new(&args.root);
     if args.apply || args.remove || args.restore {
         if !rustix::process::geteuid().is_root() {
             bail!("only root can change this host; run it as root, or without --apply");
         }
-        let said = match (args.remove, args.restore) {
-            (true, _) => host::apply::remove(&root)?,
-            (_, true) => host::apply::restore(&root)?,
-            _ => {
-                let (name, changes) = wanted(args, &root)?;
-                host::apply::apply(&root, &name, &changes)?
-            }
+        let said = if args.remove {
+            needs::apply::remove(&root)?
+        } else if args.restore {
+            needs::apply::restore(&root)?
+        } else {
+            let (name, changes) = wanted(args, &root)?;
+            needs::apply::apply(&root, &name, &changes)?
         };
         return print_said(args.json, &said);
     }
     let (_, changes) = wanted(args, &root)?;
-    match args.json {
-        true => print_json(&changes),
-        false => {
-            print(&changes);
-            Ok(())
-        }
+    if args.json {
+        return print_json(&changes);
     }
+    print(&changes);
+    Ok(())
 }
 
 /// The name of this host in the configuration, and its changes.
 fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<Change>)> {
     let path: &Path = args.config.as_deref().context("--config is missing")?;
     let config = Config::load(path)?;
-    let name = match args.switch {
-        true => "switch",
-        false => args.node.as_deref().context("--node is missing")?,
+    let name = if args.switch {
+        "switch"
+    } else {
+        args.node.as_deref().context("--node is missing")?
     };
     let node = config.node_or_switch(name)?;
-    let needs = host::needs(&config, node);
-    Ok((name.to_owned(), host::changes(&needs, root)?))
+    let wanted = needs::needs(&config, node);
+    Ok((name.to_owned(), needs::changes(&wanted, root)?))
 }
 
 fn print(changes: &[Change]) {
@@ -115,10 +118,12 @@ fn print_json(changes: &[Change]) -> Result<()> {
 }
 
 fn print_said(json: bool, said: &[String]) -> Result<()> {
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(said)?),
-        false if said.is_empty() => println!("this host was ready already"),
-        false => said.iter().for_each(|line| println!("{line}")),
+    if json {
+        println!("{}", serde_json::to_string_pretty(said)?);
+    } else if said.is_empty() {
+        println!("this host was ready already");
+    } else {
+        said.iter().for_each(|line| println!("{line}"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use prism_config::{Config, Node};
 
 use super::finding::{Finding, Subject, read};
-use crate::check::effect_of_missing;
+use crate::faults::effect_of_missing;
 
 const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 /// The value of `accept_ra` by which an interface takes router advertisements only while it does

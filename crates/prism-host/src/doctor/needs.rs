@@ -5,7 +5,7 @@ use std::path::Path;
 use prism_config::{Config, Node};
 
 use super::finding::{Finding, Subject};
-use crate::host::{self, Need, Outcome};
+use crate::needs::{self, Need, Outcome};
 
 /// `path` is the configuration's, for the remedy.
 pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<Finding> {
@@ -14,14 +14,14 @@ pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<
         |node| format!("--node {}", node.name),
     );
     let apply = format!("prism setup --config {} {role} --apply", path.display());
-    let needs = host::needs(config, node);
+    let needs = needs::needs(config, node);
     let findings = needs.iter().map(|need| finding(need, &apply));
     findings.collect()
 }
 
 fn finding(need: &Need, apply: &str) -> Finding {
     let subject = Subject(subject(need));
-    match (host::check(need), need) {
+    match (needs::check(need), need) {
         (Ok(Outcome::Met(found)), _) => subject.good(found),
         (Ok(Outcome::Unmet(found)), Need::OwnAddress(address)) => subject.missing(
             found,
