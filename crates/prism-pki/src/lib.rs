@@ -13,9 +13,9 @@ mod error;
 mod files;
 mod identity;
 mod names;
-mod term;
 #[cfg(test)]
-mod tests;
+mod pki_tests;
+mod term;
 
 pub use authority::{Founding, Issuing, found, init, issue, new_authority};
 pub use bundle::drop_authority;

@@ -7,7 +7,6 @@
 mod docs_tests;
 mod node;
 mod serve;
-mod switch;
 #[cfg(test)]
 mod version_tests;
 
@@ -15,10 +14,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
+/// The version, with the commit where the build knew it.
+const VERSION: &str = env!("PRISM_VERSION");
+
 /// S3 object storage whose frontend stays out of the data path: a client's connection
 /// moves to the backend that has the object.
 #[derive(Debug, Parser)]
-#[command(name = "prism", version = env!("PRISM_VERSION"), max_term_width = 100)]
+#[command(name = "prism", version = VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,7 +30,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Node(node::Args),
-    Switch(switch::Args),
+    Switch(prism_agent::Args),
     Check(prism_host::check::Args),
     Setup(prism_host::setup::Args),
     Doctor(prism_host::doctor::Args),
@@ -60,7 +62,7 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Node(args) => node::run(&args),
-        Command::Switch(args) => switch::run(&args),
+        Command::Switch(args) => prism_agent::run(&args, VERSION),
         Command::Check(args) => prism_host::check::run(args, node::spans_fault),
         Command::Setup(args) => prism_host::setup::run(&args),
         Command::Doctor(args) => prism_host::doctor::run(args, node::spans_fault),

@@ -5,27 +5,27 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prism_config::{Config, ControlSecret, Running};
+use prism_figures::{SecretInUse, ServiceKeys};
 use prism_membership::Directory;
 use prism_switch::Leases;
-use serde_json::{Value, json};
 
-use super::Pauses;
+use crate::pauses::Pauses;
 
 /// The interval of looks at the files.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The secrets of each service, the newest first.
-pub(super) type Secrets = Vec<Vec<ControlSecret>>;
+pub(crate) type Secrets = Vec<Vec<ControlSecret>>;
 
 /// Reads the secrets of all services.
-pub(super) fn read(config: &Config) -> Result<Secrets, prism_config::SecretError> {
+pub(crate) fn read(config: &Config) -> Result<Secrets, prism_config::SecretError> {
     let parts = config.parts().into_iter();
     let switches = parts.filter_map(|part| part.switch);
     switches.map(|switch| switch.load_secrets()).collect()
 }
 
 /// Makes the agent pause when a file has changed. Never returns.
-pub(super) async fn follow(running: &Running, pauses: &Pauses) {
+pub(crate) async fn follow(running: &Running, pauses: &Pauses) {
     let mut last = read(&running.now()).ok();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -39,12 +39,12 @@ pub(super) async fn follow(running: &Running, pauses: &Pauses) {
 
 /// The secrets in use, each by a number that tells it from others, with the nodes that have a lease
 /// by a key of it.
-pub(super) fn shown(
+pub(crate) fn shown(
     config: &Config,
     secrets: &Secrets,
     directories: &[Directory],
     leases: &Leases,
-) -> Value {
+) -> Vec<ServiceKeys> {
     let in_use = leases.keys_in_use();
     let services = config.parts().into_iter().zip(secrets).zip(directories);
     let services = services.map(|((part, secrets), directory)| {
@@ -55,10 +55,15 @@ pub(super) fn shown(
                 let mut addresses = host.address.iter();
                 addresses.any(|address| in_use.contains(&(address, key_id)))
             });
-            let nodes: Vec<_> = nodes.map(|(name, _)| name.to_owned()).collect();
-            json!({ "id": secret.fingerprint(), "nodes": nodes })
+            SecretInUse {
+                id: secret.fingerprint(),
+                nodes: nodes.map(|(name, _)| name.to_owned()).collect(),
+            }
         });
-        json!({ "service": part.service.name, "secrets": secrets.collect::<Vec<_>>() })
+        ServiceKeys {
+            service: part.service.name.clone(),
+            secrets: secrets.collect(),
+        }
     });
     services.collect()
 }

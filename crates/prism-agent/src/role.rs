@@ -22,7 +22,7 @@ const ANY_PORT: u16 = 9;
 
 /// The role of this host.
 #[derive(Debug)]
-pub(super) struct Role {
+pub(crate) struct Role {
     control: HostAddrs,
     /// `None` for a single switch, and for a host that is none of a pair.
     host: Option<(SwitchHost, Place)>,
@@ -43,7 +43,7 @@ impl Role {
     ///
     /// # Errors
     /// When the configuration has no such host, or none of them is here.
-    pub(super) fn of(switch: &Switch, name: Option<&str>) -> anyhow::Result<Self> {
+    pub(crate) fn of(switch: &Switch, name: Option<&str>) -> anyhow::Result<Self> {
         let is_this = |host: &SwitchHost| match name {
             Some(name) => host.name == name,
             None => host.address.iter().any(is_here),
@@ -77,32 +77,32 @@ impl Role {
     }
 
     /// Whether this host has the control address and may use it. A single switch is always active.
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
 
     /// This host's name in `switch.hosts`; `None` for a single switch.
-    pub(super) fn host(&self) -> Option<&str> {
+    pub(crate) fn host(&self) -> Option<&str> {
         self.host.as_ref().map(|(host, _)| host.name.as_str())
     }
 
     /// The addresses that stay at this host of a pair; none of a single switch.
-    pub(super) fn own(&self) -> impl Iterator<Item = IpAddr> {
+    pub(crate) fn own(&self) -> impl Iterator<Item = IpAddr> {
         self.host.iter().flat_map(|(host, _)| host.address.iter())
     }
 
     /// The addresses that stay at the other host of a pair.
-    pub(super) fn other(&self) -> &[IpAddr] {
+    pub(crate) fn other(&self) -> &[IpAddr] {
         &self.other
     }
 
     /// The terms that this host makes.
-    pub(super) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         self.host.as_ref().map_or(Place::First, |(_, place)| *place)
     }
 
     /// Sets `news` whenever the role has changed. Never returns.
-    pub(super) async fn follow(&self, news: &AtomicBool) {
+    pub(crate) async fn follow(&self, news: &AtomicBool) {
         if !self.may_stand_by {
             std::future::pending().await
         }
@@ -144,7 +144,7 @@ impl Role {
     ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn listen(&self, control: SocketAddr) -> io::Result<TcpListener> {
+    pub(crate) fn listen(&self, control: SocketAddr) -> io::Result<TcpListener> {
         let socket = match control {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -168,7 +168,7 @@ fn has_all(addresses: HostAddrs) -> bool {
 
 /// Whether this host has `address`. The kernel reaches an own address from the same address.
 /// Binding to it would prove nothing where `ip_nonlocal_bind` is set.
-pub(super) fn is_here(address: IpAddr) -> bool {
+pub(crate) fn is_here(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -1,34 +1,29 @@
-//! `prism switch`: the agent of the eBPF switch on this host. Packets do not pass through
-//! this process, and go on while it is away.
+//! The command `prism switch`.
 
-mod interfaces;
-mod pages;
-mod reload;
-mod role;
-mod secrets;
-mod tables;
-
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_common::supervise::supervise;
 use prism_config::{Config, Running};
+use prism_figures::ServiceKeys;
+use prism_membership::{Directory, Observed, observe as observe_cluster};
+use prism_process::notify::{Notifier, Reporter, Watchdog};
+use prism_process::pages::{Pages, bind};
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 
-use prism_membership::{Directory, Observed, observe as observe_cluster};
+use crate::beside::{Beside, serve};
+use crate::interfaces::{Interfaces, Ways};
+use crate::pages;
+use crate::pauses::Pauses;
+use crate::reload::Reload;
+use crate::role::Role;
+use crate::secrets::{self, Secrets};
 
-use prism_process::notify::{Beat, Notifier, Reporter, Watchdog};
-use prism_process::pages::{self as http, Pages, bind};
-
-use self::interfaces::{Interfaces, Ways};
-use self::role::Role;
-use self::secrets::Secrets;
-use self::tables::{
+use crate::tables::{
     addresses, lease_keys, leases_of, nodes, nodes_at_start, switch_config, update_tables,
     with_interfaces,
 };
@@ -37,8 +32,6 @@ use self::tables::{
 const STATE_DIRECTORY: &str = "/var/lib/prism-switch";
 /// Pause after a failure to age flows or to update the tables.
 const RETRY: Duration = Duration::from_secs(1);
-/// Pause after a failure to listen on the control address.
-const LISTEN_RETRY: Duration = Duration::from_secs(10);
 
 /// Load the switch into this host's kernel, and age its flows.
 ///
@@ -46,7 +39,7 @@ const LISTEN_RETRY: Duration = Duration::from_secs(10);
 /// because its programs and tables are pinned. The next start takes them over and
 /// replaces the programs without losing a packet. --unload removes them.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// The cluster's configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
@@ -58,8 +51,11 @@ pub(crate) struct Args {
     unload: bool,
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+/// Runs until SIGTERM or SIGINT. `version` is that of the program.
+///
+/// # Errors
+/// The configuration cannot be used, or the switch cannot be loaded.
+pub fn run(args: &Args, version: &'static str) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
     prism_process::log::init(&config.log, false)?;
     let Some(settings) = &config.switch else {
@@ -100,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         leases: leases.clone(),
         secrets: in_use.subscribe(),
     };
-    let pages = shown.pages(settings, &role, &agent);
+    let pages = shown.pages(settings, &role, &agent, version);
     let mut watchdog = Watchdog::new(Notifier::from_environment());
     serve(
         pauses.clone(),
@@ -113,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             beat: watchdog.add("leases"),
             ways,
             interfaces: interfaces.clone(),
-            reload: reload::Reload {
+            reload: Reload {
                 file: args.config.clone(),
                 running: running.clone(),
                 notifier: watchdog.notifier.clone(),
@@ -223,10 +219,12 @@ impl Shown {
         settings: &prism_config::Switch,
         role: &Arc<Role>,
         agent: &Agent<'_>,
+        version: &'static str,
     ) -> Arc<Pages> {
         let of_nodes = Arc::new(self);
         let keys = of_nodes.clone();
         pages::pages(pages::Subject {
+            version,
             pin_dir: settings.pin_dir.clone(),
             max_flows: settings.max_flows,
             leases: of_nodes.leases.clone(),
@@ -242,7 +240,7 @@ impl Shown {
         Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
     }
 
-    fn keys(&self) -> serde_json::Value {
+    fn keys(&self) -> Vec<ServiceKeys> {
         let config = self.running.now();
         let directories = nodes(&config, &self.known);
         secrets::shown(&config, &self.secrets.borrow(), &directories, &self.leases)
@@ -310,128 +308,4 @@ fn age_flows(
         (followed.leases).set_keys(lease_keys(&tables, &given.nodes));
         followed.secrets.send_replace(secrets);
     }
-}
-
-/// Signals to the agent's loop.
-#[derive(Default)]
-struct Pauses {
-    /// The process ends.
-    stop: AtomicBool,
-    /// The agent returns from its loop, to look for news.
-    pause: AtomicBool,
-}
-
-/// The work of the thread beside the agent's loop.
-struct Beside {
-    control: Vec<SocketAddr>,
-    leases: Arc<Leases>,
-    role: Arc<Role>,
-    news: Vec<watch::Receiver<Arc<Directory>>>,
-    admin: Option<(TcpListener, Arc<Pages>)>,
-    beat: Beat,
-    ways: Ways,
-    interfaces: Arc<watch::Sender<Interfaces>>,
-    reload: reload::Reload,
-}
-
-/// Starts the thread that grants leases, and waits for a signal and for news.
-fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
-    if let Err(error) = prism_sys::process::raise_open_files() {
-        tracing::warn!(%error, "cannot raise the limit of open files");
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let Beside {
-        control,
-        leases,
-        role,
-        news,
-        admin,
-        beat,
-        ways,
-        interfaces,
-        reload,
-    } = beside;
-    std::thread::Builder::new()
-        .name("leases".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                use tokio::signal::unix::{SignalKind, signal};
-                let signals = (
-                    signal(SignalKind::terminate()),
-                    signal(SignalKind::interrupt()),
-                    signal(SignalKind::hangup()),
-                );
-                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
-                    return;
-                };
-                let known = news.clone();
-                let present = || nodes(&reload.running.now(), &known);
-                let look = interfaces::follow(ways, present, &interfaces, &pauses);
-                for news in news {
-                    tokio::spawn(pause_for(news, pauses.clone()));
-                }
-                let show_pages = async {
-                    match admin {
-                        Some((listener, pages)) => http::serve(listener, pages).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                    () = show_pages => {}
-                    () = reload.follow(&mut hang_up, &pauses) => {}
-                    () = secrets::follow(&reload.running, &pauses) => {}
-                    () = look => {}
-                    () = beat.keep() => {}
-                    () = role.follow(&pauses.pause) => {}
-                    () = grant_all(&control, &leases, &role) => {}
-                }
-            });
-            pauses.stop.store(true, Ordering::Relaxed);
-            pauses.pause.store(true, Ordering::Relaxed);
-        })?;
-    Ok(())
-}
-
-/// Makes the agent pause whenever the nodes change. Never returns.
-async fn pause_for(mut news: watch::Receiver<Arc<Directory>>, pauses: Arc<Pauses>) {
-    // The nodes may have changed before this task started.
-    news.mark_changed();
-    while news.changed().await.is_ok() {
-        news.borrow_and_update();
-        pauses.pause.store(true, Ordering::Relaxed);
-    }
-    std::future::pending().await
-}
-
-/// Grants leases at each of the addresses. Never returns.
-async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>, role: &Role) {
-    let grant_at = async |index: usize| match control.get(index) {
-        Some(address) => {
-            supervise("leases", async || {
-                grant(*address, leases.clone(), role).await
-            })
-            .await
-        }
-        None => std::future::pending().await,
-    };
-    // There is one address of each family at most.
-    tokio::join!(grant_at(0), grant_at(1));
-}
-
-/// Grants leases as soon as this host can listen on the address. Never returns.
-async fn grant(control: SocketAddr, leases: Arc<Leases>, role: &Role) {
-    let listener = loop {
-        match role.listen(control) {
-            Ok(listener) => break listener,
-            Err(error) => {
-                tracing::warn!(%control, %error, "cannot listen on switch.control; dead nodes are not noticed");
-                tokio::time::sleep(LISTEN_RETRY).await;
-            }
-        }
-    };
-    leases.serve(listener).await;
 }

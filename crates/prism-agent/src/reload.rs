@@ -8,18 +8,18 @@ use prism_config::{Config, Effect, Reader, Running};
 use prism_process::notify::Notifier;
 use tokio::signal::unix::Signal;
 
-use super::Pauses;
+use crate::pauses::Pauses;
 
 /// The file, and the configuration that the agent acts by.
-pub(super) struct Reload {
-    pub(super) file: PathBuf,
-    pub(super) running: Arc<Running>,
-    pub(super) notifier: Notifier,
+pub(crate) struct Reload {
+    pub(crate) file: PathBuf,
+    pub(crate) running: Arc<Running>,
+    pub(crate) notifier: Notifier,
 }
 
 impl Reload {
     /// Reads the file again on each SIGHUP. Never returns.
-    pub(super) async fn follow(&self, hang_up: &mut Signal, pauses: &Pauses) {
+    pub(crate) async fn follow(&self, hang_up: &mut Signal, pauses: &Pauses) {
         while hang_up.recv().await.is_some() {
             self.notifier.reloading();
             let read = Config::load(&self.file);

@@ -13,18 +13,18 @@ use prism_switch::interface_index;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use super::Pauses;
+use crate::pauses::Pauses;
 
 /// The interval of looks at the routes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// The numbers of interfaces; `None` if they are not known, and commands are taken from all.
-pub(super) type Interfaces = Option<BTreeSet<u32>>;
+pub(crate) type Interfaces = Option<BTreeSet<u32>>;
 
 /// The interface by which each address was reached last. An address without a route keeps its own,
 /// because a link that returns must not wait for a look.
 #[derive(Default)]
-pub(super) struct Ways {
+pub(crate) struct Ways {
     known: BTreeMap<IpAddr, u32>,
     has_failed: bool,
 }
@@ -38,7 +38,7 @@ struct Route {
 
 impl Ways {
     /// The interfaces that lead to the nodes at present.
-    pub(super) fn look(&mut self, directories: &[Directory]) -> Interfaces {
+    pub(crate) fn look(&mut self, directories: &[Directory]) -> Interfaces {
         let hosts = directories.iter().flat_map(Directory::iter);
         let nodes: BTreeSet<IpAddr> = hosts.flat_map(|(_, host)| host.address.iter()).collect();
         self.known.retain(|node, _| nodes.contains(node));
@@ -93,7 +93,7 @@ fn routes(to: &BTreeSet<IpAddr>) -> io::Result<Vec<Route>> {
 }
 
 /// Makes the agent pause when other interfaces lead to nodes. Never returns.
-pub(super) async fn follow(
+pub(crate) async fn follow(
     mut ways: Ways,
     nodes: impl Fn() -> Vec<Directory>,
     found: &watch::Sender<Interfaces>,

@@ -15,9 +15,9 @@ use prism_switch::{
 };
 use tokio::sync::watch;
 
-use super::interfaces::Interfaces;
-use super::role;
-use super::secrets::Secrets;
+use crate::interfaces::Interfaces;
+use crate::role;
+use crate::secrets::Secrets;
 
 /// The tenant of the first service; the others follow.
 const FIRST_TENANT: u32 = 1;
@@ -29,13 +29,13 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The addresses of each node.
-pub(super) fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<IpAddr>> {
+pub(crate) fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<IpAddr>> {
     let all = directories.iter().flat_map(Directory::iter);
     all.map(|(_, host)| host.address.iter().collect())
 }
 
 /// The tables of the switch. `directories` are those of the services.
-pub(super) fn switch_config(
+pub(crate) fn switch_config(
     config: &Config,
     settings: &prism_config::Switch,
     directories: &[Directory],
@@ -110,7 +110,7 @@ fn here(directories: &[Directory]) -> BTreeSet<IpAddr> {
 ///
 /// # Errors
 /// An address that this host still lacks after 10 s.
-pub(super) fn nodes_at_start(config: &Config, mode: HookMode) -> anyhow::Result<Vec<Directory>> {
+pub(crate) fn nodes_at_start(config: &Config, mode: HookMode) -> anyhow::Result<Vec<Directory>> {
     let directories = nodes(config, &[]);
     let until = Instant::now() + ADDRESS_WAIT;
     while mode == HookMode::Host
@@ -199,7 +199,7 @@ fn services_of(part: &Config, tenant: u32, directory: &Directory) -> Vec<Service
 }
 
 /// The nodes of each service: those of the file, and those that etcd knows.
-pub(super) fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) -> Vec<Directory> {
+pub(crate) fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) -> Vec<Directory> {
     let parts = config.parts().into_iter().enumerate();
     let all = parts.map(|(index, part)| match known.get(index) {
         Some(known) => Directory::of(&part).joined_by(&known.borrow()),
@@ -209,12 +209,12 @@ pub(super) fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) 
 }
 
 /// Leases for the nodes of all services.
-pub(super) fn leases_of(tables: &SwitchConfig, directories: &[Directory]) -> Leases {
+pub(crate) fn leases_of(tables: &SwitchConfig, directories: &[Directory]) -> Leases {
     Leases::of_keys(addresses(directories), lease_keys(tables, directories))
 }
 
 /// The keys for leases: of one node, or of the nodes of one service.
-pub(super) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Vec<LeaseKey> {
+pub(crate) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Vec<LeaseKey> {
     let keys = tables.senders.iter().map(|sender| {
         let directory = (FIRST_TENANT..).zip(directories);
         let of_tenant = directory.filter(|(tenant, _)| *tenant == sender.tenant);
@@ -234,7 +234,7 @@ pub(super) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Ve
 }
 
 /// The tables with the interfaces that lead to nodes.
-pub(super) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> SwitchConfig {
+pub(crate) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> SwitchConfig {
     SwitchConfig {
         control_interfaces: interfaces.clone().unwrap_or_default(),
         ..tables
@@ -242,7 +242,7 @@ pub(super) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> 
 }
 
 /// Gives the switch these nodes and their keys. Returns its tables; a failure is logged.
-pub(super) fn update_tables(
+pub(crate) fn update_tables(
     agent: &mut Agent<'_>,
     config: &Config,
     directories: &[Directory],

@@ -8,26 +8,28 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::HostAddrs;
-use prism_figures::asset;
+use prism_figures::{LeasedNode, OwnedFlows, PacketTally, ServiceKeys, SwitchState, asset};
 use prism_membership::Directory;
 use prism_process::pages::{Page, Pages};
 use prism_process::{Latest, Metric, Value as MetricValue, build_info, render};
 use prism_switch::{Census, LastCensus, Leases, SwitchView};
 use serde_json::{Value, json};
 
-use super::role::Role;
+use crate::role::Role;
 
 /// The switch that the pages are about.
-pub(super) struct Subject {
-    pub(super) pin_dir: String,
-    pub(super) max_flows: u32,
-    pub(super) leases: Arc<Leases>,
-    pub(super) role: Arc<Role>,
-    pub(super) census: Arc<LastCensus>,
+pub(crate) struct Subject {
+    /// The version of the program.
+    pub(crate) version: &'static str,
+    pub(crate) pin_dir: String,
+    pub(crate) max_flows: u32,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) role: Arc<Role>,
+    pub(crate) census: Arc<LastCensus>,
     /// The secrets of the nodes' keys, and which nodes use them.
-    pub(super) keys: Box<dyn Fn() -> Value + Send + Sync>,
+    pub(crate) keys: Box<dyn Fn() -> Vec<ServiceKeys> + Send + Sync>,
     /// The nodes at present.
-    pub(super) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
+    pub(crate) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
 }
 
 impl Subject {
@@ -42,7 +44,7 @@ impl Subject {
 }
 
 /// The pages of a switch.
-pub(super) fn pages(subject: Subject) -> Arc<Pages> {
+pub(crate) fn pages(subject: Subject) -> Arc<Pages> {
     let (subject, latest) = (Arc::new(subject), Arc::new(Latest::default()));
     Arc::new(move |path| {
         let (subject, latest, path) = (subject.clone(), latest.clone(), path.to_owned());
@@ -72,13 +74,15 @@ fn page(subject: &Subject, path: &str) -> Option<Page> {
 
 /// The state of the switch, as the page for a browser shows it.
 fn state(subject: &Subject) -> Value {
-    let switch = figures(subject);
-    let switch = switch.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+    let switch = figures(subject).unwrap_or_else(|error| SwitchState {
+        error: Some(format!("{error:#}")),
+        ..SwitchState::default()
+    });
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     json!({
         "kind": "switch",
         "name": "switch",
-        "version": env!("PRISM_VERSION"),
+        "version": subject.version,
         "time_ms": since.unwrap_or_default().as_millis() as u64,
         "store_urls": [],
         "nodes": [],
@@ -87,13 +91,36 @@ fn state(subject: &Subject) -> Value {
     })
 }
 
-fn figures(subject: &Subject) -> anyhow::Result<Value> {
+fn figures(subject: &Subject) -> anyhow::Result<SwitchState> {
     let view = SwitchView::open(&subject.pin_dir)?;
-    let nodes = subject.nodes();
     let living = subject.leases.living();
     let census = subject.census.get();
+    let (term, phase) = view.term()?;
+    let nodes = subject.nodes();
+    let leased = nodes.iter().map(|(name, address)| LeasedNode {
+        name: name.clone(),
+        address: address.to_string(),
+        up: has_lease(&living, *address),
+    });
+    Ok(SwitchState {
+        error: None,
+        host: subject.role.host().map(str::to_owned),
+        active: subject.role.is_active(),
+        term: term.0,
+        term_phase: phase as u8,
+        nodes_awaited: subject.leases.awaited(),
+        flows: census.as_ref().map(Census::entries),
+        max_flows: subject.max_flows.into(),
+        owners: owners(census.as_ref(), &nodes),
+        packets: packets(&view)?,
+        nodes: leased.collect(),
+        keys: (subject.keys)(),
+    })
+}
+
+/// The flows by their owner. A node owns flows by an address of each family.
+fn owners(census: Option<&Census>, nodes: &[(String, HostAddrs)]) -> Vec<OwnedFlows> {
     let counted = census.iter().flat_map(|census| &census.of_nodes);
-    // A node owns flows by an address of each family.
     let mut by_owner = BTreeMap::new();
     for (address, flows) in counted {
         let known = nodes.iter().find(|(_, node)| node.contains(*address));
@@ -101,34 +128,24 @@ fn figures(subject: &Subject) -> anyhow::Result<Value> {
         *by_owner.entry(owner).or_default() += flows;
     }
     let owners = by_owner.into_iter();
-    let owners = owners.map(|(owner, flows): (_, u64)| json!({ "owner": owner, "flows": flows }));
+    owners
+        .map(|(owner, flows)| OwnedFlows { owner, flows })
+        .collect()
+}
+
+/// The packets by what became of them.
+fn packets(view: &SwitchView) -> anyhow::Result<Vec<PacketTally>> {
     let counters = view.counters()?.into_iter();
     let packets = counters.filter_map(|counter| {
         let (verdict, reason) = counter.name.split_once('_')?;
         let counts = matches!(verdict, "forward" | "punt" | "drop");
-        (counts && counter.value > 0)
-            .then(|| json!({ "verdict": verdict, "reason": reason, "count": counter.value }))
+        (counts && counter.value > 0).then(|| PacketTally {
+            verdict: verdict.to_owned(),
+            reason: reason.to_owned(),
+            count: counter.value,
+        })
     });
-    let (owners, packets): (Vec<_>, Vec<_>) = (owners.collect(), packets.collect());
-    let nodes = nodes.iter().map(|(name, address)| {
-        let is_up = has_lease(&living, *address);
-        json!({ "name": name, "address": address.to_string(), "up": is_up })
-    });
-    let (term, phase) = view.term()?;
-    Ok(json!({
-        "term": term.0,
-        "term_phase": phase as u8,
-        "nodes_awaited": subject.leases.awaited(),
-        "host": subject.role.host(),
-        "active": subject.role.is_active(),
-        "flows": census.as_ref().map(Census::entries),
-        "max_flows": subject.max_flows,
-        "keys": (subject.keys)(),
-        "owners": owners,
-        "packets": packets,
-        "nodes": nodes.collect::<Vec<_>>(),
-        "error": null,
-    }))
+    Ok(packets.collect())
 }
 
 /// Whether a node has a lease, by either of its addresses.
@@ -141,7 +158,7 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
     let (term, phase) = view.term()?;
     let gauge = |name, help, value: f64| Metric::new(name, help, MetricValue::Gauge(value));
     let mut metrics = vec![
-        build_info(env!("PRISM_VERSION"), "switch"),
+        build_info(subject.version, "switch"),
         gauge(
             "switch_max_flows",
             "The most flows of the table.",
