@@ -223,6 +223,7 @@ export class Cluster {
       nodes,
       cluster: this.#agreed(),
       switch: null,
+      alerts: [],
     };
     if (this.options.hasServers) return withServers(structuredClone(doc), this.options.troubles);
     return this.options.troubles ? withTroubles(structuredClone(doc)) : doc;
@@ -304,6 +305,7 @@ export class Cluster {
         })),
         error: null,
       },
+      alerts: [],
     };
   }
 }
@@ -345,8 +347,20 @@ function withServers(doc, hasTroubles) {
           request_durations: [],
         },
   );
-  return { ...doc, service: "upstream", store_urls: [], nodes, servers };
+  const unhealthy = servers.filter(({ state }) => state === "unhealthy");
+  const alerts = hasTroubles
+    ? [
+        alert("critical", "The upstream / has no healthy server"),
+        alert("critical", `${silent} does not answer: no answer within 1 s`),
+        ...unhealthy.map(({ address, backend, upstream }) =>
+          alert("warning", `${address} at ${backend} is unhealthy (upstream ${upstream})`),
+        ),
+      ]
+    : [];
+  return { ...doc, service: "upstream", store_urls: [], nodes, servers, alerts };
 }
+
+const alert = (level, text) => ({ level, text, remedy: "Look at it." });
 
 // One of each trouble that the page warns of.
 function withTroubles(doc) {
@@ -371,5 +385,17 @@ function withTroubles(doc) {
   Object.assign(out, { name, status: "out", lives: false, in_reach: false });
   delete out.catching_up;
   doc.cluster.phase = "filling";
+  const [third, fourth] = [doc.nodes[2].name, doc.nodes[3].name];
+  doc.alerts = [
+    alert("critical", `${name} does not answer: no answer within 1 s`),
+    alert("critical", `The store of ${third} is nearly full; writes will be answered 507`),
+    alert("critical", `${fourth} has found damaged blocks since it started`),
+    alert("critical", `${name} is out; its keys have a replica less`),
+    alert("critical", `${name} has no lease`),
+    alert("warning", `${second.name} runs and may not serve: the node leaves`),
+    alert("warning", `${name} leaves handshakes of ${first.name} unanswered`),
+    alert("warning", `${lagging.name} is not in sync; its keys have a replica less`),
+    alert("warning", `cert.pem of ${first.name} expires in 9 days`),
+  ];
   return doc;
 }

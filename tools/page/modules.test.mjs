@@ -3,7 +3,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { alerts } from "../../crates/prism-figures/src/page/alerts.js";
 import * as format from "../../crates/prism-figures/src/page/format.js";
 import { graphOf } from "../../crates/prism-figures/src/page/graph.js";
 import { arrange } from "../../crates/prism-figures/src/page/layout.js";
@@ -266,77 +265,6 @@ test("distributions begin when the page was opened, or with the nodes", () => {
     4,
     "all of a new process is since the page was opened",
   );
-});
-
-test("alerts: none for a sound cluster, and one for each trouble", () => {
-  const sound = new Cluster({}).next(1.8e12);
-  assert.deepEqual(alerts(sound), []);
-  const troubled = alerts(new Cluster({ troubles: true }).next(1.8e12));
-  const expected = [
-    /be3 does not answer: no answer/,
-    /store of be0 is nearly full/,
-    /be1 has found damaged blocks/,
-    /be3 is out;/,
-    /be3 has no lease/,
-    /fe1 runs and may not serve: the node leaves/,
-    /be3 leaves handshakes of fe0 unanswered/,
-    /be1 is not in sync/,
-    /cert.pem of fe0 expires in 9 days/,
-  ];
-  for (const pattern of expected)
-    assert.ok(
-      troubled.some(({ text }) => pattern.test(text)),
-      `${pattern}`,
-    );
-  assert.equal(troubled.length, expected.length);
-  const levels = troubled.map(({ level }) => level);
-  assert.deepEqual(levels, [...levels].sort(), "critical ones first");
-  const full = structuredClone(sound);
-  Object.assign(full.nodes[2].store, { used_bytes: 91, quota_bytes: 100, free_bytes: 1e9 });
-  assert.match(alerts(full)[0].text, /store of be0 is nearly full/);
-  const dropped = structuredClone(sound);
-  dropped.nodes[0].access_log_dropped_lines = 1;
-  assert.match(alerts(dropped)[0].text, /dropped lines/);
-  const part = {
-    flows: 90,
-    max_flows: 100,
-    owners: [],
-    packets: [],
-    nodes: [{ name: "fe0", up: false }],
-    error: null,
-  };
-  const ofSwitch = alerts({ ...documentOf(0), kind: "switch", switch: part }).map(
-    ({ text }) => text,
-  );
-  assert.deepEqual(
-    ofSwitch.map((text) => /less than a fifth|fe0 has no lease/.test(text)),
-    [true, true],
-  );
-});
-
-test("a dead server is named, and an upstream without a healthy one is critical", () => {
-  const doc = (troubles) => new Cluster({ hasServers: true, troubles, backends: 3 }).next(1.8e12);
-  assert.deepEqual(alerts(doc(false)), []);
-  const found = alerts(doc(true));
-  const texts = found.map(({ level, text }) => `${level}: ${text}`);
-  const reason = "is unhealthy (upstream /): connection refused";
-  for (const text of [
-    "critical: The upstream / has no healthy server",
-    `warning: 127.0.0.1:9000 at be0 ${reason}`,
-    `warning: 127.0.0.1:9000 at be1 ${reason}`,
-  ])
-    assert.ok(texts.includes(text), `${text} of ${texts}`);
-  assert.equal(texts.filter((text) => text.includes("upstream")).length, 3, `${texts}`);
-  // One of two is enough, and a server that was not asked yet may be well.
-  const [one, other] = doc(true).servers.filter(({ upstream }) => upstream === "/");
-  for (const state of ["healthy", "unknown"]) {
-    const servers = [one, { ...other, state, gets_requests: true }];
-    const levels = alerts({ ...documentOf(0), servers }).map(({ level }) => level);
-    assert.deepEqual(levels, ["warning"], state);
-  }
-  // One that is tried because no other one is left still fails.
-  const servers = [{ ...one, gets_requests: true }];
-  assert.equal(alerts({ ...documentOf(0), servers })[0].level, "critical");
 });
 
 test("a box tells of the servers of its backend, and of no store", () => {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::HostAddrs;
-use prism_figures::{LeasedNode, OwnedFlows, PacketTally, ServiceKeys, SwitchState, asset};
+use prism_figures::{
+    LeasedNode, OwnedFlows, PacketTally, ServiceKeys, SwitchState, asset, with_alerts,
+};
 use prism_membership::Directory;
 use prism_process::pages::{Page, Pages};
 use prism_process::{Latest, Metric, Value as MetricValue, build_info, render};
@@ -79,7 +81,7 @@ fn state(subject: &Subject) -> Value {
         ..SwitchState::default()
     });
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    json!({
+    with_alerts(json!({
         "kind": "switch",
         "name": "switch",
         "version": subject.version,
@@ -88,7 +90,7 @@ fn state(subject: &Subject) -> Value {
         "nodes": [],
         "cluster": null,
         "switch": switch,
-    })
+    }))
 }
 
 fn figures(subject: &Subject) -> anyhow::Result<SwitchState> {

@@ -1,8 +1,15 @@
-//! Alerts: the facts that an operator has to look at. `contrib/prometheus/prism.rules.yml` has
-//! the same thresholds over metrics; it also waits for a while before it alerts, and has rules
-//! about rates.
+//! Alerts: the facts that an operator has to look at. The page for a browser and `prism ctl` show
+//! those that are computed here.
 //!
 //! A text stays the same while its cause does, so that a screen reader says each only once.
+//!
+//! Not here: alerts that need time. `contrib/prometheus/prism.rules.yml` has rules about rates,
+//! and rules with the thresholds of this file that wait before they alert.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::servers::upstreams_down;
 use crate::state::{ClusterState, NodeState, ServerState, State, StoreState, SwitchState};
@@ -63,6 +70,28 @@ impl AlertList {
     }
 }
 
+/// Adds `alerts` to a document of a cluster's state.
+#[must_use]
+pub fn with_alerts(mut document: Value) -> Value {
+    let alerts = alerts_of_document(&document);
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("alerts".into(), json!(alerts));
+    }
+    document
+}
+
+fn alerts_of_document(document: &Value) -> Vec<Alert> {
+    let error = match State::deserialize(document) {
+        Ok(state) => return alerts(&state),
+        Err(error) => error,
+    };
+    vec![Alert {
+        level: Warning,
+        text: format!("The figures of the cluster cannot be read: {error}"),
+        remedy: "Bring all nodes to one release, or to neighbouring ones.",
+    }]
+}
+
 /// The alerts of a state, the critical ones first.
 pub fn alerts(state: &State) -> Vec<Alert> {
     let mut found = AlertList::default();
@@ -70,10 +99,13 @@ pub fn alerts(state: &State) -> Vec<Alert> {
     of_servers(servers, &mut found);
     for node in &state.nodes {
         of_node(node, &mut found);
-        of_certificates(node, state.time_ms / 1_000, &mut found);
     }
+    of_suspects(&state.nodes, &mut found);
     if let Some(cluster) = &state.cluster {
         of_cluster(cluster, &mut found);
+    }
+    for node in &state.nodes {
+        of_certificates(node, state.time_ms / 1_000, &mut found);
     }
     if let Some(switch) = &state.switch {
         of_switch(switch, &mut found);
@@ -118,10 +150,6 @@ fn of_node(node: &NodeState, found: &mut AlertList) {
     let drops = node.access_log_dropped_lines > 0;
     let text = format!("{name} has dropped lines of its access log");
     found.add(drops, Warning, text, "Give the log a faster disk.");
-    for suspect in &node.suspects {
-        let text = format!("{suspect} leaves handshakes of {name} unanswered");
-        found.add(true, Warning, text, "Look at the link between them.");
-    }
     let Some(store) = &node.store else { return };
     let text = format!("The store of {name} is nearly full; writes will be answered 507");
     let remedy = "Delete objects, add backends, or raise store.quota_bytes.";
@@ -132,12 +160,25 @@ fn of_node(node: &NodeState, found: &mut AlertList) {
     found.add(is_damaged, Critical, text, remedy);
 }
 
+/// One alert for each suspect, with the nodes that it leaves without an answer.
+fn of_suspects(nodes: &[NodeState], found: &mut AlertList) {
+    let mut askers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for node in nodes {
+        for suspect in &node.suspects {
+            askers.entry(suspect).or_default().push(&node.name);
+        }
+    }
+    for (suspect, names) in askers {
+        let names = names.join(", ");
+        let text = format!("{suspect} leaves handshakes of {names} unanswered");
+        found.add(true, Warning, text, "Look at the link between them.");
+    }
+}
+
 fn is_nearly_full(store: &StoreState) -> bool {
-    let (used, quota, free) = (
-        store.used_bytes as f64,
-        store.quota_bytes as f64,
-        store.free_bytes as f64,
-    );
+    let used = store.used_bytes as f64;
+    let quota = store.quota_bytes as f64;
+    let free = store.free_bytes as f64;
     (quota > 0.0 && used > FULL_SHARE * quota) || free < FREE_SHARE * (free + used)
 }
 
@@ -151,8 +192,11 @@ fn of_certificates(node: &NodeState, now_s: u64, found: &mut AlertList) {
                 found.add(true, Critical, text, remedy);
             }
             Some(left_s) if left_s < CERTIFICATE_DAYS * DAY_S => {
-                let days = left_s / DAY_S;
-                let text = format!("{file} of {name} expires in {days} days");
+                let left = match left_s / DAY_S {
+                    0 | 1 => "less than 2 days".to_owned(),
+                    days => format!("{days} days"),
+                };
+                let text = format!("{file} of {name} expires in {left}");
                 found.add(true, Warning, text, remedy);
             }
             Some(_) => {}
@@ -203,19 +247,5 @@ fn of_switch(switch: &SwitchState, found: &mut AlertList) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_thresholds_are_those_of_the_page() {
-        let page = include_str!("page/alerts.js");
-        for line in [
-            format!("const CERTIFICATE_DAYS = {CERTIFICATE_DAYS};"),
-            format!("const FULL_SHARE = {FULL_SHARE};"),
-            format!("const FREE_SHARE = {FREE_SHARE};"),
-            format!("const SWITCH_SHARE = {SWITCH_SHARE};"),
-        ] {
-            assert!(page.contains(&line), "{line}");
-        }
-    }
-}
+#[path = "alerts_tests.rs"]
+mod tests;

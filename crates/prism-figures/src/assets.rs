@@ -16,7 +16,6 @@ files! {
     "index.html": HTML,
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
-    "alerts.js": "text/javascript",
     "dom.js": "text/javascript",
     "format.js": "text/javascript",
     "graph.js": "text/javascript",

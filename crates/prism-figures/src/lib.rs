@@ -10,7 +10,7 @@ mod health;
 mod servers;
 mod state;
 
-pub use alerts::{Alert, Level, OTHER_STORE, alerts};
+pub use alerts::{Alert, Level, OTHER_STORE, alerts, with_alerts};
 pub use assets::asset;
 pub use health::Health;
 pub use state::{

@@ -2,7 +2,6 @@
 //
 // The page only reads. The view of the store (store.js) speaks S3 with the user's own key.
 
-import { alerts } from "./alerts.js";
 import { element, fill, keep, setAttribute, setText, setValue } from "./dom.js";
 import { count } from "./format.js";
 import { graphOf } from "./graph.js";
@@ -77,7 +76,7 @@ class Page {
   #draw() {
     const { doc } = this.#view;
     showHeader(doc);
-    showAlerts(alerts(doc));
+    showAlerts(doc.alerts ?? []);
     const graph = graphOf(this.#view);
     byId("legend").hidden = !this.#view.nodes.some((node) => node.isFrontend);
     this.#topology.draw(graph);
@@ -150,7 +149,9 @@ function showHeader(doc) {
   }
 }
 
-function showAlerts(found) {
+// A text stays the same while its cause does, so that a screen reader says each only once.
+function showAlerts(alerts) {
+  const found = alerts.map((alert) => ({ id: alert.text, ...alert }));
   const quiet = { id: "quiet", level: "good", text: "No alerts", remedy: "" };
   const items = found.length > 0 ? found : [quiet];
   const marks = { critical: "✕", warning: "▲", good: "●" };

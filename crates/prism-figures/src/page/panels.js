@@ -2,7 +2,6 @@
 //
 // A table has a row for each node, operation, step or file; no table has rows for flows.
 
-import { fullness } from "./alerts.js";
 import { fill, setText } from "./dom.js";
 import { age, byteRate, bytes, clock, count, day, duration, percent, rate } from "./format.js";
 import { stateOf } from "./graph.js";
@@ -242,6 +241,13 @@ function catchUp(backend) {
   };
 }
 
+// The share of a store that is used.
+function fullShare({ used_bytes, quota_bytes, free_bytes }) {
+  const all = used_bytes + free_bytes;
+  const room = quota_bytes > 0 ? Math.min(quota_bytes, all) : all;
+  return room > 0 ? Math.min(1, used_bytes / room) : 0;
+}
+
 function stores({ nodes: all, doc }) {
   const withStore = all.filter((node) => node.store);
   setPanel("stores", withStore.length > 0);
@@ -249,7 +255,7 @@ function stores({ nodes: all, doc }) {
     (doc.cluster?.backends ?? []).map((backend) => [backend.name, backend.open_changes]),
   );
   const rows = withStore.slice(0, MAX_ROWS).map(({ name, store }) => {
-    const { share } = fullness(store);
+    const share = fullShare(store);
     const damaged = store.corrupt_reads + store.scrub_faults;
     const changes = store.open_changes ?? open.get(name);
     return {

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prism_config::Config;
+use prism_figures::{
+    CertificateEnd, DurationTally, MovedConnection, NodeState, PeerTally, RelayTally, RequestTally,
+    ServerFault, ServerState, StepTally, StoreState, with_alerts,
+};
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_membership::Host;
 use prism_process::fetch;
@@ -40,7 +44,7 @@ pub(super) async fn state(server: &Server) -> Value {
         let host = directory.iter().find(|(name, _)| *name == known.name);
         described(known, host.map(|(_, host)| host))
     });
-    json!({
+    with_alerts(json!({
         "kind": if server.is_alone() { "serve" } else { "node" },
         "name": node.name,
         "version": env!("PRISM_VERSION"),
@@ -51,7 +55,7 @@ pub(super) async fn state(server: &Server) -> Value {
         "nodes": nodes.collect::<Vec<_>>(),
         "cluster": cluster,
         "switch": switch,
-    })
+    }))
 }
 
 /// The servers of all backends, in the order of the upstreams. They move here from the figures of
@@ -70,7 +74,7 @@ fn servers(upstreams: &prism_upstream::Shared, nodes: &mut [NodeFigures]) -> Vec
                 unknown
                     .iter_mut()
                     .for_each(|one| one.gets_requests = answers);
-                unknown.iter().map(server_figures).collect()
+                unknown.iter().map(|one| json!(server_state(one))).collect()
             }
         };
         for mut one in own {
@@ -92,23 +96,31 @@ fn servers(upstreams: &prism_upstream::Shared, nodes: &mut [NodeFigures]) -> Vec
     all
 }
 
-fn server_figures(figures: &ServerFigures) -> Value {
+fn server_state(figures: &ServerFigures) -> ServerState {
     let errors = figures.errors.iter().filter(|(_, count)| *count > 0);
-    let errors = errors.map(|(reason, count)| ((*reason).to_owned(), Value::from(*count)));
-    json!({
-        "upstream": figures.upstream,
-        "address": figures.address.to_string(),
-        "state": figures.state.word(),
-        "gets_requests": figures.gets_requests,
-        "under_way": figures.under_way,
-        "errors": errors.collect::<Map<_, _>>(),
-        "ejections": figures.ejections,
-        "last_fault": figures.last_fault.as_ref().map(|fault| json!({
-            "reason": fault.reason,
-            "by": if fault.is_by_check { "check" } else { "request" },
-            "ago_s": fault.ago.as_secs(),
-        })),
-    })
+    let last_fault = figures.last_fault.as_ref().map(|fault| ServerFault {
+        reason: fault.reason.clone(),
+        by: if fault.is_by_check {
+            "check"
+        } else {
+            "request"
+        }
+        .to_owned(),
+        ago_s: fault.ago.as_secs(),
+    });
+    ServerState {
+        upstream: figures.upstream.clone(),
+        address: figures.address.to_string(),
+        backend: String::new(),
+        state: figures.state.word().to_owned(),
+        gets_requests: figures.gets_requests,
+        under_way: figures.under_way.into(),
+        errors: errors
+            .map(|(reason, count)| ((*reason).to_owned(), *count))
+            .collect(),
+        ejections: figures.ejections,
+        last_fault,
+    }
 }
 
 /// The URLs at which S3 clients reach the service, for the page; none without an object store. A
@@ -179,111 +191,116 @@ async fn switch(config: &Config) -> Value {
     }
 }
 
-/// The figures of this node.
+/// The figures of this node. Those who ask it know its name, its roles and its address.
 pub(super) fn figures(server: &Arc<Server>) -> Value {
     let node = &server.node;
     let counters = &node.process.counters;
     let totals = server.requests.totals();
-    let requests = totals.answers.iter().map(|(kind, tally)| {
-        json!({
-            "operation": kind.operation,
-            "code": kind.code,
-            "path": kind.path,
-            "count": tally.count,
-            "received_bytes": tally.received_bytes,
-            "sent_bytes": tally.sent_bytes,
-        })
+    let requests = totals.answers.iter().map(|(kind, tally)| RequestTally {
+        operation: kind.operation.to_string(),
+        code: kind.code,
+        path: kind.path.to_string(),
+        count: tally.count,
+        received_bytes: tally.received_bytes,
+        sent_bytes: tally.sent_bytes,
     });
-    let durations = totals.durations.iter().map(|(operation, durations)| {
-        json!({ "operation": operation, "count": durations.count, "sum_s": durations.sum_s })
+    let durations = totals.durations.iter();
+    let durations = durations.map(|(operation, durations)| DurationTally {
+        operation: operation.to_string(),
+        count: durations.count,
+        sum_s: durations.sum_s,
     });
-    let relayed = totals.relayed.iter().map(
-        |(node, tally)| json!({ "node": node, "count": tally.count, "bytes": tally.sent_bytes }),
-    );
-    let certificates = ends(server)
-        .into_iter()
-        .map(|(file, end_s)| json!({ "file": file, "expires_s": end_s }));
+    let relayed = totals.relayed.iter().map(|(node, tally)| RelayTally {
+        node: node.to_string(),
+        count: tally.count,
+        bytes: tally.sent_bytes,
+    });
+    let certificates = ends(server).into_iter();
+    let certificates = certificates.map(|(file, expires_s)| CertificateEnd {
+        file: file.to_string_lossy().into_owned(),
+        expires_s,
+    });
     let log = &server.requests.log;
     let dropped = log.is_on().then(|| log.dropped_lines());
-    json!({
-        "version": env!("PRISM_VERSION"),
-        "time_ms": as_ms(SystemTime::now()),
-        "uptime_s": server.started.elapsed().as_secs(),
-        "not_ready": not_ready(server),
-        "connections": counters.connections_open.read(),
-        "accepted": counters.accepted.read(),
-        "flows_uncopied": counters.flows_uncopied.read(),
-        "requests": requests.collect::<Vec<_>>(),
-        "request_durations": durations.collect::<Vec<_>>(),
-        "relayed": relayed.collect::<Vec<_>>(),
-        "handed_off": handed_off(server),
-        "moves": moves(server),
-        "steps": steps(server),
-        "store": store(server),
-        "certificates": certificates.collect::<Vec<_>>(),
-        "access_log_dropped_lines": dropped.unwrap_or_default(),
-        "suspects": suspects(server),
-        "servers": match &server.service {
-            ServiceShared::Objects(_) => Value::Null,
+    json!(NodeState {
+        name: String::new(),
+        error: None,
+        roles: None,
+        address: None,
+        version: env!("PRISM_VERSION").to_owned(),
+        time_ms: as_ms(SystemTime::now()),
+        uptime_s: server.started.elapsed().as_secs(),
+        not_ready: not_ready(server).map(str::to_owned),
+        connections: counters.connections_open.read(),
+        accepted: counters.accepted.read(),
+        flows_uncopied: counters.flows_uncopied.read(),
+        requests: requests.collect(),
+        request_durations: durations.collect(),
+        relayed: relayed.collect(),
+        handed_off: handed_off(server),
+        moves: moves(server),
+        steps: steps(server),
+        store: store(server),
+        certificates: certificates.collect(),
+        access_log_dropped_lines: dropped.unwrap_or_default(),
+        suspects: suspects(server),
+        servers: match &server.service {
+            ServiceShared::Objects(_) => None,
             ServiceShared::Upstreams(upstreams) => {
-                upstreams.servers().iter().map(server_figures).collect()
+                Some(upstreams.servers().iter().map(server_state).collect())
             }
         },
     })
 }
 
-fn handed_off(server: &Server) -> Vec<Value> {
+fn handed_off(server: &Server) -> Vec<PeerTally> {
     let moved = server.node.process.moves.by_peer().into_iter();
     moved
-        .map(|(node, count)| json!({ "node": node, "count": count }))
+        .map(|(node, count)| PeerTally { node, count })
         .collect()
 }
 
-fn moves(server: &Server) -> Vec<Value> {
+fn moves(server: &Server) -> Vec<MovedConnection> {
     let last = server.node.process.moves.last().into_iter();
-    let described = last.map(|moved| {
-        json!({
-            "n": moved.number,
-            "at_ms": as_ms(moved.at),
-            "client": moved.client,
-            "to": moved.to,
-        })
+    let described = last.map(|moved| MovedConnection {
+        n: moved.number,
+        at_ms: as_ms(moved.at),
+        client: moved.client.to_string(),
+        to: moved.to,
     });
     described.collect()
 }
 
-fn steps(server: &Server) -> Vec<Value> {
+fn steps(server: &Server) -> Vec<StepTally> {
     let trace = &server.node.process.trace;
     let of_part = |part: Part| {
         let steps = part.durations().iter().zip(trace.durations(part));
         steps.map(move |(step, duration)| {
             let bounds_s = BUCKETS_NS.iter().map(|ns| *ns as f64 / 1e9);
             let buckets = bounds_s.zip(duration.buckets());
-            json!({
-                "role": part.name(),
-                "step": step,
-                "count": duration.count(),
-                "sum_s": duration.sum_ns() as f64 / 1e9,
-                "buckets": buckets.collect::<Vec<_>>(),
-            })
+            StepTally {
+                role: part.name().to_owned(),
+                step: step.to_string(),
+                count: duration.count(),
+                sum_s: duration.sum_ns() as f64 / 1e9,
+                buckets: buckets.collect(),
+            }
         })
     };
     Part::ALL.into_iter().flat_map(of_part).collect()
 }
 
-fn store(server: &Server) -> Value {
+fn store(server: &Server) -> Option<StoreState> {
     let node = &server.node;
-    let Some(store) = &node.store else {
-        return Value::Null;
-    };
+    let store = node.store.as_ref()?;
     let open_changes = store.open_changes().older_than(Duration::ZERO, None);
-    json!({
-        "used_bytes": store.bytes_used(),
-        "quota_bytes": node.config.now().store.quota_bytes,
-        "free_bytes": free_bytes(node),
-        "corrupt_reads": store.integrity().corrupt_reads(),
-        "scrub_faults": node.scrub.totals().faults,
-        "open_changes": open_changes.len(),
+    Some(StoreState {
+        used_bytes: store.bytes_used(),
+        quota_bytes: node.config.now().store.quota_bytes,
+        free_bytes: free_bytes(node),
+        corrupt_reads: store.integrity().corrupt_reads(),
+        scrub_faults: node.scrub.totals().faults,
+        open_changes: open_changes.len() as u64,
     })
 }
 
