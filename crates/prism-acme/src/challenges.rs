@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prism_membership::{Cluster, Known};
+use prism_membership::{Cluster, ClusterRecords};
 use tokio::sync::watch;
 
 use crate::order::is_token;
@@ -12,7 +12,7 @@ use crate::records::token;
 const PREFIX: &str = "/.well-known/acme-challenge/";
 
 /// The answers to the challenges of the order that is under way.
-pub struct Challenges(watch::Receiver<Arc<Known>>);
+pub struct Challenges(watch::Receiver<Arc<ClusterRecords>>);
 
 /// The answer to a request for a path below `/.well-known/acme-challenge/`.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ mod tests {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), record(value)))
             .collect();
-        let known = Known {
+        let known = ClusterRecords {
             acme: Arc::new(acme),
-            ..Known::default()
+            ..ClusterRecords::default()
         };
         let (_sender, receiver) = watch::channel(Arc::new(known));
         let challenges = Challenges(receiver);

@@ -10,7 +10,7 @@ use prism_common::supervise::supervise;
 use prism_config::{Acme, Config};
 use prism_etcd::Client;
 use prism_membership::etcd::{Key, Keys, client};
-use prism_membership::{AcmeRecords, Cluster, Known};
+use prism_membership::{AcmeRecords, Cluster, ClusterRecords};
 use tokio::sync::watch;
 
 use crate::lock::Lock;
@@ -33,7 +33,7 @@ pub struct Keeper {
     config: Acme,
     client: Client,
     keys: Keys,
-    news: watch::Receiver<Arc<Known>>,
+    news: watch::Receiver<Arc<ClusterRecords>>,
     /// The certificate that this frontend serves.
     served: watch::Sender<Option<Arc<Issued>>>,
     issued: AtomicU64,
@@ -134,7 +134,7 @@ impl Keeper {
     }
 
     /// The time until an order is due; `None` if it is.
-    fn wait(&self, known: &Known, now_s: u64) -> Option<Duration> {
+    fn wait(&self, known: &ClusterRecords, now_s: u64) -> Option<Duration> {
         // An etcd that does not answer yet, or has lost its data, asks for no order.
         if known.state.is_none() || known.acme.contains_key(LOCK) {
             return Some(LOOK_EVERY);
@@ -144,7 +144,7 @@ impl Keeper {
     }
 
     /// Orders, if this node gets the lock.
-    async fn try_order(&self, news: &watch::Receiver<Arc<Known>>) -> anyhow::Result<()> {
+    async fn try_order(&self, news: &watch::Receiver<Arc<ClusterRecords>>) -> anyhow::Result<()> {
         let Some(lock) = Lock::take(&self.client, &self.keys, &self.node).await? else {
             // The other one's record is about to be known.
             tokio::time::sleep(PAUSE).await;
@@ -152,7 +152,7 @@ impl Keeper {
         };
         // The records of this moment: another node may just have ended its order.
         let snapshot = self.client.read(&self.keys.path(&Key::Acme(""))).await?;
-        let records = Known::read(&self.keys, &snapshot, &Known::default()).acme;
+        let records = ClusterRecords::read(&self.keys, &snapshot, &ClusterRecords::default()).acme;
         let done = match records::due_s(&records, &self.config) <= now_s() {
             true => self.order_under(&lock, &records).await,
             false => Ok(()),

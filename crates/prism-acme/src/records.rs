@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::schedule::{self, Failed, Held};
+use crate::schedule::{self, CertificateTerm, Failed};
 
 /// The names of the records.
 pub(crate) const ACCOUNT: &str = "account";
@@ -84,9 +84,9 @@ impl Issued {
         self.directory == config.directory && config.domains.iter().all(has)
     }
 
-    fn held(&self, config: &Acme) -> Option<Held> {
+    fn held(&self, config: &Acme) -> Option<CertificateTerm> {
         let certificate = self.certificate().ok()?;
-        Some(Held {
+        Some(CertificateTerm {
             begin_s: certificate.begin_s,
             end_s: certificate.end_s,
             renew_s: self.renew_s,

@@ -14,7 +14,7 @@ const SETTLED_AFTER_S: u64 = 3_600;
 
 /// A certificate, as far as its renewal depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct CertificateTerm {
     /// The beginning of its life.
     pub(crate) begin_s: u64,
     /// The end of its life.
@@ -54,7 +54,7 @@ pub(crate) fn retry_s(now_s: u64, failures: u32, random: u64) -> u64 {
 }
 
 /// When the next order is due; 0 for at once. `is_asked`: the administrator has asked for it.
-pub(crate) fn due_s(held: Option<Held>, failed: Option<Failed>, is_asked: bool) -> u64 {
+pub(crate) fn due_s(held: Option<CertificateTerm>, failed: Option<Failed>, is_asked: bool) -> u64 {
     let due_s = match held {
         Some(held) if !is_asked && held.fits => held.renew_s,
         Some(held) if !is_asked => {
@@ -74,8 +74,8 @@ mod tests {
 
     const DAY_S: u64 = 86_400;
 
-    fn held(fits: bool) -> Option<Held> {
-        Some(Held {
+    fn held(fits: bool) -> Option<CertificateTerm> {
+        Some(CertificateTerm {
             begin_s: 1_000,
             end_s: 1_000 + 90 * DAY_S,
             renew_s: 1_000 + 60 * DAY_S,
@@ -152,7 +152,7 @@ mod tests {
     fn frontends_with_different_files_do_not_take_turns() {
         assert_eq!(due_s(held(false), None, false), 1_000 + 3_600);
         assert_eq!(due_s(held(false), None, true), 0);
-        let short = Held {
+        let short = CertificateTerm {
             begin_s: 0,
             end_s: 60,
             renew_s: 39,

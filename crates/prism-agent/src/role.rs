@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use prism_config::{HookMode, HostAddrs, Switch, SwitchHost};
-use prism_proto::term::Place;
+use prism_proto::term::SwitchOfPair;
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -25,7 +25,7 @@ const ANY_PORT: u16 = 9;
 pub(crate) struct Role {
     control: HostAddrs,
     /// `None` for a single switch, and for a host that is none of a pair.
-    host: Option<(SwitchHost, Place)>,
+    host: Option<(SwitchHost, SwitchOfPair)>,
     /// The addresses that stay at the other host of a pair.
     other: Vec<IpAddr>,
     /// Whether another host may have the control address.
@@ -49,7 +49,10 @@ impl Role {
             None => host.address.iter().any(is_here),
         };
         let is_host_mode = switch.mode == HookMode::Host;
-        let mut hosts = switch.hosts.iter().zip([Place::First, Place::Second]);
+        let mut hosts = switch
+            .hosts
+            .iter()
+            .zip([SwitchOfPair::First, SwitchOfPair::Second]);
         let host = hosts.find(|(host, _)| is_this(host));
         match (host, name) {
             (None, Some(name)) => bail!("switch.hosts has no host {name:?}"),
@@ -97,8 +100,10 @@ impl Role {
     }
 
     /// The terms that this host makes.
-    pub(crate) fn place(&self) -> Place {
-        self.host.as_ref().map_or(Place::First, |(_, place)| *place)
+    pub(crate) fn place(&self) -> SwitchOfPair {
+        self.host
+            .as_ref()
+            .map_or(SwitchOfPair::First, |(_, place)| *place)
     }
 
     /// Sets `news` whenever the role has changed. Never returns.
@@ -203,7 +208,7 @@ mod tests {
     fn a_single_switch_is_always_active_and_makes_odd_terms() {
         let role = Role::of(&switch("203.0.113.77:7300", &[]), None).unwrap();
         assert!(role.is_active() && role.host().is_none());
-        assert_eq!(role.place(), Place::First);
+        assert_eq!(role.place(), SwitchOfPair::First);
     }
 
     #[test]
@@ -211,10 +216,16 @@ mod tests {
         for (here, control) in [("127.0.0.1", "127.0.0.1:7300"), ("::1", "[::1]:7300")] {
             let pair = switch(control, &["203.0.113.5", here]);
             let role = Role::of(&pair, None).unwrap();
-            assert_eq!((role.host(), role.place()), (Some("sw1"), Place::Second));
+            assert_eq!(
+                (role.host(), role.place()),
+                (Some("sw1"), SwitchOfPair::Second)
+            );
             assert!(role.is_active());
             let role = Role::of(&pair, Some("sw0")).unwrap();
-            assert_eq!((role.host(), role.place()), (Some("sw0"), Place::First));
+            assert_eq!(
+                (role.host(), role.place()),
+                (Some("sw0"), SwitchOfPair::First)
+            );
             let fault = Role::of(&pair, Some("sw2")).unwrap_err().to_string();
             assert!(fault.contains("sw2"), "{fault}");
         }

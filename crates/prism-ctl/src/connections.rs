@@ -19,7 +19,7 @@ pub(crate) struct DrainConnectionsArgs {
 
 /// A node's answer.
 #[derive(Deserialize)]
-struct Told {
+struct DrainAnswer {
     node: String,
     connections: u64,
 }
@@ -31,7 +31,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let config = common.load()?;
     let socket = config.admin_socket(&config.known_node(&args.name)?.name);
-    let (Told { node, connections }, document) = ask(&socket, "drain-connections")?;
+    let (DrainAnswer { node, connections }, document) = ask(&socket, "drain-connections")?;
     if common.json {
         return print_json(out, &document);
     }

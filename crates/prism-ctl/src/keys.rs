@@ -40,7 +40,7 @@ fn by_hand(config: &Config, access_key: &str) -> String {
 }
 
 /// A key in etcd.
-struct Found {
+struct KeyRecord {
     key: Credential,
     /// The revision of its last change.
     revision: u64,
@@ -54,14 +54,14 @@ async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<Entry> {
     entry.with_context(|| format!("there is no key {access_key}; `prism ctl key list` shows all"))
 }
 
-async fn find_with_revision(etcd: &Etcd, access_key: &str) -> anyhow::Result<Found> {
+async fn find_with_revision(etcd: &Etcd, access_key: &str) -> anyhow::Result<KeyRecord> {
     let entry = entry(etcd, access_key).await?;
     let key = user(access_key, &entry.value).with_context(|| {
         format!(
             "the record of {access_key} in etcd cannot be used; `prism ctl key delete` deletes it"
         )
     })?;
-    Ok(Found {
+    Ok(KeyRecord {
         key,
         revision: entry.mod_revision,
     })

@@ -24,13 +24,13 @@ mod reload;
 mod scrub;
 mod server;
 mod servers;
+mod state_sources;
 mod status;
 mod switch;
 mod switch_keys;
 mod table;
 mod take_over;
 mod top;
-mod ways;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use prism_cluster::ProgressReport;
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
-use prism_membership::Known;
+use prism_membership::ClusterRecords;
 use prism_membership::etcd::Key;
 use prism_process::ask;
 use serde::Deserialize;
@@ -80,7 +80,7 @@ fn wish(
     common: &Common,
     waits: bool,
     out: &mut impl Write,
-    make: impl Fn(&Known, &State) -> anyhow::Result<Placing>,
+    make: impl Fn(&ClusterRecords, &State) -> anyhow::Result<Placing>,
 ) -> anyhow::Result<()> {
     common.with_etcd(async |etcd| {
         let Written { wish, away } = write(etcd, make).await?;
@@ -121,7 +121,7 @@ struct Written {
 /// of the wish by another command it is not, because the two operators may not agree.
 async fn write(
     etcd: &Etcd,
-    make: impl Fn(&Known, &State) -> anyhow::Result<Placing>,
+    make: impl Fn(&ClusterRecords, &State) -> anyhow::Result<Placing>,
 ) -> anyhow::Result<Written> {
     let mut last: Option<(Placing, Placing)> = None;
     for _ in 0..MAX_TRIES {
@@ -261,7 +261,7 @@ impl Copying {
     }
 }
 
-fn progress(known: &Known, state: &State) -> String {
+fn progress(known: &ClusterRecords, state: &State) -> String {
     match &state.phase {
         Phase::Settled => {
             let new = known

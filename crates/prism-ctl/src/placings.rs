@@ -3,15 +3,19 @@
 
 use anyhow::bail;
 use prism_cluster::{NodeName, Placing, State};
-use prism_membership::Known;
+use prism_membership::ClusterRecords;
 
 /// The placing that the cluster has reached, or that it is to reach.
-pub(crate) fn target<'a>(known: &'a Known, state: &'a State) -> &'a Placing {
+pub(crate) fn target<'a>(known: &'a ClusterRecords, state: &'a State) -> &'a Placing {
     known.wish.as_ref().unwrap_or(&state.placing)
 }
 
 /// The target without a backend.
-pub(crate) fn without(name: &NodeName, known: &Known, state: &State) -> anyhow::Result<Placing> {
+pub(crate) fn without(
+    name: &NodeName,
+    known: &ClusterRecords,
+    state: &State,
+) -> anyhow::Result<Placing> {
     let mut wish = target(known, state).clone();
     if !wish.members.remove(name) && !state.placing.members.contains(name) {
         let members = names(state.placing.members.iter());
@@ -24,7 +28,7 @@ pub(crate) fn without(name: &NodeName, known: &Known, state: &State) -> anyhow::
 /// stays a member.
 pub(crate) fn with_all(
     replicas: Option<u16>,
-    known: &Known,
+    known: &ClusterRecords,
     state: &State,
 ) -> anyhow::Result<Placing> {
     let target = target(known, state);
@@ -36,7 +40,7 @@ pub(crate) fn with_all(
 }
 
 /// The members that do not run.
-pub(crate) fn away<'a>(placing: &'a Placing, known: &Known) -> Vec<&'a NodeName> {
+pub(crate) fn away<'a>(placing: &'a Placing, known: &ClusterRecords) -> Vec<&'a NodeName> {
     let members = placing.members.iter();
     let away = members.filter(|name| !known.living.contains_key(*name));
     away.collect()
@@ -81,8 +85,8 @@ mod tests {
         Placing::new(members, replicas).unwrap()
     }
 
-    fn living(names: &[&str]) -> Known {
-        let mut known = Known::default();
+    fn living(names: &[&str]) -> ClusterRecords {
+        let mut known = ClusterRecords::default();
         let report = Report::default();
         for name in names {
             let living = Living { run: 1, report };

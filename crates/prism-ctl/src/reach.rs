@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use prism_config::Config;
 use prism_etcd::{Change, Condition, Snapshot};
 use prism_membership::etcd::{Key, Keys, client};
-use prism_membership::{Known, Ledger};
+use prism_membership::{ClusterRecords, Ledger};
 use prism_service::{Action, Actor, AuditLog};
 use serde::Serialize;
 
@@ -190,14 +190,14 @@ impl Etcd {
     }
 
     /// Everything that etcd has of the cluster.
-    pub(crate) async fn known(&self) -> anyhow::Result<Known> {
+    pub(crate) async fn known(&self) -> anyhow::Result<ClusterRecords> {
         Ok(self.known_with_revisions().await?.0)
     }
 
     /// The same, with the revisions of all keys.
-    pub(crate) async fn known_with_revisions(&self) -> anyhow::Result<(Known, Snapshot)> {
+    pub(crate) async fn known_with_revisions(&self) -> anyhow::Result<(ClusterRecords, Snapshot)> {
         let snapshot = self.ledger.client.read(self.ledger.keys.prefix()).await?;
-        let known = Known::read(&self.ledger.keys, &snapshot, &Known::default());
+        let known = ClusterRecords::read(&self.ledger.keys, &snapshot, &ClusterRecords::default());
         Ok((known, snapshot))
     }
 

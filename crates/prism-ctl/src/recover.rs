@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use prism_cluster::{Choice, Lineage, NodeName, RecoverError, Recovery, Status, Verdict, recover};
 use prism_config::{Config, Credential, S3};
 use prism_etcd::{Change, Condition};
-use prism_membership::Known;
+use prism_membership::ClusterRecords;
 use prism_membership::etcd::{CHANGES_AT_ONCE, Key, users_of_file};
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &RecoverArgs, common: &Common, out: &mut impl Write) -> 
 
 impl RecoverArgs {
     /// The users whose secrets a file has.
-    fn users_of(&self, config: &Config, known: &Known) -> anyhow::Result<Vec<Credential>> {
+    fn users_of(&self, config: &Config, known: &ClusterRecords) -> anyhow::Result<Vec<Credential>> {
         match &self.users {
             Some(file) => {
                 let file = S3 {
@@ -102,7 +102,7 @@ impl RecoverArgs {
 
 /// Writes the state to etcd, unless the state or the lineage there has changed since the
 /// decision. The contents then descend from all that nodes have acted by.
-async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<()> {
+async fn put(etcd: &Etcd, known: &ClusterRecords, recovery: &Recovery) -> anyhow::Result<()> {
     let keys = &etcd.ledger.keys;
     let unchanged = |key: Key<'_>, revision| Condition::unchanged(keys.path(&key), revision);
     let conditions = [
@@ -138,7 +138,7 @@ async fn put(etcd: &Etcd, known: &Known, recovery: &Recovery) -> anyhow::Result<
 fn refuse(
     common: &Common,
     error: &RecoverError,
-    known: &Known,
+    known: &ClusterRecords,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let heard: Vec<&str> = known.testimonies.keys().map(NodeName::as_str).collect();

@@ -8,7 +8,7 @@ use prism_cluster::NodeName;
 use prism_config::Credential;
 use prism_etcd::{Change, Condition};
 use prism_membership::etcd::{CHANGES_AT_ONCE, Key};
-use prism_membership::{Known, UserClaim, UserRights};
+use prism_membership::{ClusterRecords, UserClaim, UserRights};
 use serde_json::{Value, json};
 
 use crate::reach::Etcd;
@@ -33,7 +33,11 @@ pub(crate) struct RecoveredUsers {
 impl RecoveredUsers {
     /// Compares the users in etcd with those that the node `of` knows, or the node with the latest
     /// change. `file` has users whose secrets are known.
-    pub(crate) fn find(file: Vec<Credential>, known: &Known, of: Option<&NodeName>) -> Self {
+    pub(crate) fn find(
+        file: Vec<Credential>,
+        known: &ClusterRecords,
+        of: Option<&NodeName>,
+    ) -> Self {
         let contents = known.contents();
         let claims = known.claims.iter();
         let claims = claims.filter(|(name, claim)| {

@@ -27,7 +27,7 @@ pub(crate) struct ReloadArgs {
 
 /// The outcome at a node.
 #[derive(Deserialize)]
-struct Told {
+struct ReloadOutcome {
     node: String,
     now: Vec<Changed>,
     restart: Vec<Changed>,
@@ -58,7 +58,7 @@ impl fmt::Display for Changed {
 pub(crate) fn run(args: &ReloadArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let sockets = sockets(args, common)?;
     let answers = sockets.iter().map(|socket| ask(socket, "reload"));
-    let answers: anyhow::Result<Vec<(Told, Value)>> = answers.collect();
+    let answers: anyhow::Result<Vec<(ReloadOutcome, Value)>> = answers.collect();
     let (told, documents): (Vec<_>, Vec<_>) = answers?.into_iter().unzip();
     if common.json {
         print_json(out, &documents)?;
@@ -92,7 +92,7 @@ fn sockets(args: &ReloadArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-fn print(told: &Told, out: &mut impl Write) -> std::io::Result<()> {
+fn print(told: &ReloadOutcome, out: &mut impl Write) -> std::io::Result<()> {
     let name = &told.node;
     let all = [
         ("changed now", &told.now),

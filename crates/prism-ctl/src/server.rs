@@ -64,11 +64,11 @@ struct Named {
 #[derive(Deserialize)]
 struct Assignment {
     duty: String,
-    servers: Vec<Place>,
+    servers: Vec<NamedServer>,
 }
 
 #[derive(Deserialize)]
-struct Place {
+struct NamedServer {
     backend: String,
     address: String,
 }
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &ServerArgs, common: &Common, out: &mut impl Write) -> a
     let question = format!("server {word} {}", named.name);
     let (Assignment { duty, servers }, document) = ask(&socket, &question)?;
     if !common.json {
-        for Place { backend, address } in &servers {
+        for NamedServer { backend, address } in &servers {
             writeln!(out, "{backend}/{address}: {duty}")?;
         }
         out.flush()?;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &ServerArgs, common: &Common, out: &mut impl Write) -> a
 }
 
 /// Waits until no request is under way at these servers.
-fn wait(socket: &Path, servers: &[Place]) -> anyhow::Result<()> {
+fn wait(socket: &Path, servers: &[NamedServer]) -> anyhow::Result<()> {
     loop {
         let (state, _): (State, _) = ask(socket, "state")?;
         let all = state.servers.unwrap_or_default();

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::reach::{Common, print_json};
 use crate::servers;
+use crate::state_sources::Source;
 use crate::table::{Cell, Paint, Tone, age, bytes, count, number, table, text, toned};
-use crate::ways::Source;
 
 const DAY_S: u64 = 86_400;
 

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::reach::{Common, print_json};
+use crate::state_sources::StateSources;
 use crate::switch_keys::{self, NodeKeyArgs, RotateArgs};
 use crate::table::{Cell, Paint, Tone, count, number, table, text, toned};
-use crate::ways::Ways;
 
 /// Show the switch, or both of a pair.
 #[derive(clap::Args, Clone, Debug)]
@@ -152,7 +152,7 @@ async fn ask(addresses: &[SocketAddr]) -> Answer {
 
 /// The flows that the standby is not known to have; `None` if no node answers.
 async fn lag(config: &Config) -> Option<u64> {
-    let (state, _) = Ways::of(config).state().await.ok()?;
+    let (state, _) = StateSources::of(config).state().await.ok()?;
     let known = state.nodes.iter().filter(|node| node.error.is_none());
     known.map(|node| node.flows_uncopied).reduce(|a, b| a + b)
 }

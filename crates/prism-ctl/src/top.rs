@@ -11,9 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::reach::Common;
 use crate::servers;
+use crate::state_sources::Source;
 use crate::status::{doing, headline};
 use crate::table::{Cell, Paint, Tone, bytes, count, number, table, text, toned};
-use crate::ways::Source;
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_secs(1);

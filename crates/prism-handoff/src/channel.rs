@@ -25,7 +25,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::buffers::{read_once, receive};
 use crate::control::now_ns;
 use crate::endpoint::Shared;
-use crate::given_up::Asked;
+use crate::given_up::HandOffEnd;
 use crate::node_tls::Secured;
 use crate::peer_shares::{Admitted, PartBytes};
 use crate::peers::Peers;
@@ -368,12 +368,12 @@ impl Channel {
     /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64) {
         let frame = match self.shared.process.given_up.ask(id) {
-            Some(Asked::GivenUp(pass)) => Frame::Refused {
+            Some(HandOffEnd::GivenUp(pass)) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,
                 pass: pass.filter(|_| self.has_passes),
             },
-            Some(Asked::Unknown) => Frame::Unknown { id },
+            Some(HandOffEnd::Unknown) => Frame::Unknown { id },
             None => return,
         };
         self.send_verdict(&frame);

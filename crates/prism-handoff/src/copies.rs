@@ -100,7 +100,7 @@ pub(crate) async fn copy_all(shared: &Shared, index: usize) {
     // Copies under way ended with the former task.
     host.copier.replace(Copier::default());
     loop {
-        match Way::open(control, *address) {
+        match CopyLink::open(control, *address) {
             Ok(mut way) => way.copy(shared, host).await,
             Err(error) => tracing::debug!(%address, %error, "cannot copy flows"),
         }
@@ -109,7 +109,7 @@ pub(crate) async fn copy_all(shared: &Shared, index: usize) {
 }
 
 /// The way to one host.
-struct Way<'c> {
+struct CopyLink<'c> {
     control: &'c Control,
     socket: UdpSocket,
     keys: watch::Receiver<SigningKey>,
@@ -117,7 +117,7 @@ struct Way<'c> {
     under_way: HashMap<CommandId, Copy>,
 }
 
-impl<'c> Way<'c> {
+impl<'c> CopyLink<'c> {
     fn open(control: &'c Control, address: SocketAddr) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind((control.holder.node, 0))?;
         socket.connect(address)?;

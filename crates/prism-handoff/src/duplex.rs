@@ -10,7 +10,7 @@ use tokio::io::Interest;
 
 use crate::buffers::MAX_BUFFERED_BYTES;
 use crate::connection::{Connection, SEAL_BYTES, present, watched};
-use crate::records::{Found, not_sealed};
+use crate::records::{OpenedRecords, not_sealed};
 
 /// What [`Connection::write_or_fill`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +48,9 @@ impl Connection {
                     self.flush(false).await?;
                 }
                 match found? {
-                    Found::Data(0) => {}
-                    Found::Data(n) => return Ok(Moved::Read(n)),
-                    Found::End => return Ok(Moved::Read(0)),
+                    OpenedRecords::Data(0) => {}
+                    OpenedRecords::Data(n) => return Ok(Moved::Read(n)),
+                    OpenedRecords::End => return Ok(Moved::Read(0)),
                 }
             }
             match self.send_or_receive(bytes, reads).await? {

@@ -37,7 +37,7 @@ enum State {
 }
 
 /// The end of a hand-off.
-pub(crate) enum Asked {
+pub(crate) enum HandOffEnd {
     /// It was given up; with the pass for its source.
     GivenUp(Option<Pass>),
     /// It is not known here.
@@ -74,11 +74,11 @@ impl GivenUp {
     }
 
     /// The end of the hand-off; `None` while the switch has not answered.
-    pub(crate) fn ask(&self, id: u64) -> Option<Asked> {
+    pub(crate) fn ask(&self, id: u64) -> Option<HandOffEnd> {
         match locked(&self.0).get(&id) {
             Some(State::Open) => None,
-            Some(State::GivenUp { pass, .. }) => Some(Asked::GivenUp(*pass)),
-            None => Some(Asked::Unknown),
+            Some(State::GivenUp { pass, .. }) => Some(HandOffEnd::GivenUp(*pass)),
+            None => Some(HandOffEnd::Unknown),
         }
     }
 

@@ -8,7 +8,7 @@ use rustix::net::RecvFlags;
 use crate::buffers::{self, Input, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES, read_once};
 use crate::connection::{Connection, ConnectionState, watched};
 use crate::newcomers::told_to_leave;
-use crate::records::{Found, Records};
+use crate::records::{OpenedRecords, Records};
 use crate::stream::Stream;
 
 /// The largest size of a read. The size doubles while reads fill it.
@@ -43,9 +43,9 @@ impl ConnectionState {
     }
 
     /// Opens the records that were received.
-    pub(crate) fn open_records(&mut self) -> io::Result<Found> {
+    pub(crate) fn open_records(&mut self) -> io::Result<OpenedRecords> {
         let Some(records) = &mut self.tls else {
-            return Ok(Found::Data(0));
+            return Ok(OpenedRecords::Data(0));
         };
         let input = self.input.bytes_mut();
         let enough = input.len() + MAX_READ_BYTES;
@@ -83,9 +83,9 @@ impl Connection {
             self.send_alert_by_kernel().await?;
             self.flush(false).await?;
             match found? {
-                Found::End => return Ok(0),
-                Found::Data(0) => {}
-                Found::Data(n) => return Ok(n),
+                OpenedRecords::End => return Ok(0),
+                OpenedRecords::Data(0) => {}
+                OpenedRecords::Data(n) => return Ok(n),
             }
             // The stream ends without close_notify; HTTP knows where a message ends.
             if self.receive().await? == 0 {

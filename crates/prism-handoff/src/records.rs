@@ -39,7 +39,7 @@ enum Kernel {
 
 /// The result of opening records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum OpenedRecords {
     /// Bytes of plaintext; 0 if the next record is not complete.
     Data(usize),
     /// The client will send no more.
@@ -65,7 +65,7 @@ impl Records {
         input: &mut Vec<u8>,
         enough: usize,
         output: &mut Vec<u8>,
-    ) -> io::Result<Found> {
+    ) -> io::Result<OpenedRecords> {
         let before = input.len();
         while input.len() < enough {
             let sealed = self.sealed.unread_mut();
@@ -102,8 +102,8 @@ impl Records {
             self.sealed = Input::default();
         }
         match input.len() - before {
-            0 if self.session.read_closed() => Ok(Found::End),
-            n => Ok(Found::Data(n)),
+            0 if self.session.read_closed() => Ok(OpenedRecords::End),
+            n => Ok(OpenedRecords::Data(n)),
         }
     }
 

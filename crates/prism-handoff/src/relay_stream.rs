@@ -24,7 +24,7 @@ use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
 use crate::peer_shares::Admitted;
 use crate::records::{not_sealed, seal_file};
-use crate::silence::{Found, LOOK_EVERY, Silence};
+use crate::silence::{LOOK_EVERY, PeerState, Silence};
 use crate::wait_timer::WaitTimer;
 
 /// Sealed bytes from which on they are sent without waiting for more.
@@ -306,12 +306,12 @@ impl Waits {
             }
             let info = TcpInfo::read(self.tcp.as_fd())?;
             match self.silence.look(begun, Instant::now(), &info) {
-                Found::Nothing => {
+                PeerState::Nothing => {
                     self.may_be_waiting = false;
                     Ok(next_look)
                 }
-                Found::Waiting => Ok(next_look.min(LOOK_EVERY)),
-                Found::Dead => Err(io::ErrorKind::HostUnreachable.into()),
+                PeerState::Waiting => Ok(next_look.min(LOOK_EVERY)),
+                PeerState::Dead => Err(io::ErrorKind::HostUnreachable.into()),
             }
         };
         let timer = &mut self.wait_timer;

@@ -16,7 +16,7 @@ const MIN_UNANSWERED: u8 = 2;
 
 /// The result of one look at the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum PeerState {
     /// All sent bytes are acknowledged.
     Nothing,
     /// Some bytes wait for an acknowledgement or for a window.
@@ -30,13 +30,13 @@ pub(crate) struct Silence(Option<Instant>);
 
 impl Silence {
     /// Judges by the kernel's figures at `now`, in a wait that began at `begun`.
-    pub(crate) fn look(&mut self, begun: Instant, now: Instant, info: &TcpInfo) -> Found {
+    pub(crate) fn look(&mut self, begun: Instant, now: Instant, info: &TcpInfo) -> PeerState {
         let is_probing = info.unanswered_probes > 0;
         if info.unacked_segments == 0 && !is_probing {
             self.0 = None;
             return match info.unsent_bytes {
-                0 => Found::Nothing,
-                _ => Found::Waiting,
+                0 => PeerState::Nothing,
+                _ => PeerState::Waiting,
             };
         }
         let silent = now.saturating_duration_since(self.0.unwrap_or(begun));
@@ -44,8 +44,8 @@ impl Silence {
         self.0 = now.checked_sub(silent);
         let unanswered = info.unanswered_timeouts.max(info.unanswered_probes);
         match silent >= MAX_SILENCE && unanswered >= MIN_UNANSWERED {
-            true => Found::Dead,
-            false => Found::Waiting,
+            true => PeerState::Dead,
+            false => PeerState::Waiting,
         }
     }
 }
@@ -75,7 +75,7 @@ mod tests {
         let mut each = 1..=seconds;
         each.find(|n| {
             let now = begun + *n * LOOK_EVERY;
-            silence.look(begun, now, &said(*n)) == Found::Dead
+            silence.look(begun, now, &said(*n)) == PeerState::Dead
         })
     }
 
@@ -120,11 +120,11 @@ mod tests {
         });
         assert_eq!(after, None);
         let (mut silence, now) = (Silence::default(), Instant::now());
-        assert_eq!(silence.look(now, now, &quiet()), Found::Nothing);
+        assert_eq!(silence.look(now, now, &quiet()), PeerState::Nothing);
         let unread = TcpInfo {
             unsent_bytes: 1,
             ..quiet()
         };
-        assert_eq!(silence.look(now, now, &unread), Found::Waiting);
+        assert_eq!(silence.look(now, now, &unread), PeerState::Waiting);
     }
 }

@@ -7,8 +7,8 @@
 mod act;
 mod follow;
 mod hold;
-mod known;
 mod older_copy;
+mod records;
 mod vouch;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -32,7 +32,7 @@ use super::registry::Registry;
 use super::users::Users;
 use super::{Cluster, Kind, Lease, first_state};
 
-pub use known::{AcmeRecord, AcmeRecords, Known};
+pub use records::{AcmeRecord, AcmeRecords, ClusterRecords};
 
 /// The workers' side of that thread. Dropping it ends the thread. The lease then ends by
 /// itself, so a node that restarts quickly is not missed.
@@ -54,7 +54,7 @@ pub(super) struct Channels {
     pub(super) giving_back: watch::Sender<bool>,
     /// True once etcd has ended the lease.
     pub(super) given_back: watch::Sender<bool>,
-    pub(super) known: watch::Sender<Arc<Known>>,
+    pub(super) known: watch::Sender<Arc<ClusterRecords>>,
     /// The reason why no node may act by `known`.
     pub(super) fault: watch::Sender<Option<Fault>>,
     directory: watch::Sender<Arc<Directory>>,

@@ -25,7 +25,7 @@ use prism_config::{Config, Credential};
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
-pub use etcd_state::{AcmeRecord, AcmeRecords, Known, Observed, observe};
+pub use etcd_state::{AcmeRecord, AcmeRecords, ClusterRecords, Observed, observe};
 pub use lease::{Lease, LeaseTerm};
 pub use ledger::Ledger;
 pub use noted::{Noted, NotedUser, NotedUsers, OwnStore, StoreMarks, UserClaim, UserRights};
@@ -262,7 +262,10 @@ impl Cluster {
 
     /// Waits until the contents of etcd are as wanted, and returns them. Never resolves in a
     /// static cluster.
-    pub async fn wait_until(&self, mut is_wanted: impl FnMut(&Known) -> bool) -> Arc<Known> {
+    pub async fn wait_until(
+        &self,
+        mut is_wanted: impl FnMut(&ClusterRecords) -> bool,
+    ) -> Arc<ClusterRecords> {
         if let Some(etcd) = self.etcd() {
             let mut known = etcd.channels.known.subscribe();
             if let Ok(known) = known.wait_for(|known| is_wanted(known)).await {
@@ -273,12 +276,12 @@ impl Cluster {
     }
 
     /// Follows the contents of etcd; `None` in a static cluster.
-    pub fn follow(&self) -> Option<watch::Receiver<Arc<Known>>> {
+    pub fn follow(&self) -> Option<watch::Receiver<Arc<ClusterRecords>>> {
         Some(self.etcd()?.channels.known.subscribe())
     }
 
     /// The contents of etcd; `None` in a static cluster.
-    pub fn known(&self) -> Option<Arc<Known>> {
+    pub fn known(&self) -> Option<Arc<ClusterRecords>> {
         Some(self.etcd()?.channels.known.borrow().clone())
     }
 }

@@ -8,7 +8,7 @@ use prism_config::Credential;
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
-use super::etcd_state::Known;
+use super::etcd_state::ClusterRecords;
 
 /// A backend's store, as far as the cluster needs it.
 pub trait OwnStore: Send + Sync {
@@ -116,7 +116,11 @@ impl UserRights {
 
 /// The users of `known`, as they are noted. `before` has what was noted last, and `present` the
 /// users by which this node acts, which tell whether a secret has changed.
-pub(super) fn note(before: &NotedUsers, present: &[Credential], known: &Known) -> NotedUsers {
+pub(super) fn note(
+    before: &NotedUsers,
+    present: &[Credential],
+    known: &ClusterRecords,
+) -> NotedUsers {
     let noted = known.users.values().map(|user| {
         let name = user.access_key.clone();
         let changed = known.user_revisions.get(&name).copied().unwrap_or_default();
@@ -139,7 +143,7 @@ pub(super) fn note(before: &NotedUsers, present: &[Credential], known: &Known) -
 }
 
 /// The claims of the noted users against those in etcd, which are an older copy.
-pub(super) fn claims(noted: &NotedUsers, known: &Known) -> BTreeMap<String, UserClaim> {
+pub(super) fn claims(noted: &NotedUsers, known: &ClusterRecords) -> BTreeMap<String, UserClaim> {
     let mut claims = BTreeMap::new();
     for (name, user) in noted {
         let rights = user.rights.clone();
@@ -179,8 +183,8 @@ mod tests {
         }
     }
 
-    fn known(users: &[(Credential, u64)]) -> Known {
-        let mut known = Known::default();
+    fn known(users: &[(Credential, u64)]) -> ClusterRecords {
+        let mut known = ClusterRecords::default();
         let mut revisions = BTreeMap::new();
         for (user, revision) in users {
             revisions.insert(user.access_key.clone(), *revision);

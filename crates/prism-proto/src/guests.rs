@@ -23,14 +23,14 @@ pub enum Rest {
 #[derive(Debug)]
 pub struct Guests<T> {
     next: u64,
-    by_rest: BTreeMap<Place, (u64, IpAddr, T)>,
+    by_rest: BTreeMap<GuestOrder, (u64, IpAddr, T)>,
     /// By their numbers.
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, GuestOrder>,
     by_address: HashMap<IpAddr, u32>,
 }
 
 /// The place of a guest in the order: a time, and a number by which later looks come last.
-type Place = (u64, u64);
+type GuestOrder = (u64, u64);
 
 impl<T> Default for Guests<T> {
     fn default() -> Self {

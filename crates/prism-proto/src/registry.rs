@@ -24,7 +24,7 @@ pub const FLOW_BYTES: usize = 60;
 /// The most services, and the most owner records, of one worker.
 const MAX_PLACES: usize = 1 << 16;
 
-const _: () = assert!(ordered::most_bytes(size_of::<(Position, Held)>()) <= FLOW_BYTES);
+const _: () = assert!(ordered::most_bytes(size_of::<(Position, RegisteredFlow)>()) <= FLOW_BYTES);
 
 /// A flow's place in the order of the registry: the key in 20 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub struct Position {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct RegisteredFlow {
     epoch: u64,
     term: Term,
     owner: u16,
@@ -86,7 +86,7 @@ pub struct Full;
 /// The flows of one worker.
 #[derive(Debug, Default)]
 pub struct Registry {
-    flows: OrderedMap<Position, Held>,
+    flows: OrderedMap<Position, RegisteredFlow>,
     services: Places<SocketAddr>,
     owners: Places<Owner>,
 }
@@ -97,7 +97,7 @@ impl Registry {
     pub fn hold(&mut self, owned: OwnedFlow) -> Result<(), Full> {
         let position = self.new_position(&owned.flow).ok_or(Full)?;
         let owner = self.owners.number_of(owned.owner).ok_or(Full)?;
-        let held = Held {
+        let held = RegisteredFlow {
             epoch: owned.epoch,
             term: owned.term,
             owner,
@@ -180,7 +180,7 @@ impl Registry {
         self.len() == 0
     }
 
-    fn owned(&self, position: &Position, held: &Held) -> Option<OwnedFlow> {
+    fn owned(&self, position: &Position, held: &RegisteredFlow) -> Option<OwnedFlow> {
         let client = Ipv6Addr::from(position.client).to_canonical();
         Some(OwnedFlow {
             flow: FlowKey {

@@ -15,7 +15,7 @@ use crate::lease::{Done, TermNotice};
 
 mod told;
 
-pub use told::{LONE_STEP, LONE_WORDS, MOST_TOLD, Told, UNHEARD_NS};
+pub use told::{KnownTerms, LONE_STEP, LONE_WORDS, MOST_TOLD, UNHEARD_NS};
 
 /// The longest time that a term is young. A node that is out of reach for longer has died by its
 /// lease.
@@ -56,14 +56,14 @@ enum Phase {
 
 /// One of the two switches. Each makes terms of its own, so that no two tables have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SwitchOfPair {
     /// Makes odd terms. A single switch is the first one.
     First,
     /// Makes even terms.
     Second,
 }
 
-impl Place {
+impl SwitchOfPair {
     /// `None`: all terms of this place are used up.
     fn term_after(self, term: Term) -> Option<Term> {
         let next = term.next()?;
@@ -98,7 +98,7 @@ impl Node {
 #[derive(Debug)]
 pub struct SwitchTerm {
     /// Its place in the pair.
-    place: Place,
+    place: SwitchOfPair,
     /// The present term, or of a standby the last one.
     term: Term,
     /// The greatest term that was heard of.
@@ -119,7 +119,7 @@ pub struct SwitchTerm {
 impl SwitchTerm {
     /// A standby, or a switch that starts. `stored` is the last term that this host has stored.
     #[must_use]
-    pub fn standby(place: Place, stored: Term) -> Self {
+    pub fn standby(place: SwitchOfPair, stored: Term) -> Self {
         Self {
             place,
             term: stored,
@@ -146,7 +146,7 @@ impl SwitchTerm {
     /// An arbiter that knows all flows: its table has outlived its agent. `kept` is the table's
     /// term. A table of a release without terms has none, and gets one.
     #[must_use]
-    pub fn settled(place: Place, stored: Term, kept: Term) -> Self {
+    pub fn settled(place: SwitchOfPair, stored: Term, kept: Term) -> Self {
         let term = match kept {
             Term::NONE => place.term_after(stored).unwrap_or(stored),
             kept => kept,
@@ -190,7 +190,7 @@ impl SwitchTerm {
     /// The nodes have told what they know of terms. An arbiter whose nodes know a greater term than
     /// its own has to [`Self::begin`] again, or to step down if another switch has taken over.
     /// Returns whether it has to.
-    pub fn observe(&mut self, told: &Told, now_ns: u64) -> bool {
+    pub fn observe(&mut self, told: &KnownTerms, now_ns: u64) -> bool {
         let believed = told.believed().max(self.believed_alone(told, now_ns));
         self.greatest = self.greatest.max(believed);
         self.is_behind = self.is_arbiter() && self.greatest > self.term;
@@ -198,7 +198,7 @@ impl SwitchTerm {
     }
 
     /// The greatest term that single nodes have told early in a young term.
-    fn believed_alone(&mut self, told: &Told, now_ns: u64) -> Term {
+    fn believed_alone(&mut self, told: &KnownTerms, now_ns: u64) -> Term {
         let is_early = now_ns.saturating_sub(self.since_ns) < YOUNG_NS;
         if !matches!(self.phase, Phase::Young { .. }) || !is_early {
             return Term::NONE;

@@ -7,15 +7,15 @@ fn node(n: usize) -> IpAddr {
 }
 
 fn young() -> SwitchTerm {
-    let mut switch = SwitchTerm::standby(Place::First, Term(4));
+    let mut switch = SwitchTerm::standby(SwitchOfPair::First, Term(4));
     assert_eq!(switch.begin([node(0), node(1)], 0), Term(5));
     switch
 }
 
 /// The words of all nodes.
-fn told(terms: &[u32]) -> Told {
+fn told(terms: &[u32]) -> KnownTerms {
     let nodes = (1..).map(|n| IpAddr::from([10, 0, 0, n]));
-    Told {
+    KnownTerms {
         known: nodes.zip(terms.iter().copied().map(Term)).collect(),
         expected: 0,
     }
@@ -63,7 +63,7 @@ fn a_node_on_the_other_host_is_awaited_for_a_moment_unless_it_has_a_lease() {
         (node(1), true, false),
         (node(0), false, false),
     ] {
-        let mut switch = SwitchTerm::standby(Place::First, Term(4)).beside([other]);
+        let mut switch = SwitchTerm::standby(SwitchOfPair::First, Term(4)).beside([other]);
         switch.begin([node(0), node(1)], 0);
         switch.lease_begins(node(0), RunId(1));
         switch.run_is_done(node(0), RunId(1), done(5, 1));
@@ -81,7 +81,7 @@ fn a_node_on_the_other_host_is_awaited_for_a_moment_unless_it_has_a_lease() {
 
 #[test]
 fn the_leases_of_a_switch_that_steps_down_are_over() {
-    let mut switch = SwitchTerm::standby(Place::First, Term(4)).beside([node(0)]);
+    let mut switch = SwitchTerm::standby(SwitchOfPair::First, Term(4)).beside([node(0)]);
     switch.begin([node(0)], 0);
     switch.lease_begins(node(0), RunId(1));
     switch.step_down();
@@ -136,9 +136,9 @@ fn only_a_settled_arbiter_decides_and_only_in_its_own_term() {
 
 #[test]
 fn a_table_that_was_kept_goes_on_in_its_term_or_gets_one() {
-    let kept = SwitchTerm::settled(Place::First, Term(4), Term(5));
+    let kept = SwitchTerm::settled(SwitchOfPair::First, Term(4), Term(5));
     assert_eq!((kept.term(), kept.is_settled()), (Term(5), true));
-    let mut new = SwitchTerm::settled(Place::Second, Term(5), Term::NONE);
+    let mut new = SwitchTerm::settled(SwitchOfPair::Second, Term(5), Term::NONE);
     assert_eq!((new.term(), new.is_settled()), (Term(6), true));
     assert!(!new.observe(&told(&[6]), 0) && new.observe(&told(&[7]), 0));
 }
@@ -188,8 +188,8 @@ fn in_a_young_term_single_words_count_some_times_and_for_some_terms() {
 fn a_switch_whose_terms_are_used_up_says_so() {
     let Term(max) = Term::MAX;
     for (place, before, last) in [
-        (Place::First, max - 2, max),
-        (Place::Second, max - 3, max - 1),
+        (SwitchOfPair::First, max - 2, max),
+        (SwitchOfPair::Second, max - 3, max - 1),
     ] {
         let mut switch = SwitchTerm::standby(place, Term(before));
         assert!(!switch.is_last());

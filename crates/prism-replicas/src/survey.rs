@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use prism_cluster::{Phase, State};
-use prism_membership::Known;
+use prism_membership::ClusterRecords;
 use prism_service::join_all;
 use prism_store::Replicas;
 use serde_json::{Map, Value, json};
@@ -90,7 +90,12 @@ impl Replicator {
 }
 
 /// A backend: its own reply, its agreed status, and its report in etcd.
-fn describe(name: &str, reply: Option<Reply>, state: &State, known: Option<&Known>) -> Value {
+fn describe(
+    name: &str,
+    reply: Option<Reply>,
+    state: &State,
+    known: Option<&ClusterRecords>,
+) -> Value {
     let mut backend = Map::new();
     let mut add = |field: &str, value: Value| drop(backend.insert(field.into(), value));
     add("name", name.into());

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use prism_proto::control::FlowKey;
-use prism_proto::term::Place;
+use prism_proto::term::SwitchOfPair;
 
 use crate::census::LastCensus;
 use crate::config::{ServiceConfig, SwitchConfig};
@@ -94,7 +94,7 @@ impl<'a> Agent<'a> {
     /// written is logged only: the nodes know their terms as well.
     pub fn use_terms(
         &mut self,
-        place: Place,
+        place: SwitchOfPair,
         other_host: Vec<IpAddr>,
         file: PathBuf,
     ) -> Result<(), KernelError> {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use prism_proto::control::{ControlKey, RunId, Term};
 use prism_proto::lease::{Done, NewClients, TermNotice};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
-use prism_proto::term::Told;
+use prism_proto::term::KnownTerms;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 
@@ -352,10 +352,10 @@ impl Leases {
     }
 
     /// The terms that the living nodes know. `expected` is the number of nodes to wait for.
-    pub(crate) fn told(&self, expected: usize) -> Told {
+    pub(crate) fn told(&self, expected: usize) -> KnownTerms {
         let mut table = self.table();
         table.forget_told();
-        Told {
+        KnownTerms {
             known: table
                 .told
                 .iter()

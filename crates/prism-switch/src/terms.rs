@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{MapCore, MapFlags};
 use prism_proto::control::Term;
-use prism_proto::term::{Place, SwitchTerm, UNHEARD_NS};
+use prism_proto::term::{SwitchOfPair, SwitchTerm, UNHEARD_NS};
 use prism_sys::clock::monotonic_ns;
 
 use crate::error::{KernelError, kernel};
@@ -114,7 +114,7 @@ impl Terms {
     pub(crate) fn load(
         maps: &SwitchMaps<'_>,
         leases: &Leases,
-        place: Place,
+        place: SwitchOfPair,
         other_host: Vec<IpAddr>,
         file: PathBuf,
         now: Instant,

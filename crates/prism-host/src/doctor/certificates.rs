@@ -4,7 +4,7 @@
 use prism_acme::{SOURCE, failure, issued};
 use prism_config::{Config, Node};
 use prism_membership::etcd::{Key, Keys, client};
-use prism_membership::{AcmeRecords, Known};
+use prism_membership::{AcmeRecords, ClusterRecords};
 use prism_pki::{Dated, Term, now_s};
 
 use super::finding::{Finding, State, Subject};
@@ -86,7 +86,7 @@ fn records(config: &Config) -> anyhow::Result<AcmeRecords> {
         .build()?;
     let (client, keys) = (client(config)?, Keys::of(config)?);
     let snapshot = runtime.block_on(client.read(&keys.path(&Key::Acme(""))))?;
-    let known = Known::read(&keys, &snapshot, &Known::default());
+    let known = ClusterRecords::read(&keys, &snapshot, &ClusterRecords::default());
     Ok(known.acme.as_ref().clone())
 }
 

@@ -9,7 +9,7 @@ use prism_cluster::{NodeName, State, Status, step};
 use prism_etcd::Condition;
 
 use super::etcd::{Key, Pause};
-use super::{Known, Participant};
+use super::{ClusterRecords, Participant};
 
 /// The first backend by name makes a step at once, and each further one this much later.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
@@ -68,7 +68,11 @@ impl Participant {
     /// Asks all backends that live to finish their writes before the step, because a write
     /// that meets the step fails. Returns the knowledge after the pause. `None`: another
     /// backend has made the step, and the one after it needs its own pause.
-    async fn pause(&self, known: Arc<Known>, next: &State) -> anyhow::Result<Option<Arc<Known>>> {
+    async fn pause(
+        &self,
+        known: Arc<ClusterRecords>,
+        next: &State,
+    ) -> anyhow::Result<Option<Arc<ClusterRecords>>> {
         // Writes that wait for a dead backend do not end before it is out.
         if takes_out(&known, next) {
             return Ok(Some(known));
@@ -80,7 +84,7 @@ impl Participant {
         let put = self.keys().put(&Key::Pause, &pause)?;
         self.client().change(&[], &[put]).await?;
         let mut news = self.channels.known.subscribe();
-        let is_over = |known: &Arc<Known>| {
+        let is_over = |known: &Arc<ClusterRecords>| {
             let mut living = known.living.values();
             known.epoch() != pause.epoch || living.all(|l| l.report.paused == pause.number)
         };
@@ -92,7 +96,7 @@ impl Participant {
         Ok(Some(now).filter(|now| now.epoch() == pause.epoch))
     }
 
-    async fn take_step(&self, known: &Known) -> anyhow::Result<()> {
+    async fn take_step(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         let Some((next, revision)) = next_of(known) else {
             return Ok(());
         };
@@ -112,20 +116,20 @@ impl Participant {
 
 /// The next step and this backend's turn. `None` without a step, or if this backend does
 /// not live by `known`.
-fn due(known: &Known, name: &NodeName) -> Option<(u32, State)> {
+fn due(known: &ClusterRecords, name: &NodeName) -> Option<(u32, State)> {
     let turn = turn_of(known, name)?;
     let (next, _) = next_of(known)?;
     Some((turn, next))
 }
 
-fn next_of(known: &Known) -> Option<(State, u64)> {
+fn next_of(known: &ClusterRecords) -> Option<(State, u64)> {
     let (state, revision) = known.state.as_ref()?;
     let next = step(state, &known.live(), known.wish.as_ref())?;
     Some((next, *revision))
 }
 
 /// Whether the step takes out a backend that has not asked to leave.
-fn takes_out(known: &Known, next: &State) -> bool {
+fn takes_out(known: &ClusterRecords, next: &State) -> bool {
     let leaves = |name: &NodeName| {
         let living = known.living.get(name);
         living.is_some_and(|living| living.report.leaving)
@@ -137,13 +141,13 @@ fn takes_out(known: &Known, next: &State) -> bool {
 }
 
 /// The turn of this backend; `None` if it does not live.
-fn turn_of(known: &Known, name: &NodeName) -> Option<u32> {
+fn turn_of(known: &ClusterRecords, name: &NodeName) -> Option<u32> {
     let turn = known.living.keys().position(|living| living == name)?;
     u32::try_from(turn.min(MAX_TURN)).ok()
 }
 
 /// The backends of the step that do not live.
-fn absent(known: &Known, next: &State) -> Vec<String> {
+fn absent(known: &ClusterRecords, next: &State) -> Vec<String> {
     let before = known.state.iter();
     let before = before.flat_map(|(state, _)| state.backends.keys());
     let all: BTreeSet<_> = before.chain(next.backends.keys()).collect();
@@ -166,9 +170,9 @@ mod tests {
     }
 
     /// A cluster of three backends. The `living` ones have adopted the state.
-    fn known(living: &[&str]) -> Known {
+    fn known(living: &[&str]) -> ClusterRecords {
         let mut state = State::new(Placing::new(["a", "b", "c"].map(name), 3).unwrap());
-        let mut known = Known::default();
+        let mut known = ClusterRecords::default();
         for (store, backend) in (1..).zip(state.backends.values_mut()) {
             backend.store = store;
         }

@@ -11,7 +11,7 @@ use prism_cluster::{State, View};
 use prism_etcd::Error;
 
 use super::etcd::{self, Key};
-use super::{Directory, Known, Participant, replace};
+use super::{ClusterRecords, Directory, Participant, replace};
 use crate::lease::now_ns;
 use crate::users;
 
@@ -49,7 +49,7 @@ impl Participant {
             tracing::info!("etcd answers again");
         }
         let before = self.channels.known.borrow().clone();
-        let mut known = Known::read(self.keys(), &snapshot, &before);
+        let mut known = ClusterRecords::read(self.keys(), &snapshot, &before);
         self.publish(&known).await?;
         self.know_users(asked_ns);
         self.register(&known).await?;
@@ -112,7 +112,7 @@ impl Participant {
     }
 
     /// Registers this node, and founds the cluster if there is no state.
-    async fn register(&self, known: &Known) -> anyhow::Result<()> {
+    async fn register(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         let Some(me) = &self.me else { return Ok(()) };
         if known.state.is_none()
             && self.view.get().is_none()
@@ -142,7 +142,7 @@ impl Participant {
     }
 
     /// Notes the news, and publishes them to the node.
-    async fn publish(&self, known: &Known) -> anyhow::Result<()> {
+    async fn publish(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         self.check_store(known).await?;
         // A fault has to be published before `known`, because leases are taken by `known`.
         let is_trusted = self.is_trusted(known);

@@ -11,7 +11,7 @@ use prism_etcd::{Change, Condition, LeaseId};
 use tokio::sync::watch;
 
 use super::etcd::{Key, Living};
-use super::{Known, Me, Participant};
+use super::{ClusterRecords, Me, Participant};
 use crate::lease::now_ns;
 
 /// Renewals within the life of a lease.
@@ -121,7 +121,7 @@ impl Participant {
         &self,
         me: &Me,
         report: Report,
-        known: &Known,
+        known: &ClusterRecords,
     ) -> anyhow::Result<Option<Granted>> {
         let state = known.state.as_ref().map(|(_, revision)| *revision);
         let path = self.keys().path(&Key::State);
@@ -232,7 +232,7 @@ impl Participant {
     }
 
     /// Reports how far the store has come, if it has come further.
-    async fn publish_mark(&self, me: &Me, known: &Known) -> anyhow::Result<()> {
+    async fn publish_mark(&self, me: &Me, known: &ClusterRecords) -> anyhow::Result<()> {
         if let Some((unmarked, mark)) = self.store_mark(me, known)? {
             self.client().change(&[unmarked], &[mark]).await?;
         }
@@ -247,7 +247,7 @@ impl Participant {
         me: &Me,
         lease: LeaseId,
         (last, next): (Report, Report),
-        known: &Known,
+        known: &ClusterRecords,
     ) -> anyhow::Result<bool> {
         let mark = match next.caught_up == last.caught_up {
             true => None,

@@ -13,11 +13,11 @@ use prism_cluster::{Fault, NodeName, State, StoreMark, latest_state};
 use prism_etcd::{Change, Condition};
 
 use super::etcd::Key;
-use super::{Known, Me, Participant};
+use super::{ClusterRecords, Me, Participant};
 
 impl Participant {
     /// Makes this node's store another one if it has not lived its last mark.
-    pub(super) async fn check_store(&self, known: &Known) -> anyhow::Result<()> {
+    pub(super) async fn check_store(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         let (Some(me), Some(store)) = (&self.me, &self.store) else {
             return Ok(());
         };
@@ -63,7 +63,7 @@ impl Participant {
     pub(super) fn store_mark(
         &self,
         me: &Me,
-        known: &Known,
+        known: &ClusterRecords,
     ) -> anyhow::Result<Option<(Condition, Change)>> {
         let state = known.state.as_ref().map(|(state, _)| state);
         let (Some(store), Some(state)) = (&self.store, state) else {
@@ -80,7 +80,7 @@ impl Participant {
     /// The change of a store's mark, and the condition that it is still the known one.
     fn put_mark(
         &self,
-        known: &Known,
+        known: &ClusterRecords,
         name: &NodeName,
         mark: &StoreMark,
     ) -> anyhow::Result<(Condition, Change)> {
@@ -94,7 +94,7 @@ impl Participant {
     /// state is in doubt, the latest one of all stores says which stores count. Otherwise nodes
     /// whose stores have different states would replace each other's marks without end. A store of
     /// another cluster knows nothing of this one's.
-    pub(super) async fn restore_marks(&self, known: &Known) -> anyhow::Result<()> {
+    pub(super) async fn restore_marks(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         let fault = self.channels.fault.borrow().clone();
         let state = match fault {
             Some(Fault::Foreign) => None,

@@ -13,7 +13,7 @@ use prism_cluster::{Fault, Memory};
 use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
-use super::{Known, Me, Participant, replace};
+use super::{ClusterRecords, Me, Participant, replace};
 use crate::StoreMarks;
 use crate::noted;
 
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 impl Participant {
     /// Whether this node may act by the contents of etcd. Publishes and logs a new fault.
-    pub(super) fn is_trusted(&self, known: &Known) -> bool {
+    pub(super) fn is_trusted(&self, known: &ClusterRecords) -> bool {
         let found = known.contents().fault(self.memory().as_ref());
         let is_new = replace(&self.channels.fault, found.clone());
         if let Some(fault) = found.as_ref().filter(|_| is_new) {
@@ -32,7 +32,7 @@ impl Participant {
     }
 
     /// Notes the contents, so that no older copy of them is acted by; durably at a backend.
-    pub(super) async fn note(&self, known: &Known) -> anyhow::Result<()> {
+    pub(super) async fn note(&self, known: &ClusterRecords) -> anyhow::Result<()> {
         let mark = known.lineage.as_ref().map(|(lineage, _)| lineage.mark());
         let (Some(_), Some(mark)) = (&self.me, mark) else {
             return Ok(());
@@ -73,7 +73,7 @@ impl Participant {
     }
 
     /// Notes the marks of stores in memory. Returns whether it is time to make them durable.
-    fn note_marks(&self, known: &Known) -> bool {
+    fn note_marks(&self, known: &ClusterRecords) -> bool {
         let mut noted = self.noted.borrow_mut();
         let marks = latest_marks(&noted.marks, known);
         if noted.marks != marks {
@@ -116,7 +116,12 @@ impl Participant {
 
     /// Publishes the claims, under a lease that this renews, or takes them back. A claim that an
     /// older copy of etcd has from an earlier doubt therefore ends by itself.
-    async fn say(&self, me: &Me, known: &Known, lease: &mut Option<LeaseId>) -> anyhow::Result<()> {
+    async fn say(
+        &self,
+        me: &Me,
+        known: &ClusterRecords,
+        lease: &mut Option<LeaseId>,
+    ) -> anyhow::Result<()> {
         if !self.is_asked(known) {
             if let Some(lease) = lease.take() {
                 // It ends by itself if this fails.
@@ -136,7 +141,7 @@ impl Participant {
         };
         *lease = Some(id);
         // Claims under another lease end with that one.
-        let none = Known::default();
+        let none = ClusterRecords::default();
         let published = renewed.map_or(&none, |_| known);
         let changes = self.claims(me, known, published)?.into_iter();
         let changes: Vec<_> = changes.map(|change| change.under(id)).collect();
@@ -144,7 +149,7 @@ impl Participant {
     }
 
     /// Whether the other nodes need to hear what this one remembers.
-    fn is_asked(&self, known: &Known) -> bool {
+    fn is_asked(&self, known: &ClusterRecords) -> bool {
         let fault = self.channels.fault.borrow();
         match &*fault {
             // A foreign store concerns this node only.
@@ -163,7 +168,12 @@ impl Participant {
 
     /// The changes of the `published` claims that make them the present ones. The claim about the
     /// lineage comes last, so that whoever finds it finds the others.
-    fn claims(&self, me: &Me, known: &Known, published: &Known) -> anyhow::Result<Vec<Change>> {
+    fn claims(
+        &self,
+        me: &Me,
+        known: &ClusterRecords,
+        published: &ClusterRecords,
+    ) -> anyhow::Result<Vec<Change>> {
         let (keys, name) = (self.keys(), me.name.as_str());
         let mut changes = Vec::new();
         let users = {
@@ -199,7 +209,7 @@ impl Participant {
     }
 
     /// The changes that take this node's claims back.
-    fn withdrawn(&self, me: &Me, known: &Known) -> Vec<Change> {
+    fn withdrawn(&self, me: &Me, known: &ClusterRecords) -> Vec<Change> {
         let (keys, name) = (self.keys(), me.name.as_str());
         let testimony = known.testimonies.get(&me.name);
         let testimony = testimony.map(|_| Key::Testimony(name));
@@ -222,7 +232,7 @@ impl Participant {
 
 /// The later ones of the noted marks and those in etcd. A mark of another store replaces the
 /// noted one if the state has that store.
-fn latest_marks(noted: &StoreMarks, known: &Known) -> StoreMarks {
+fn latest_marks(noted: &StoreMarks, known: &ClusterRecords) -> StoreMarks {
     let mut marks = noted.clone();
     let state = known.state.as_ref().map(|(state, _)| state);
     for (name, (mark, _)) in &known.store_marks {

@@ -31,14 +31,14 @@ pub const LONE_STEP: u32 = 1 << 16;
 
 /// The words of the living nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownTerms {
     /// The nodes that know of a term, and the greatest one that each knows.
     pub known: Vec<(IpAddr, Term)>,
     /// The number of nodes that have a word, if some may not have come yet; 0 if all have.
     pub expected: usize,
 }
 
-impl Told {
+impl KnownTerms {
     /// The greatest term that more than half of the nodes know. Terms above [`MOST_TOLD`] are not
     /// taken from nodes.
     #[must_use]
@@ -90,7 +90,7 @@ mod tests {
         for (known, expected, believed) in cases {
             let known = known.iter().enumerate();
             let known = known.map(|(n, term)| (node(n), Term(*term))).collect();
-            let told = Told { known, expected };
+            let told = KnownTerms { known, expected };
             assert_eq!(told.believed(), Term(believed), "{told:?}");
         }
     }
@@ -102,7 +102,7 @@ mod tests {
             (Term(MOST_TOLD.0 + 1), Term::NONE),
             (Term::MAX, Term::NONE),
         ] {
-            let told = Told {
+            let told = KnownTerms {
                 known: (0..5).map(|n| (node(n), term)).collect(),
                 expected: 0,
             };

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use prism_proto::control::{Answer, FlowKey, Ops, Owner, Request, Stamped, Status, Term};
 use prism_proto::export::BLOCKED_NS;
 use prism_proto::fence::Fence;
-use prism_proto::term::{Place, SwitchTerm};
+use prism_proto::term::{SwitchOfPair, SwitchTerm};
 use prism_reference::{FlowTable, SynFate};
 
 use crate::frontends::{Lists, is_frontend};
@@ -39,7 +39,7 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    pub(crate) fn new(scenario: &Scenario, place: Place, rng: &mut Rng) -> Self {
+    pub(crate) fn new(scenario: &Scenario, place: SwitchOfPair, rng: &mut Rng) -> Self {
         let ahead_ns = rng.u64(0..=scenario.max_clock_jump_ns);
         let tai_ns = EPOCH_NS + ahead_ns;
         let other_host = host_of_other(scenario, place);
@@ -61,9 +61,9 @@ impl Switch {
 }
 
 /// The host of the other arbiter, in host mode: a frontend.
-fn host_of_other(scenario: &Scenario, place: Place) -> Option<usize> {
+fn host_of_other(scenario: &Scenario, place: SwitchOfPair) -> Option<usize> {
     let is_pair = scenario.fence == Fence::Host && scenario.has_standby;
-    let host = usize::from(place == Place::First);
+    let host = usize::from(place == SwitchOfPair::First);
     is_pair.then_some(host)
 }
 

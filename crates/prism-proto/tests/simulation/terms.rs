@@ -5,7 +5,9 @@ use prism_proto::control::{
 };
 use prism_proto::fence::Fence;
 use prism_proto::lease::{Done, TermNotice};
-use prism_proto::term::{ABSENT_NS, Admission, LONE_STEP, LONE_WORDS, Told, UNHEARD_NS, YOUNG_NS};
+use prism_proto::term::{
+    ABSENT_NS, Admission, KnownTerms, LONE_STEP, LONE_WORDS, UNHEARD_NS, YOUNG_NS,
+};
 use prism_reference::FlowTable;
 
 use crate::frontends::is_frontend;
@@ -352,18 +354,18 @@ impl World {
     }
 
     /// The hosts' terms, as far as the switch knows them.
-    fn told_by_hosts(&self) -> Told {
+    fn told_by_hosts(&self) -> KnownTerms {
         let s = &self.switch;
         let known = s.told.iter().filter(|(_, term)| **term > Term::NONE);
         let known = known.map(|(host, term)| (addr_of(*host).ip(), *term));
         let is_waiting = self.now < s.leases_since + UNHEARD_NS;
         let nodes = self.hosts.len() + usize::from(self.scenario.term_lies > 0);
-        let told = Told {
+        let told = KnownTerms {
             known: known.collect(),
             expected: if is_waiting { nodes } else { 0 },
         };
         match self.scenario.mutation {
-            Mutation::OneNodeIsBelieved => Told {
+            Mutation::OneNodeIsBelieved => KnownTerms {
                 known: vec![(addr_of(0).ip(), told.greatest())],
                 expected: 0,
             },

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use fastrand::Rng;
 use prism_proto::control::{FlowKey, Term};
 use prism_proto::fence::Fence;
-use prism_proto::term::Place;
+use prism_proto::term::SwitchOfPair;
 
 use crate::app::Incarnation;
 use crate::client::Client;
@@ -156,8 +156,8 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             next_id: 0,
-            switch: Switch::new(&scenario, Place::First, &mut rng_of_clocks),
-            standby: Switch::new(&scenario, Place::Second, &mut rng_of_clocks),
+            switch: Switch::new(&scenario, SwitchOfPair::First, &mut rng_of_clocks),
+            standby: Switch::new(&scenario, SwitchOfPair::Second, &mut rng_of_clocks),
             down_until: 0,
             losses_left: scenario.losses,
             last_term: Term::NONE,

@@ -39,7 +39,7 @@ pub(super) struct Greeting {
 
 /// The news that a connection has carried.
 #[derive(Default)]
-struct Told {
+struct CarriedNews {
     verdict: Option<PlacementVerdict>,
     notice: Option<TermNotice>,
 }
@@ -74,7 +74,7 @@ impl Leases {
         let Greeting {
             run, digest, term, ..
         } = *greeting;
-        let (mut code, mut awaits_answer, mut told) = ([0; 1], false, Told::default());
+        let (mut code, mut awaits_answer, mut told) = ([0; 1], false, CarriedNews::default());
         loop {
             let message = tokio::select! {
                 read = stream.read(&mut code) => match (read, code) {

@@ -10,7 +10,7 @@ use libbpf_rs::MapCore;
 use prism_packets::Hook;
 use prism_proto::control::{Status, Term};
 use prism_proto::lease::{Done, TermNotice};
-use prism_proto::term::{MOST_TOLD, Place, UNHEARD_NS, YOUNG_NS};
+use prism_proto::term::{MOST_TOLD, SwitchOfPair, UNHEARD_NS, YOUNG_NS};
 use prism_switch::{Agent, Leases, Switch, TermPhase};
 
 /// The time in which living nodes tell the terms that they know.
@@ -18,7 +18,7 @@ const UNHEARD: Duration = Duration::from_nanos(UNHEARD_NS);
 
 fn agent<'a>(switch: &'a Switch, lab: &Lab, leases: Arc<Leases>, file: &TermFile) -> Agent<'a> {
     let mut agent = Agent::new(switch, leases, &lab.config.services).unwrap();
-    agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
+    agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();
     agent
 }
 

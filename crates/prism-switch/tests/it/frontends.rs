@@ -12,7 +12,7 @@ use super::common::*;
 use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Ops, Owner, Status};
 use prism_proto::lease::{LEAVING, TAKES_NO_MORE};
-use prism_proto::term::Place;
+use prism_proto::term::SwitchOfPair;
 use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig, TermPhase};
 
 const OTHER: IpAddr = host([10, 0, 0, 2]);
@@ -132,7 +132,7 @@ fn a_frontend_that_dies_right_after_the_start_or_in_a_young_term_gets_no_more_co
             let (leases, address) = serve_leases(&[FRONTEND, OTHER]);
             let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
             if has_terms {
-                agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
+                agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();
                 agent.set_active(true).unwrap();
             }
             let begun = Instant::now();
@@ -214,7 +214,7 @@ fn connections_of_a_young_term_stay_where_they_are_after_it_while_the_list_chang
         let file = TermFile::new("young-lists");
         let leases = Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()));
         let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
-        agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
+        agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();
         agent.set_active(true).unwrap();
         let begun = Instant::now();
         let before = opened(lab, 1..65);

@@ -17,7 +17,7 @@ use prism_proto::control::{
 use prism_proto::lease::{
     CHALLENGE_BYTES, Done, LEAVING, LeaseRequest, SPEAKS_OF_TERMS, TAKES_NO_MORE,
 };
-use prism_proto::term::{Place, UNHEARD_NS};
+use prism_proto::term::{SwitchOfPair, UNHEARD_NS};
 use prism_switch::{Agent, LEASE_GRACE, SwitchConfig, TermPhase};
 
 /// Another service of the same tenant.
@@ -403,7 +403,7 @@ fn among_others(name: &str, test: impl Fn(&mut Others<'_>) + Sync) {
             nodes: Some(HashSet::from([member.via()])),
         }));
         let mut agent = Agent::new(&lab.switch, leases.clone(), &lab.config.services).unwrap();
-        agent.use_terms(Place::First, Vec::new(), file.path()).unwrap();
+        agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();
         agent.set_active(true).unwrap();
         let mut others = Others {
             lab,

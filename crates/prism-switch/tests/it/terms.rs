@@ -8,7 +8,7 @@ use super::common::*;
 use libbpf_rs::{MapCore, MapFlags};
 use prism_packets::Hook;
 use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Request, Status, Term};
-use prism_proto::term::{Admission, Place, SwitchTerm, YOUNG_NS};
+use prism_proto::term::{Admission, SwitchOfPair, SwitchTerm, YOUNG_NS};
 use prism_reference::FlowTable;
 use prism_switch::TermPhase;
 
@@ -23,14 +23,14 @@ fn a_command_is_admitted_as_the_rules_say() {
         "admission",
         |_| {},
         |lab| {
-            let mut rules = SwitchTerm::standby(Place::First, Term(4));
+            let mut rules = SwitchTerm::standby(SwitchOfPair::First, Term(4));
             rules.begin([FRONTEND], 0);
             let young = (rules, TermPhase::Young);
-            let mut rules = SwitchTerm::standby(Place::First, Term(4));
+            let mut rules = SwitchTerm::standby(SwitchOfPair::First, Term(4));
             rules.begin([FRONTEND], 0);
             assert!(rules.handle_timeout(YOUNG_NS));
             let settled = (rules, TermPhase::Settled);
-            let standby = SwitchTerm::standby(Place::First, Term(5));
+            let standby = SwitchTerm::standby(SwitchOfPair::First, Term(5));
             for (rules, phase) in [young, settled, (standby, TermPhase::Standby)] {
                 for term in [0, 1, 4, 5, 6, Term::MAX.0] {
                     for plain in [Ops::QUERY, OWN, Ops::OWN.and(Ops::BLOCK), Ops::RELEASE] {

@@ -20,7 +20,7 @@ use crate::{Buckets, Host, UserClaim, ledger};
 
 /// All keys of the cluster, as of one revision.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct ClusterRecords {
     /// The revision of etcd; 0 before the first answer.
     pub revision: u64,
     /// The state, with the revision of its last change.
@@ -75,7 +75,7 @@ impl fmt::Debug for AcmeRecord {
     }
 }
 
-impl Known {
+impl ClusterRecords {
     /// Reads a snapshot of all keys. A state that cannot be parsed leaves that of `before`.
     pub fn read(keys: &Keys, snapshot: &Snapshot, before: &Self) -> Self {
         let mut known = Self {
@@ -282,7 +282,7 @@ mod tests {
         Keys::of(&prism_config::Config::from_toml(text).unwrap()).unwrap()
     }
 
-    fn put(known: &mut Known, key: &str, value: &str, mod_revision: u64) {
+    fn put(known: &mut ClusterRecords, key: &str, value: &str, mod_revision: u64) {
         let entry = entry(key, value, mod_revision);
         known.set(&keys(), &entry.key, Some(&entry));
     }
@@ -318,7 +318,7 @@ mod tests {
                 entry("from/another/version", "?", 3),
             ],
         };
-        let mut known = Known::read(&keys, &snapshot, &Known::default());
+        let mut known = ClusterRecords::read(&keys, &snapshot, &ClusterRecords::default());
         assert_eq!(known.state, Some((state.clone(), 5)));
         assert_eq!(known.live().len(), 1);
         assert_eq!((known.users.len(), known.hosts.len()), (1, 1));
@@ -337,13 +337,13 @@ mod tests {
             revision: 12,
             entries: Vec::new(),
         };
-        let known = Known::read(&keys, &empty, &known);
+        let known = ClusterRecords::read(&keys, &empty, &known);
         assert!(known.state.is_none() && known.hosts.is_empty());
     }
 
     #[test]
     fn each_change_of_the_users_changes_their_fingerprint() {
-        let mut known = Known::default();
+        let mut known = ClusterRecords::default();
         let mut seen = vec![known.users_in_etcd()];
         let good = r#"{"secret_key":"s"}"#;
         for (key, value, revision) in [("A", good, 3), ("B", "?", 4), ("A", good, 5)] {
@@ -362,7 +362,7 @@ mod tests {
     fn what_makes_no_sense_leaves_the_state_and_ends_a_user() {
         let state = State::new(Placing::new(["a".parse().unwrap()], 1).unwrap());
         let text = serde_json::to_string(&state).unwrap();
-        let mut known = Known::default();
+        let mut known = ClusterRecords::default();
         put(&mut known, "state", &text, 5);
         put(&mut known, "credentials/AK", r#"{"secret_key":"s"}"#, 6);
         for text in [r#"{"epoch":9}"#, "", &text.replace("\"a\":", "\"b\":")] {

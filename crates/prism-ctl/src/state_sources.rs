@@ -24,23 +24,23 @@ pub(crate) struct Source {
 }
 
 /// A way to a process.
-enum Way {
+enum StateSource {
     Socket(PathBuf),
     Http(SocketAddr),
 }
 
 /// The ways to processes, the best one first.
-pub(crate) struct Ways(Vec<Way>);
+pub(crate) struct StateSources(Vec<StateSource>);
 
 impl Source {
     /// The ways to the processes that may answer.
-    pub(crate) fn ways(&self, common: &Common) -> anyhow::Result<Ways> {
+    pub(crate) fn ways(&self, common: &Common) -> anyhow::Result<StateSources> {
         if let Some(socket) = &self.socket {
-            return Ok(Ways(vec![Way::Socket(socket.clone())]));
+            return Ok(StateSources(vec![StateSource::Socket(socket.clone())]));
         }
         let config = common.load()?;
         let ways = match &self.node {
-            Some(name) => vec![Way::Socket(
+            Some(name) => vec![StateSource::Socket(
                 config.admin_socket(&config.known_node(name)?.name),
             )],
             None => all_ways(&config),
@@ -51,18 +51,20 @@ impl Source {
                 config.shown_file()
             );
         }
-        Ok(Ways(ways))
+        Ok(StateSources(ways))
     }
 }
 
 /// The sockets of this host, the nodes' HTTP addresses, and that of the switch, which knows the
 /// least.
-fn all_ways(config: &Config) -> Vec<Way> {
+fn all_ways(config: &Config) -> Vec<StateSource> {
     let sockets = config
         .nodes
         .iter()
         .map(|node| config.admin_socket(&node.name));
-    let here = sockets.filter(|socket| socket.exists()).map(Way::Socket);
+    let here = sockets
+        .filter(|socket| socket.exists())
+        .map(StateSource::Socket);
     let mut nodes: Vec<SocketAddr> = Vec::new();
     for node in &config.nodes {
         let Some(listen) = config.admin_listen(&node.name) else {
@@ -84,10 +86,11 @@ fn all_ways(config: &Config) -> Vec<Way> {
         }
     });
     let nodes = nodes.into_iter();
-    here.chain(nodes.chain(switch).map(Way::Http)).collect()
+    here.chain(nodes.chain(switch).map(StateSource::Http))
+        .collect()
 }
 
-impl Ways {
+impl StateSources {
     /// The ways to the processes of this configuration.
     pub(crate) fn of(config: &Config) -> Self {
         Self(all_ways(config))
@@ -107,7 +110,7 @@ impl Ways {
     }
 }
 
-impl Way {
+impl StateSource {
     async fn ask(&self) -> anyhow::Result<(State, Value)> {
         match self {
             Self::Socket(path) => {
