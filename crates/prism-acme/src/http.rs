@@ -91,7 +91,8 @@ impl HttpClient for Https {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let (client, uri) = (self.clone(), request.uri().clone());
+        let client = self.clone();
+        let uri = request.uri().clone();
         Box::pin(async move {
             let answered = tokio::time::timeout(TIMEOUT, client.exchange(request)).await;
             let answered = answered.map_err(io::Error::from).flatten();

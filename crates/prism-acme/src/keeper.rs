@@ -153,9 +153,10 @@ impl Keeper {
         // The records of this moment: another node may just have ended its order.
         let snapshot = self.client.read(&self.keys.path(&Key::Acme(""))).await?;
         let records = ClusterRecords::read(&self.keys, &snapshot, &ClusterRecords::default()).acme;
-        let done = match records::due_s(&records, &self.config) <= now_s() {
-            true => self.order_under(&lock, &records).await,
-            false => Ok(()),
+        let done = if records::due_s(&records, &self.config) <= now_s() {
+            self.order_under(&lock, &records).await
+        } else {
+            Ok(())
         };
         lock.give_back().await;
         // Until this node hears of the outcome. A later look at it would do no harm.
@@ -200,7 +201,8 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let before = records::failure(records).map_or(0, |failure| failure.count);
-        let (count, now_s) = (before.saturating_add(1), now_s());
+        let count = before.saturating_add(1);
+        let now_s = now_s();
         let failure = Failure {
             count,
             at_s: now_s,

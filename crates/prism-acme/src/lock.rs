@@ -43,7 +43,8 @@ impl<'c> Lock<'c> {
     ) -> anyhow::Result<Option<Self>> {
         let (lease, ttl) = client.grant(LOCK_TTL).await?;
         let path = keys.path(&Key::Acme(LOCK));
-        let (node, number) = (node.to_owned(), fastrand::u64(..));
+        let node = node.to_owned();
+        let number = fastrand::u64(..);
         let value = serde_json::to_vec(&Holder { node, number })?;
         let put = Change::Put {
             key: path.clone(),
@@ -76,9 +77,10 @@ impl<'c> Lock<'c> {
     /// It is not, or etcd does not answer.
     pub(crate) async fn change(&self, changes: &[Change]) -> anyhow::Result<()> {
         let held = Condition::At(self.keys.path(&Key::Acme(LOCK)), self.revision);
-        match self.client.change(&[held], changes).await? {
-            true => Ok(()),
-            false => bail!("another node has taken this order over"),
+        if self.client.change(&[held], changes).await? {
+            Ok(())
+        } else {
+            bail!("another node has taken this order over")
         }
     }
 

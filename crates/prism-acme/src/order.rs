@@ -147,9 +147,10 @@ async fn reason(order: &mut Order) -> String {
         let details = problems.filter_map(|problem| problem.detail.clone());
         reasons.extend(details.map(|detail| format!("{name}: {detail}")));
     }
-    match reasons.is_empty() {
-        true => "the authority gives no reason why it refuses the proof".into(),
-        false => format!("the authority refuses the proof for {}", reasons.join("; ")),
+    if reasons.is_empty() {
+        "the authority gives no reason why it refuses the proof".into()
+    } else {
+        format!("the authority refuses the proof for {}", reasons.join("; "))
     }
 }
 
@@ -161,7 +162,8 @@ fn checked(config: &Acme, chain: String, key: String) -> anyhow::Result<Issued> 
         key,
         renew_s: 0,
     };
-    let (chain, key) = (issued.chain.as_bytes(), issued.key.as_bytes());
+    let chain = issued.chain.as_bytes();
+    let key = issued.key.as_bytes();
     let served = Certificates::load(Vec::new())?.give(SOURCE, chain, key);
     served.context("the authority has sent a certificate that cannot be served")?;
     let Certificate {

@@ -47,9 +47,12 @@ impl Subject {
 
 /// The pages of a switch.
 pub(crate) fn pages(subject: Subject) -> Arc<Pages> {
-    let (subject, latest) = (Arc::new(subject), Arc::new(Latest::default()));
+    let subject = Arc::new(subject);
+    let latest = Arc::new(Latest::default());
     Arc::new(move |path| {
-        let (subject, latest, path) = (subject.clone(), latest.clone(), path.to_owned());
+        let subject = subject.clone();
+        let latest = latest.clone();
+        let path = path.to_owned();
         Box::pin(async move {
             match path.as_str() {
                 "/state" => Some(latest.page(async { state(&subject) }).await),

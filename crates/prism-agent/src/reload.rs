@@ -24,7 +24,8 @@ impl Reload {
             self.notifier.reloading();
             let read = Config::load(&self.file);
             if let Err(error) = read.and_then(|new| self.take_over(&new)) {
-                let (file, fault) = (self.file.display(), error.in_one_line());
+                let file = self.file.display();
+                let fault = error.in_one_line();
                 tracing::warn!(%file, fault, "a fault of the configuration; the old one stays");
             }
             pauses.pause.store(true, Ordering::Relaxed);

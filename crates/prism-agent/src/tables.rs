@@ -47,14 +47,18 @@ pub(crate) fn switch_config(
         roles,
         link: None,
     };
-    let (mut nodes, mut services, mut senders) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut nodes = BTreeMap::new();
+    let mut services = Vec::new();
+    let mut senders = Vec::new();
     let parts = (FIRST_TENANT..).zip(config.parts()).zip(directories);
     for (((tenant, part), directory), secrets) in parts.zip(secrets) {
         for (_, host) in directory.iter() {
-            let (frontend, backend) = (host.is_frontend(), host.is_backend());
-            let tenant = match frontend && config.service.are_several() {
-                true => ALL_TENANTS,
-                false => tenant,
+            let frontend = host.is_frontend();
+            let backend = host.is_backend();
+            let tenant = if frontend && config.service.are_several() {
+                ALL_TENANTS
+            } else {
+                tenant
             };
             // A node with an address of each family is two entries.
             let entries = host.address.iter();
@@ -220,9 +224,10 @@ pub(crate) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Ve
         let of_tenant = directory.filter(|(tenant, _)| *tenant == sender.tenant);
         let of_tenant = of_tenant.flat_map(|(_, directory)| directory.iter());
         let all = of_tenant.flat_map(|(_, host)| host.address.iter());
-        let nodes = match sender.node.is_empty() {
-            true => all.collect(),
-            false => sender.node.iter().copied().collect(),
+        let nodes = if sender.node.is_empty() {
+            all.collect()
+        } else {
+            sender.node.iter().copied().collect()
         };
         LeaseKey {
             key_id: sender.key_id,

@@ -63,7 +63,8 @@ impl Acme {
     }
 
     fn check_directory(&self, found: &mut Problems) {
-        let (field, url) = ("service.acme.directory", &self.directory);
+        let field = "service.acme.directory";
+        let url = &self.directory;
         if url.is_empty() {
             let what = "the authority's URL, as in \
                         \"https://acme-v02.api.letsencrypt.org/directory\"";
@@ -90,7 +91,8 @@ impl Acme {
         let mut names = BTreeSet::new();
         for name in &self.domains {
             let fault = format!("{name:?} has a wildcard, which needs a record in DNS");
-            let (is_whole, fix) = (!name.contains('*'), "name each host");
+            let is_whole = !name.contains('*');
+            let fix = "name each host";
             found.check(is_whole, field, fault, fix);
             let fault = format!("{name:?} is not a host name in lower case");
             let fix = "use a name such as \"s3.example.com\"";

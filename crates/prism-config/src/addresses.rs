@@ -272,7 +272,8 @@ impl<'de> Deserialize<'de> for ControlAddrs {
         let mut control = Self::default();
         for address in all {
             if !control.hosts.is_empty() && control.port != address.port() {
-                let (one, other) = (control.port, address.port());
+                let one = control.port;
+                let other = address.port();
                 let fault = format!("ports {one} and {other} differ; use one port for both");
                 return Err(D::Error::custom(fault));
             }

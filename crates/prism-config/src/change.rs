@@ -177,7 +177,8 @@ impl Change {
 
     /// When the field takes effect, at which processes.
     pub fn effect(&self) -> String {
-        let (reload, restart) = (self.readers(Reload), self.readers(Restart));
+        let reload = self.readers(Reload);
+        let restart = self.readers(Restart);
         let reload = (!reload.is_empty()).then(|| format!("reload of {reload}"));
         let restart = (!restart.is_empty()).then(|| format!("restart of {restart}"));
         reload
@@ -217,12 +218,14 @@ fn effects(path: &[String]) -> (Effect, Effect) {
 impl Config {
     /// The changes that make this configuration the configuration `new`, by name.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
-        let (mut found, mut path) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        let mut path = Vec::new();
         compare(&tree(self), &tree(new), &mut path, &mut found);
         let switch = self.switch.as_ref();
-        match switch.is_some_and(|switch| switch.mode == HookMode::Host) {
-            true => found.into_iter().map(Change::in_host_mode).collect(),
-            false => found,
+        if switch.is_some_and(|switch| switch.mode == HookMode::Host) {
+            found.into_iter().map(Change::in_host_mode).collect()
+        } else {
+            found
         }
     }
 
@@ -234,7 +237,8 @@ impl Config {
         if changes.is_empty() {
             return Ok(self.clone());
         }
-        let (mut tree_of_both, source) = (tree(self), tree(new));
+        let mut tree_of_both = tree(self);
+        let source = tree(new);
         for Change { path, .. } in changes {
             put(&mut tree_of_both, path, find(&source, path));
         }

@@ -18,7 +18,8 @@ fn tell(field: &str, old: Option<&Value>, new: Option<&Value>, parts: &mut Vec<S
         (Some(Value::Table(old)), Some(Value::Table(new))) => {
             let added = new.keys().filter(|key| !old.contains_key(*key));
             for key in old.keys().chain(added) {
-                let (old, new) = (old.get(key), new.get(key));
+                let old = old.get(key);
+                let new = new.get(key);
                 if old != new {
                     tell(&format!("{field}.{key}"), old, new, parts);
                 }
@@ -50,7 +51,8 @@ fn tell_of_lists(field: &str, old: &[Value], new: &[Value], parts: &mut Vec<Stri
         }
         return;
     }
-    let (removed, added) = (without(old, new), without(new, old));
+    let removed = without(old, new);
+    let added = without(new, old);
     for (verb, all) in [("added", &added), ("removed", &removed)] {
         if !all.is_empty() {
             parts.push(format!("{field}: {verb} {}", listed(field, all)));

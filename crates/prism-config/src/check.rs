@@ -74,7 +74,8 @@ impl Config {
             let others = plain.into_iter().map(|port| (port, "service.address"));
             for (port, other) in others.chain([(self.peers.port, "peers.port")]) {
                 let fault = format!("is the port of {other}, {port}");
-                let (is_own, fix) = (tls.port != port, "give HTTPS a port of its own");
+                let is_own = tls.port != port;
+                let fix = "give HTTPS a port of its own";
                 found.check(is_own || port == 0, "service.tls.port", fault, fix);
             }
             tls.check(self.service.acme.is_some(), found);
@@ -83,14 +84,16 @@ impl Config {
 
     fn check_acme(&self, found: &mut Problems) {
         if let Some(acme) = &self.service.acme {
-            let (has_etcd, has_tls) = (self.cluster.etcd.is_some(), self.service.tls.is_some());
+            let has_etcd = self.cluster.etcd.is_some();
+            let has_tls = self.service.tls.is_some();
             acme.check(has_etcd, has_tls, found);
         }
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Problems) {
         let of_node = |scraper: &&IpAddr| self.nodes.iter().any(|n| n.address.contains(**scraper));
-        let (field, fix) = ("admin.scrapers", "remove it: nodes reach each other");
+        let field = "admin.scrapers";
+        let fix = "remove it: nodes reach each other";
         for scraper in self.admin.scrapers.iter().filter(of_node) {
             found.check(false, field, format!("{scraper} is a node's address"), fix);
         }
@@ -101,14 +104,16 @@ impl Config {
         }
         let key_file = &switch.key_file;
         found.path("switch.key_file", key_file, "the file of the control key");
-        let (name, plain) = (&switch.pin_dir, is_plain_name(&switch.pin_dir));
+        let name = &switch.pin_dir;
+        let plain = is_plain_name(&switch.pin_dir);
         let fault = format!("{name:?} is not the name of a directory below /sys/fs/bpf");
         let fix = "use letters, digits, '-' and '_', without '/'";
         found.check(plain, "switch.pin_dir", fault, fix);
         check_interfaces(&switch.interfaces, found);
         found.range("switch.max_flows", switch.max_flows, 1_024..=1 << 26);
         check_tunnel(switch, found);
-        let (field, idle_s) = ("switch.idle_timeout_s", switch.idle_timeout_s);
+        let field = "switch.idle_timeout_s";
+        let idle_s = switch.idle_timeout_s;
         found.range(field, idle_s, 10..=7 * 86_400);
         let silent_s = self.limits.idle_timeout_s.max(self.limits.stall_timeout_s);
         let fault = format!(
@@ -131,7 +136,8 @@ impl Config {
         let fault = format!("there are more than {MAX_NODES}");
         let is_bounded = self.nodes.len() <= MAX_NODES;
         found.check(is_bounded, "node", fault, "split the cluster");
-        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
         for (index, node) in self.nodes.iter().enumerate() {
             let field = |leaf: &str| format!("node[{index}].{leaf}");
             self.check_node(node, &field, found);
@@ -149,7 +155,8 @@ impl Config {
     fn check_node(&self, node: &Node, field: &dyn Fn(&str) -> String, found: &mut Problems) {
         found.name(&field("name"), &node.name);
         self.check_node_address(node, field, found);
-        let (leaf, has_role) = (field("roles"), !node.roles.is_empty());
+        let leaf = field("roles");
+        let has_role = !node.roles.is_empty();
         let fix = "use [\"frontend\"], [\"backend\"] or both";
         found.check(has_role, &leaf, "is missing", fix);
         if node.is_backend() && self.service.upstream.is_none() {
@@ -171,7 +178,8 @@ impl Config {
 
     fn check_files(&self, found: &mut Problems) {
         found.port("peers.port", self.peers.port);
-        let (ca, certs) = (&self.peers.ca_file, &self.peers.cert_dir);
+        let ca = &self.peers.ca_file;
+        let certs = &self.peers.cert_dir;
         found.path("peers.ca_file", ca, "the authority's certificate");
         found.path("peers.cert_dir", certs, "the directory of certificates");
         if self.cluster.etcd.is_none() && self.service.upstream.is_none() {
@@ -201,7 +209,8 @@ fn check_interfaces(interfaces: &[String], found: &mut Problems) {
 }
 
 fn check_tunnel(switch: &Switch, found: &mut Problems) {
-    let (field, mtu_bytes) = ("switch.tunnel_mtu_bytes", switch.tunnel_mtu_bytes);
+    let field = "switch.tunnel_mtu_bytes";
+    let mtu_bytes = switch.tunnel_mtu_bytes;
     if mtu_bytes == 0 {
         return;
     }
@@ -230,7 +239,8 @@ fn check_store(store: &Store, found: &mut Problems) {
 fn check_limits(limits: &Limits, found: &mut Problems) {
     const MAX_TIMEOUT_S: u64 = 86_400;
     found.range("limits.head_bytes", limits.head_bytes, 1_024..=1 << 20);
-    let (all, newcomers) = (limits.connections, limits.unauthenticated_per_address);
+    let all = limits.connections;
+    let newcomers = limits.unauthenticated_per_address;
     found.range("limits.connections", all, 1..=10_000_000);
     let field = "limits.unauthenticated_per_address";
     found.range(field, newcomers, 1..=10_000_000);

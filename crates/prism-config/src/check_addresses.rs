@@ -13,7 +13,8 @@ const MAX_SWITCH_HOSTS: usize = 2;
 
 impl Config {
     pub(crate) fn check_service_address(&self, found: &mut Problems) {
-        let (field, addresses) = ("service.address", &self.service.address);
+        let field = "service.address";
+        let addresses = &self.service.address;
         if addresses.is_empty() {
             let what = "the address and port of clients, as in \"10.0.0.1:80\"";
             return found.missing(field, what);
@@ -52,7 +53,8 @@ impl Config {
     }
 
     pub(crate) fn check_control(&self, switch: &Switch, found: &mut Problems) {
-        let (field, control) = ("switch.control", switch.control);
+        let field = "switch.control";
+        let control = switch.control;
         if control.hosts.is_empty() {
             let what = "the switch's address and port, as in \"10.0.0.2:7300\"";
             return found.missing(field, what);
@@ -71,7 +73,8 @@ impl Config {
         let fault = format!("there are more than {MAX_SWITCH_HOSTS}");
         let fix = "name the two hosts of a pair, or none for a single switch";
         found.check(is_bounded, "switch.hosts", fault, fix);
-        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
         for (index, host) in switch.hosts.iter().enumerate() {
             let field = |leaf: &str| format!("switch.hosts[{index}].{leaf}");
             let leaf = field("name");
@@ -112,7 +115,8 @@ impl Config {
 
     /// Checks of host mode, where one of the frontends has the control address beside its own.
     pub(crate) fn check_host_mode(&self, switch: &Switch, found: &mut Problems) {
-        let (field, control) = ("switch.control", switch.control.hosts);
+        let field = "switch.control";
+        let control = switch.control.hosts;
         for host in control.iter() {
             let node = self.nodes.iter().find(|node| node.address.contains(host));
             let name = node.map_or("", |node| node.name.as_str());
@@ -148,7 +152,8 @@ impl Config {
         field: &dyn Fn(&str) -> String,
         found: &mut Problems,
     ) {
-        let (leaf, own) = (field("address"), node.address);
+        let leaf = field("address");
+        let own = node.address;
         if own.is_empty() {
             found.missing(&leaf, "the host's own address, as in \"10.0.0.11\"");
         }

@@ -127,9 +127,10 @@ impl Config {
 
     /// The field of a service, as in `service[1].address`.
     fn field_of(&self, index: usize, leaf: &str) -> String {
-        match self.service.are_several() {
-            true => format!("service[{index}].{leaf}"),
-            false => format!("service.{leaf}"),
+        if self.service.are_several() {
+            format!("service[{index}].{leaf}")
+        } else {
+            format!("service.{leaf}")
         }
     }
 
@@ -186,10 +187,8 @@ impl Unique<'_> {
         let Some(value) = value.map(|value| value.to_string()) else {
             return;
         };
-        let (field, fix) = (
-            self.config.field_of(index, leaf),
-            "give each service one of its own",
-        );
+        let field = self.config.field_of(index, leaf);
+        let fix = "give each service one of its own";
         // Addresses of HTTP and of HTTPS are of one kind.
         let kind = match leaf {
             "tls.port" => "address",

@@ -78,7 +78,8 @@ impl Config {
         }
         self.check_server(&field("address"), upstream.address.iter(), found);
         check_patterns(upstream, field, found);
-        let (connect_s, answer_s) = (upstream.connect_timeout_s, upstream.answer_timeout_s);
+        let connect_s = upstream.connect_timeout_s;
+        let answer_s = upstream.answer_timeout_s;
         found.range(&field("connect_timeout_s"), connect_s, 1..=600);
         found.range(&field("answer_timeout_s"), answer_s, 1..=MAX_TIMEOUT_S);
         self.check_tunnel(upstream, field, found);

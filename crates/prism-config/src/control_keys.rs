@@ -106,7 +106,8 @@ fn derived<const N: usize>(secret: &SecretBytes<32>, label: &[u8], name: &str) -
 impl NodeKey {
     /// The text of the file of the node `name`.
     pub fn file(&self, name: &str) -> Zeroizing<String> {
-        let (id, key) = (self.key_id, self.key.to_hex());
+        let id = self.key_id;
+        let key = self.key.to_hex();
         Zeroizing::new(format!("node {name} {id:08x} {}\n", &*key))
     }
 
@@ -141,9 +142,10 @@ impl Switch {
     /// such a file, otherwise `key_file` itself.
     pub fn node_key_file(&self, name: &str) -> PathBuf {
         let own = with_name(&self.key_file, name);
-        match own.exists() {
-            true => own,
-            false => self.key_file.clone(),
+        if own.exists() {
+            own
+        } else {
+            self.key_file.clone()
         }
     }
 

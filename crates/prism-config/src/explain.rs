@@ -72,9 +72,10 @@ fn without_one_of(list: &str) -> &str {
 }
 
 fn use_one(values: &str) -> String {
-    match values.contains(", ") {
-        true => format!("use one of {values}"),
-        false => format!("use {values}"),
+    if values.contains(", ") {
+        format!("use one of {values}")
+    } else {
+        format!("use {values}")
     }
 }
 
@@ -141,9 +142,10 @@ fn fix_of(field: &str, form: &str, found: &Value) -> String {
 fn header(field: &str) -> String {
     let parts = field.split('.').filter_map(|part| part.split('[').next());
     let name = parts.collect::<Vec<_>>().join(".");
-    match field.ends_with(']') {
-        true => format!("[[{name}]]"),
-        false => format!("[{name}]"),
+    if field.ends_with(']') {
+        format!("[[{name}]]")
+    } else {
+        format!("[{name}]")
     }
 }
 
@@ -156,12 +158,13 @@ fn message_alone(message: &str) -> String {
 /// The fix for a text that is no address with a port.
 fn with_port(field: &str, text: &str) -> String {
     let is_server = field.contains("upstream");
-    let (example, form) = match is_server {
-        true => (
+    let (example, form) = if is_server {
+        (
             "\"127.0.0.1:9000\"",
             "write the address and port of the server",
-        ),
-        false => ("\"10.0.0.1:80\"", "write the address and port"),
+        )
+    } else {
+        ("\"10.0.0.1:80\"", "write the address and port")
     };
     if let Some((scheme, _)) = text.split_once("://") {
         return match (scheme, is_server) {

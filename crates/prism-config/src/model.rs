@@ -57,9 +57,10 @@ pub struct Config {
 impl Config {
     /// The file, as an error names it.
     pub fn shown_file(&self) -> String {
-        match self.file.as_os_str().is_empty() {
-            true => "the configuration".to_owned(),
-            false => self.file.display().to_string(),
+        if self.file.as_os_str().is_empty() {
+            "the configuration".to_owned()
+        } else {
+            self.file.display().to_string()
         }
     }
 }

@@ -55,10 +55,8 @@ impl Config {
         if let Some(port) = service.peer_port.take() {
             part.peers.port = port;
         }
-        let (id, file) = (
-            service.control_key_id.take(),
-            service.control_key_file.take(),
-        );
+        let id = service.control_key_id.take();
+        let file = service.control_key_file.take();
         if let Some(switch) = &mut part.switch {
             switch.key_id = id.unwrap_or(switch.key_id);
             switch.key_file = file.unwrap_or_else(|| std::mem::take(&mut switch.key_file));
@@ -107,18 +105,21 @@ impl Config {
 
     /// The beginning of all keys of this part in etcd. No name of a cluster has a dot.
     pub fn etcd_prefix(&self) -> Option<String> {
-        let (prefix, cluster) = (&self.cluster.etcd.as_ref()?.prefix, &self.cluster.name);
-        Some(match self.is_main() {
-            true => format!("{prefix}/{cluster}/"),
-            false => format!("{prefix}/{cluster}.{}/", self.service.name),
+        let prefix = &self.cluster.etcd.as_ref()?.prefix;
+        let cluster = &self.cluster.name;
+        Some(if self.is_main() {
+            format!("{prefix}/{cluster}/")
+        } else {
+            format!("{prefix}/{cluster}.{}/", self.service.name)
         })
     }
 
     /// The Unix socket on which node `name` answers for the service of this part.
     pub fn admin_socket(&self, name: &str) -> PathBuf {
-        let file = match self.shares_node(name) {
-            true => format!("{name}.{}.sock", self.service.name),
-            false => format!("{name}.sock"),
+        let file = if self.shares_node(name) {
+            format!("{name}.{}.sock", self.service.name)
+        } else {
+            format!("{name}.sock")
         };
         self.admin.socket_dir.join(file)
     }
@@ -127,9 +128,10 @@ impl Config {
     pub fn admin_listen(&self, name: &str) -> Option<SocketAddr> {
         let is_backend = self.node(name).is_some_and(Node::is_backend);
         let own = self.service.admin_listen.filter(|_| !is_backend);
-        match self.shares_node(name) {
-            true => own,
-            false => own.or(self.admin.listen),
+        if self.shares_node(name) {
+            own
+        } else {
+            own.or(self.admin.listen)
         }
     }
 

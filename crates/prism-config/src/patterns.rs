@@ -143,7 +143,8 @@ pub(crate) fn is_hidden_by(upstream: &Upstream, earlier: &Upstream) -> bool {
 }
 
 fn is_wider_host(wide: &str, narrow: &str) -> bool {
-    let (wide, narrow) = (wide.to_ascii_lowercase(), narrow.to_ascii_lowercase());
+    let wide = wide.to_ascii_lowercase();
+    let narrow = narrow.to_ascii_lowercase();
     match wide.strip_prefix('*') {
         Some(domain) => {
             let names_below = narrow.strip_prefix('*');

@@ -83,7 +83,8 @@ impl<const N: usize> SecretBytes<N> {
         let mut secret = Self([0; N]);
         let mut digits = text.chars().map(|digit| digit.to_digit(16));
         for byte in &mut secret.0 {
-            let (high, low) = (digits.next()??, digits.next()??);
+            let high = digits.next()??;
+            let low = digits.next()??;
             *byte = u8::try_from(high << 4 | low).ok()?;
         }
         digits.next().is_none().then_some(secret)

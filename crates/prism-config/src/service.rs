@@ -71,9 +71,10 @@ impl DerefMut for Services {
 
 impl Serialize for Services {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.are_several() {
-            true => serializer.collect_seq(self.iter()),
-            false => self.first.serialize(serializer),
+        if self.are_several() {
+            serializer.collect_seq(self.iter())
+        } else {
+            self.first.serialize(serializer)
         }
     }
 }

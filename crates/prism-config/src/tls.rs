@@ -167,7 +167,8 @@ fn check_certificates(certificates: &[Certificate], has_acme: bool, found: &mut 
     );
     for (index, certificate) in certificates.iter().enumerate() {
         let leaf = |leaf: &str| format!("{field}[{index}].{leaf}");
-        let (file, key_file) = (&certificate.file, &certificate.key_file);
+        let file = &certificate.file;
+        let key_file = &certificate.key_file;
         found.path(&leaf("file"), file, "the file of a certificate in PEM");
         found.path(
             &leaf("key_file"),

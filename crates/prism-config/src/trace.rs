@@ -34,7 +34,8 @@ impl Trace {
             let fix = format!("use a URL such as \"{text}\", without https");
             found.check(is_url(url), field, fault, &fix);
         }
-        let (field, samples) = ("trace.sample_per_million", self.sample_per_million);
+        let field = "trace.sample_per_million";
+        let samples = self.sample_per_million;
         found.range(field, samples, 0..=ALL_PER_MILLION);
         let goes_somewhere = samples == 0 || self.is_sent();
         let fault = "traces begin and are sent nowhere";

@@ -26,9 +26,10 @@ impl Upstreams {
 
     /// The name of a field of the upstream at `index`, as in `service.upstream[1].paths`.
     pub(crate) fn field(&self, index: usize, leaf: &str) -> String {
-        match self.is_single() {
-            true => format!("service.upstream.{leaf}"),
-            false => format!("service.upstream[{index}].{leaf}"),
+        if self.is_single() {
+            format!("service.upstream.{leaf}")
+        } else {
+            format!("service.upstream[{index}].{leaf}")
         }
     }
 
@@ -333,7 +334,8 @@ impl<'de> Visitor<'de> for OneOrMany {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Upstreams, A::Error> {
-        let (mut addresses, mut all) = (Vec::new(), Vec::new());
+        let mut addresses = Vec::new();
+        let mut all = Vec::new();
         while let Some(element) = list.next_element()? {
             match element {
                 Element::Addresses(more) => addresses.extend(more.iter()),

@@ -100,7 +100,8 @@ fn warn_of_doubles(
     field: &str,
     found: &mut Problems,
 ) {
-    let (mut seen, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let mut seen = BTreeSet::new();
+    let mut told = BTreeSet::new();
     for address in addresses {
         if !seen.insert(address) && told.insert(address) {
             let fault = format!(

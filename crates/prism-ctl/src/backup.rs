@@ -37,8 +37,9 @@ pub(crate) fn run(args: &BackupArgs, common: &Common, out: &mut impl Write) -> a
     let written = file.write_all(text.as_bytes());
     let written = written.and_then(|()| file.sync_all());
     written.with_context(|| format!("cannot write {path}"))?;
-    match common.json {
-        true => print_json(out, &json!({ "file": args.file, "keys": keys })),
-        false => Ok(writeln!(out, "{path} has {keys} keys with their secrets")?),
+    if common.json {
+        print_json(out, &json!({ "file": args.file, "keys": keys }))
+    } else {
+        Ok(writeln!(out, "{path} has {keys} keys with their secrets")?)
     }
 }

@@ -90,7 +90,8 @@ pub(crate) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> a
 }
 
 fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> anyhow::Result<()> {
-    let (rights, bucket) = (args.rights()?, BucketName::parse(&args.bucket)?);
+    let rights = args.rights()?;
+    let bucket = BucketName::parse(&args.bucket)?;
     let action = match kind {
         Kind::Allow => format!("bucket allow {bucket} {rights}"),
         Kind::Deny => format!("bucket deny {bucket} {rights}"),
@@ -110,9 +111,10 @@ fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> an
             Kind::Allow => before.and(rights),
             Kind::Deny => before.without(rights),
         };
-        match after.is_empty() {
-            true => buckets.remove(bucket.as_str()),
-            false => buckets.insert(bucket.as_str().to_owned(), after),
+        if after.is_empty() {
+            buckets.remove(bucket.as_str())
+        } else {
+            buckets.insert(bucket.as_str().to_owned(), after)
         };
         Ok(())
     };
@@ -134,9 +136,10 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
         .map(|(user, rights)| (user, matches!(rights, KeyRights::Admin), rights.on(&name)))
         .filter(|(_, _, rights)| !rights.is_empty())
         .collect();
-    let report = match exists {
-        true => quota::ask_node(common, &name).ok(),
-        false => None,
+    let report = if exists {
+        quota::ask_node(common, &name).ok()
+    } else {
+        None
     };
     if common.json {
         let keys = with_rights.iter().map(|(user, is_admin, rights)| {
@@ -155,9 +158,10 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
     writeln!(out, "policy  {}", word(has_policy))?;
     quota::print(quota.unwrap_or_default(), report.as_ref(), out)?;
     for (user, is_admin, rights) in with_rights {
-        let rights = match is_admin {
-            true => "admin".to_owned(),
-            false => rights.to_string(),
+        let rights = if is_admin {
+            "admin".to_owned()
+        } else {
+            rights.to_string()
         };
         writeln!(out, "key     {}  {rights}", user.access_key)?;
     }

@@ -160,7 +160,8 @@ pub(crate) fn phase(phase: &str) -> &'static str {
 }
 
 fn print_progress(progress: &ProgressReport, out: &mut impl Write) -> std::io::Result<()> {
-    let (fetched, bytes) = (progress.fetched, progress.fetched_bytes);
+    let fetched = progress.fetched;
+    let bytes = progress.fetched_bytes;
     write!(
         out,
         " is catching up, {} of {} parts done: {} compared, {fetched} fetched ({bytes} bytes), {} removed",

@@ -126,9 +126,10 @@ fn new_secret(from_stdin: bool) -> anyhow::Result<String> {
 }
 
 fn check(key: &Credential) -> anyhow::Result<()> {
-    match key.is_usable() {
-        true => Ok(()),
-        false => bail!("a key has to be 1 to 128 printable ASCII characters without spaces"),
+    if key.is_usable() {
+        Ok(())
+    } else {
+        bail!("a key has to be 1 to 128 printable ASCII characters without spaces")
     }
 }
 
@@ -185,9 +186,10 @@ fn info(common: &Common, access_key: &str, out: &mut impl Write) -> anyhow::Resu
 
 fn delete(common: &Common, access_key: &str, out: &mut impl Write) -> anyhow::Result<()> {
     common.in_etcd(access_key, async |etcd| {
-        match keys::delete(etcd, "key delete", access_key).await? {
-            true => Ok(()),
-            false => bail!("another command has just changed {access_key}; try again"),
+        if keys::delete(etcd, "key delete", access_key).await? {
+            Ok(())
+        } else {
+            bail!("another command has just changed {access_key}; try again")
         }
     })?;
     if common.json {

@@ -88,9 +88,10 @@ fn wish(
             print(&wish, &away, out)?;
             out.flush()?;
         }
-        let epoch = match waits {
-            true => Some(wait(etcd, &wish).await?),
-            false => None,
+        let epoch = if waits {
+            Some(wait(etcd, &wish).await?)
+        } else {
+            None
         };
         let Placing { members, replicas } = wish;
         match (common.json, epoch) {
@@ -157,7 +158,8 @@ async fn write(
 }
 
 fn print(wish: &Placing, away: &[NodeName], out: &mut impl Write) -> std::io::Result<()> {
-    let (members, replicas) = (names(&wish.members), wish.replicas);
+    let members = names(&wish.members);
+    let replicas = wish.replicas;
     writeln!(
         out,
         "to hold keys: {members}; replicas of each object: {replicas}"
@@ -179,7 +181,8 @@ fn summary(placing: &Placing) -> String {
 
 /// Prints each change of the progress, until the cluster has reached the wish. Returns the epoch.
 async fn wait(etcd: &Etcd, wish: &Placing) -> anyhow::Result<u64> {
-    let (mut shown, mut copying) = (Progress::new(), Copying::default());
+    let mut shown = Progress::new();
+    let mut copying = Copying::default();
     loop {
         let known = etcd.known().await?;
         let state = known.state.as_ref().map(|(state, _)| state);
@@ -241,7 +244,9 @@ impl Copying {
         };
         let reports = survey.backends.into_iter();
         let reports = reports.filter_map(|backend| backend.catching_up);
-        let (mut all, mut done, mut fetched) = (0, 0, 0);
+        let mut all = 0;
+        let mut done = 0;
+        let mut fetched = 0;
         for report in reports {
             fetched = report.fetched_bytes.saturating_add(fetched);
             if report.is_running {

@@ -141,7 +141,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             days,
         } => {
             let made = pki::new_authority(&dir, &keep_key, days)?;
-            let (ca, key) = (dir.join("ca.crt"), keep_key.display());
+            let ca = dir.join("ca.crt");
+            let key = keep_key.display();
             println!(
                 "{}: also {}, until {}; its key is in {key}\n\
                  next: give ca.crt to all nodes, renew their certificates one by one \
@@ -167,7 +168,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 fn init(dir: &Path, nodes: &[String], how: &Founding) -> anyhow::Result<()> {
     pki::found(dir, nodes, how)?;
-    let (dir, nodes) = (dir.display(), nodes.join(", "));
+    let dir = dir.display();
+    let nodes = nodes.join(", ");
     println!("{dir}: ca.crt and the files of {nodes}");
     match &how.key_file {
         Some(key) => println!("the authority's key is in {}", key.display()),
@@ -182,7 +184,8 @@ fn init(dir: &Path, nodes: &[String], how: &Founding) -> anyhow::Result<()> {
 fn issue(dir: &Path, nodes: &[String], how: &Issuing) -> anyhow::Result<()> {
     let made = pki::issue(dir, nodes, how)?;
     for (node, certificate) in nodes.iter().zip(made) {
-        let (dir, end) = (dir.display(), date(certificate.end_s));
+        let dir = dir.display();
+        let end = date(certificate.end_s);
         println!(
             "{dir}/{node}.crt and {node}.key: signed by {}, until {end}",
             certificate.issuer
@@ -205,9 +208,10 @@ fn show(paths: &[PathBuf], as_json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     for (path, found) in &shown {
-        let kind = match found.is_authority {
-            true => "authority".to_owned(),
-            false => format!("for {}", found.names.join(", ")),
+        let kind = if found.is_authority {
+            "authority".to_owned()
+        } else {
+            format!("for {}", found.names.join(", "))
         };
         println!("{}  {} ({kind})", path.display(), found.subject);
         println!("  issuer  {}", found.issuer);

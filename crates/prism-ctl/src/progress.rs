@@ -79,7 +79,8 @@ impl Pace {
 
     /// Units in a second; `None` if they are not known yet.
     pub(crate) fn rate(&self) -> Option<f64> {
-        let (first, last) = (self.0.front()?, self.0.back()?);
+        let first = self.0.front()?;
+        let last = self.0.back()?;
         let passed_s = last.0.duration_since(first.0).as_secs_f64();
         (passed_s > 0.0).then(|| last.1.saturating_sub(first.1) as f64 / passed_s)
     }

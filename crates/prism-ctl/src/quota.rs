@@ -78,9 +78,10 @@ pub(crate) struct Report {
 impl QuotaArgs {
     /// The change as the admin socket takes it.
     fn change(&self) -> String {
-        let (bytes, objects) = match self.none {
-            true => (Some(Limit(None)), Some(Limit(None))),
-            false => (self.bytes, self.objects),
+        let (bytes, objects) = if self.none {
+            (Some(Limit(None)), Some(Limit(None)))
+        } else {
+            (self.bytes, self.objects)
         };
         let named = [("bytes", bytes), ("objects", objects)];
         let words = named.map(|(name, limit)| match limit {

@@ -75,9 +75,10 @@ pub(crate) fn run(args: &RecoverArgs, common: &Common, out: &mut impl Write) -> 
             users.put(etcd).await?;
             put(etcd, &known, &recovery).await?;
         }
-        match common.json {
-            true => writeln!(out, "{:#}", as_json(args, &recovery, &users))?,
-            false => print_outcome(args, &recovery, out)?,
+        if common.json {
+            writeln!(out, "{:#}", as_json(args, &recovery, &users))?
+        } else {
+            print_outcome(args, &recovery, out)?
         }
         Ok(())
     })
@@ -128,9 +129,10 @@ async fn put(etcd: &Etcd, known: &ClusterRecords, recovery: &Recovery) -> anyhow
     let made = etcd
         .change_in_doubt("recover", &subject, &conditions, &changes)
         .await?;
-    match made {
-        true => Ok(()),
-        false => bail!("the state in etcd has just changed, and nothing was done; try again"),
+    if made {
+        Ok(())
+    } else {
+        bail!("the state in etcd has just changed, and nothing was done; try again")
     }
 }
 
@@ -239,10 +241,13 @@ fn print_outcome(
     recovery: &Recovery,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
-    let (of, from, epoch) = (&recovery.of, recovery.from_epoch, recovery.state.epoch);
-    let goes_on = match args.dry_run {
-        true => "would go on",
-        false => "goes on",
+    let of = &recovery.of;
+    let from = recovery.from_epoch;
+    let epoch = recovery.state.epoch;
+    let goes_on = if args.dry_run {
+        "would go on"
+    } else {
+        "goes on"
     };
     writeln!(
         out,

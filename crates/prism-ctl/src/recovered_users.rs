@@ -48,9 +48,10 @@ impl RecoveredUsers {
         let latest = claims.max_by_key(|(_, claim)| (claim.mark.count, claim.store != 0));
         let Some((name, _)) = latest else {
             // Users that etcd has may be later than the file, and those that it lacks deleted.
-            let from_file = match known.users.is_empty() {
-                true => file,
-                false => Vec::new(),
+            let from_file = if known.users.is_empty() {
+                file
+            } else {
+                Vec::new()
             };
             return Self {
                 from_file,

@@ -50,7 +50,8 @@ impl fmt::Display for Changed {
             return f.write_str(change);
         }
         let shown = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
-        let (old, new) = (shown(&self.old), shown(&self.new));
+        let old = shown(&self.old);
+        let new = shown(&self.new);
         write!(f, "{}: {old} -> {new}", self.field)
     }
 }
@@ -75,7 +76,8 @@ pub(crate) fn run(args: &ReloadArgs, common: &Common, out: &mut impl Write) -> a
 }
 
 fn sockets(args: &ReloadArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
-    let (parts, mut sockets) = (common.parts()?, Vec::new());
+    let parts = common.parts()?;
+    let mut sockets = Vec::new();
     for name in &args.node {
         sockets.extend(admin_sockets(&parts, name)?);
     }

@@ -138,7 +138,8 @@ fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Waits for the end of a run, and shows its progress.
 fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
-    let (mut shown, mut pace) = (Progress::new(), Pace::default());
+    let mut shown = Progress::new();
+    let mut pace = Pace::default();
     // A scrub reads a little more than the objects: the files of the tree, too.
     let (counters, _): (Counters, _) = ask(socket, "counters")?;
     let all = counters.store.map_or(0, |store| store.bytes_used);
@@ -153,11 +154,9 @@ fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
             let rate = pace
                 .rate()
                 .map_or_else(String::new, |rate| format!(", {}/s", bytes(rate)));
-            let (read, all_shown, left) = (
-                bytes(status.bytes as f64),
-                bytes(all as f64),
-                pace.left(all),
-            );
+            let read = bytes(status.bytes as f64);
+            let all_shown = bytes(all as f64);
+            let left = pace.left(all);
             let details = format!(" {read} of about {all_shown} read{rate}{left}");
             shown.show(&format!("{}:", status.node), &details);
         }
@@ -193,7 +192,8 @@ fn print(status: &Status, out: &mut impl Write) -> std::io::Result<()> {
             None => format!(" part {part}"),
         });
         let offset = fault.offset.map(|at| format!(" at {at}"));
-        let (part, offset) = (part.unwrap_or_default(), offset.unwrap_or_default());
+        let part = part.unwrap_or_default();
+        let offset = offset.unwrap_or_default();
         writeln!(out, "  {place}{part}{offset}: {}", fault.what)?;
     }
     Ok(())

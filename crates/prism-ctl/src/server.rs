@@ -97,9 +97,10 @@ pub(crate) fn run(args: &ServerArgs, common: &Common, out: &mut impl Write) -> a
             writeln!(out, "nothing is under way")?;
         }
     }
-    match common.json {
-        true => print_json(out, &document),
-        false => Ok(()),
+    if common.json {
+        print_json(out, &document)
+    } else {
+        Ok(())
     }
 }
 

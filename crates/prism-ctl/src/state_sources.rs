@@ -80,9 +80,10 @@ fn all_ways(config: &Config) -> Vec<StateSource> {
     let switch = config.admin.switch_listen.zip(config.switch.as_ref());
     let switch = switch.into_iter().flat_map(|(listen, switch)| {
         let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
-        match listen.ip().is_unspecified() {
-            true => switch.control.hosts.iter().map(at).collect(),
-            false => vec![listen],
+        if listen.ip().is_unspecified() {
+            switch.control.hosts.iter().map(at).collect()
+        } else {
+            vec![listen]
         }
     });
     let nodes = nodes.into_iter();

@@ -48,15 +48,14 @@ pub(crate) fn run(
     };
     let alerts = alerts(&state);
     let health = Health::of(&state, &alerts);
-    match common.json {
-        true => {
-            if let Some(fields) = document.as_object_mut() {
-                fields.insert("health".into(), json!(health));
-                fields.insert("alerts".into(), json!(alerts));
-            }
-            print_json(out, &document)?;
+    if common.json {
+        if let Some(fields) = document.as_object_mut() {
+            fields.insert("health".into(), json!(health));
+            fields.insert("alerts".into(), json!(alerts));
         }
-        false => out.write_all(screen(&state, &alerts, Paint::of_stdout()).as_bytes())?,
+        print_json(out, &document)?;
+    } else {
+        out.write_all(screen(&state, &alerts, Paint::of_stdout()).as_bytes())?
     }
     Ok(ExitCode::from(exit_status(health)))
 }
@@ -190,9 +189,10 @@ fn nodes(state: &State, paint: Paint) -> String {
         "CONNECTIONS",
         "HANDED OFF",
     ];
-    match rows.is_empty() {
-        true => String::new(),
-        false => table(paint, header, &rows),
+    if rows.is_empty() {
+        String::new()
+    } else {
+        table(paint, header, &rows)
     }
 }
 
@@ -206,9 +206,10 @@ fn backends(state: &State, cluster: &ClusterState, paint: Paint) -> String {
         [
             text(&backend.name),
             toned(status, crate::cluster::tone(status)),
-            match backend.in_reach {
-                true => text("in reach"),
-                false => toned("out of reach", Tone::Critical),
+            if backend.in_reach {
+                text("in reach")
+            } else {
+                toned("out of reach", Tone::Critical)
             },
             text(catch_up(backend)),
             number(used),
@@ -276,9 +277,10 @@ fn certificates(state: &State, paint: Paint) -> String {
         [text(&node.name), text(day), left, text(&found.file)]
     });
     let rows: Vec<_> = rows.collect();
-    match rows.is_empty() {
-        true => String::new(),
-        false => table(paint, ["NODE", "CERTIFICATE ENDS", "LEFT", "FILE"], &rows),
+    if rows.is_empty() {
+        String::new()
+    } else {
+        table(paint, ["NODE", "CERTIFICATE ENDS", "LEFT", "FILE"], &rows)
     }
 }
 
@@ -289,7 +291,8 @@ fn listed(alerts: &[Alert], paint: Paint) -> String {
             Level::Critical => ("CRITICAL", Tone::Critical),
             Level::Warning => ("warning", Tone::Warning),
         };
-        let (said, mark) = (printable(&alert.text), paint.paint(tone, word));
+        let said = printable(&alert.text);
+        let mark = paint.paint(tone, word);
         let _ = writeln!(shown, "{mark}  {said}. {}", alert.remedy);
     }
     shown

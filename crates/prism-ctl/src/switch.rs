@@ -84,14 +84,16 @@ fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let config = common.load()?;
     let answers = ask_all(&config)?;
     let is_pair = config.switch.as_ref().is_some_and(|s| !s.hosts.is_empty());
-    let lag = match is_pair {
-        true => runtime()?.block_on(lag(&config)),
-        false => None,
+    let lag = if is_pair {
+        runtime()?.block_on(lag(&config))
+    } else {
+        None
     };
     let report = Report { answers, lag };
-    match common.json {
-        true => print_json(out, &document(&report))?,
-        false => out.write_all(shown(&report, Paint::of_stdout()).as_bytes())?,
+    if common.json {
+        print_json(out, &document(&report))?
+    } else {
+        out.write_all(shown(&report, Paint::of_stdout()).as_bytes())?
     }
     let known = report.answers.iter();
     let known = known.filter_map(|(_, answer)| answer.as_ref().ok());

@@ -90,9 +90,10 @@ impl OfService {
     /// Writes the files of these nodes, and returns how many.
     fn write_files(&self, dir: &Path, nodes: &BTreeSet<String>) -> anyhow::Result<usize> {
         let newest = self.newest()?;
-        let dir = match self.part.whole().service.are_several() {
-            true => dir.join(&self.part.service.name),
-            false => dir.to_owned(),
+        let dir = if self.part.whole().service.are_several() {
+            dir.join(&self.part.service.name)
+        } else {
+            dir.to_owned()
         };
         let made = std::fs::DirBuilder::new()
             .recursive(true)
@@ -126,9 +127,10 @@ pub(crate) fn issue(
 ) -> anyhow::Result<()> {
     for service in OfService::all(common)? {
         let of_file = service.part.nodes.iter().map(|node| node.name.clone());
-        let nodes = match args.nodes.is_empty() {
-            true => of_file.collect(),
-            false => args.nodes.iter().cloned().collect(),
+        let nodes = if args.nodes.is_empty() {
+            of_file.collect()
+        } else {
+            args.nodes.iter().cloned().collect()
         };
         let count = service.write_files(&args.out, &nodes)?;
         told(out, &args.out, count)?;

@@ -36,9 +36,10 @@ impl Paint {
             Tone::Critical => 31,
             Tone::Header => 1,
         };
-        match self.0 {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
+        if self.0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
         }
     }
 }
@@ -96,9 +97,10 @@ pub(crate) fn table<const N: usize>(paint: Paint, header: [&str; N], rows: &[[Ce
         for (cell, width) in row.iter().zip(&widths) {
             let blank = " ".repeat(width.saturating_sub(cell.text.chars().count()));
             let shown = paint.paint(cell.tone, &cell.text);
-            let _ = match cell.is_number {
-                true => write!(line, "{blank}{shown}  "),
-                false => write!(line, "{shown}{blank}  "),
+            let _ = if cell.is_number {
+                write!(line, "{blank}{shown}  ")
+            } else {
+                write!(line, "{shown}{blank}  ")
             };
         }
         all.push_str(line.trim_end());
@@ -110,7 +112,8 @@ pub(crate) fn table<const N: usize>(paint: Paint, header: [&str; N], rows: &[[Ce
 /// A number of bytes in decimal units, with three digits.
 pub(crate) fn bytes(number: f64) -> String {
     const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
-    let (mut rest, mut units) = (number, UNITS.iter());
+    let mut rest = number;
+    let mut units = UNITS.iter();
     let mut unit = units.next();
     while rest >= 999.5 {
         let Some(next) = units.next() else { break };

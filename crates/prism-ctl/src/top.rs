@@ -157,10 +157,7 @@ impl Drop for Screen {
 }
 
 pub(crate) fn run(args: &TopArgs, common: &Common) -> anyhow::Result<()> {
-    let most = match args.once {
-        true => Some(1),
-        false => args.count,
-    };
+    let most = if args.once { Some(1) } else { args.count };
     let ways = args.source.ways(common)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -173,9 +170,10 @@ pub(crate) fn run(args: &TopArgs, common: &Common) -> anyhow::Result<()> {
         let showing = async {
             let mut last = Looks::default();
             last.rows(&first);
-            let screen = match common.json {
-                true => Screen { is_terminal: false },
-                false => Screen::enter(),
+            let screen = if common.json {
+                Screen { is_terminal: false }
+            } else {
+                Screen::enter()
             };
             let mut shown = 0;
             while most.is_none_or(|most| shown < most) {
@@ -273,7 +271,8 @@ impl Looks {
             0 => String::new(),
             n => format!("alerts: {n}; `prism ctl status` lists them\n"),
         };
-        let (head, table) = (headline(state, &alerts, paint), table(paint, header, &all));
+        let head = headline(state, &alerts, paint);
+        let table = table(paint, header, &all);
         let servers = match servers::shown(state, paint) {
             servers if servers.is_empty() => servers,
             servers => format!("{servers}\n"),

@@ -122,9 +122,10 @@ fn understand(message: WatchResponse) -> Result<Option<Update>, Error> {
     let events = message.events.into_iter().filter_map(|event| {
         let gone = event.kind == "DELETE";
         let entry = event.kv.into_entry()?;
-        Some(match gone {
-            true => Event::Delete { key: entry.key },
-            false => Event::Put(entry),
+        Some(if gone {
+            Event::Delete { key: entry.key }
+        } else {
+            Event::Put(entry)
         })
     });
     Ok(Some(Update {

@@ -184,7 +184,8 @@ fn is_nearly_full(store: &StoreState) -> bool {
 
 fn of_certificates(node: &NodeState, now_s: u64, found: &mut AlertList) {
     for certificate in &node.certificates {
-        let (file, name) = (&certificate.file, &node.name);
+        let file = &certificate.file;
+        let name = &node.name;
         let remedy = "Renew it; nodes read the file again by themselves.";
         match certificate.expires_s.checked_sub(now_s) {
             None | Some(0) => {
@@ -210,7 +211,8 @@ fn of_cluster(cluster: &ClusterState, found: &mut AlertList) {
         found.add(true, Critical, text, "`prism ctl cluster` shows its state.");
     }
     for backend in &cluster.backends {
-        let (name, status) = (&backend.name, backend.status.as_deref());
+        let name = &backend.name;
+        let status = backend.status.as_deref();
         let remedy = "The table of backends shows its progress.";
         let text = format!("{name} is out; its keys have a replica less");
         found.add(status == Some("out"), Critical, text, remedy);

@@ -77,7 +77,8 @@ pub fn node_faults(config: &Config, name: &str, trace_fault: TraceFault) -> Resu
 
 /// The faults of the files by which other nodes know `name`.
 fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
-    let (certificate, key) = (peers.cert_file(name), peers.key_file(name));
+    let certificate = peers.cert_file(name);
+    let key = peers.key_file(name);
     let files = [
         ("peers.ca_file", &peers.ca_file),
         ("peers.cert_dir", &certificate),
@@ -85,7 +86,8 @@ fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
     ];
     let absent = files.into_iter().filter_map(|(field, path)| {
         let error = std::fs::File::open(path).err()?;
-        let (path, fix) = (path.display(), "make it with `prism pki`");
+        let path = path.display();
+        let fix = "make it with `prism pki`";
         Some(format!("{field}: cannot read {path}: {error}; {fix}"))
     });
     let absent: Vec<_> = absent.collect();

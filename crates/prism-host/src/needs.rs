@@ -68,9 +68,10 @@ pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
 
 fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
     let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
-    let service = match node.is_frontend() {
-        true => hosts_of_services(config),
-        false => Vec::new(),
+    let service = if node.is_frontend() {
+        hosts_of_services(config)
+    } else {
+        Vec::new()
     };
     needs.extend(service.iter().copied().map(Need::Service));
     // Without a switch no connection moves.

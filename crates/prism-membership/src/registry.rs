@@ -107,7 +107,8 @@ impl Registry {
         next: &Bucket,
         ancestry: Option<Ancestry>,
     ) -> anyhow::Result<bool> {
-        let (name, next) = (name.to_owned(), next.clone());
+        let name = name.to_owned();
+        let next = next.clone();
         let call = async move |ledger: &Ledger| {
             ledger.check_settled()?;
             replace(ledger, &name, before, (&next, ancestry)).await
@@ -127,7 +128,8 @@ impl Registry {
         record: &Bucket,
         ancestry: Option<Ancestry>,
     ) -> anyhow::Result<bool> {
-        let (name, record) = (name.to_owned(), record.clone());
+        let name = name.to_owned();
+        let record = record.clone();
         let call =
             async move |ledger: &Ledger| replace(ledger, &name, before, (&record, ancestry)).await;
         self.call(call).await

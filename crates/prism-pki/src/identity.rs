@@ -126,7 +126,8 @@ impl Identity {
 
     /// The certificates in use and their files: the node's own one, and the authorities.
     pub fn in_use(&self) -> Vec<(PathBuf, Certificate)> {
-        let (paths, present) = (&self.0.paths, self.present());
+        let paths = &self.0.paths;
+        let present = self.present();
         let own = (paths.certificate.clone(), present.certificate.clone());
         let authorities = present.authorities.iter();
         let authorities = authorities.map(|found| (paths.ca.clone(), found.clone()));

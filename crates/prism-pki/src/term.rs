@@ -85,7 +85,9 @@ impl Dated {
 
     /// When it ends, as in "/etc/prism/be0.crt (CN=be0) ends on 2026-12-01, in 7 days".
     pub fn said(&self, now_s: u64) -> String {
-        let (file, subject, end) = (self.file.display(), &self.subject, date(self.end_s));
+        let file = self.file.display();
+        let subject = &self.subject;
+        let end = date(self.end_s);
         match self.end_s.checked_sub(now_s) {
             None => format!("{file} ({subject}) has ended on {end}"),
             Some(left_s) => {

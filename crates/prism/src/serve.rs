@@ -202,7 +202,8 @@ impl Introduction<'_> {
     /// Prints the addresses, the key, and commands to paste.
     fn print(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        let (dir, region) = (self.dir.display(), self.region);
+        let dir = self.dir.display();
+        let region = self.region;
         let address = self.address;
         writeln!(out, "Serving {dir} at http://{address}")?;
         if let Some(admin) = self.admin {

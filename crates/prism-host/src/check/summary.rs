@@ -5,7 +5,8 @@ use prism_config::{Config, Switch, Tls, TlsVersion, Upstream};
 
 /// What a configuration describes, a line for each part.
 pub(super) fn of(config: &Config) -> String {
-    let (name, region) = (&config.cluster.name, &config.cluster.region);
+    let name = &config.cluster.name;
+    let region = &config.cluster.region;
     let mut lines = vec![format!("cluster  {name} ({region})")];
     lines.extend(config.parts().iter().flat_map(service_lines));
     lines.push(match &config.switch {
@@ -21,7 +22,9 @@ pub(super) fn of(config: &Config) -> String {
     });
     lines.extend(config.nodes.iter().map(|node| {
         let roles: Vec<String> = node.roles.iter().map(lower).collect();
-        let (name, address, roles) = (&node.name, node.address, roles.join(", "));
+        let name = &node.name;
+        let address = node.address;
+        let roles = roles.join(", ");
         match node.is_backend() {
             true if config.has_upstream(node) => {
                 let own = node.upstream.as_ref();
@@ -54,10 +57,12 @@ fn pair(switch: &Switch) -> String {
 /// The lines of the service of `part`.
 fn service_lines(part: &Config) -> Vec<String> {
     let service = &part.service;
-    let (address, hand_off) = (&service.address, lower(&service.hand_off));
-    let name = match part.whole().service.are_several() {
-        true => format!("{}, ", service.name),
-        false => String::new(),
+    let address = &service.address;
+    let hand_off = lower(&service.hand_off);
+    let name = if part.whole().service.are_several() {
+        format!("{}, ", service.name)
+    } else {
+        String::new()
     };
     let mut lines = vec![format!("service  {name}{address}, hand-off {hand_off}")];
     if let Some(tls) = &service.tls {
@@ -103,7 +108,8 @@ fn tls_lines(part: &Config, tls: &Tls) -> Vec<String> {
         format!("tls      certificate {file} (key {key}) for {names}")
     });
     let acme = part.service.acme.iter().map(|acme| {
-        let (directory, domains) = (&acme.directory, acme.domains.join(" "));
+        let directory = &acme.directory;
+        let domains = acme.domains.join(" ");
         format!("tls      certificate by ACME from {directory} for {domains}")
     });
     std::iter::once(listener).chain(files).chain(acme).collect()
@@ -111,9 +117,10 @@ fn tls_lines(part: &Config, tls: &Tls) -> Vec<String> {
 
 /// The servers of an upstream, and the requests that it gets.
 fn upstream_line(index: usize, upstream: &Upstream) -> String {
-    let servers = match upstream.address.is_empty() {
-        true => "at the addresses of the nodes".to_owned(),
-        false => upstream.address.to_string(),
+    let servers = if upstream.address.is_empty() {
+        "at the addresses of the nodes".to_owned()
+    } else {
+        upstream.address.to_string()
     };
     let rules = [
         ("hosts", &upstream.hosts),
@@ -132,9 +139,10 @@ fn upstream_line(index: usize, upstream: &Upstream) -> String {
         (true, 0) => "all requests".to_owned(),
         (true, _) => "all other requests".to_owned(),
     };
-    let backends = match upstream.backends.is_empty() {
-        true => String::new(),
-        false => format!(" at {}", upstream.backends.join(" ")),
+    let backends = if upstream.backends.is_empty() {
+        String::new()
+    } else {
+        format!(" at {}", upstream.backends.join(" "))
     };
     format!("upstream {servers}{backends}: {requests}")
 }

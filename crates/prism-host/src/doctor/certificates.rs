@@ -29,7 +29,8 @@ pub(crate) fn ended(config: &Config, node: &Node) -> Vec<String> {
 
 /// Files that cannot be read are faults of the configuration.
 pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
-    let (now, mut found) = (now_s(), Vec::new());
+    let now = now_s();
+    let mut found = Vec::new();
     if !config.peers.ca_file.as_os_str().is_empty() {
         let own = Dated::first_in(&config.peers.cert_file(&node.name));
         found.extend(own.ok().flatten().map(|own| (own, RENEW_NODE)));
@@ -84,7 +85,8 @@ fn records(config: &Config) -> anyhow::Result<AcmeRecords> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (client, keys) = (client(config)?, Keys::of(config)?);
+    let client = client(config)?;
+    let keys = Keys::of(config)?;
     let snapshot = runtime.block_on(client.read(&keys.path(&Key::Acme(""))))?;
     let known = ClusterRecords::read(&keys, &snapshot, &ClusterRecords::default());
     Ok(known.acme.as_ref().clone())

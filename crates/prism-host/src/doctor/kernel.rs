@@ -169,7 +169,8 @@ fn sock_diag() -> Finding {
     let subject = Subject("sock_diag");
     let is_found = || -> anyhow::Result<bool> {
         let (client, _server) = loopback()?;
-        let (local, remote) = (client.local_addr()?, client.peer_addr()?);
+        let local = client.local_addr()?;
+        let remote = client.peer_addr()?;
         let found = Diag::open()?.lookup(&Connection { local, remote })?;
         Ok(found.is_some())
     };
@@ -182,7 +183,8 @@ fn sock_diag() -> Finding {
 }
 
 fn btf() -> Finding {
-    let (subject, file) = (Subject("BTF"), "/sys/kernel/btf/vmlinux");
+    let subject = Subject("BTF");
+    let file = "/sys/kernel/btf/vmlinux";
     if Path::new(file).exists() {
         return subject.good(format!("{file} exists"));
     }
@@ -210,12 +212,13 @@ fn bpffs(part: &Part) -> Finding {
         "mount -t bpf bpf /sys/fs/bpf (under `ip netns exec`, which hides the mount, \
          use nsenter --net instead)",
     );
-    match part.is_switch {
-        true => finding,
-        false => Finding {
+    if part.is_switch {
+        finding
+    } else {
+        Finding {
             state: State::Good,
             ..finding
-        },
+        }
     }
 }
 

@@ -27,12 +27,13 @@ pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
                     .any(|secret| matches!(secret, ControlSecret::Shared(_)))
             }
         };
-        Some(match is_shared {
-            false => SUBJECT.good("each node has its own"),
-            true => SUBJECT.advice(
+        Some(if is_shared {
+            SUBJECT.advice(
                 "all nodes share one: each can change the connections of all others",
                 REMEDY,
-            ),
+            )
+        } else {
+            SUBJECT.good("each node has its own")
         })
     });
     findings.collect()

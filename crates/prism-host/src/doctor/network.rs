@@ -62,9 +62,10 @@ fn mtu(part: &Part) -> Finding {
         let mtu = read(directory.join("mtu"))?.parse().ok()?;
         (is_up && name != "lo").then_some(mtu)
     };
-    let wanted = match part.interfaces.is_empty() {
-        true => names(INTERFACES),
-        false => part.interfaces.clone(),
+    let wanted = if part.interfaces.is_empty() {
+        names(INTERFACES)
+    } else {
+        part.interfaces.clone()
     };
     let mut by_mtu: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for name in wanted {

@@ -142,9 +142,10 @@ fn found(paths: &[Path]) -> Vec<Finding> {
     let good = paths.iter().filter(|path| path.is_known());
     let sizes: BTreeSet<usize> = good.map(|path| path.mtu_bytes).collect();
     if let (Some(least), Some(most)) = (sizes.first(), sizes.last()) {
-        let range = match least == most {
-            true => format!("{least}"),
-            false => format!("{least} to {most}"),
+        let range = if least == most {
+            format!("{least}")
+        } else {
+            format!("{least} to {most}")
         };
         findings.push(subject.good(format!("packets of {range} bytes arrive whole")));
     }
@@ -161,7 +162,8 @@ fn probe(paths: &mut [Path]) -> io::Result<()> {
 }
 
 fn probe_family(paths: &mut [Path], is_ipv4: bool) -> io::Result<()> {
-    let (id, mut socket) = (fastrand::u16(..), open(is_ipv4)?);
+    let id = fastrand::u16(..);
+    let mut socket = open(is_ipv4)?;
     for _ in 0..ROUNDS {
         let mut open_paths = 0;
         for (number, path) in (0..).zip(&mut *paths) {
@@ -187,14 +189,16 @@ fn probe_family(paths: &mut [Path], is_ipv4: bool) -> io::Result<()> {
 
 /// A socket for echo messages, whose packets no router may cut.
 fn open(is_ipv4: bool) -> io::Result<Socket> {
-    let (domain, protocol) = match is_ipv4 {
-        true => (Domain::IPV4, Protocol::ICMPV4),
-        false => (Domain::IPV6, Protocol::ICMPV6),
+    let (domain, protocol) = if is_ipv4 {
+        (Domain::IPV4, Protocol::ICMPV4)
+    } else {
+        (Domain::IPV6, Protocol::ICMPV6)
     };
     let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
-    match is_ipv4 {
-        true => sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?,
-        false => sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?,
+    if is_ipv4 {
+        sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::DO)?
+    } else {
+        sockopt::set_ipv6_mtu_discover(&socket, sockopt::Ipv6PathMtuDiscovery::DO)?
     }
     Ok(socket)
 }
@@ -217,9 +221,10 @@ fn mtu_of(to: IpAddr) -> io::Result<usize> {
 
 /// An echo request that makes a packet of `packet_bytes`.
 fn echo_request(is_ipv4: bool, packet_bytes: usize, id: u16, number: u16) -> Vec<u8> {
-    let head_bytes = match is_ipv4 {
-        true => IPV4_HEAD_BYTES,
-        false => IPV6_HEAD_BYTES,
+    let head_bytes = if is_ipv4 {
+        IPV4_HEAD_BYTES
+    } else {
+        IPV6_HEAD_BYTES
     };
     let len = packet_bytes.saturating_sub(head_bytes).max(HEAD_BYTES);
     let kind = if is_ipv4 { 8 } else { 128 };
@@ -277,12 +282,11 @@ fn hear(socket: &mut Socket, paths: &mut [Path], is_ipv4: bool, id: u16) -> io::
 
 /// The number of an answer to `id`. A packet of IPv4 comes with its header.
 fn number_of_reply(packet: &[u8], is_ipv4: bool, id: u16) -> Option<u16> {
-    let (message, kind) = match is_ipv4 {
-        true => {
-            let head_words = usize::from(packet.first()? & 15);
-            (packet.get(head_words * size_of::<u32>()..)?, 0)
-        }
-        false => (packet, 129),
+    let (message, kind) = if is_ipv4 {
+        let head_words = usize::from(packet.first()? & 15);
+        (packet.get(head_words * size_of::<u32>()..)?, 0)
+    } else {
+        (packet, 129)
     };
     let head: [u8; HEAD_BYTES] = message.get(..HEAD_BYTES)?.try_into().ok()?;
     let [kind_here, _, _, _, id_high, id_low, high, low] = head;

@@ -60,9 +60,10 @@ fn time_service(part: &Part) -> Finding {
     if read("/sys/devices/virtual/ptp/ptp0/clock_name").is_some() {
         return subject.good("this host has a PTP clock");
     }
-    let found = match part.has_objects {
-        true => "none seen; S3 signatures allow clocks to differ by 15 minutes",
-        false => "none seen; certificates need the right time",
+    let found = if part.has_objects {
+        "none seen; S3 signatures allow clocks to differ by 15 minutes"
+    } else {
+        "none seen; certificates need the right time"
     };
     subject.unknown(found, "apt-get install chrony")
 }

@@ -59,7 +59,8 @@ pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
     let changes = changes
         .iter()
         .filter(|change| !matches!(change, Change::File { .. }));
-    let (mut said, mut failed) = (Vec::new(), Vec::new());
+    let mut said = Vec::new();
+    let mut failed = Vec::new();
     for change in changes {
         match apply_one(root, &mut record, change) {
             Ok(true) => said.push(format!("done: {}", describe(change))),
@@ -67,9 +68,10 @@ pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
             Err(error) => failed.push(format!("{error:#}")),
         }
     }
-    match failed.is_empty() {
-        true => Ok(said),
-        false => bail!("not all could be done again: {}", failed.join("; ")),
+    if failed.is_empty() {
+        Ok(said)
+    } else {
+        bail!("not all could be done again: {}", failed.join("; "))
     }
 }
 

@@ -39,28 +39,33 @@ pub(crate) fn check(need: &Need) -> Result<Outcome> {
 }
 
 fn address_here(address: IpAddr, what: &str) -> Result<Outcome> {
-    Ok(match live::has_address(address)? {
-        true => Outcome::Met(format!("this host has {address}")),
-        false => Outcome::Unmet(format!("this host does not have {address}, {what}")),
+    Ok(if live::has_address(address)? {
+        Outcome::Met(format!("this host has {address}"))
+    } else {
+        Outcome::Unmet(format!("this host does not have {address}, {what}"))
     })
 }
 
 fn parameter(name: &str, wanted: &str) -> Result<Outcome> {
-    let (value, name) = (live::sysctl(name)?, render::sysctl_name(name));
-    Ok(match value == wanted {
-        true => Outcome::Met(format!("{name} is {wanted}")),
-        false => Outcome::Unmet(format!("{name} is {value:?}, not {wanted}")),
+    let value = live::sysctl(name)?;
+    let name = render::sysctl_name(name);
+    Ok(if value == wanted {
+        Outcome::Met(format!("{name} is {wanted}"))
+    } else {
+        Outcome::Unmet(format!("{name} is {value:?}, not {wanted}"))
     })
 }
 
 fn reserved_ports() -> Result<Outcome> {
-    let (value, ours) = (live::sysctl(live::RESERVED_PORTS)?, render::our_ports());
-    Ok(match render::has_our_ports(&value) {
-        true => Outcome::Met(format!("local ports {ours} are reserved")),
-        false => Outcome::Unmet(format!(
+    let value = live::sysctl(live::RESERVED_PORTS)?;
+    let ours = render::our_ports();
+    Ok(if render::has_our_ports(&value) {
+        Outcome::Met(format!("local ports {ours} are reserved"))
+    } else {
+        Outcome::Unmet(format!(
             "local ports {ours} are not reserved; other programs may take them from connections \
              that move here"
-        )),
+        ))
     })
 }
 
@@ -79,13 +84,14 @@ fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
             strict.push(name);
         }
     }
-    Ok(match strict.is_empty() {
-        true => Outcome::Met("rp_filter is not strict on any interface".into()),
-        false => Outcome::Unmet(format!(
+    Ok(if strict.is_empty() {
+        Outcome::Met("rp_filter is not strict on any interface".into())
+    } else {
+        Outcome::Unmet(format!(
             "rp_filter is strict on {}; the kernel drops packets whose way back is another \
              interface",
             strict.join(", ")
-        )),
+        ))
     })
 }
 
@@ -123,12 +129,13 @@ fn notrack(service: &[u16]) -> Result<Outcome> {
     if !netfilter::has_conntrack() {
         return Ok(Outcome::Met("conntrack is not loaded".into()));
     }
-    Ok(match netfilter::exempts(service)? {
-        true => Outcome::Met("conntrack ignores the service".into()),
-        false => Outcome::Unmet(
+    Ok(if netfilter::exempts(service)? {
+        Outcome::Met("conntrack ignores the service".into())
+    } else {
+        Outcome::Unmet(
             "conntrack is loaded and does not ignore the service; rules that drop \
              `ct state invalid` cut moved connections"
                 .into(),
-        ),
+        )
     })
 }

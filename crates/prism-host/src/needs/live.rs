@@ -131,7 +131,9 @@ pub(super) fn has_address(address: IpAddr) -> Result<bool> {
 
 fn has_route(to: Option<IpAddr>, via: IpAddr, table: u32) -> Result<bool> {
     let to = to.map_or_else(|| "default".to_owned(), |to| to.to_string());
-    let (of, via, table) = (via, via.to_string(), table.to_string());
+    let of = via;
+    let via = via.to_string();
+    let table = table.to_string();
     // A table without routes does not exist, and asking for it alone would be an error.
     let routes = ip(of, &["route", "show", "table", "all"])?;
     Ok(routes.iter().any(|route| {
@@ -164,7 +166,9 @@ fn has_rule(change: &Change) -> Result<bool> {
 
 /// The way to `to` of a packet that this host sends from `from`.
 pub(super) fn route_to(to: IpAddr, from: Option<IpAddr>) -> Result<Value> {
-    let (of, to, from) = (to, to.to_string(), from.map(|from| from.to_string()));
+    let of = to;
+    let to = to.to_string();
+    let from = from.map(|from| from.to_string());
     let mut words = vec!["route", "get", &to];
     words.extend(from.iter().flat_map(|from| ["from", from]));
     let routes = ip(of, &words)?;

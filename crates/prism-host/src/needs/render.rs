@@ -45,9 +45,10 @@ fn sysctl(live: &[Change]) -> Option<String> {
 /// A parameter as sysctl.d(5) spells it. An interface's name may have dots, and then slashes
 /// stay.
 pub(super) fn sysctl_name(name: &str) -> String {
-    match name.contains('.') {
-        true => name.to_owned(),
-        false => name.replace('/', "."),
+    if name.contains('.') {
+        name.to_owned()
+    } else {
+        name.replace('/', ".")
     }
 }
 
@@ -131,9 +132,10 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
                 table,
                 no_default,
             } => {
-                let without = match no_default {
-                    true => "SuppressPrefixLength=0\n",
-                    false => "",
+                let without = if *no_default {
+                    "SuppressPrefixLength=0\n"
+                } else {
+                    ""
                 };
                 let from = alone(*from);
                 let rule = format!("Priority={priority}\nFrom={from}\nTable={table}\n");
@@ -160,9 +162,10 @@ pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
             table,
             no_default,
         } => {
-            let without = match no_default {
-                true => " suppress_prefixlength 0",
-                false => "",
+            let without = if *no_default {
+                " suppress_prefixlength 0"
+            } else {
+                ""
             };
             format!(
                 "{}rule add priority {priority} from {from} lookup {table}{without}",

@@ -107,7 +107,8 @@ impl Participant {
         conditions.extend(absent.take(MAX_ABSENT));
         let put = self.keys().put(&Key::State, &next)?;
         if self.ledger.change(&conditions, &[put]).await? {
-            let (epoch, phase) = (next.epoch, &next.phase);
+            let epoch = next.epoch;
+            let phase = &next.phase;
             tracing::info!(epoch, ?phase, backends = ?next.backends, "the cluster takes a step");
         }
         Ok(())

@@ -75,7 +75,8 @@ impl Participant {
         let mut known = self.channels.known.subscribe();
         loop {
             tokio::time::sleep(every).await;
-            let (asked_ns, heard) = (now_ns(), known.borrow().revision);
+            let asked_ns = now_ns();
+            let heard = known.borrow().revision;
             let state = self.client().read(&self.keys().path(&Key::State)).await?;
             if state.revision < heard {
                 let revision = state.revision;

@@ -249,9 +249,10 @@ impl Participant {
         (last, next): (Report, Report),
         known: &ClusterRecords,
     ) -> anyhow::Result<bool> {
-        let mark = match next.caught_up == last.caught_up {
-            true => None,
-            false => self.store_mark(me, known)?,
+        let mark = if next.caught_up == last.caught_up {
+            None
+        } else {
+            self.store_mark(me, known)?
         };
         let (unmarked, mark) = mark.unzip();
         let conditions: Vec<_> = unmarked.into_iter().collect();

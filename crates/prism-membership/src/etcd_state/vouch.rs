@@ -90,10 +90,8 @@ impl Participant {
         let Some(me) = &self.me else {
             return std::future::pending().await;
         };
-        let (mut news, mut testimony) = (
-            self.channels.known.subscribe(),
-            self.channels.testimony.subscribe(),
-        );
+        let mut news = self.channels.known.subscribe();
+        let mut testimony = self.channels.testimony.subscribe();
         let mut lease = None;
         loop {
             let known = news.borrow_and_update().clone();
@@ -174,7 +172,8 @@ impl Participant {
         known: &ClusterRecords,
         published: &ClusterRecords,
     ) -> anyhow::Result<Vec<Change>> {
-        let (keys, name) = (self.keys(), me.name.as_str());
+        let keys = self.keys();
+        let name = me.name.as_str();
         let mut changes = Vec::new();
         let users = {
             let noted = self.noted.borrow();
@@ -210,7 +209,8 @@ impl Participant {
 
     /// The changes that take this node's claims back.
     fn withdrawn(&self, me: &Me, known: &ClusterRecords) -> Vec<Change> {
-        let (keys, name) = (self.keys(), me.name.as_str());
+        let keys = self.keys();
+        let name = me.name.as_str();
         let testimony = known.testimonies.get(&me.name);
         let testimony = testimony.map(|_| Key::Testimony(name));
         let claim = known.claims.get(&me.name).map(|_| Key::Claim(name));

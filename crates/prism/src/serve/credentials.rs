@@ -35,7 +35,8 @@ pub(super) fn of(dir: &Path) -> anyhow::Result<(Credential, Option<PathBuf>)> {
 }
 
 fn from_environment() -> anyhow::Result<Option<Credential>> {
-    let (access, secret) = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY");
+    let access = "AWS_ACCESS_KEY_ID";
+    let secret = "AWS_SECRET_ACCESS_KEY";
     let given = match (env::var(access), env::var(secret)) {
         (Ok(access_key), Ok(secret_key)) => Credential {
             access_key,

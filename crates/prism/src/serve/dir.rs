@@ -53,7 +53,8 @@ pub(super) fn prepare(dir: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(cannot)? {
         let name = entry.with_context(cannot)?.file_name();
         if !is_ours(&name) {
-            let (dir, name) = (dir.display(), name.display());
+            let dir = dir.display();
+            let name = name.display();
             bail!("{dir} has other contents ({name}); use an empty or a new directory");
         }
     }
