@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use prism_config::{Config, Effect, Reader, Running};
+use prism_config::{Config, ConfigReader, Effect, Running};
 use prism_process::notify::Notifier;
 use tokio::signal::unix::Signal;
 
@@ -40,7 +40,7 @@ impl Reload {
         let changes = present.changes_to(new);
         let effects = |effect| {
             let all = changes.iter();
-            all.filter(move |change| change.effect_at(Reader::Switch) == effect)
+            all.filter(move |change| change.effect_at(ConfigReader::Switch) == effect)
         };
         let now: Vec<_> = effects(Effect::Reload).cloned().collect();
         let next = present.with_changes(&now, new)?;

@@ -27,7 +27,7 @@ pub enum Effect {
 
 /// A process that reads the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader<'n> {
+pub enum ConfigReader<'n> {
     /// The node with this name.
     Node(&'n str),
     /// The agent of the switch.
@@ -134,11 +134,11 @@ impl Change {
     }
 
     /// When the field takes effect at a process.
-    pub fn effect_at(&self, reader: Reader<'_>) -> Effect {
+    pub fn effect_at(&self, reader: ConfigReader<'_>) -> Effect {
         match (reader, self.only_node()) {
-            (Reader::Switch, _) => self.at_switch,
-            (Reader::Node(name), Some(only)) if name != only => Never,
-            (Reader::Node(_), _) => self.at_nodes,
+            (ConfigReader::Switch, _) => self.at_switch,
+            (ConfigReader::Node(name), Some(only)) if name != only => Never,
+            (ConfigReader::Node(_), _) => self.at_nodes,
         }
     }
 

@@ -186,7 +186,7 @@ fn upstreams_change_at_a_reload_and_come_or_go_at_a_restart() {
         let changes = old.changes_to(new);
         let effects = changes
             .iter()
-            .map(|change| change.effect_at(Reader::Node("fe0")));
+            .map(|change| change.effect_at(ConfigReader::Node("fe0")));
         assert_eq!(effects.collect::<Vec<_>>(), [expected]);
     }
 }
@@ -275,9 +275,12 @@ fn a_nodes_own_field_concerns_no_other_process() {
             .map(|change| change.effect_at(reader))
             .collect()
     };
-    assert_eq!(effects(Reader::Node("be0")), [Reload, Reload, Restart]);
-    assert_eq!(effects(Reader::Node("fe0")), [Reload, Never, Never]);
-    assert_eq!(effects(Reader::Switch), [Reload, Never, Never]);
+    assert_eq!(
+        effects(ConfigReader::Node("be0")),
+        [Reload, Reload, Restart]
+    );
+    assert_eq!(effects(ConfigReader::Node("fe0")), [Reload, Never, Never]);
+    assert_eq!(effects(ConfigReader::Switch), [Reload, Never, Never]);
     assert_eq!(changes[2].effect(), "restart of be0");
     assert_eq!(
         changes[0].effect(),
@@ -307,7 +310,7 @@ fn in_host_mode_a_nodes_address_and_roles_need_a_restart_of_the_agents() {
         let changes = old.changes_to(&new);
         assert_eq!(changes.len(), 2);
         for change in changes {
-            assert_eq!(change.effect_at(Reader::Switch), expected, "{change}");
+            assert_eq!(change.effect_at(ConfigReader::Switch), expected, "{change}");
             assert_eq!(change.effect(), shown);
         }
     }
@@ -322,7 +325,7 @@ fn only_the_named_changes_apply_and_only_if_they_fit_the_rest() {
     let changes = old.changes_to(&new);
     let now: Vec<Change> = changes
         .into_iter()
-        .filter(|change| change.effect_at(Reader::Node("fe0")) == Reload)
+        .filter(|change| change.effect_at(ConfigReader::Node("fe0")) == Reload)
         .collect();
     // The switch would forget connections that may be silent for longer.
     let refused = old.with_changes(&now, &new).unwrap_err().to_string();

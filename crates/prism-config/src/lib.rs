@@ -41,7 +41,7 @@ mod warnings;
 pub use acme::Acme;
 pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
 pub use bounds::{Limits, Store};
-pub use change::{Change, Effect, Reader};
+pub use change::{Change, ConfigReader, Effect};
 pub use cluster::Cluster;
 pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};
 pub use etcd::Etcd;

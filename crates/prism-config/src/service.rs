@@ -81,13 +81,13 @@ impl Serialize for Services {
 
 impl<'de> Deserialize<'de> for Services {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(OneOrManyServices)
     }
 }
 
-struct OneOrMany;
+struct OneOrManyServices;
 
-impl<'de> Visitor<'de> for OneOrMany {
+impl<'de> Visitor<'de> for OneOrManyServices {
     type Value = Services;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

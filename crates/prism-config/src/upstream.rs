@@ -275,11 +275,11 @@ impl Serialize for Upstreams {
 
 impl<'de> Deserialize<'de> for Upstreams {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(OneOrManyUpstreams)
     }
 }
 
-struct OneOrMany;
+struct OneOrManyUpstreams;
 
 /// An address, or a whole upstream.
 enum Element {
@@ -316,7 +316,7 @@ fn address<E: Error>(text: &str) -> Result<ServiceAddrs, E> {
     ServiceAddrs::deserialize(serde::de::value::StrDeserializer::new(text))
 }
 
-impl<'de> Visitor<'de> for OneOrMany {
+impl<'de> Visitor<'de> for OneOrManyUpstreams {
     type Value = Upstreams;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -26,9 +26,9 @@ pub(crate) struct BucketArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     /// Give a key rights on a bucket. The bucket need not exist.
-    Allow(Change),
+    Allow(RightsArgs),
     /// Take rights on a bucket from a key.
-    Deny(Change),
+    Deny(RightsArgs),
     Quota(QuotaArgs),
     /// Show a bucket: which keys have rights, whether it has a policy, its quota and usage.
     ///
@@ -40,7 +40,7 @@ enum Command {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-struct Change {
+struct RightsArgs {
     /// The bucket.
     bucket: String,
     /// The access key.
@@ -59,12 +59,12 @@ struct Change {
 
 /// Whether a change gives rights or takes them.
 #[derive(Clone, Copy)]
-enum Kind {
+enum RightsChange {
     Allow,
     Deny,
 }
 
-impl Change {
+impl RightsArgs {
     fn rights(&self) -> anyhow::Result<Rights> {
         let wanted = [
             (self.read, Right::Read),
@@ -82,19 +82,24 @@ impl Change {
 
 pub(crate) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     match &args.command {
-        Command::Allow(change) => apply(change, common, Kind::Allow, out),
-        Command::Deny(change) => apply(change, common, Kind::Deny, out),
+        Command::Allow(change) => apply(change, common, RightsChange::Allow, out),
+        Command::Deny(change) => apply(change, common, RightsChange::Deny, out),
         Command::Quota(args) => quota::run(args, common, out),
         Command::Info { bucket } => info(common, bucket, out),
     }
 }
 
-fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> anyhow::Result<()> {
+fn apply(
+    args: &RightsArgs,
+    common: &Common,
+    kind: RightsChange,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let rights = args.rights()?;
     let bucket = BucketName::parse(&args.bucket)?;
     let action = match kind {
-        Kind::Allow => format!("bucket allow {bucket} {rights}"),
-        Kind::Deny => format!("bucket deny {bucket} {rights}"),
+        RightsChange::Allow => format!("bucket allow {bucket} {rights}"),
+        RightsChange::Deny => format!("bucket deny {bucket} {rights}"),
     };
     let change = |key: &mut Credential| {
         if key.is_unlimited_by_omission() {
@@ -108,8 +113,8 @@ fn apply(args: &Change, common: &Common, kind: Kind, out: &mut impl Write) -> an
         let buckets = key.buckets.get_or_insert_default();
         let before = buckets.get(bucket.as_str()).copied().unwrap_or_default();
         let after = match kind {
-            Kind::Allow => before.and(rights),
-            Kind::Deny => before.without(rights),
+            RightsChange::Allow => before.and(rights),
+            RightsChange::Deny => before.without(rights),
         };
         if after.is_empty() {
             buckets.remove(bucket.as_str())

@@ -68,7 +68,7 @@ impl FromStr for Limit {
 
 /// A node's answer.
 #[derive(Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct QuotaReport {
     quota: Quota,
     pub(crate) usage: BucketUsage,
     /// Backends that the node did not reach.
@@ -111,11 +111,11 @@ pub(crate) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> an
 }
 
 /// Asks a node of this host for a bucket's quota and usage.
-pub(crate) fn ask_node(common: &Common, bucket: &BucketName) -> anyhow::Result<Report> {
+pub(crate) fn ask_node(common: &Common, bucket: &BucketName) -> anyhow::Result<QuotaReport> {
     Ok(asked(&common.admin_socket(None)?, bucket, "")?.0)
 }
 
-fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(Report, Value)> {
+fn asked(socket: &Path, bucket: &BucketName, change: &str) -> anyhow::Result<(QuotaReport, Value)> {
     let question = format!("quota {}{change}", bucket.as_str());
     ask(socket, &question)
 }
@@ -130,7 +130,7 @@ pub(crate) fn of_record(record: &Bucket) -> Quota {
 /// Prints a quota beside the usage, if a node has told it.
 pub(crate) fn print(
     quota: Quota,
-    report: Option<&Report>,
+    report: Option<&QuotaReport>,
     out: &mut impl Write,
 ) -> std::io::Result<()> {
     let usage = report.map(|report| report.usage);

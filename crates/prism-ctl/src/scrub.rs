@@ -55,7 +55,7 @@ struct Begun {
 
 /// The fields of a node's answer to `scrub status` that are looked at: the present or last run.
 #[derive(Deserialize)]
-struct Status {
+struct ScrubStatus {
     node: String,
     run: u64,
     running: bool,
@@ -67,12 +67,12 @@ struct Status {
     files: u64,
     bytes: u64,
     fault_count: u64,
-    faults: Vec<Fault>,
+    faults: Vec<ScrubFault>,
 }
 
 /// Damage of an object (bucket, key) or of the store itself (path).
 #[derive(Deserialize)]
-struct Fault {
+struct ScrubFault {
     bucket: Option<String>,
     key: Option<String>,
     path: Option<String>,
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ScrubArgs, common: &Common, out: &mut impl Write) -> an
     let begun: Result<Vec<(Begun, _)>, _> = sockets.iter().map(begin).collect();
     let begun = sockets.iter().zip(begun?);
     let ended = begun.map(|(socket, (begun, _))| finish(socket, begun.run));
-    let ended: anyhow::Result<Vec<(Status, Value)>> = ended.collect();
+    let ended: anyhow::Result<Vec<(ScrubStatus, Value)>> = ended.collect();
     let (found, documents): (Vec<_>, Vec<_>) = ended?.into_iter().unzip();
     if common.json {
         print_json(out, &documents)?;
@@ -137,7 +137,7 @@ fn sockets(args: &ScrubArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Waits for the end of a run, and shows its progress.
-fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
+fn finish(socket: &Path, run: u64) -> anyhow::Result<(ScrubStatus, Value)> {
     let mut shown = Progress::new();
     let mut pace = Pace::default();
     // A scrub reads a little more than the objects: the files of the tree, too.
@@ -145,7 +145,7 @@ fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
     let all = counters.store.map_or(0, |store| store.bytes_used);
     let begun = Instant::now();
     loop {
-        let (status, document): (Status, _) = ask(socket, "scrub status")?;
+        let (status, document): (ScrubStatus, _) = ask(socket, "scrub status")?;
         if status.run >= run && !status.running {
             return Ok((status, document));
         }
@@ -164,7 +164,7 @@ fn finish(socket: &Path, run: u64) -> anyhow::Result<(Status, Value)> {
     }
 }
 
-fn print(status: &Status, out: &mut impl Write) -> std::io::Result<()> {
+fn print(status: &ScrubStatus, out: &mut impl Write) -> std::io::Result<()> {
     let took_ms = status
         .finished_ms
         .unwrap_or(0)

@@ -14,7 +14,7 @@ use crate::reach::Common;
 
 /// The process that is asked.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceArgs {
     /// Ask this node. Default: a node of this host, or one that answers at `admin.listen`.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -32,7 +32,7 @@ enum StateSource {
 /// The ways to processes, the best one first.
 pub(crate) struct StateSources(Vec<StateSource>);
 
-impl Source {
+impl SourceArgs {
     /// The ways to the processes that may answer.
     pub(crate) fn ways(&self, common: &Common) -> anyhow::Result<StateSources> {
         if let Some(socket) = &self.socket {

@@ -5,15 +5,15 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use prism_figures::{
-    Alert, BackendState, ClusterState, Health, Level, NodeState, State, StoreState, SwitchState,
-    alerts,
+    Alert, BackendState, ClusterHealth, ClusterState, Level, NodeState, State, StoreState,
+    SwitchState, alerts,
 };
 use prism_process::printable;
 use serde_json::json;
 
 use crate::reach::{Common, print_json};
 use crate::servers;
-use crate::state_sources::Source;
+use crate::state_sources::SourceArgs;
 use crate::table::{Cell, Paint, Tone, age, bytes, count, number, table, text, toned};
 
 const DAY_S: u64 = 86_400;
@@ -26,7 +26,7 @@ const DAY_S: u64 = 86_400;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
 }
 
 /// Prints the state. An error counts as down: nothing is known of the cluster then.
@@ -40,14 +40,17 @@ pub(crate) fn run(
         Err(error) => {
             let said = prism_sys::process::explained(error.as_ref());
             if common.json {
-                print_json(out, &json!({ "health": Health::Down, "error": said }))?;
+                print_json(
+                    out,
+                    &json!({ "health": ClusterHealth::Down, "error": said }),
+                )?;
             }
             eprintln!("prism: {said}");
-            return Ok(ExitCode::from(exit_status(Health::Down)));
+            return Ok(ExitCode::from(exit_status(ClusterHealth::Down)));
         }
     };
     let alerts = alerts(&state);
-    let health = Health::of(&state, &alerts);
+    let health = ClusterHealth::of(&state, &alerts);
     if common.json {
         if let Some(fields) = document.as_object_mut() {
             fields.insert("health".into(), json!(health));
@@ -61,20 +64,20 @@ pub(crate) fn run(
 }
 
 /// The exit status of the command.
-const fn exit_status(health: Health) -> u8 {
+const fn exit_status(health: ClusterHealth) -> u8 {
     match health {
-        Health::Healthy => 0,
-        Health::Degraded => 1,
-        Health::Down => 2,
+        ClusterHealth::Healthy => 0,
+        ClusterHealth::Degraded => 1,
+        ClusterHealth::Down => 2,
     }
 }
 
 /// The health in a word, and its meaning.
-const fn word(health: Health) -> (&'static str, Tone) {
+const fn word(health: ClusterHealth) -> (&'static str, Tone) {
     match health {
-        Health::Healthy => ("healthy", Tone::Good),
-        Health::Degraded => ("degraded", Tone::Warning),
-        Health::Down => ("down", Tone::Critical),
+        ClusterHealth::Healthy => ("healthy", Tone::Good),
+        ClusterHealth::Degraded => ("degraded", Tone::Warning),
+        ClusterHealth::Down => ("down", Tone::Critical),
     }
 }
 
@@ -107,7 +110,7 @@ pub(crate) fn screen(state: &State, alerts: &[Alert], paint: Paint) -> String {
 }
 
 pub(crate) fn headline(state: &State, alerts: &[Alert], paint: Paint) -> String {
-    let (word, tone) = word(Health::of(state, alerts));
+    let (word, tone) = word(ClusterHealth::of(state, alerts));
     let health = paint.paint(tone, word);
     let Some(cluster) = &state.cluster else {
         return format!("{health}, as {} sees it\n", state.name);

@@ -43,7 +43,7 @@ enum Command {
 }
 
 /// A switch, and the addresses at which its agent may answer.
-struct Host {
+struct AskedSwitch {
     name: String,
     at: Vec<SocketAddr>,
 }
@@ -52,7 +52,7 @@ struct Host {
 pub(crate) type Answer = anyhow::Result<(SwitchState, Value)>;
 
 /// The switches, and the flows that the standby is not known to have.
-struct Report {
+struct SwitchReport {
     answers: Vec<(String, Answer)>,
     lag: Option<u64>,
 }
@@ -89,7 +89,7 @@ fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     } else {
         None
     };
-    let report = Report { answers, lag };
+    let report = SwitchReport { answers, lag };
     if common.json {
         print_json(out, &document(&report))?
     } else {
@@ -113,23 +113,23 @@ fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The switches that may answer here.
-fn hosts(config: &Config) -> anyhow::Result<Vec<Host>> {
+fn hosts(config: &Config) -> anyhow::Result<Vec<AskedSwitch>> {
     let file = config.shown_file();
     let switch = config.switch.as_ref();
     let switch = switch.with_context(|| format!("{file} has no section [switch]; add it"))?;
     let listen = config.admin.switch_listen;
     let listen = listen.with_context(|| format!("admin.switch_listen is off in {file}; set it"))?;
     let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
-    let pair = switch.hosts.iter().map(|host| Host {
+    let pair = switch.hosts.iter().map(|host| AskedSwitch {
         name: host.name.clone(),
         at: host.address.iter().map(at).collect(),
     });
     Ok(match (listen.ip().is_unspecified(), switch.hosts.len()) {
-        (false, _) => vec![Host {
+        (false, _) => vec![AskedSwitch {
             name: "this host".into(),
             at: vec![listen],
         }],
-        (true, 0) => vec![Host {
+        (true, 0) => vec![AskedSwitch {
             name: "switch".into(),
             at: switch.control.hosts.iter().map(at).collect(),
         }],
@@ -159,14 +159,14 @@ async fn lag(config: &Config) -> Option<u64> {
     known.map(|node| node.flows_uncopied).reduce(|a, b| a + b)
 }
 
-impl Report {
+impl SwitchReport {
     /// The lag of this switch, if it is a standby.
     fn lag_of(&self, switch: &SwitchState) -> Option<u64> {
         self.lag.filter(|_| !switch.active)
     }
 }
 
-fn document(report: &Report) -> Value {
+fn document(report: &SwitchReport) -> Value {
     let all = report.answers.iter().map(|(name, answer)| match answer {
         Ok((switch, figures)) => {
             let lag = report.lag_of(switch);
@@ -177,7 +177,7 @@ fn document(report: &Report) -> Value {
     all.collect()
 }
 
-fn shown(report: &Report, paint: Paint) -> String {
+fn shown(report: &SwitchReport, paint: Paint) -> String {
     let header = [
         "SWITCH", "ROLE", "TERM", "FLOWS", "LAG", "LEASES", "AWAITED",
     ];

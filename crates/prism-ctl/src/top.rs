@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use prism_figures::{Health, NodeState, RequestTally, State, alerts};
+use prism_figures::{ClusterHealth, NodeState, RequestTally, State, alerts};
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::reach::Common;
 use crate::servers;
-use crate::state_sources::Source;
+use crate::state_sources::SourceArgs;
 use crate::status::{doing, headline};
 use crate::table::{Cell, Paint, Tone, bytes, count, number, table, text, toned};
 
@@ -27,7 +27,7 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
-    source: Source,
+    source: SourceArgs,
     /// End after this number of tables. The first one comes after a second.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -58,7 +58,7 @@ struct Rates {
 
 /// A row of the table.
 #[derive(Serialize)]
-struct Row<'s> {
+struct RateRow<'s> {
     name: &'s str,
     error: Option<&'s str>,
     connections: u64,
@@ -207,7 +207,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn rows<'s>(&mut self, state: &'s State) -> Vec<Row<'s>> {
+    fn rows<'s>(&mut self, state: &'s State) -> Vec<RateRow<'s>> {
         let mut last = HashMap::new();
         let rows = state.nodes.iter().map(|node| {
             let now = Counters::of(node);
@@ -221,7 +221,7 @@ impl Looks {
             if node.error.is_none() {
                 last.insert(node.name.clone(), (now, rates));
             }
-            Row {
+            RateRow {
                 name: &node.name,
                 error: node.error.as_deref(),
                 connections: node.connections,
@@ -240,7 +240,7 @@ impl Looks {
         if json {
             let document = serde_json::json!({
                 "time_ms": state.time_ms,
-                "health": Health::of(state, &alerts),
+                "health": ClusterHealth::of(state, &alerts),
                 "servers": state.servers,
                 "nodes": rows,
             });

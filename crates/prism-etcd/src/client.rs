@@ -10,12 +10,12 @@ use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::connection::Connection;
+use crate::connection::MemberConnection;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::message::{
-    Change, Condition, Entry, KeyValue, LeaseId, LeaseResponse, Line, RangeResponse, TxnResponse,
-    last_changed, range,
+    Change, Condition, Entry, KeyValue, LeaseId, LeaseResponse, RangeResponse, StreamLine,
+    TxnResponse, last_changed, range,
 };
 use crate::settings::Settings;
 use crate::tls::{TlsError, client_config};
@@ -58,7 +58,7 @@ pub struct Client {
     timeout: Duration,
     /// The endpoint that answered last, modulo their number.
     current: AtomicUsize,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<MemberConnection>>,
 }
 
 impl Client {
@@ -142,7 +142,7 @@ impl Client {
     /// or `None` if it has ended.
     pub async fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, Error> {
         let request = json!({ "ID": lease.0.to_string() });
-        let line: Line<LeaseResponse> = self.call("/v3/lease/keepalive", request).await?;
+        let line: StreamLine<LeaseResponse> = self.call("/v3/lease/keepalive", request).await?;
         let answer = line.into_result()?;
         let left = Duration::from_secs(answer.ttl.0);
         Ok(Some(left).filter(|left| !left.is_zero()))
@@ -161,7 +161,7 @@ impl Client {
     pub async fn watch(&self, prefix: &str, revision: u64) -> Result<Watch, Error> {
         let endpoint = self.endpoint(self.current.load(Ordering::Relaxed))?;
         let opened = tokio::time::timeout(self.timeout, async {
-            let connection = Connection::open(endpoint, self.tls.as_ref()).await;
+            let connection = MemberConnection::open(endpoint, self.tls.as_ref()).await;
             let connection = connection.map_err(|e| Error::unreachable(endpoint, e))?;
             Watch::begin(connection, prefix, revision).await
         });
@@ -219,13 +219,13 @@ impl Client {
         {
             return Ok(answer);
         }
-        let connection = Connection::open(endpoint, self.tls.as_ref()).await?;
+        let connection = MemberConnection::open(endpoint, self.tls.as_ref()).await?;
         self.exchange_on(connection, path, body).await
     }
 
     async fn exchange_on(
         &self,
-        mut connection: Connection,
+        mut connection: MemberConnection,
         path: &str,
         body: &str,
     ) -> io::Result<(u16, Vec<u8>)> {
@@ -243,7 +243,7 @@ impl Client {
         endpoint.ok_or_else(|| Error::malformed("no endpoint is configured"))
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<MemberConnection>> {
         // A panic cannot leave a list of connections half-changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

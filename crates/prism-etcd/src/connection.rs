@@ -21,18 +21,18 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A connection, idle or in an exchange.
-pub(crate) struct Connection {
+pub(crate) struct MemberConnection {
     endpoint: Endpoint,
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     /// Bytes that were read and not parsed yet.
     buffer: Vec<u8>,
 }
 
-impl Connection {
+impl MemberConnection {
     /// Dials. The caller sets the timeout.
     pub(crate) async fn open(
         endpoint: &Endpoint,
@@ -45,7 +45,7 @@ impl Connection {
             .with_interval(KEEPALIVE_INTERVAL)
             .with_retries(KEEPALIVE_PROBES);
         socket2::SockRef::from(&tcp).set_tcp_keepalive(&keepalive)?;
-        let stream: Box<dyn Stream> = match (endpoint.is_secure(), tls) {
+        let stream: Box<dyn ByteStream> = match (endpoint.is_secure(), tls) {
             (false, _) => Box::new(tcp),
             (true, None) => return Err(io::Error::other("TLS is not configured")),
             (true, Some(tls)) => {

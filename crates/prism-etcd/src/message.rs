@@ -208,12 +208,12 @@ pub(crate) struct LeaseResponse {
 
 /// One line of a streamed answer.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Line<T> {
+pub(crate) struct StreamLine<T> {
     pub(crate) result: Option<T>,
     pub(crate) error: Option<serde_json::Value>,
 }
 
-impl<T> Line<T> {
+impl<T> StreamLine<T> {
     /// The message of the line.
     pub(crate) fn into_result(self) -> Result<T, Error> {
         match (self.result, self.error) {
@@ -281,11 +281,11 @@ mod tests {
     #[test]
     fn a_line_is_a_message_or_an_error() {
         let line = r#"{"result":{"header":{"revision":"3"},"events":[{"type":"DELETE","kv":{"key":"YQ=="}}]}}"#;
-        let line: Line<WatchResponse> = serde_json::from_str(line).unwrap();
+        let line: StreamLine<WatchResponse> = serde_json::from_str(line).unwrap();
         let message = line.into_result().unwrap();
         assert_eq!(message.events[0].kind, "DELETE");
         let line = r#"{"error":{"grpc_code":14,"http_code":503,"message":"no leader","http_status":"Service Unavailable"}}"#;
-        let line: Line<WatchResponse> = serde_json::from_str(line).unwrap();
+        let line: StreamLine<WatchResponse> = serde_json::from_str(line).unwrap();
         let error = line.into_result().unwrap_err().to_string();
         assert!(error.contains("no leader"), "{error}");
     }

@@ -3,9 +3,9 @@
 use prism_http::BodyReader;
 use serde_json::json;
 
-use crate::connection::Connection;
+use crate::connection::MemberConnection;
 use crate::error::Error;
-use crate::message::{Entry, Line, WatchResponse, range};
+use crate::message::{Entry, StreamLine, WatchResponse, range};
 
 /// Longest message in bytes. It may have all changes of one call.
 const MAX_LINE_BYTES: usize = 32 << 20;
@@ -33,7 +33,7 @@ pub struct Update {
 
 /// A watch. After a failure it has ended: read all keys, and watch from that revision.
 pub struct Watch {
-    connection: Connection,
+    connection: MemberConnection,
     body: BodyReader,
     /// Bytes that are not parsed yet.
     text: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Watch {
 
 impl Watch {
     pub(crate) async fn begin(
-        mut connection: Connection,
+        mut connection: MemberConnection,
         prefix: &str,
         revision: u64,
     ) -> Result<Self, Error> {
@@ -62,7 +62,7 @@ impl Watch {
             return Err(Error::refused(head.status(), &text));
         }
         // The answer ends only with the connection.
-        let body = Connection::body_of(&head, u64::MAX).map_err(broken)?;
+        let body = MemberConnection::body_of(&head, u64::MAX).map_err(broken)?;
         Ok(Self {
             connection,
             body,
@@ -75,7 +75,8 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Update, Error> {
         loop {
             while let Some(line) = self.take_line() {
-                let line = serde_json::from_slice::<Line<_>>(&line).map_err(Error::malformed)?;
+                let line =
+                    serde_json::from_slice::<StreamLine<_>>(&line).map_err(Error::malformed)?;
                 if let Some(update) = understand(line.into_result()?)? {
                     return Ok(update);
                 }

@@ -7,7 +7,7 @@ use crate::state::{BackendState, NodeState, State};
 /// The health of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Health {
+pub enum ClusterHealth {
     /// There is no alert.
     Healthy,
     /// It serves, and there is an alert.
@@ -16,7 +16,7 @@ pub enum Health {
     Down,
 }
 
-impl Health {
+impl ClusterHealth {
     /// The health of a cluster in this state, which has these alerts.
     pub fn of(state: &State, alerts: &[Alert]) -> Self {
         let serves = |role: &str| {

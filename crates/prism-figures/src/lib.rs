@@ -12,7 +12,7 @@ mod state;
 
 pub use alerts::{Alert, Level, OTHER_STORE, alerts, with_alerts};
 pub use assets::asset;
-pub use health::Health;
+pub use health::ClusterHealth;
 pub use state::{
     BackendState, CertificateEnd, ClusterState, DurationTally, LeasedNode, MovedConnection,
     NodeState, OwnedFlows, PacketTally, PeerTally, RelayTally, RequestTally, SecretInUse,

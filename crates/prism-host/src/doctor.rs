@@ -19,7 +19,7 @@ use anyhow::Result;
 use prism_config::Config;
 
 pub(crate) use self::certificates::ended;
-use self::finding::{Finding, Part, State, Subject};
+use self::finding::{Finding, HostPart, State, Subject};
 use crate::faults::{TraceFault, faults_of_host};
 
 /// Report what this host lacks to run Prism, and how to fix it.
@@ -48,7 +48,7 @@ pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
     let mut findings = Vec::new();
     let part = match (&args.config, &args.node) {
         (Some(path), Some(name)) => part_of(path, name, trace_fault, &mut findings)?,
-        _ => Part {
+        _ => HostPart {
             is_switch: true,
             is_node: true,
             interfaces: Vec::new(),
@@ -76,7 +76,7 @@ fn part_of(
     name: &str,
     trace_fault: TraceFault,
     findings: &mut Vec<Finding>,
-) -> Result<Part> {
+) -> Result<HostPart> {
     let config = Config::load(path)?;
     let node = config.node_or_switch(name)?;
     let faults = faults_of_host(&config, name, trace_fault)?;
@@ -113,7 +113,7 @@ fn part_of(
     // The switch is for all services.
     let mut served = if is_switch { config.parts() } else { parts }.into_iter();
     let has_objects = served.any(|part| part.service.upstream.is_none());
-    Ok(Part {
+    Ok(HostPart {
         is_switch,
         is_node: !is_switch,
         interfaces,

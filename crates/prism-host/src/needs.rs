@@ -19,8 +19,8 @@ use std::net::IpAddr;
 
 use prism_config::{Config, HookMode, Node, ServiceAddrs, Switch};
 
-pub(crate) use self::change::{Change, changes};
-pub(crate) use self::check::{Outcome, check};
+pub(crate) use self::change::{HostChange, changes};
+pub(crate) use self::check::{NeedOutcome, check};
 pub(crate) use self::files::Root;
 
 /// One fact about a host that its role in the cluster needs.

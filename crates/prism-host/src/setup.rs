@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use prism_config::Config;
 use serde::Serialize;
 
-use crate::needs::{self, Change, Root};
+use crate::needs::{self, HostChange, Root};
 
 /// Prepare this host for its role: kernel parameters, addresses, routes, conntrack.
 ///
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The name of this host in the configuration, and its changes.
-fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<Change>)> {
+fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<HostChange>)> {
     let path: &Path = args.config.as_deref().context("--config is missing")?;
     let config = Config::load(path)?;
     let name = if args.switch {
@@ -84,11 +84,11 @@ fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<Change>)> {
     Ok((name.to_owned(), needs::changes(&wanted, root)?))
 }
 
-fn print(changes: &[Change]) {
+fn print(changes: &[HostChange]) {
     let mut commands = Vec::new();
     for change in changes {
         match change {
-            Change::File { path, text } => println!("==> {}\n{text}", path.display()),
+            HostChange::File { path, text } => println!("==> {}\n{text}", path.display()),
             _ => commands.extend(change.command()),
         }
     }
@@ -102,12 +102,12 @@ fn print(changes: &[Change]) {
 #[derive(Serialize)]
 struct Listed<'a> {
     #[serde(flatten)]
-    change: &'a Change,
+    change: &'a HostChange,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<String>,
 }
 
-fn print_json(changes: &[Change]) -> Result<()> {
+fn print_json(changes: &[HostChange]) -> Result<()> {
     let listed = changes.iter().map(|change| Listed {
         change,
         command: change.command(),

@@ -11,7 +11,7 @@ const MAX_NODES: usize = 1_024;
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Record", into = "Record")]
+#[serde(from = "HostRecord", into = "HostRecord")]
 pub struct Host {
     /// Its own addresses.
     pub address: HostAddrs,
@@ -22,7 +22,7 @@ pub struct Host {
 /// A node's value in etcd. Release 0.2.0 reads it if it has an IPv4 address, and passes over the
 /// other one.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct HostRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<Ipv4Addr>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,8 +30,8 @@ struct Record {
     roles: Vec<Role>,
 }
 
-impl From<Record> for Host {
-    fn from(record: Record) -> Self {
+impl From<HostRecord> for Host {
+    fn from(record: HostRecord) -> Self {
         Self {
             address: HostAddrs {
                 v4: record.address,
@@ -42,7 +42,7 @@ impl From<Record> for Host {
     }
 }
 
-impl From<Host> for Record {
+impl From<Host> for HostRecord {
     fn from(host: Host) -> Self {
         Self {
             address: host.address.v4,

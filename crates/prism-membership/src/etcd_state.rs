@@ -30,7 +30,7 @@ use super::ledger::Ledger;
 use super::noted::{Noted, OwnStore};
 use super::registry::Registry;
 use super::users::Users;
-use super::{Cluster, Kind, Lease, first_state};
+use super::{Cluster, ClusterKind, Lease, first_state};
 
 pub use records::{AcmeRecord, AcmeRecords, ClusterRecords};
 
@@ -265,7 +265,7 @@ pub(super) fn join(
         users: etcd.channels.users.subscribe(),
         lease,
         users_lease,
-        kind: Kind::Etcd(etcd),
+        kind: ClusterKind::Etcd(etcd),
     })
 }
 

@@ -55,10 +55,10 @@ pub struct Cluster {
     /// The right of this node to admit requests by its users. It ends when etcd has not
     /// confirmed them for `cluster.etcd.lease_ttl_s`.
     pub users_lease: Lease,
-    kind: Kind,
+    kind: ClusterKind,
 }
 
-enum Kind {
+enum ClusterKind {
     Fixed {
         /// The file of users; `None` if they are fixed.
         file: Option<UsersFile>,
@@ -112,7 +112,7 @@ impl Cluster {
             users,
             lease: Lease::for_ever(),
             users_lease: Lease::for_ever(),
-            kind: Kind::Fixed {
+            kind: ClusterKind::Fixed {
                 file,
                 _senders: (view_sender, directory_sender),
             },
@@ -122,7 +122,7 @@ impl Cluster {
     /// Follows the file of users, if there is one. Never returns. The file is read at once
     /// whenever `again` returns.
     pub async fn keep_current(&self, mut again: impl AsyncFnMut()) {
-        if let Kind::Fixed {
+        if let ClusterKind::Fixed {
             file: Some(file), ..
         } = &self.kind
         {
@@ -135,8 +135,8 @@ impl Cluster {
 
     fn etcd(&self) -> Option<&EtcdThread> {
         match &self.kind {
-            Kind::Etcd(etcd) => Some(etcd),
-            Kind::Fixed { .. } => None,
+            ClusterKind::Etcd(etcd) => Some(etcd),
+            ClusterKind::Fixed { .. } => None,
         }
     }
 

@@ -23,7 +23,7 @@ pub use self::watchdog::{Beat, Reporter, Watchdog};
 #[derive(Clone)]
 pub struct Notifier {
     /// `None` without a service manager that wants messages.
-    target: Option<Arc<Target>>,
+    target: Option<Arc<NotifySocket>>,
     /// The longest time between two messages [`Notifier::alive`]; `None` if none are wanted.
     limit: Option<Duration>,
     /// The bit of the service that it speaks for, among those of its process.
@@ -40,7 +40,7 @@ struct Services {
     alive: AtomicU64,
 }
 
-struct Target {
+struct NotifySocket {
     socket: UnixDatagram,
     address: SocketAddr,
 }
@@ -53,7 +53,7 @@ impl Notifier {
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let target = variable("NOTIFY_SOCKET").and_then(|name| match Target::open(&name) {
+        let target = variable("NOTIFY_SOCKET").and_then(|name| match NotifySocket::open(&name) {
             Ok(target) => Some(Arc::new(target)),
             Err(error) => {
                 tracing::warn!(?name, %error, "cannot use NOTIFY_SOCKET; the service manager gets no messages");
@@ -140,7 +140,7 @@ impl Notifier {
     }
 }
 
-impl Target {
+impl NotifySocket {
     /// A path, or `@` and a name of the abstract namespace.
     fn open(name: &OsStr) -> io::Result<Self> {
         let address = match name.as_bytes() {

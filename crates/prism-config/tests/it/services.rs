@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use prism_config::{Change, Config, ConfigError, Effect, Reader};
+use prism_config::{Change, Config, ConfigError, ConfigReader, Effect};
 
 const TWO: &str = r#"
 [cluster]
@@ -266,7 +266,7 @@ fn a_change_names_its_service_and_has_the_rules_of_one_service() {
     assert_eq!(fields, [address, limit]);
     let effects = changes
         .iter()
-        .map(|change| change.effect_at(Reader::Node("fe0")));
+        .map(|change| change.effect_at(ConfigReader::Node("fe0")));
     assert_eq!(
         effects.collect::<Vec<_>>(),
         [Effect::Restart, Effect::Reload]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 /// The host's part in the cluster.
-pub(super) struct Part {
+pub(super) struct HostPart {
     pub(super) is_switch: bool,
     pub(super) is_node: bool,
     /// The switch's interfaces; empty if they are not known.

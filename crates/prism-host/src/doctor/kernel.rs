@@ -10,12 +10,12 @@ use prism_sys::tcp::{Freezer, InitialWindow, PauseFault, Paused, ProgramError};
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities as capabilities_of};
 
-use super::finding::{Finding, Part, State, Subject, read};
+use super::finding::{Finding, HostPart, State, Subject, read};
 
 /// The oldest kernel that Prism is tested on.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 
-pub(super) fn examine(part: &Part) -> Vec<Finding> {
+pub(super) fn examine(part: &HostPart) -> Vec<Finding> {
     let mut findings = vec![version(), capabilities()];
     if part.is_node {
         findings.extend([tcp_repair(), freeze(), windows(), sock_diag(), kernel_tls()]);
@@ -192,7 +192,7 @@ fn btf() -> Finding {
     subject.missing(format!("{file} does not exist"), mend)
 }
 
-fn bpffs(part: &Part) -> Finding {
+fn bpffs(part: &HostPart) -> Finding {
     let subject = Subject("bpffs");
     let mounts = read("/proc/self/mounts").unwrap_or_default();
     let is_mounted = |line: &str| {

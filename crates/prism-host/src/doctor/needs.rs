@@ -5,7 +5,7 @@ use std::path::Path;
 use prism_config::{Config, Node};
 
 use super::finding::{Finding, Subject};
-use crate::needs::{self, Need, Outcome};
+use crate::needs::{self, Need, NeedOutcome};
 
 /// `path` is the configuration's, for the remedy.
 pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<Finding> {
@@ -22,13 +22,13 @@ pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<
 fn finding(need: &Need, apply: &str) -> Finding {
     let subject = Subject(subject(need));
     match (needs::check(need), need) {
-        (Ok(Outcome::Met(found)), _) => subject.good(found),
-        (Ok(Outcome::Unmet(found)), Need::OwnAddress(address)) => subject.missing(
+        (Ok(NeedOutcome::Met(found)), _) => subject.good(found),
+        (Ok(NeedOutcome::Unmet(found)), Need::OwnAddress(address)) => subject.missing(
             found,
             format!("ip address add {address}/LENGTH dev INTERFACE"),
         ),
-        (Ok(Outcome::Unmet(found)), _) if need.is_necessary() => subject.missing(found, apply),
-        (Ok(Outcome::Unmet(found)), _) => subject.advice(found, apply),
+        (Ok(NeedOutcome::Unmet(found)), _) if need.is_necessary() => subject.missing(found, apply),
+        (Ok(NeedOutcome::Unmet(found)), _) => subject.advice(found, apply),
         (Err(error), _) => subject.unknown(format!("{error:#}"), ""),
     }
 }

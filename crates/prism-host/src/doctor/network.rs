@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::finding::{Finding, Part, Subject, read};
+use super::finding::{Finding, HostPart, Subject, read};
 
 /// The settings of each interface of this network namespace.
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 const INTERFACES: &str = "/sys/class/net";
 
-pub(super) fn examine(part: &Part) -> Vec<Finding> {
+pub(super) fn examine(part: &HostPart) -> Vec<Finding> {
     let mut findings = vec![bridge_filter(), mtu(part)];
     findings.extend(missing_interfaces(part));
     findings
@@ -45,7 +45,7 @@ fn bridge_filter() -> Finding {
     subject.advice(found, mend)
 }
 
-fn missing_interfaces(part: &Part) -> impl Iterator<Item = Finding> {
+fn missing_interfaces(part: &HostPart) -> impl Iterator<Item = Finding> {
     let is_absent = |name: &&String| !Path::new(SETTINGS).join(name).exists();
     part.interfaces.iter().filter(is_absent).map(|name| {
         let found = format!("{name} does not exist");
@@ -54,7 +54,7 @@ fn missing_interfaces(part: &Part) -> impl Iterator<Item = Finding> {
 }
 
 /// The switch passes packets between its interfaces without splitting them.
-fn mtu(part: &Part) -> Finding {
+fn mtu(part: &HostPart) -> Finding {
     let subject = Subject("MTU");
     let of = |name: &String| -> Option<u32> {
         let directory = Path::new(INTERFACES).join(name);

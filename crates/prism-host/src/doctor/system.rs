@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use prism_handoff::MAX_PIPES;
 use rustix::process::{Resource, getrlimit};
 
-use super::finding::{Finding, Part, Subject, read};
+use super::finding::{Finding, HostPart, Subject, read};
 
 /// File descriptors besides those of client connections: peers, 512 open files of objects,
 /// 256 of the metadata tree, eBPF maps, and the two of each pipe that bodies pass.
@@ -14,7 +14,7 @@ const OTHER_DESCRIPTORS: u64 = 1_536 + 2 * MAX_PIPES as u64;
 /// 2025-01-01, in seconds since 1970. An earlier clock is wrong.
 const EARLIEST_S: u64 = 1_735_689_600;
 
-pub(super) fn examine(part: &Part) -> Vec<Finding> {
+pub(super) fn examine(part: &HostPart) -> Vec<Finding> {
     let mut findings = vec![clock(), time_service(part)];
     if part.is_node {
         findings.push(descriptors(part));
@@ -22,7 +22,7 @@ pub(super) fn examine(part: &Part) -> Vec<Finding> {
     findings
 }
 
-fn descriptors(part: &Part) -> Finding {
+fn descriptors(part: &HostPart) -> Finding {
     let subject = Subject("open files");
     let needed = part.connections.saturating_add(OTHER_DESCRIPTORS);
     let limit = getrlimit(Resource::Nofile);
@@ -46,7 +46,7 @@ fn clock() -> Finding {
     Subject("clock").missing(found, "date -s, and run a time service")
 }
 
-fn time_service(part: &Part) -> Finding {
+fn time_service(part: &HostPart) -> Finding {
     let subject = Subject("time service");
     let signs = [
         "/run/systemd/timesync/synchronized",

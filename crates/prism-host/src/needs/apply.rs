@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::change::{self, Change};
+use super::change::{self, HostChange};
 use super::files::{self, Root, read_bounded};
-use super::record::{Done, Record, Undo};
+use super::record::{AppliedChanges, Done, Undo};
 use super::{live, netfilter, networkd};
 
 /// The directory of systemd-networkd's files.
@@ -20,15 +20,15 @@ const NETWORKD: &str = "/etc/systemd/network";
 /// # Errors
 /// A file that somebody else has written is in the way; then nothing is changed. Or a change
 /// fails; then the record has all that were made.
-pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<String>> {
+pub(crate) fn apply(root: &Root, host: &str, wanted: &[HostChange]) -> Result<Vec<String>> {
     let lock = root.lock()?;
-    let record = Record::load(root)?;
-    let mut record = record.unwrap_or_else(|| Record::new(host));
+    let record = AppliedChanges::load(root)?;
+    let mut record = record.unwrap_or_else(|| AppliedChanges::new(host));
     host.clone_into(&mut record.host);
     for change in wanted {
         refuse_foreign_file(root, &record, change)?;
     }
-    let is_stale = |change: &Change| !wanted.iter().any(|other| other.is_about_that_of(change));
+    let is_stale = |change: &HostChange| !wanted.iter().any(|other| other.is_about_that_of(change));
     let is_lost = |done: &Done| is_of_networkd(&done.change) && is_stale(&done.change);
     let mut is_networkd_changed = record.done.iter().any(is_lost);
     let mut said = undo_where(root, &mut record, is_stale)?;
@@ -52,13 +52,13 @@ pub(crate) fn apply(root: &Root, host: &str, wanted: &[Change]) -> Result<Vec<St
 /// failure.
 pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
     let _lock = root.lock()?;
-    let Some(mut record) = Record::load(root)? else {
+    let Some(mut record) = AppliedChanges::load(root)? else {
         return Ok(vec!["nothing was applied on this host".into()]);
     };
-    let changes: Vec<Change> = record.done.iter().map(|done| done.change.clone()).collect();
+    let changes: Vec<HostChange> = record.done.iter().map(|done| done.change.clone()).collect();
     let changes = changes
         .iter()
-        .filter(|change| !matches!(change, Change::File { .. }));
+        .filter(|change| !matches!(change, HostChange::File { .. }));
     let mut said = Vec::new();
     let mut failed = Vec::new();
     for change in changes {
@@ -78,13 +78,13 @@ pub(crate) fn restore(root: &Root) -> Result<Vec<String>> {
 /// Undoes all that was applied.
 pub(crate) fn remove(root: &Root) -> Result<Vec<String>> {
     let lock = root.lock()?;
-    let Some(mut record) = Record::load(root)? else {
+    let Some(mut record) = AppliedChanges::load(root)? else {
         return Ok(vec!["nothing was applied on this host".into()]);
     };
     let mut changes = record.done.iter().map(|done| &done.change);
     let has_networkd = changes.any(is_of_networkd);
     let said = undo_where(root, &mut record, |_| true)?;
-    Record::remove(root)?;
+    AppliedChanges::remove(root)?;
     drop(lock);
     if has_networkd && root.is_host() {
         networkd::reload()?;
@@ -92,27 +92,27 @@ pub(crate) fn remove(root: &Root) -> Result<Vec<String>> {
     Ok(said)
 }
 
-fn is_of_networkd(change: &Change) -> bool {
-    matches!(change, Change::File { path, .. } if path.starts_with(NETWORKD))
+fn is_of_networkd(change: &HostChange) -> bool {
+    matches!(change, HostChange::File { path, .. } if path.starts_with(NETWORKD))
 }
 
-fn describe(change: &Change) -> String {
+fn describe(change: &HostChange) -> String {
     match change {
-        Change::File { path, .. } => format!("write {}", path.display()),
+        HostChange::File { path, .. } => format!("write {}", path.display()),
         _ => super::render::command(change).unwrap_or_default(),
     }
 }
 
 /// A file is ours as long as it has the text that was written.
-fn refuse_foreign_file(root: &Root, record: &Record, change: &Change) -> Result<()> {
-    let Change::File { path, text } = change else {
+fn refuse_foreign_file(root: &Root, record: &AppliedChanges, change: &HostChange) -> Result<()> {
+    let HostChange::File { path, text } = change else {
         return Ok(());
     };
     let Some(found) = read_bounded(&root.path(path))? else {
         return Ok(());
     };
     let is_as_wanted = found == *text;
-    let found = Change::File {
+    let found = HostChange::File {
         path: path.clone(),
         text: found,
     };
@@ -125,7 +125,7 @@ fn refuse_foreign_file(root: &Root, record: &Record, change: &Change) -> Result<
 }
 
 /// Returns whether anything had to be done.
-fn apply_one(root: &Root, record: &mut Record, change: &Change) -> Result<bool> {
+fn apply_one(root: &Root, record: &mut AppliedChanges, change: &HostChange) -> Result<bool> {
     let is_done = is_in_effect(root, change)?;
     match record.find(change) {
         // It was lost by a boot, or is another value now.
@@ -148,7 +148,7 @@ fn apply_one(root: &Root, record: &mut Record, change: &Change) -> Result<bool> 
         return Ok(false);
     }
     match change {
-        Change::File { path, text } => {
+        HostChange::File { path, text } => {
             files::write_whole(&root.path(path), text)?;
         }
         _ => live::make(change)?,
@@ -156,9 +156,9 @@ fn apply_one(root: &Root, record: &mut Record, change: &Change) -> Result<bool> 
     Ok(true)
 }
 
-fn is_in_effect(root: &Root, change: &Change) -> Result<bool> {
+fn is_in_effect(root: &Root, change: &HostChange) -> Result<bool> {
     match change {
-        Change::File { path, text } => {
+        HostChange::File { path, text } => {
             let found = read_bounded(&root.path(path))?;
             Ok(found.as_ref() == Some(text))
         }
@@ -167,15 +167,15 @@ fn is_in_effect(root: &Root, change: &Change) -> Result<bool> {
 }
 
 /// The way back from a change that is about to be made.
-fn undo_of(root: &Root, change: &Change) -> Result<Undo> {
+fn undo_of(root: &Root, change: &HostChange) -> Result<Undo> {
     Ok(match change {
-        Change::File { path, .. } => {
+        HostChange::File { path, .. } => {
             let path = root.path(path);
             let missing = path.ancestors().skip(1).take_while(|above| !above.exists());
             let made = missing.last().map(Path::to_owned);
             made.map_or(Undo::Remove, Undo::RemoveWith)
         }
-        Change::Sysctl { name, .. } => {
+        HostChange::Sysctl { name, .. } => {
             let mut before = vec![(name.clone(), live::sysctl(name)?)];
             if change::has_side_effects(name) {
                 before.extend(live::side_effects(name)?);
@@ -189,8 +189,8 @@ fn undo_of(root: &Root, change: &Change) -> Result<Undo> {
 /// Undoes the recorded changes for which `is_stale`, the last one first.
 fn undo_where(
     root: &Root,
-    record: &mut Record,
-    is_stale: impl Fn(&Change) -> bool,
+    record: &mut AppliedChanges,
+    is_stale: impl Fn(&HostChange) -> bool,
 ) -> Result<Vec<String>> {
     let mut said = Vec::new();
     for index in (0..record.done.len()).rev() {
@@ -213,13 +213,13 @@ fn undo(root: &Root, done: &Done) -> Result<Option<String>> {
     }
     let is_there = match change {
         // No other program has a table of this name.
-        Change::Notrack { .. } => netfilter::has_table()?,
+        HostChange::Notrack { .. } => netfilter::has_table()?,
         _ => is_in_effect(root, change)?,
     };
     if !is_there {
         let subject = match change {
-            Change::File { path, .. } if root.path(path).exists() => path.display().to_string(),
-            Change::Sysctl { name, .. } => super::render::sysctl_name(name),
+            HostChange::File { path, .. } if root.path(path).exists() => path.display().to_string(),
+            HostChange::Sysctl { name, .. } => super::render::sysctl_name(name),
             _ => return Ok(None),
         };
         return Ok(Some(format!("kept: {subject} was changed since")));
@@ -232,10 +232,10 @@ fn undo(root: &Root, done: &Done) -> Result<Option<String>> {
                 }
             }
         }
-        (Undo::RemoveWith(made), Change::File { path, .. }) => {
+        (Undo::RemoveWith(made), HostChange::File { path, .. }) => {
             files::remove(&root.path(path), Some(made))?;
         }
-        (_, Change::File { path, .. }) => files::remove(&root.path(path), None)?,
+        (_, HostChange::File { path, .. }) => files::remove(&root.path(path), None)?,
         _ => live::unmake(change)?,
     }
     Ok(Some(format!("undone: {}", describe(change))))

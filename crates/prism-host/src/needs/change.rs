@@ -21,7 +21,7 @@ const PRIORITY: u32 = 32_000;
 /// One change of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub(crate) enum Change {
+pub(crate) enum HostChange {
     /// A file of this host's.
     File { path: PathBuf, text: String },
     /// A kernel parameter, named by its path below `/proc/sys`.
@@ -46,7 +46,7 @@ pub(crate) enum Change {
     Notrack { service: Vec<u16> },
 }
 
-impl Change {
+impl HostChange {
     /// The change as a command for a shell; a file has none.
     pub(crate) fn command(&self) -> Option<String> {
         render::command(self)
@@ -64,7 +64,7 @@ impl Change {
 }
 
 /// The changes that satisfy `needs` on this host, in the order in which they are made.
-pub(crate) fn changes(needs: &[Need], root: &Root) -> Result<Vec<Change>> {
+pub(crate) fn changes(needs: &[Need], root: &Root) -> Result<Vec<HostChange>> {
     let live = of_kernel(needs, &live::sysctl(RESERVED_PORTS)?);
     let mut changes = render::files(&live, &Links::find(root, &live));
     changes.extend(live);
@@ -72,34 +72,34 @@ pub(crate) fn changes(needs: &[Need], root: &Root) -> Result<Vec<Change>> {
 }
 
 /// The changes of the running kernel. `reserved_ports` is the present value of that parameter.
-pub(super) fn of_kernel(needs: &[Need], reserved_ports: &str) -> Vec<Change> {
+pub(super) fn of_kernel(needs: &[Need], reserved_ports: &str) -> Vec<HostChange> {
     let changes = needs.iter();
     let changes = changes.flat_map(|need| of_need(need, reserved_ports));
     changes.collect()
 }
 
-fn of_need(need: &Need, reserved_ports: &str) -> Vec<Change> {
+fn of_need(need: &Need, reserved_ports: &str) -> Vec<HostChange> {
     let sysctl = |name: &str, value: String| {
         let name = name.to_owned();
-        vec![Change::Sysctl { name, value }]
+        vec![HostChange::Sysctl { name, value }]
     };
     match need {
         Need::OwnAddress(_) => Vec::new(),
-        Need::Service(address) => vec![Change::Address { address: *address }],
+        Need::Service(address) => vec![HostChange::Address { address: *address }],
         Need::Sysctl { name, value } => sysctl(name, (*value).to_owned()),
         Need::ReservedPorts => sysctl(RESERVED_PORTS, render::with_our_ports(reserved_ports)),
         // The kernel uses the larger one of `all` and the interface's own value.
         Need::LooseReversePath { .. } => sysctl("net/ipv4/conf/all/rp_filter", "2".into()),
         Need::WayOut { from, via } => way_out(from, *via),
         Need::WayIn { service, frontends } => {
-            let first = frontends.first().map(|via| Change::Route {
+            let first = frontends.first().map(|via| HostChange::Route {
                 to: Some(*service),
                 via: *via,
                 table: MAIN,
             });
             first.into_iter().collect()
         }
-        Need::Notrack { service } => vec![Change::Notrack {
+        Need::Notrack { service } => vec![HostChange::Notrack {
             service: service.clone(),
         }],
     }
@@ -107,14 +107,14 @@ fn of_need(need: &Need, reserved_ports: &str) -> Vec<Change> {
 
 /// The host's default route stays, so that its operator can still reach it. Networks that the
 /// host is on are reached directly.
-fn way_out(from: &[IpAddr], via: IpAddr) -> Vec<Change> {
-    let route = Change::Route {
+fn way_out(from: &[IpAddr], via: IpAddr) -> Vec<HostChange> {
+    let route = HostChange::Route {
         to: None,
         via,
         table: TABLE,
     };
     let rules = from.iter().flat_map(|from| {
-        let rule = |priority, table, no_default| Change::Rule {
+        let rule = |priority, table, no_default| HostChange::Rule {
             priority,
             from: *from,
             table,

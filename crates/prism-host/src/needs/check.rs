@@ -16,14 +16,14 @@ const A_CLIENT: HostAddrs = HostAddrs {
 };
 
 /// The state of a need on this host, in words.
-pub(crate) enum Outcome {
+pub(crate) enum NeedOutcome {
     Met(String),
     Unmet(String),
 }
 
 /// # Errors
 /// A program of the system that knows is not there, or fails.
-pub(crate) fn check(need: &Need) -> Result<Outcome> {
+pub(crate) fn check(need: &Need) -> Result<NeedOutcome> {
     Ok(match need {
         Need::OwnAddress(address) => address_here(*address, "its own address")?,
         Need::Service(address) => {
@@ -38,31 +38,31 @@ pub(crate) fn check(need: &Need) -> Result<Outcome> {
     })
 }
 
-fn address_here(address: IpAddr, what: &str) -> Result<Outcome> {
+fn address_here(address: IpAddr, what: &str) -> Result<NeedOutcome> {
     Ok(if live::has_address(address)? {
-        Outcome::Met(format!("this host has {address}"))
+        NeedOutcome::Met(format!("this host has {address}"))
     } else {
-        Outcome::Unmet(format!("this host does not have {address}, {what}"))
+        NeedOutcome::Unmet(format!("this host does not have {address}, {what}"))
     })
 }
 
-fn parameter(name: &str, wanted: &str) -> Result<Outcome> {
+fn parameter(name: &str, wanted: &str) -> Result<NeedOutcome> {
     let value = live::sysctl(name)?;
     let name = render::sysctl_name(name);
     Ok(if value == wanted {
-        Outcome::Met(format!("{name} is {wanted}"))
+        NeedOutcome::Met(format!("{name} is {wanted}"))
     } else {
-        Outcome::Unmet(format!("{name} is {value:?}, not {wanted}"))
+        NeedOutcome::Unmet(format!("{name} is {value:?}, not {wanted}"))
     })
 }
 
-fn reserved_ports() -> Result<Outcome> {
+fn reserved_ports() -> Result<NeedOutcome> {
     let value = live::sysctl(live::RESERVED_PORTS)?;
     let ours = render::our_ports();
     Ok(if render::has_our_ports(&value) {
-        Outcome::Met(format!("local ports {ours} are reserved"))
+        NeedOutcome::Met(format!("local ports {ours} are reserved"))
     } else {
-        Outcome::Unmet(format!(
+        NeedOutcome::Unmet(format!(
             "local ports {ours} are not reserved; other programs may take them from connections \
              that move here"
         ))
@@ -71,7 +71,7 @@ fn reserved_ports() -> Result<Outcome> {
 
 /// The value 1 (strict) drops packets whose way back is another interface. The kernel uses the
 /// larger one of `all` and the interface's own value.
-fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
+fn loose_reverse_path(interfaces: &[String]) -> Result<NeedOutcome> {
     let value = |name: &str| -> Result<u32> {
         let value = live::sysctl(&format!("net/ipv4/conf/{name}/rp_filter"))?;
         Ok(value.parse().unwrap_or(0))
@@ -85,9 +85,9 @@ fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
         }
     }
     Ok(if strict.is_empty() {
-        Outcome::Met("rp_filter is not strict on any interface".into())
+        NeedOutcome::Met("rp_filter is not strict on any interface".into())
     } else {
-        Outcome::Unmet(format!(
+        NeedOutcome::Unmet(format!(
             "rp_filter is strict on {}; the kernel drops packets whose way back is another \
              interface",
             strict.join(", ")
@@ -95,7 +95,7 @@ fn loose_reverse_path(interfaces: &[String]) -> Result<Outcome> {
     })
 }
 
-fn way_out(from: &[IpAddr], via: IpAddr) -> Result<Outcome> {
+fn way_out(from: &[IpAddr], via: IpAddr) -> Result<NeedOutcome> {
     for from in from {
         let text = |route: Value| route.get("gateway")?.as_str().map(str::to_owned);
         let route = A_CLIENT.of(*from).map(|to| live::route_to(to, Some(*from)));
@@ -104,35 +104,35 @@ fn way_out(from: &[IpAddr], via: IpAddr) -> Result<Outcome> {
             continue;
         }
         let now = gateway.unwrap_or_else(|| "nowhere".into());
-        return Ok(Outcome::Unmet(format!(
+        return Ok(NeedOutcome::Unmet(format!(
             "what this host sends from {from} to clients goes to {now}, not to the switch at \
              {via}"
         )));
     }
-    Ok(Outcome::Met(format!(
+    Ok(NeedOutcome::Met(format!(
         "clients are reached by the switch at {via}"
     )))
 }
 
-fn way_in(service: IpAddr, frontends: &[IpAddr]) -> Result<Outcome> {
+fn way_in(service: IpAddr, frontends: &[IpAddr]) -> Result<NeedOutcome> {
     let route = live::route_to(service, None).ok();
     let gateway = route.and_then(|route| route.get("gateway")?.as_str()?.parse().ok());
     Ok(match gateway {
         Some(gateway) if frontends.contains(&gateway) => {
-            Outcome::Met(format!("{service} is reached by the frontend {gateway}"))
+            NeedOutcome::Met(format!("{service} is reached by the frontend {gateway}"))
         }
-        _ => Outcome::Unmet(format!("no route leads to {service} by a frontend")),
+        _ => NeedOutcome::Unmet(format!("no route leads to {service} by a frontend")),
     })
 }
 
-fn notrack(service: &[u16]) -> Result<Outcome> {
+fn notrack(service: &[u16]) -> Result<NeedOutcome> {
     if !netfilter::has_conntrack() {
-        return Ok(Outcome::Met("conntrack is not loaded".into()));
+        return Ok(NeedOutcome::Met("conntrack is not loaded".into()));
     }
     Ok(if netfilter::exempts(service)? {
-        Outcome::Met("conntrack ignores the service".into())
+        NeedOutcome::Met("conntrack ignores the service".into())
     } else {
-        Outcome::Unmet(
+        NeedOutcome::Unmet(
             "conntrack is loaded and does not ignore the service; rules that drop \
              `ct state invalid` cut moved connections"
                 .into(),

@@ -4,7 +4,7 @@
 
 use prism_config::Config;
 
-use super::change::{Change, of_kernel};
+use super::change::{HostChange, of_kernel};
 use super::networkd::Links;
 use super::{needs, render};
 
@@ -35,20 +35,20 @@ cert_dir = "/etc/prism"
 credentials_file = "/etc/prism/credentials.toml"
 "#;
 
-fn live(config: &str, name: Option<&str>) -> Vec<Change> {
+fn live(config: &str, name: Option<&str>) -> Vec<HostChange> {
     let config = Config::from_toml(config).unwrap();
     let node = name.map(|name| config.node(name).unwrap());
     of_kernel(&needs(&config, node), "")
 }
 
-fn commands(changes: &[Change]) -> Vec<String> {
-    changes.iter().filter_map(Change::command).collect()
+fn commands(changes: &[HostChange]) -> Vec<String> {
+    changes.iter().filter_map(HostChange::command).collect()
 }
 
-fn files(changes: &[Change], links: &Links) -> Vec<(String, String)> {
+fn files(changes: &[HostChange], links: &Links) -> Vec<(String, String)> {
     let files = render::files(changes, links).into_iter();
     let files = files.map(|change| match change {
-        Change::File { path, text } => (path.display().to_string(), text),
+        HostChange::File { path, text } => (path.display().to_string(), text),
         other => unreachable!("{other:?} is no file"),
     });
     files.collect()

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::change::{Change, MAIN};
+use super::change::{HostChange, MAIN};
 use super::netfilter;
 use super::render::{self, ip_arguments};
 
@@ -20,43 +20,43 @@ pub(super) const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
 const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
 
 /// Whether `change`, of the running kernel, is in effect. A file never is.
-pub(super) fn is_live(change: &Change) -> Result<bool> {
+pub(super) fn is_live(change: &HostChange) -> Result<bool> {
     Ok(match change {
-        Change::File { .. } => false,
-        Change::Sysctl { name, value } => sysctl(name)? == *value,
-        Change::Address { address } => has_address(*address)?,
-        Change::Route { to, via, table } => has_route(*to, *via, *table)?,
-        Change::Rule { .. } => has_rule(change)?,
-        Change::Notrack { service } => netfilter::exempts(service)?,
+        HostChange::File { .. } => false,
+        HostChange::Sysctl { name, value } => sysctl(name)? == *value,
+        HostChange::Address { address } => has_address(*address)?,
+        HostChange::Route { to, via, table } => has_route(*to, *via, *table)?,
+        HostChange::Rule { .. } => has_rule(change)?,
+        HostChange::Notrack { service } => netfilter::exempts(service)?,
     })
 }
 
 /// Makes `change` in the running kernel.
-pub(super) fn make(change: &Change) -> Result<()> {
+pub(super) fn make(change: &HostChange) -> Result<()> {
     match change {
-        Change::File { .. } => Ok(()),
-        Change::Sysctl { name, value } => set_sysctl(name, value),
-        Change::Notrack { service } => netfilter::load(&render::notrack(service)),
+        HostChange::File { .. } => Ok(()),
+        HostChange::Sysctl { name, value } => set_sysctl(name, value),
+        HostChange::Notrack { service } => netfilter::load(&render::notrack(service)),
         _ => by_ip(change, "add"),
     }
 }
 
 /// Takes `change` out of the running kernel. A parameter stays.
-pub(super) fn unmake(change: &Change) -> Result<()> {
+pub(super) fn unmake(change: &HostChange) -> Result<()> {
     match change {
-        Change::File { .. } | Change::Sysctl { .. } => Ok(()),
-        Change::Notrack { .. } => netfilter::unload(),
+        HostChange::File { .. } | HostChange::Sysctl { .. } => Ok(()),
+        HostChange::Notrack { .. } => netfilter::unload(),
         _ => by_ip(change, "del"),
     }
 }
 
-fn by_ip(change: &Change, verb: &str) -> Result<()> {
+fn by_ip(change: &HostChange, verb: &str) -> Result<()> {
     let mut words = ip_arguments(change).unwrap_or_default();
     if let Some(place) = words.iter_mut().find(|word| *word == "add") {
         verb.clone_into(place);
     }
     let made = run("ip", "iproute2", &words);
-    let is_way_out = matches!(change, Change::Route { to: None, .. });
+    let is_way_out = matches!(change, HostChange::Route { to: None, .. });
     made.map(drop).map_err(|error| match is_way_out {
         true => error.context(
             "no route to the switch's address; it is switch.control's unless the node's \
@@ -144,8 +144,8 @@ fn has_route(to: Option<IpAddr>, via: IpAddr, table: u32) -> Result<bool> {
     }))
 }
 
-fn has_rule(change: &Change) -> Result<bool> {
-    let Change::Rule {
+fn has_rule(change: &HostChange) -> Result<bool> {
+    let HostChange::Rule {
         priority,
         from,
         table,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::change::Change;
+use super::change::HostChange;
 use super::files::{Root, read_bounded};
 use super::live;
 
@@ -28,12 +28,12 @@ pub(crate) struct Links {
 
 impl Links {
     /// The links that `changes` are about.
-    pub(crate) fn find(root: &Root, changes: &[Change]) -> Self {
+    pub(crate) fn find(root: &Root, changes: &[HostChange]) -> Self {
         if !root.path(Path::new(LINKS)).is_dir() {
             return Self::default();
         }
         let routes = changes.iter().filter_map(|change| match change {
-            Change::Route { via, .. } => Some(*via),
+            HostChange::Route { via, .. } => Some(*via),
             _ => None,
         });
         let towards = routes.filter_map(|via| {

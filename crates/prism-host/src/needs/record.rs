@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
+use super::change::HostChange;
 use super::files::{self, Root, read_bounded};
 
 const FILE: &str = "/etc/prism/setup.json";
@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Record {
+pub(super) struct AppliedChanges {
     version: u32,
     /// The node that this host is, or `switch`.
     pub(super) host: String,
@@ -25,7 +25,7 @@ pub(super) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Done {
-    pub(super) change: Change,
+    pub(super) change: HostChange,
     pub(super) undo: Undo,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Undo {
     Restore(Vec<(String, String)>),
 }
 
-impl Record {
+impl AppliedChanges {
     pub(super) fn new(host: &str) -> Self {
         Self {
             version: VERSION,
@@ -79,7 +79,7 @@ impl Record {
     }
 
     /// The change of the same thing as `change`.
-    pub(super) fn find(&mut self, change: &Change) -> Option<&mut Done> {
+    pub(super) fn find(&mut self, change: &HostChange) -> Option<&mut Done> {
         let mut done = self.done.iter_mut();
         done.find(|done| done.change.is_about_that_of(change))
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use prism_handoff::switch::LOCAL_PORTS;
 
-use super::change::{Change, MAIN};
+use super::change::{HostChange, MAIN};
 use super::networkd::Links;
 
 /// The kernel parameters, for each boot.
@@ -17,9 +17,9 @@ pub(super) const NOTRACK_FILE: &str = "/etc/prism/notrack.nft";
 const NOTRACK: &str = include_str!("notrack.nft");
 
 /// The files that belong to the changes `live` of the running kernel.
-pub(super) fn files(live: &[Change], links: &Links) -> Vec<Change> {
+pub(super) fn files(live: &[HostChange], links: &Links) -> Vec<HostChange> {
     let notrack = live.iter().find_map(|change| match change {
-        Change::Notrack { service } => Some((NOTRACK_FILE.into(), notrack(service))),
+        HostChange::Notrack { service } => Some((NOTRACK_FILE.into(), notrack(service))),
         _ => None,
     });
     let all = sysctl(live)
@@ -27,13 +27,13 @@ pub(super) fn files(live: &[Change], links: &Links) -> Vec<Change> {
         .into_iter()
         .chain(notrack)
         .chain(networkd(live, links));
-    let files = all.map(|(path, text): (PathBuf, _)| Change::File { path, text });
+    let files = all.map(|(path, text): (PathBuf, _)| HostChange::File { path, text });
     files.collect()
 }
 
-fn sysctl(live: &[Change]) -> Option<String> {
+fn sysctl(live: &[HostChange]) -> Option<String> {
     let lines = live.iter().filter_map(|change| match change {
-        Change::Sysctl { name, value } => Some(format!("{} = {value}\n", sysctl_name(name))),
+        HostChange::Sysctl { name, value } => Some(format!("{} = {value}\n", sysctl_name(name))),
         _ => None,
     });
     let lines: String = lines.collect();
@@ -99,7 +99,7 @@ fn ranges(value: &str) -> impl Iterator<Item = (u16, u16)> {
 
 /// Additions to the files of systemd-networkd. It removes addresses, routes and rules that it
 /// does not know from the links that it manages.
-fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
+fn networkd(live: &[HostChange], links: &Links) -> BTreeMap<PathBuf, String> {
     let mut files: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut add = |path: Option<&PathBuf>, section: String| {
         let Some(path) = path else { return };
@@ -111,13 +111,13 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
     let mut uplink = None;
     for change in live {
         match change {
-            Change::Address { address } => {
+            HostChange::Address { address } => {
                 add(
                     links.lo(),
                     format!("[Address]\nAddress={}\n", alone(*address)),
                 );
             }
-            Change::Route { to, via, table } => {
+            HostChange::Route { to, via, table } => {
                 uplink = links.towards(*via);
                 let to = to.map(|to| format!("Destination={}\n", alone(to)));
                 let to = to.unwrap_or_default();
@@ -126,7 +126,7 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
                     format!("[Route]\n{to}Gateway={via}\nTable={table}\n"),
                 );
             }
-            Change::Rule {
+            HostChange::Rule {
                 priority,
                 from,
                 table,
@@ -141,7 +141,7 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
                 let rule = format!("Priority={priority}\nFrom={from}\nTable={table}\n");
                 add(uplink, format!("[RoutingPolicyRule]\n{rule}{without}"));
             }
-            Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => {}
+            HostChange::File { .. } | HostChange::Sysctl { .. } | HostChange::Notrack { .. } => {}
         }
     }
     files
@@ -149,14 +149,14 @@ fn networkd(live: &[Change], links: &Links) -> BTreeMap<PathBuf, String> {
 
 /// The arguments of `ip` that add the change, if it is one of addresses, routes and rules.
 /// `ip` removes it by the same words with `del` in the place of `add`.
-pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
+pub(super) fn ip_arguments(change: &HostChange) -> Option<Vec<String>> {
     let line = match change {
-        Change::Address { address } => format!("address add {} dev lo", alone(*address)),
-        Change::Route { to, via, table } => {
+        HostChange::Address { address } => format!("address add {} dev lo", alone(*address)),
+        HostChange::Route { to, via, table } => {
             let to = to.map_or_else(|| "default".to_owned(), alone);
             format!("{}route add {to} via {via} table {table}", option(*via))
         }
-        Change::Rule {
+        HostChange::Rule {
             priority,
             from,
             table,
@@ -172,7 +172,9 @@ pub(super) fn ip_arguments(change: &Change) -> Option<Vec<String>> {
                 option(*from)
             )
         }
-        Change::File { .. } | Change::Sysctl { .. } | Change::Notrack { .. } => return None,
+        HostChange::File { .. } | HostChange::Sysctl { .. } | HostChange::Notrack { .. } => {
+            return None;
+        }
     };
     let line = line.replace(&format!(" table {MAIN}"), "");
     Some(line.split(' ').map(str::to_owned).collect())
@@ -192,11 +194,13 @@ fn option(of: IpAddr) -> &'static str {
 }
 
 /// See [`Change::command`].
-pub(super) fn command(change: &Change) -> Option<String> {
+pub(super) fn command(change: &HostChange) -> Option<String> {
     match change {
-        Change::File { .. } => None,
-        Change::Sysctl { name, value } => Some(format!("sysctl -w {}={value}", sysctl_name(name))),
-        Change::Notrack { .. } => Some(format!("nft -f {NOTRACK_FILE}")),
+        HostChange::File { .. } => None,
+        HostChange::Sysctl { name, value } => {
+            Some(format!("sysctl -w {}={value}", sysctl_name(name)))
+        }
+        HostChange::Notrack { .. } => Some(format!("nft -f {NOTRACK_FILE}")),
         _ => ip_arguments(change).map(|words| format!("ip {}", words.join(" "))),
     }
 }

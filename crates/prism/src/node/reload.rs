@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_config::{Change, Config, ConfigError, Effect, Reader};
+use prism_config::{Change, Config, ConfigError, ConfigReader, Effect};
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
@@ -89,7 +89,10 @@ fn new_config(server: &Server) -> anyhow::Result<Config> {
 /// The changes to `new`, by their effect at this node. Fails if those that apply now do not fit
 /// the fields that stay.
 fn sorted(server: &Server, new: &Config) -> Result<Reloaded, ConfigError> {
-    let (present, this) = (server.node.config.now(), Reader::Node(&server.node.name));
+    let (present, this) = (
+        server.node.config.now(),
+        ConfigReader::Node(&server.node.name),
+    );
     let mut done = Reloaded::default();
     for change in present.changes_to(new) {
         let place = match change.effect_at(this) {
