@@ -145,7 +145,8 @@ impl Role {
         has_changed
     }
 
-    /// Listens on `control`, for leases. A host that may stand by does so before it has the address.
+    /// Listens on `control`, for leases. A host that may stand by does so before it has the
+    /// address.
     ///
     /// # Errors
     /// The kernel's.

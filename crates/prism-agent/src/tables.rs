@@ -23,7 +23,8 @@ use crate::secrets::Secrets;
 const FIRST_TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
-/// The longest wait for the addresses of a host that starts. IPv6 checks a new one for some seconds.
+/// The longest wait for the addresses of a host that starts. IPv6 checks a new one for some
+/// seconds.
 const ADDRESS_WAIT: Duration = Duration::from_secs(10);
 /// The pause between two looks for them.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! What every part of a process needs: supervised tasks, files that are read again when they
+//! The tools of every part of a process: supervised tasks, files that are read again when they
 //! change, counters, random keys, and numbers that nobody can guess.
 //!
 //! Not here: the subject of any part. This crate depends on no other crate of the workspace.

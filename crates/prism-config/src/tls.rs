@@ -20,7 +20,8 @@ pub(crate) const MAX_NAME_BYTES: usize = 253;
 pub struct Tls {
     /// Default 443. The port of HTTPS, on the address of `service.address`.
     pub port: u16,
-    /// Required without `[service.acme]`. The certificates. Clients that name no host, or an unknown one, get the first.
+    /// Required without `[service.acme]`. The certificates. Clients that name no host, or an
+    /// unknown one, get the first.
     #[serde(rename = "certificate")]
     pub certificates: Vec<Certificate>,
     /// Default none: every handshake is a full one. The file with the ticket secrets, readable

@@ -1,6 +1,7 @@
 //! `prism ctl cluster recover`: restores the cluster's state and users in etcd after etcd has lost
 //! them or has an older copy, and decides about stores that are other ones now.
-//! `prism_cluster::recover` decides the new state. The backends in sync put buckets back afterwards.
+//! `prism_cluster::recover` decides the new state. The backends in sync put buckets back
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -218,7 +219,7 @@ fn as_json(args: &RecoverArgs, recovery: &Recovery, users: &RecoveredUsers) -> V
     })
 }
 
-/// What was found, and what is about to be done.
+/// Prints the findings, and the next steps.
 fn print_findings(
     args: &RecoverArgs,
     recovery: &Recovery,

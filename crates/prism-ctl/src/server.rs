@@ -16,8 +16,9 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// Take a server of an upstream out of service, or give it back.
 ///
-/// Give the command at a frontend, or at the backend of the server. It reaches the server's backend,
-/// which keeps it over reloads, restarts and upgrades. `prism ctl status` shows it at each node.
+/// Give the command at a frontend, or at the backend of the server. It reaches the server's
+/// backend, which keeps it over reloads, restarts and upgrades. `prism ctl status` shows it at each
+/// node.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArgs {
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! What an operator has to know of the servers of a service with upstreams.
+//! The judgement of servers and upstreams by their figures.
 
 use std::collections::BTreeSet;
 

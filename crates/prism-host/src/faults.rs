@@ -1,4 +1,4 @@
-//! What a node or a switch lacks on this machine, by the configuration.
+//! Files and rights that a node or a switch lacks on this machine, by the configuration.
 
 use anyhow::Result;
 use prism_config::{Config, Node, Peers, Trace};

@@ -63,7 +63,7 @@ pub enum Key<'a> {
     Testimony(&'a str),
     /// The last change that a node has noted, while the contents are in doubt.
     Claim(&'a str),
-    /// What a node knows of a user, while the contents are in doubt: the node's name and the
+    /// A node's knowledge of a user, while the contents are in doubt: the node's name and the
     /// access key.
     UserClaim(&'a str, &'a str),
     /// A backend that has not yet compared its buckets with the registry since a recovery.

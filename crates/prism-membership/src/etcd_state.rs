@@ -2,7 +2,8 @@
 //!
 //! One thread runs four tasks. It follows etcd (`follow`), holds this node's lease
 //! (`hold`), makes the cluster's steps (`act`), and compares the contents of etcd with what nodes
-//! and stores remember (`vouch`). The tasks are independent, because a lease must not wait for anything.
+//! and stores remember (`vouch`). The tasks are independent, because a lease must not wait for
+//! anything.
 
 mod act;
 mod follow;
@@ -86,7 +87,7 @@ struct Participant {
     has_unsaved_marks: Cell<bool>,
     /// When `noted` was made durable last.
     noted_at: Cell<Option<Instant>>,
-    /// What this node has noted.
+    /// The last contents that this node has noted.
     noted: RefCell<Noted>,
     /// The users in etcd that `noted` has.
     noted_users: Cell<Option<Fingerprint>>,
@@ -108,7 +109,8 @@ impl Participant {
     /// views when there is a first view.
     fn start(
         config: &Config,
-        (me, store): (Option<Me>, Option<Arc<dyn OwnStore>>),
+        me: Option<Me>,
+        store: Option<Arc<dyn OwnStore>>,
         channels: Channels,
         users_lease: Lease,
         ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
@@ -253,7 +255,8 @@ pub(super) fn join(
     let users_lease = Lease::none();
     let etcd = Participant::start(
         config,
-        (Some(me), store),
+        Some(me),
+        store,
         channels,
         users_lease.clone(),
         ready,
@@ -277,7 +280,7 @@ pub(super) fn join(
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
     let (ready, _) = mpsc::channel();
     let channels = Channels::default();
-    let etcd = Participant::start(config, (None, None), channels, Lease::none(), ready)?;
+    let etcd = Participant::start(config, None, None, channels, Lease::none(), ready)?;
     Ok(Observed {
         directory: etcd.channels.directory.subscribe(),
         _etcd: etcd,

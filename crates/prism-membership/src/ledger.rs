@@ -119,7 +119,7 @@ impl Ledger {
         bail!("other changes of the cluster came first {TRIES} times; try again")
     }
 
-    /// Checks that the contents are no older copy. What was read before that is none either.
+    /// Checks that the contents are no older copy. Contents that were read before are none either.
     ///
     /// # Errors
     /// They are; this node has not heard of a recovery yet; or etcd does not answer.

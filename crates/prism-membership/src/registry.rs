@@ -111,7 +111,7 @@ impl Registry {
         let next = next.clone();
         let call = async move |ledger: &Ledger| {
             ledger.check_settled()?;
-            replace(ledger, &name, before, (&next, ancestry)).await
+            replace(ledger, &name, before, &next, ancestry).await
         };
         self.call(call).await
     }
@@ -131,7 +131,7 @@ impl Registry {
         let name = name.to_owned();
         let record = record.clone();
         let call =
-            async move |ledger: &Ledger| replace(ledger, &name, before, (&record, ancestry)).await;
+            async move |ledger: &Ledger| replace(ledger, &name, before, &record, ancestry).await;
         self.call(call).await
     }
 
@@ -233,7 +233,8 @@ async fn replace(
     ledger: &Ledger,
     name: &str,
     before: Option<Stamp>,
-    (next, ancestry): (&Bucket, Option<Ancestry>),
+    next: &Bucket,
+    ancestry: Option<Ancestry>,
 ) -> anyhow::Result<bool> {
     let keys = &ledger.keys;
     let mut changes = vec![keys.put(&Key::Bucket(name), next)?];

@@ -3,7 +3,7 @@
 use prism_cluster::MinReplicas;
 use prism_config::{Config, Switch, Tls, TlsVersion, Upstream};
 
-/// What a configuration describes, a line for each part.
+/// The summary of a configuration, a line for each part.
 pub(super) fn of(config: &Config) -> String {
     let name = &config.cluster.name;
     let region = &config.cluster.region;

@@ -1,5 +1,5 @@
-//! Findings about the servers behind a backend, as its running process judges them. Before the first
-//! start they get a connection from here.
+//! Findings about the servers behind a backend, as its running process judges them. Before the
+//! first start they get a connection from here.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

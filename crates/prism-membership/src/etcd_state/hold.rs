@@ -144,7 +144,7 @@ impl Participant {
         };
         let granted = Granted { id, ttl, asked_ns };
         self.granted.set(Some(id));
-        let done = self.publish_report(me, id, report, (&conditions, mark));
+        let done = self.publish_report(me, id, report, &conditions, mark);
         let done = done.await?;
         if done {
             me.lease.extend(asked_ns, ttl);
@@ -189,7 +189,7 @@ impl Participant {
             let known = self.channels.known.borrow().clone();
             if report != published {
                 match self
-                    .publish_next(me, granted.id, (published, report), &known)
+                    .publish_next(me, granted.id, published, report, &known)
                     .await
                 {
                     Ok(true) => published = report,
@@ -246,7 +246,8 @@ impl Participant {
         &self,
         me: &Me,
         lease: LeaseId,
-        (last, next): (Report, Report),
+        last: Report,
+        next: Report,
         known: &ClusterRecords,
     ) -> anyhow::Result<bool> {
         let mark = if next.caught_up == last.caught_up {
@@ -256,7 +257,7 @@ impl Participant {
         };
         let (unmarked, mark) = mark.unzip();
         let conditions: Vec<_> = unmarked.into_iter().collect();
-        self.publish_report(me, lease, next, (&conditions, mark))
+        self.publish_report(me, lease, next, &conditions, mark)
             .await
     }
 
@@ -267,7 +268,8 @@ impl Participant {
         me: &Me,
         lease: LeaseId,
         report: Report,
-        (conditions, mark): (&[Condition], Option<Change>),
+        conditions: &[Condition],
+        mark: Option<Change>,
     ) -> anyhow::Result<bool> {
         let run = me.run;
         let put = Change::Put {

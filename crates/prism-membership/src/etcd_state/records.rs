@@ -41,7 +41,7 @@ pub struct ClusterRecords {
     pub testimonies: Testimonies,
     /// The claims of nodes, while the contents are in doubt.
     pub claims: Claims,
-    /// What each node knows of users, while the contents are in doubt.
+    /// Each node's knowledge of users, while the contents are in doubt.
     pub user_claims: BTreeMap<NodeName, BTreeMap<String, UserClaim>>,
     /// The backends that have not yet compared their buckets with the registry since a recovery.
     pub doubts: BTreeMap<NodeName, u64>,

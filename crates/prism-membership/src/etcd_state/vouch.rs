@@ -220,7 +220,7 @@ impl Participant {
         gone.map(|key| Change::Delete(keys.path(&key))).collect()
     }
 
-    /// What this node remembers; `None` for an observer.
+    /// The memory of this node; `None` for an observer.
     pub(super) fn memory(&self) -> Option<Memory> {
         Some(Memory {
             name: self.me.as_ref()?.name.clone(),

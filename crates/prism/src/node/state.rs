@@ -191,7 +191,7 @@ async fn switch(config: &Config) -> Value {
     }
 }
 
-/// The figures of this node. Those who ask it know its name, its roles and its address.
+/// The figures of this node. The node that asks knows its name, its roles and its address.
 pub(super) fn figures(server: &Arc<Server>) -> Value {
     let node = &server.node;
     let counters = &node.process.counters;
