@@ -8,14 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use prism_common::supervise::supervise;
 use prism_config::{Acme, Config};
-use prism_etcd::Client;
+use prism_etcd::EtcdClient;
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{AcmeRecords, Cluster, ClusterRecords};
 use tokio::sync::watch;
 
 use crate::lock::Lock;
 use crate::order::order;
-use crate::records::{self, CERTIFICATE, FAILURE, Failure, Issued, LOCK, RENEW};
+use crate::records::{self, CERTIFICATE, FAILURE, Issued, LOCK, OrderFailure, RENEW};
 use crate::schedule::retry_s;
 
 /// The longest time of an order. The authority's pauses are within it.
@@ -31,7 +31,7 @@ const MAX_ERROR_BYTES: usize = 1_024;
 pub struct Keeper {
     node: String,
     config: Acme,
-    client: Client,
+    client: EtcdClient,
     keys: Keys,
     news: watch::Receiver<Arc<ClusterRecords>>,
     /// The certificate that this frontend serves.
@@ -203,7 +203,7 @@ impl Keeper {
         let before = records::failure(records).map_or(0, |failure| failure.count);
         let count = before.saturating_add(1);
         let now_s = now_s();
-        let failure = Failure {
+        let failure = OrderFailure {
             count,
             at_s: now_s,
             retry_s: retry_s(now_s, count, fastrand::u64(..)),

@@ -23,4 +23,4 @@ mod schedule;
 
 pub use challenges::{Answer, Challenges};
 pub use keeper::Keeper;
-pub use records::{Failure, Issued, RENEW, SOURCE, due_s, failure, issued, orderer};
+pub use records::{Issued, OrderFailure, RENEW, SOURCE, due_s, failure, issued, orderer};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_etcd::{Change, Client, Condition, LeaseId};
+use prism_etcd::{Change, Condition, EtcdClient, LeaseId};
 use prism_membership::etcd::{Key, Keys};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub(crate) struct Holder {
 
 /// The lock, as held by this node.
 pub(crate) struct Lock<'c> {
-    client: &'c Client,
+    client: &'c EtcdClient,
     keys: &'c Keys,
     lease: LeaseId,
     ttl: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct Lock<'c> {
 impl<'c> Lock<'c> {
     /// Takes the lock; `None` if another node has it.
     pub(crate) async fn take(
-        client: &'c Client,
+        client: &'c EtcdClient,
         keys: &'c Keys,
         node: &str,
     ) -> anyhow::Result<Option<Self>> {

@@ -51,7 +51,7 @@ pub struct Issued {
 
 /// The failure of the last order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct OrderFailure {
     /// Failures since the last success.
     pub count: u32,
     /// Its time in seconds since 1970.
@@ -103,7 +103,7 @@ pub fn issued(records: &AcmeRecords) -> Option<Issued> {
 
 /// The failure of the last order, if it has failed.
 #[must_use]
-pub fn failure(records: &AcmeRecords) -> Option<Failure> {
+pub fn failure(records: &AcmeRecords) -> Option<OrderFailure> {
     read(records, FAILURE)
 }
 
@@ -207,7 +207,7 @@ mod tests {
             &certificate(&["s3.example.com"]),
             3,
         );
-        let failed = Failure {
+        let failed = OrderFailure {
             count: 1,
             at_s: 1,
             retry_s: 4_500_000_000,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use prism_acme::{Failure, RENEW, SOURCE, due_s, failure, issued, orderer};
+use prism_acme::{OrderFailure, RENEW, SOURCE, due_s, failure, issued, orderer};
 use prism_config::{Acme, Config};
 use prism_membership::AcmeRecords;
 use prism_membership::etcd::Key;
@@ -63,7 +63,7 @@ struct Orders {
     /// The node that orders at this moment.
     ordered_by: Option<String>,
     /// Why the last order has failed.
-    failure: Option<Failure>,
+    failure: Option<OrderFailure>,
 }
 
 pub(crate) fn run(
@@ -184,7 +184,7 @@ fn show_orders(orders: &Orders, now_s: u64, out: &mut impl Write) -> anyhow::Res
     };
     writeln!(out, "order   {next}, at {}", orders.directory)?;
     if let Some(failure) = &orders.failure {
-        let Failure { count, error, .. } = failure;
+        let OrderFailure { count, error, .. } = failure;
         writeln!(
             out,
             "failed  {count} times in a row; the last time: {error}"

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use prism_config::{Config, Credential};
-use prism_etcd::{Change, Condition, Entry};
+use prism_etcd::{Change, Condition, KeyEntry};
 use prism_membership::etcd::{Key, user};
 
 use crate::reach::{Common, Etcd};
@@ -47,7 +47,7 @@ struct KeyRecord {
 }
 
 /// The record of a key.
-async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<Entry> {
+async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<KeyEntry> {
     let path = etcd.ledger.keys.path(&Key::User(access_key));
     let found = etcd.ledger.client.read(&path).await?;
     let entry = found.entries.into_iter().find(|entry| entry.key == path);

@@ -14,7 +14,7 @@ use crate::connection::MemberConnection;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::message::{
-    Change, Condition, Entry, KeyValue, LeaseId, LeaseResponse, RangeResponse, StreamLine,
+    Change, Condition, KeyEntry, KeyValue, LeaseId, LeaseResponse, RangeResponse, StreamLine,
     TxnResponse, last_changed, range,
 };
 use crate::settings::Settings;
@@ -37,7 +37,7 @@ pub struct Snapshot {
     /// The revision of etcd.
     pub revision: u64,
     /// The entries, in the order of their keys.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
 }
 
 /// A fingerprint of all keys below a prefix. Any change of them makes another one: a put raises
@@ -51,7 +51,7 @@ pub struct Fingerprint {
 }
 
 /// A client of one etcd. Calls may be made at the same time.
-pub struct Client {
+pub struct EtcdClient {
     endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientConfig>>,
     /// Timeout of one endpoint's answer, dial included.
@@ -61,7 +61,7 @@ pub struct Client {
     idle: Mutex<Vec<MemberConnection>>,
 }
 
-impl Client {
+impl EtcdClient {
     /// Makes a client, without calling etcd.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Reads one key, from the leader of etcd.
-    pub async fn read_key(&self, key: &str) -> Result<Option<Entry>, Error> {
+    pub async fn read_key(&self, key: &str) -> Result<Option<KeyEntry>, Error> {
         let request = json!({ "key": BASE64.encode(key.as_bytes()) });
         let answer: RangeResponse = self.call("/v3/kv/range", request).await?;
         let mut entries = answer.kvs.into_iter().filter_map(KeyValue::into_entry);

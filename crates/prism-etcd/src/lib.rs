@@ -17,10 +17,10 @@ mod settings;
 mod tls;
 mod watch;
 
-pub use client::{Client, Fingerprint, Snapshot};
+pub use client::{EtcdClient, Fingerprint, Snapshot};
 pub use endpoint::{Endpoint, InvalidEndpoint};
 pub use error::Error;
-pub use message::{Change, Condition, Entry, LeaseId};
+pub use message::{Change, Condition, KeyEntry, LeaseId};
 pub use settings::Settings;
 pub use tls::TlsError;
 pub use watch::{Event, Update, Watch};

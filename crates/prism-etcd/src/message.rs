@@ -10,7 +10,7 @@ use crate::error::{Error, message_of};
 
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct KeyEntry {
     /// The whole key, prefix included.
     pub key: String,
     /// Its value.
@@ -172,8 +172,8 @@ pub(crate) struct KeyValue {
 
 impl KeyValue {
     /// `None` for a key that is not UTF-8, which Prism has not written.
-    pub(crate) fn into_entry(self) -> Option<Entry> {
-        Some(Entry {
+    pub(crate) fn into_entry(self) -> Option<KeyEntry> {
+        Some(KeyEntry {
             key: String::from_utf8(self.key.0).ok()?,
             value: self.value.0,
             mod_revision: self.mod_revision.0,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::connection::MemberConnection;
 use crate::error::Error;
-use crate::message::{Entry, StreamLine, WatchResponse, range};
+use crate::message::{KeyEntry, StreamLine, WatchResponse, range};
 
 /// Longest message in bytes. It may have all changes of one call.
 const MAX_LINE_BYTES: usize = 32 << 20;
@@ -14,7 +14,7 @@ const MAX_LINE_BYTES: usize = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The key has a new value.
-    Put(Entry),
+    Put(KeyEntry),
     /// The key was deleted.
     Delete {
         /// The key.

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use prism_etcd::{Change, Client, Condition, Error, Event, Settings};
+use prism_etcd::{Change, Condition, Error, EtcdClient, Event, Settings};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 struct Etcd {
@@ -92,14 +92,14 @@ impl Etcd {
         }
     }
 
-    async fn client(&self) -> Client {
-        let client = Client::new(&self.settings()).unwrap();
+    async fn client(&self) -> EtcdClient {
+        let client = EtcdClient::new(&self.settings()).unwrap();
         wait_for(&client).await;
         client
     }
 }
 
-async fn wait_for(client: &Client) {
+async fn wait_for(client: &EtcdClient) {
     let begun = Instant::now();
     while let Err(error) = client.read("/t/").await {
         assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
@@ -277,7 +277,7 @@ fn another_member_is_asked_when_one_is_silent() {
         settings
             .endpoints
             .insert(0, silent.url.clone().try_into().unwrap());
-        let client = Client::new(&settings).unwrap();
+        let client = EtcdClient::new(&settings).unwrap();
         client.read("/t/").await.unwrap();
         silent.signal(rustix::process::Signal::STOP);
         let begun = Instant::now();
@@ -379,7 +379,7 @@ fn over_tls_at(host: &str) {
             settings.ca_file = Some(file(ca));
             settings.cert_file = own.map(|own| file(&format!("{own}.crt")));
             settings.key_file = own.map(|own| file(&format!("{own}.key")));
-            Client::new(&settings).unwrap()
+            EtcdClient::new(&settings).unwrap()
         };
         let client = with("right.ca", Some("right"));
         wait_for(&client).await;

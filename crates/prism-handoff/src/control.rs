@@ -292,7 +292,7 @@ impl Control {
         }
         let sent = Waiting::Wakes(Waker::noop().clone());
         self.waiting.borrow_mut().insert(id, sent);
-        let entry = Entry { control: self, id };
+        let entry = PendingCommand { control: self, id };
         self.transmit(now);
         self.receive();
         let outcome = match entry.poll(Waker::noop()) {
@@ -431,12 +431,12 @@ impl Control {
 }
 
 /// A command that a task waits for; it is forgotten when dropped.
-struct Entry<'c> {
+struct PendingCommand<'c> {
     control: &'c Control,
     id: CommandId,
 }
 
-impl Entry<'_> {
+impl PendingCommand<'_> {
     /// The outcome. Until there is one, its arrival wakes `waker`.
     fn poll(&self, waker: &Waker) -> Poll<CommandOutcome> {
         let mut waiting = self.control.waiting.borrow_mut();
@@ -448,7 +448,7 @@ impl Entry<'_> {
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for PendingCommand<'_> {
     fn drop(&mut self) {
         self.control.waiting.borrow_mut().remove(&self.id);
         self.control.steering.borrow_mut().forget(self.id);

@@ -30,20 +30,20 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     /// For each host of the pair.
-    hosts: Vec<Host>,
+    hosts: Vec<CopyTarget>,
     /// The part of this worker in the gauge.
     lag: Cell<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Host {
+struct CopyTarget {
     copier: RefCell<Copier>,
     changed: Notify,
 }
 
 impl Copies {
     pub(crate) fn new(hosts: usize) -> Self {
-        let hosts = std::iter::repeat_with(Host::default).take(hosts);
+        let hosts = std::iter::repeat_with(CopyTarget::default).take(hosts);
         Self {
             hosts: hosts.collect(),
             lag: Cell::new(0),
@@ -132,7 +132,7 @@ impl<'c> CopyLink<'c> {
     }
 
     /// Copies until dropped.
-    async fn copy(&mut self, shared: &Shared, host: &Host) {
+    async fn copy(&mut self, shared: &Shared, host: &CopyTarget) {
         loop {
             let has_heard = self.receive(host);
             let may_copy = shared.method() == Method::Freeze
@@ -156,7 +156,7 @@ impl<'c> CopyLink<'c> {
     }
 
     /// Handles what has arrived, and what has not. Returns whether a copy has ended.
-    fn receive(&mut self, host: &Host) -> bool {
+    fn receive(&mut self, host: &CopyTarget) -> bool {
         let (now, mut buffer) = (now_ns(), [0; MESSAGE_BYTES + 1]);
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
             let datagram = buffer.get(..len).unwrap_or_default();
@@ -180,7 +180,7 @@ impl<'c> CopyLink<'c> {
         has_ended
     }
 
-    fn start(&mut self, host: &Host) {
+    fn start(&mut self, host: &CopyTarget) {
         let (now, term) = (now_ns(), self.control.term());
         let registry = self.control.flows.registry.borrow();
         let mut copier = host.copier.borrow_mut();
@@ -203,7 +203,7 @@ impl<'c> CopyLink<'c> {
     }
 
     /// Waits until there may be something to do.
-    async fn wait(&self, host: &Host, may_copy: bool) {
+    async fn wait(&self, host: &CopyTarget, may_copy: bool) {
         let next = host.copier.borrow().next_timeout_ns();
         let timers = [self.steering.next_timeout_ns(), next.filter(|_| may_copy)];
         let now = now_ns();

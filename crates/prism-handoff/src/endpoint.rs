@@ -28,8 +28,8 @@ pub use config::{EndpointConfig, Peer, TlsService, Transit};
 pub(crate) use config::{of_family, towards};
 pub use listeners::Listeners;
 pub use process::Process;
+pub(crate) use shared::{EndpointPhase, Shared};
 pub use shared::{Incoming, LOCAL_PORTS};
-pub(crate) use shared::{Phase, Shared};
 
 /// The largest number of connections and relay streams that wait for [`Endpoint::next`].
 const MAX_WAITING: usize = 1024;

@@ -15,10 +15,10 @@ use prism_common::supervise::locked;
 
 /// All frozen sockets of a process, by flow and by the epoch at which the peer is to own the flow.
 #[derive(Debug, Default)]
-pub(crate) struct FrozenSockets(Mutex<BTreeMap<(FlowKey, u64), Entry>>);
+pub(crate) struct FrozenSockets(Mutex<BTreeMap<(FlowKey, u64), FrozenEntry>>);
 
 #[derive(Debug)]
-struct Entry {
+struct FrozenEntry {
     /// The peer that has the state.
     peer: String,
     /// `None` if it was closed to make room for the connection that came back.
@@ -44,7 +44,7 @@ impl FrozenSockets {
         peer: &str,
         socket: Paused<Stream>,
     ) -> Frozen {
-        let entry = Entry {
+        let entry = FrozenEntry {
             peer: peer.to_owned(),
             socket: Some(socket),
             has_returned: false,
@@ -99,7 +99,7 @@ impl Frozen {
         self
     }
 
-    fn remove(&self) -> Option<Entry> {
+    fn remove(&self) -> Option<FrozenEntry> {
         locked(&self.table.0).remove(&self.key)
     }
 }

@@ -20,7 +20,7 @@ use crate::channel::{Arrived, Channel};
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::cost::{Costs, metered};
-use crate::endpoint::{Incoming, Phase, Shared};
+use crate::endpoint::{EndpointPhase, Incoming, Shared};
 use crate::first_flight::FirstFlight;
 use crate::records::Records;
 use crate::trace::{Ended, Part, Record, Step};
@@ -36,9 +36,9 @@ impl Arrived {
     pub(crate) async fn import(self) {
         let shared = self.channel.shared.clone();
         let refusal = match *shared.phase.borrow() {
-            Phase::Open if shared.importing.get() < MAX_IMPORTS => None,
-            Phase::Open => Some(Refusal::Busy),
-            Phase::Leaving | Phase::Deaf => Some(Refusal::Unwilling),
+            EndpointPhase::Open if shared.importing.get() < MAX_IMPORTS => None,
+            EndpointPhase::Open => Some(Refusal::Busy),
+            EndpointPhase::Leaving | EndpointPhase::Deaf => Some(Refusal::Unwilling),
         };
         if let Some(reason) = refusal {
             shared.counters.imports_refused.add_one();

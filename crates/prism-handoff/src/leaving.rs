@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::endpoint::{Handle, Phase};
+use crate::endpoint::{EndpointPhase, Handle};
 use crate::export::Exported;
 use prism_common::unguessable;
 
@@ -37,7 +37,7 @@ impl Handle {
     /// peers, and waits a bounded time for their answers. New clients are accepted as before.
     pub async fn leave(&self) {
         let shared = &self.shared;
-        self.enter(Phase::Leaving);
+        self.enter(EndpointPhase::Leaving);
         let mut telling = JoinSet::new();
         for name in self.peers.names() {
             let peers = self.peers.clone();
@@ -91,7 +91,7 @@ impl Handle {
     /// Accepts the clients that are connected already and no others, and waits until the listeners
     /// are closed.
     pub async fn accept_no_more(&self) {
-        self.enter(Phase::Deaf);
+        self.enter(EndpointPhase::Deaf);
         let mut listeners = self.shared.listeners.subscribe();
         let _ = listeners.wait_for(|open| *open == 0).await;
     }
@@ -122,8 +122,8 @@ impl Handle {
         self.shared.process.is_leaving(peer)
     }
 
-    fn enter(&self, phase: Phase) {
-        let enter = |present: &mut Phase| *present = phase.max(*present);
+    fn enter(&self, phase: EndpointPhase) {
+        let enter = |present: &mut EndpointPhase| *present = phase.max(*present);
         self.shared.phase.send_modify(enter);
     }
 }
@@ -131,7 +131,7 @@ impl Handle {
 impl Channel {
     /// Tells a peer that has just connected whether this node is leaving.
     pub(crate) fn greet(self: &Rc<Self>) {
-        if *self.shared.phase.borrow() >= Phase::Leaving {
+        if *self.shared.phase.borrow() >= EndpointPhase::Leaving {
             let channel = self.clone();
             tokio::task::spawn_local(async move { tell(&channel).await });
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
-use prism_etcd::{Change, Client, Condition, Settings};
+use prism_etcd::{Change, Condition, EtcdClient, Settings};
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub const CHANGES_AT_ONCE: usize = 100;
 ///
 /// # Errors
 /// The configuration has no etcd, or its files cannot be used.
-pub fn client(config: &Config) -> anyhow::Result<Client> {
+pub fn client(config: &Config) -> anyhow::Result<EtcdClient> {
     let Some(etcd) = &config.cluster.etcd else {
         bail!(
             "{} has no [cluster.etcd], which this command needs; docs/configuration.md describes it",
@@ -33,7 +33,7 @@ pub fn client(config: &Config) -> anyhow::Result<Client> {
         key_file: etcd.key_file.clone(),
         lease_ttl: etcd.lease_ttl(),
     };
-    Client::new(&settings).context("[cluster.etcd]")
+    EtcdClient::new(&settings).context("[cluster.etcd]")
 }
 
 /// The keys of a cluster.

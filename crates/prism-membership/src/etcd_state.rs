@@ -21,7 +21,7 @@ use anyhow::Context;
 use prism_cluster::{Fault, NodeName, Report, State, Testimony, View};
 use prism_common::supervise::supervise;
 use prism_config::{Config, Etcd};
-use prism_etcd::{Client, Fingerprint, LeaseId};
+use prism_etcd::{EtcdClient, Fingerprint, LeaseId};
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 
@@ -173,7 +173,7 @@ impl Participant {
         })
     }
 
-    fn client(&self) -> &Client {
+    fn client(&self) -> &EtcdClient {
         &self.ledger.client
     }
 

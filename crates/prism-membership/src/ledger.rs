@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use prism_cluster::{Lineage, LineageMark};
-use prism_etcd::{Change, Client, Condition};
+use prism_etcd::{Change, Condition, EtcdClient};
 
 use super::etcd::{Key, Keys};
 
@@ -23,7 +23,7 @@ const PAUSE_MAX_MS: u64 = 20;
 /// The etcd of one cluster, for one process.
 pub struct Ledger {
     /// The client, for all that has no order.
-    pub client: Client,
+    pub client: EtcdClient,
     /// The cluster's keys.
     pub keys: Keys,
     /// The last change that this process has noted.
@@ -40,7 +40,7 @@ struct Present {
 
 impl Ledger {
     /// The ledger of a process that has noted nothing yet.
-    pub fn new(client: Client, keys: Keys) -> Self {
+    pub fn new(client: EtcdClient, keys: Keys) -> Self {
         Self {
             client,
             keys,

@@ -25,7 +25,7 @@ use crate::config::{ServiceConfig, SwitchConfig};
 use crate::error::{KernelError, LoadError, kernel};
 use crate::frontends::Frontends;
 use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, array_at, read_flow_key};
-use crate::leases::{Change, Leases};
+use crate::leases::{LeaseChange, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
 use crate::runs;
@@ -167,7 +167,7 @@ impl<'a> Agent<'a> {
         let changes = self.leases.take_changes(now);
         runs::note_all(maps, &changes).map_err(kernel("note the runs"))?;
         for change in &changes {
-            if let Change::Ended { node, run, end } = change {
+            if let LeaseChange::Ended { node, run, end } = change {
                 tracing::info!(%node, run = run.0, ?end, "a run of a node has ended");
             }
         }

@@ -24,7 +24,7 @@ use tokio::sync::{Notify, Semaphore};
 use connection::Greeting;
 use hosts::Hosts;
 use keys::Keys;
-use table::{Announced, Ending, Run, Table};
+use table::{Announced, Ending, LeaseTable, Run};
 
 mod connection;
 mod hosts;
@@ -91,7 +91,7 @@ impl Parting {
 
 /// News of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum LeaseChange {
     Ended {
         node: IpAddr,
         run: RunId,
@@ -106,7 +106,7 @@ pub(crate) enum Change {
 pub struct Leases {
     hosts: Mutex<Hosts>,
     keys: Mutex<Keys>,
-    table: Mutex<Table>,
+    table: Mutex<LeaseTable>,
     /// Wakes the agent when the table has news.
     news: Condvar,
     /// Wakes connections when runs have been answered.
@@ -138,7 +138,7 @@ impl Leases {
         Self {
             hosts: Mutex::new(Hosts::new(nodes)),
             keys: Mutex::new(Keys::new(keys)),
-            table: Mutex::new(Table::new(Instant::now())),
+            table: Mutex::new(LeaseTable::new(Instant::now())),
             news: Condvar::new(),
             answers: Notify::new(),
             verdicts: Notify::new(),
@@ -217,7 +217,7 @@ impl Leases {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LeaseTable> {
         locked(&self.table)
     }
 
@@ -305,13 +305,13 @@ impl Leases {
     }
 
     /// Compares placements, and tells nodes whose verdict changes.
-    fn judge(&self, table: &mut Table, now: Instant) {
+    fn judge(&self, table: &mut LeaseTable, now: Instant) {
         if table.placements.judge(now) {
             self.verdicts.notify_waiters();
         }
     }
 
-    fn tell_agent(&self, table: &mut Table) {
+    fn tell_agent(&self, table: &mut LeaseTable) {
         table.has_news = true;
         self.news.notify_all();
     }
@@ -319,7 +319,7 @@ impl Leases {
     /// Waits until a run has got a lease, lost it, or taken its last client, but not longer
     /// than `limit`.
     pub(crate) fn wait_for_news(&self, limit: Duration) {
-        let is_quiet = |table: &mut Table| !std::mem::take(&mut table.has_news);
+        let is_quiet = |table: &mut LeaseTable| !std::mem::take(&mut table.has_news);
         // A panic elsewhere poisons the lock; then there may be news too.
         let _ = self.news.wait_timeout_while(self.table(), limit, is_quiet);
     }
@@ -462,13 +462,13 @@ impl Leases {
     }
 
     /// The changes since the last call that are certain at `now`: of each address of a node.
-    pub(crate) fn take_changes(&self, now: Instant) -> Vec<Change> {
+    pub(crate) fn take_changes(&self, now: Instant) -> Vec<LeaseChange> {
         let hosts = locked(&self.hosts);
         let mut table = self.table();
         let mut changes = Vec::new();
         for (node, run) in std::mem::take(&mut table.returned) {
             let addresses = hosts.addresses(node);
-            let returned = |node: &IpAddr| Change::Returned { node: *node, run };
+            let returned = |node: &IpAddr| LeaseChange::Returned { node: *node, run };
             changes.extend(addresses.iter().map(returned));
         }
         let over = table.ending.extract_if(|_, e| e.until <= now);
@@ -477,7 +477,7 @@ impl Leases {
         self.judge(&mut table, now);
         for ((node, run), Ending { end, .. }) in over {
             let addresses = hosts.addresses(node);
-            let ended = |node: &IpAddr| Change::Ended {
+            let ended = |node: &IpAddr| LeaseChange::Ended {
                 node: *node,
                 run,
                 end,

@@ -83,10 +83,10 @@ fn greeting(run: Run, digest: u64) -> Greeting {
 }
 
 /// Waits for the news that a run has ended.
-async fn ended(leases: &Leases) -> Vec<Change> {
+async fn ended(leases: &Leases) -> Vec<LeaseChange> {
     loop {
         let mut changes = leases.take_changes(Instant::now());
-        changes.retain(|change| matches!(change, Change::Ended { .. }));
+        changes.retain(|change| matches!(change, LeaseChange::Ended { .. }));
         if !changes.is_empty() {
             return changes;
         }
@@ -94,8 +94,8 @@ async fn ended(leases: &Leases) -> Vec<Change> {
     }
 }
 
-fn end(end: RunEnd) -> Vec<Change> {
-    vec![Change::Ended {
+fn end(end: RunEnd) -> Vec<LeaseChange> {
+    vec![LeaseChange::Ended {
         node: NODE,
         run: RUN,
         end,
@@ -110,7 +110,7 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
         let now = Instant::now();
         assert_eq!(
             leases.take_changes(now + LEASE_GRACE * 2),
-            [Change::Returned {
+            [LeaseChange::Returned {
                 node: NODE,
                 run: RUN
             }]
@@ -131,7 +131,7 @@ fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
     leases.begin(&greeting(run, NO_DIGEST), now);
     leases.end(run, Some(silence), now);
     let almost = now + OUT_OF_REACH_GRACE - Duration::from_millis(1);
-    let returned = Change::Returned {
+    let returned = LeaseChange::Returned {
         node: NODE,
         run: RUN,
     };
@@ -217,7 +217,9 @@ fn a_run_that_comes_back_within_the_grace_is_not_dead() {
         tokio::time::sleep(LEASE_GRACE * 2).await;
         let changes = leases.take_changes(Instant::now());
         assert!(
-            changes.iter().all(|c| matches!(c, Change::Returned { .. })),
+            changes
+                .iter()
+                .all(|c| matches!(c, LeaseChange::Returned { .. })),
             "{changes:?}"
         );
         drop(second);
@@ -233,7 +235,11 @@ fn a_run_dies_with_its_last_connection() {
         drop(first);
         tokio::time::sleep(LEASE_GRACE * 2).await;
         let changes = leases.take_changes(Instant::now());
-        assert!(!changes.iter().any(|c| matches!(c, Change::Ended { .. })));
+        assert!(
+            !changes
+                .iter()
+                .any(|c| matches!(c, LeaseChange::Ended { .. }))
+        );
         drop(second);
         assert_eq!(ended(&leases).await, end(RunEnd::Died));
     });
@@ -521,11 +527,11 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
     let returned = leases.take_changes(now);
     assert_eq!(
         returned,
-        both.map(|node| Change::Returned { node, run: RUN })
+        both.map(|node| LeaseChange::Returned { node, run: RUN })
     );
     leases.end((both[0], RUN), Some(Parting::CLOSED), now);
     let end = RunEnd::Died;
-    let ended = both.map(|node| Change::Ended {
+    let ended = both.map(|node| LeaseChange::Ended {
         node,
         run: RUN,
         end,

@@ -14,7 +14,7 @@ use prism_proto::control::RunId;
 use prism_sys::clock::monotonic_ns;
 
 use crate::layout::{Block, array_at, nanos, u64_at};
-use crate::leases::{Change, RunEnd};
+use crate::leases::{LeaseChange, RunEnd};
 use crate::skel::{SwitchMaps, types};
 
 const KEY_BYTES: usize = size_of::<types::run_key>();
@@ -28,11 +28,11 @@ const REMEMBERED: Duration = Duration::from_mins(10);
 const BATCH: usize = 256;
 
 /// Writes changes to the table, and removes old entries.
-pub(crate) fn note_all(maps: &SwitchMaps<'_>, changes: &[Change]) -> libbpf_rs::Result<()> {
+pub(crate) fn note_all(maps: &SwitchMaps<'_>, changes: &[LeaseChange]) -> libbpf_rs::Result<()> {
     for batch in changes.chunks(BATCH) {
         if batch
             .iter()
-            .any(|change| matches!(change, Change::Ended { .. }))
+            .any(|change| matches!(change, LeaseChange::Ended { .. }))
         {
             make_room(maps)?;
         }
@@ -41,10 +41,10 @@ pub(crate) fn note_all(maps: &SwitchMaps<'_>, changes: &[Change]) -> libbpf_rs::
     Ok(())
 }
 
-fn note(maps: &SwitchMaps<'_>, change: &Change) -> libbpf_rs::Result<()> {
+fn note(maps: &SwitchMaps<'_>, change: &LeaseChange) -> libbpf_rs::Result<()> {
     match change {
-        Change::Returned { node, run } => delete(maps, &key(*node, *run)),
-        Change::Ended { node, run, end } => {
+        LeaseChange::Returned { node, run } => delete(maps, &key(*node, *run)),
+        LeaseChange::Ended { node, run, end } => {
             let end = match end {
                 RunEnd::Died => types::run_end::RUN_DIED,
                 RunEnd::Left => types::run_end::RUN_LEFT,

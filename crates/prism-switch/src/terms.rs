@@ -22,7 +22,7 @@ use prism_sys::clock::monotonic_ns;
 use crate::error::{KernelError, kernel};
 use crate::frontends::Frontends;
 use crate::layout::{Block, array_at, nanos, u32_at, u64_at};
-use crate::leases::{Change, Leases};
+use crate::leases::{LeaseChange, Leases};
 use crate::skel::{SwitchMaps, types};
 
 const STATE_BYTES: usize = size_of::<types::term_state>();
@@ -163,11 +163,11 @@ impl Terms {
         maps: &SwitchMaps<'_>,
         leases: &Leases,
         frontends: &mut Frontends,
-        changes: &[Change],
+        changes: &[LeaseChange],
         now: Instant,
     ) -> Result<bool, KernelError> {
         for change in changes {
-            if let Change::Ended { node, run, .. } = change {
+            if let LeaseChange::Ended { node, run, .. } = change {
                 self.rules.lease_ends(*node, *run);
             }
         }

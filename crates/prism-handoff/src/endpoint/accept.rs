@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::config::longest_segment_bytes;
-use super::shared::{Incoming, Phase, Shared};
+use super::shared::{EndpointPhase, Incoming, Shared};
 use crate::channel::Channel;
 use crate::client_limits::counted_as;
 use crate::connection::Connection;
@@ -97,12 +97,12 @@ impl Shared {
                 // Clients that wait are the successor's.
                 tokio::select! {
                     () = accepting(&mut starts) => continue,
-                    _ = phase.wait_for(|phase| *phase >= Phase::Deaf) => return,
+                    _ = phase.wait_for(|phase| *phase >= EndpointPhase::Deaf) => return,
                 }
             }
             let accepted = tokio::select! {
                 biased;
-                _ = phase.wait_for(|phase| *phase >= Phase::Deaf), if !is_deaf => {
+                _ = phase.wait_for(|phase| *phase >= EndpointPhase::Deaf), if !is_deaf => {
                     is_deaf = true;
                     continue;
                 }

@@ -51,7 +51,7 @@ pub enum Incoming {
 
 /// The phases of a worker's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum EndpointPhase {
     /// It takes connections from clients and from peers.
     #[default]
     Open,
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     /// The MSS clamp of the last import.
     usual_mss_bytes: Cell<u16>,
     pub(super) stopping: Notify,
-    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) phase: watch::Sender<EndpointPhase>,
     /// Whether no listener accepts.
     pub(crate) pauses: watch::Sender<bool>,
     /// The number of open listeners for clients.

@@ -11,7 +11,7 @@ use prism_cluster::{
     Testimony,
 };
 use prism_config::Credential;
-use prism_etcd::{Entry, Event, Fingerprint, Snapshot, Update};
+use prism_etcd::{Event, Fingerprint, KeyEntry, Snapshot, Update};
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
@@ -164,7 +164,7 @@ impl ClusterRecords {
         }
     }
 
-    fn set_user_claim(&mut self, name: &str, user: &str, entry: Option<&Entry>) {
+    fn set_user_claim(&mut self, name: &str, user: &str, entry: Option<&KeyEntry>) {
         let Ok(name) = NodeName::new(name) else {
             return;
         };
@@ -177,7 +177,7 @@ impl ClusterRecords {
 
     /// Sets the value of a key to that of `entry`; `None` removes it. An unreadable value must not
     /// leave the former one in force, except the state's.
-    fn set(&mut self, keys: &Keys, path: &str, entry: Option<&Entry>) {
+    fn set(&mut self, keys: &Keys, path: &str, entry: Option<&KeyEntry>) {
         match keys.parse(path) {
             None => {}
             Some(Key::State) => match (entry, read(entry, state)) {
@@ -239,7 +239,7 @@ impl ClusterRecords {
 fn replace<K: Ord + Borrow<str> + FromStr, V>(
     map: &mut BTreeMap<K, V>,
     name: &str,
-    entry: Option<&Entry>,
+    entry: Option<&KeyEntry>,
     parse: impl FnOnce(&[u8]) -> Option<V>,
 ) {
     match read(entry, |value| Some((name.parse().ok()?, parse(value)?))) {
@@ -249,7 +249,7 @@ fn replace<K: Ord + Borrow<str> + FromStr, V>(
 }
 
 /// The value of an entry. An unreadable one is logged.
-fn read<T>(entry: Option<&Entry>, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+fn read<T>(entry: Option<&KeyEntry>, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let entry = entry?;
     let value = parse(&entry.value);
     if value.is_none() {
@@ -287,8 +287,8 @@ mod tests {
         known.set(&keys(), &entry.key, Some(&entry));
     }
 
-    fn entry(key: &str, value: &str, mod_revision: u64) -> Entry {
-        Entry {
+    fn entry(key: &str, value: &str, mod_revision: u64) -> KeyEntry {
+        KeyEntry {
             key: format!("/prism/demo/{key}"),
             value: value.into(),
             mod_revision,

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::table::{Run, Table};
+use super::table::{LeaseTable, Run};
 use super::{Leases, Parting, keys, locked};
 
 /// The time in which a connection must identify itself.
@@ -143,7 +143,7 @@ impl Leases {
     }
 
     /// Waits until `find` finds something in the table, which may be when `changes` come.
-    async fn wait_for<T>(&self, changes: &Notify, find: impl Fn(&Table) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, changes: &Notify, find: impl Fn(&LeaseTable) -> Option<T>) -> T {
         loop {
             let change = changes.notified();
             if let Some(found) = find(&self.table()) {

@@ -38,7 +38,7 @@ pub(crate) struct Alive {
 
 /// The connections bound it: a run is forgotten when its end is reported.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct LeaseTable {
     /// The connections of each node that has a lease.
     connections: HashMap<IpAddr, usize>,
     pub(super) leases: HashMap<Run, Lease>,
@@ -95,7 +95,7 @@ pub(super) struct Ending {
     pub(super) withdrawn: Option<Instant>,
 }
 
-impl Table {
+impl LeaseTable {
     /// The empty table of an agent that has just `started`.
     pub(super) fn new(started: Instant) -> Self {
         Self {
