@@ -1,18 +1,20 @@
-//! Any bytes as a request that another node has verified, alone and within a preamble: no panic. A
-//! value that is accepted has no other encoding.
+//! Any bytes as what travels with a request, alone and within a preamble: no panic. A value that is
+//! accepted is read again from its own encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use prism_proto::facts::{Facts, Form};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::Verified;
 
 fuzz_target!(|input: &[u8]| {
-    if let Ok(verified) = Verified::decode(input) {
-        assert_eq!(verified.encode(), input);
+    if let Ok(facts) = Facts::decode(input) {
+        let again = Facts::decode(&facts.encode(Form::Entries));
+        assert_eq!(again, Ok(facts));
     }
-    if let Ok(Some((preamble, len))) = Preamble::decode(input) {
+    if let Ok(Some((preamble, _))) = Preamble::decode(input) {
         let mut encoded = Vec::new();
-        preamble.encode(&mut encoded);
-        assert_eq!(encoded, input[..len]);
+        preamble.encode(Form::Entries, &mut encoded);
+        let len = encoded.len();
+        assert_eq!(Preamble::decode(&encoded), Ok(Some((preamble, len))));
     }
 });

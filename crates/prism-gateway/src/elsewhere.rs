@@ -8,9 +8,9 @@ use std::time::Instant;
 use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
+use prism_proto::facts::{ClientFacts, Facts, Progress};
 use prism_proto::node::Refusal;
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Verified};
 use prism_service::{
     Exchange, Fault, PeerRequest, RelayError, Request, Route, Service, has_body, trace_of,
 };
@@ -32,7 +32,7 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
         to: &Move,
     ) -> Option<Connection> {
-        let verified = self.vouch(request, to.is_fetched);
+        let facts = self.facts(request, to.is_fetched);
         let returns = self.config().service.hand_off == HandOffMode::Return
             && client.origin() != self.shared.name
             && !to.is_fetched;
@@ -40,10 +40,13 @@ impl<S: Service> Gateway<S> {
         if has_body(&request.head) {
             client.acknowledge();
         }
-        let context = verified.encode();
         let has_to_move = self.service.has_to_move(&request.meaning);
         for target in origin.iter().chain(&to.peers).take(MAX_OFFERS) {
-            match self.handle.export(client, target, &context).await {
+            match self
+                .handle
+                .export_with(client, target, |form| facts.encode(form))
+                .await
+            {
                 Exported::Moved | Exported::Lost | Exported::Unknown => return None,
                 Exported::Kept { connection, reason } => {
                     tracing::debug!(client = %connection.client(), target, ?reason, "not moved");
@@ -73,7 +76,7 @@ impl<S: Service> Gateway<S> {
         let relayed = PeerRequest {
             head: &request.head,
             preamble: Preamble {
-                verified: self.vouch(request, true),
+                facts: self.facts(request, true),
                 ..self.preamble_for(request)
             },
             is_repeatable: false,
@@ -159,18 +162,22 @@ impl<S: Service> Gateway<S> {
         Ok(Some(Decision::Refuse(self.service.error_for(fault))))
     }
 
-    /// The verification of a request, with its identifier and its trace. `is_fetched`: its answer
-    /// waits at the node that gets this.
-    fn vouch(&self, request: &Request<S::Meaning>, is_fetched: bool) -> Verified {
-        let vouched = self.service.vouch(&request.meaning);
-        Verified {
+    /// The facts of a request, for the node that answers it. `is_fetched`: its answer waits there.
+    fn facts(&self, request: &Request<S::Meaning>, is_fetched: bool) -> Facts {
+        let facts = self.service.facts(&request.meaning);
+        Facts {
             request_id: request.id,
             trace: trace_of(request.span),
-            body: match is_fetched {
-                true => Body::Spent,
-                false => vouched.body,
+            progress: match is_fetched {
+                true => Progress::AnswerWaits,
+                false => facts.progress,
             },
-            caller: vouched.caller,
+            client: request.client.map(|client| ClientFacts {
+                address: client.address,
+                service: client.service,
+                is_tls: client.is_tls,
+            }),
+            ..facts
         }
     }
 
@@ -178,7 +185,7 @@ impl<S: Service> Gateway<S> {
     pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
         Preamble {
             alone: false,
-            verified: self.vouch(request, false),
+            facts: self.facts(request, false),
             most_bytes: None,
         }
     }

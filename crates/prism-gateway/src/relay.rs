@@ -30,7 +30,7 @@ impl<S: Service> Gateway<S> {
         let mut is_again = false;
         loop {
             let outgoing = Outgoing {
-                head: encode_head(request),
+                head: encode_head(request, upstream.0.form()),
                 // A node that sends the request back does so before the body is read.
                 asks: has_body(request.head),
                 passes_unchanged: true,

@@ -67,7 +67,7 @@ impl<S: Service> Gateway<S> {
             ..*self.service.limits()
         };
         let parts = Http1Parts {
-            id: preamble.verified.request_id,
+            id: preamble.facts.request_id,
             date: self.date.now(),
             ..Http1Parts::default()
         };
@@ -104,7 +104,7 @@ impl<S: Service> Gateway<S> {
         peer: &str,
     ) -> io::Result<()> {
         let begun = Instant::now();
-        let verified = &preamble.verified;
+        let verified = &preamble.facts;
         let span = span_below(verified);
         let understood = self.service.understand(&mut head, Some(verified.clone()));
         let mut request = match understood {

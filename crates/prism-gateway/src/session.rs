@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
-use prism_proto::verified::Verified;
+use prism_proto::facts::Facts;
 use prism_service::{
     About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Remote, Request, Service,
     span_of_request,
@@ -85,7 +85,7 @@ impl<S: Service> Gateway<S> {
         &self,
         mut client: Connection,
         read: ReadHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
         listed: &ListedConnection<'_>,
     ) -> Option<Connection> {
         let ReadHead { mut head, bytes } = read;
@@ -104,8 +104,10 @@ impl<S: Service> Gateway<S> {
         if verified.is_none() {
             self.shared.counters.requests.add_one();
         }
+        let said = verified.as_ref().and_then(|facts| facts.client);
         let remote = Remote {
-            address: client.client(),
+            // The node that accepted the connection may know better than the flow.
+            address: said.map_or(client.client(), |said| said.address),
             service: client.service(),
             is_tls: client.is_tls(),
             has_companion: client.companion().is_some(),
@@ -337,12 +339,12 @@ impl<S: Service> Gateway<S> {
 
 /// The source's verification of a connection's next request. If it is missing or malformed,
 /// the request is verified here.
-fn verified_by_source(client: &Connection) -> Option<Verified> {
+fn verified_by_source(client: &Connection) -> Option<Facts> {
     let context = client.context();
     if context.is_empty() {
         return None;
     }
-    let read = Verified::decode(context);
+    let read = Facts::decode(context);
     let refused = |error| tracing::warn!(client = %client.client(), %error, "cannot read the verification of a hand-off; verifying again");
     read.map_err(refused).ok()
 }

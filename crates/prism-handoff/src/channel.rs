@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{FlowKey, Passage};
+use prism_proto::facts::Form;
 use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Permit, Refusal};
 use prism_tls::{Event, MAX_RECORD_BYTES, SealError, Session};
 use socket2::SockRef;
@@ -49,6 +50,8 @@ pub(crate) struct Channel {
     pub(crate) peer: String,
     /// The peer speaks of passes.
     has_passes: bool,
+    /// The form of the context of a request that the peer reads.
+    pub(crate) form: Form,
     session: RefCell<Session>,
     outbox: Outbox,
     /// The deferred work has an entry that sends the outbox.
@@ -73,12 +76,14 @@ impl Channel {
             session,
             sealed,
             has_passes,
+            form,
             admitted,
         } = secured;
         let (reader, writer) = tcp.into_split();
         let channel = Rc::new(Self {
             peer,
             has_passes,
+            form,
             session: RefCell::new(session),
             outbox: Outbox::default(),
             will_send: Cell::default(),

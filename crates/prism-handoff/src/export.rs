@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::export::Kept;
+use prism_proto::facts::Form;
 use prism_proto::node::{MAX_CONTEXT_BYTES, MAX_INPUT_BYTES, MAX_MOVES, Refusal};
 use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
@@ -59,12 +60,23 @@ impl Handle {
     ///
     /// It ends within some 15 s, the sum of the deadlines of `prism_proto::export` and of a dial.
     /// Run it to its end: if the future is dropped, the connection is closed.
-    pub async fn export(&self, mut connection: Connection, peer: &str, context: &[u8]) -> Exported {
+    pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
+        let in_either_form = |_| context.to_vec();
+        self.export_with(connection, peer, in_either_form).await
+    }
+
+    /// The same with a context in the form that the peer reads.
+    pub async fn export_with(
+        &self,
+        mut connection: Connection,
+        peer: &str,
+        context: impl Fn(Form) -> Vec<u8>,
+    ) -> Exported {
         let counters = &self.shared.counters;
         let client = connection.client();
         counters.exports_started.add_one();
         let (exported, spent) = {
-            let export = pin!(self.try_export(&mut connection, peer, context));
+            let export = pin!(self.try_export(&mut connection, peer, &context));
             metered(Costs::is_sample(), export).await
         };
         let exported = match exported {
@@ -104,7 +116,7 @@ impl Handle {
         &self,
         connection: &mut Connection,
         peer: &str,
-        context: &[u8],
+        context: &dyn Fn(Form) -> Vec<u8>,
     ) -> Result<Exported, Kept> {
         let mut record = record(connection);
         let control = reachable_switch(&self.shared)?;
@@ -124,7 +136,7 @@ impl Handle {
             return Err(Kept::MovedTooOften);
         }
         first_epoch(state, control)?;
-        if context.len() > MAX_CONTEXT_BYTES || !fits(state) {
+        if !fits(state) {
             return Err(Kept::SaveFailed);
         }
         let channel = match self.peers.channel(peer).await {
@@ -135,13 +147,17 @@ impl Handle {
                 return Err(Kept::TargetSilent);
             }
         };
+        let context = context(channel.form);
+        if context.len() > MAX_CONTEXT_BYTES {
+            return Err(Kept::SaveFailed);
+        }
         let may_be_under_way_bytes = match connection.state.confirmed {
             true => 0,
             false => TICKETS_BYTES,
         };
         drain(connection, may_be_under_way_bytes).await?;
         record.mark(Step::Start);
-        hand_over(&self.shared, connection, Some(channel), context, record).await
+        hand_over(&self.shared, connection, Some(channel), &context, record).await
     }
 }
 

@@ -4,7 +4,10 @@
 use std::io;
 use std::sync::Arc;
 
-use prism_proto::node::{ALPN_HAND_OFF, HAND_OFF_VERSIONS, RELAY_VERSIONS};
+use prism_proto::facts::Form;
+use prism_proto::node::{
+    ALPN_FORMER_CONTEXT, ALPN_HAND_OFF, ALPN_RELAY, HAND_OFF_VERSIONS, RELAY_VERSIONS,
+};
 use prism_tls::{Capture, Handshake, HandshakeError, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
@@ -30,6 +33,8 @@ pub(crate) struct Secured {
     pub(crate) sealed: Vec<u8>,
     /// The peer speaks of passes.
     pub(crate) has_passes: bool,
+    /// The form of the facts of requests that the peer reads.
+    pub(crate) form: Form,
     /// The peer's share of this process has the connection; `None` if this node has dialled it.
     pub(crate) admitted: Option<Admitted>,
 }
@@ -126,7 +131,12 @@ fn secured(tcp: TcpStream, handshake: Handshake, purpose: Purpose) -> io::Result
     if purpose == Purpose::Channel {
         SockRef::from(&tcp).set_tcp_user_timeout(Some(MAX_SILENCE))?;
     }
-    let has_passes = handshake.state().alpn_protocol() == Some(ALPN_HAND_OFF);
+    let version = handshake.state().alpn_protocol();
+    let has_passes = version == Some(ALPN_HAND_OFF) || version == Some(ALPN_FORMER_CONTEXT);
+    let form = match version == Some(ALPN_HAND_OFF) || version == Some(ALPN_RELAY) {
+        true => Form::Entries,
+        false => Form::Former,
+    };
     let (keys, sealed) = handshake.finish().map_err(io::Error::other)?;
     let session = Session::new(keys).map_err(io::Error::other)?;
     Ok(Secured {
@@ -134,6 +144,7 @@ fn secured(tcp: TcpStream, handshake: Handshake, purpose: Purpose) -> io::Result
         session,
         sealed,
         has_passes,
+        form,
         admitted: None,
     })
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use prism_proto::facts::Form;
 use prism_sys::tcp::TcpInfo;
 use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
 use rustix::net::SendFlags;
@@ -45,6 +46,7 @@ pub struct RelayStream(Box<Inner>);
 struct Inner {
     wire: Wire,
     waits: Waits,
+    form: Form,
 }
 
 /// The outcome of [`RelayStream::fill_or_flush`].
@@ -113,6 +115,7 @@ impl RelayStream {
             tcp,
             session,
             sealed,
+            form,
             admitted,
             ..
         } = secured;
@@ -140,7 +143,13 @@ impl RelayStream {
             spare,
             _admitted: admitted,
         };
-        Self(Box::new(Inner { wire, waits }))
+        Self(Box::new(Inner { wire, waits, form }))
+    }
+
+    /// The form of the facts of a request that the peer reads.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.0.form
     }
 
     /// Sets the time limit of each read and write.
@@ -186,7 +195,7 @@ impl RelayStream {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let Inner { wire, waits } = &mut *self.0;
+        let Inner { wire, waits, .. } = &mut *self.0;
         let filled = waits.wait(wire.fill(), Duration::MAX).await;
         waits.expects_answer &= filled.is_err();
         filled
@@ -198,7 +207,7 @@ impl RelayStream {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return RelayStep::Read(Err(io::ErrorKind::OutOfMemory.into()));
         }
-        let Inner { wire, waits } = &mut *self.0;
+        let Inner { wire, waits, .. } = &mut *self.0;
         let sends = !wire.output.is_empty();
         waits.may_be_waiting |= sends;
         waits.expects_answer |= sends;
@@ -224,7 +233,7 @@ impl RelayStream {
     /// `TimedOut` if the network takes nothing in time, `HostUnreachable` if the peer is dead; the
     /// session is closed; else the network's error.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Inner { wire, waits } = &mut *self.0;
+        let Inner { wire, waits, .. } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
             let Wire { output, spare, .. } = wire;
             spare.lend(output);
@@ -242,7 +251,7 @@ impl RelayStream {
     /// As for [`Self::write`], and errors of the file system. After a timeout up to
     /// [`Self::PIECE_BYTES`] are sealed and not sent; [`Self::flush`] then sends them.
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
-        let Inner { wire, waits } = &mut *self.0;
+        let Inner { wire, waits, .. } = &mut *self.0;
         let (mut at, end) = (offset, offset.saturating_add(len));
         while at < end {
             let bytes = usize::try_from(end - at).map_or(PIECE_BYTES, |n| n.min(PIECE_BYTES));
@@ -271,7 +280,7 @@ impl RelayStream {
     /// `TimedOut` if the network takes nothing in time, `HostUnreachable` if the peer is dead; else
     /// the network's error.
     pub async fn flush(&mut self) -> io::Result<()> {
-        let Inner { wire, waits } = &mut *self.0;
+        let Inner { wire, waits, .. } = &mut *self.0;
         waits.wait_to_send(wire.flush()).await?;
         wire.spare.take_back(&mut wire.output);
         Ok(())

@@ -43,6 +43,7 @@ fn stream(tcp: TcpStream, session: Session, spare: &Rc<Spare>) -> RelayStream {
         session,
         sealed: Vec::new(),
         has_passes: false,
+        form: Form::Entries,
         admitted: None,
     };
     RelayStream::new(secured, spare.clone(), None)

@@ -1,5 +1,5 @@
 //! The caller of a request, identified by its signature or by the node that verified it. The
-//! outcome travels with hand-offs and relayed requests as [`Verified`].
+//! outcome travels with hand-offs and relayed requests as [`Facts`].
 //!
 //! Not here: what the caller may do (`admit.rs`).
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
-use prism_proto::verified::{self, Caller, Verified};
+use prism_proto::facts::{self, Caller, Facts};
 use prism_s3::access::{KeyRights, Right, Rights};
 use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
 use time::OffsetDateTime;
@@ -74,7 +74,7 @@ impl Auth {
     pub(crate) fn identify(
         &self,
         head: &RequestHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
         doubt: Option<S3Error>,
     ) -> Result<Identified, S3Error> {
         let users = self.users.read();
@@ -121,19 +121,18 @@ impl Users {
 
 impl Meaning {
     /// The outcome of the verification, for the node that answers the request.
-    pub(crate) fn verified(&self) -> Verified {
-        Verified {
-            request_id: 0,
-            trace: None,
+    pub(crate) fn facts(&self) -> Facts {
+        Facts {
             caller: caller(&self.principal),
             body: match &self.payload {
-                Payload::Unsigned => verified::Body::Unsaid,
-                Payload::Sha256(hash) => verified::Body::Sha256(*hash),
-                Payload::Streaming(Streaming { trailer, chain }) => verified::Body::Chunks {
+                Payload::Unsigned => facts::Body::Unsaid,
+                Payload::Sha256(hash) => facts::Body::Sha256(*hash),
+                Payload::Streaming(Streaming { trailer, chain }) => facts::Body::Chunks {
                     trailer: *trailer,
                     seed: chain.as_ref().map(|chain| saved_seed(chain.seed())),
                 },
             },
+            ..Facts::of_anonymous(0)
         }
     }
 }
@@ -146,26 +145,24 @@ fn caller(principal: &Principal) -> Caller {
     }
 }
 
-fn saved_seed(seed: Seed) -> verified::Seed {
-    verified::Seed {
+fn saved_seed(seed: Seed) -> facts::Seed {
+    facts::Seed {
         signature: seed.signature,
         // A valid signature is never older than 1970.
         time_s: seed.time.unix_timestamp().try_into().unwrap_or_default(),
     }
 }
 
-/// The reverse of [`Meaning::verified`].
-fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Authenticated, S3Error> {
+/// The reverse of [`Meaning::facts`].
+fn restored(authenticator: &Authenticator, verified: Facts) -> Result<Authenticated, S3Error> {
     let principal = match verified.caller {
         Caller::AccessKey(key) => Principal::AccessKey(key),
         Caller::Anonymous => Principal::Anonymous,
     };
     let payload = match verified.body {
-        verified::Body::Unsaid | verified::Body::Spent | verified::Body::MovedOn => {
-            Payload::Unsigned
-        }
-        verified::Body::Sha256(hash) => Payload::Sha256(hash),
-        verified::Body::Chunks { trailer, seed } => {
+        facts::Body::Unsaid => Payload::Unsigned,
+        facts::Body::Sha256(hash) => Payload::Sha256(hash),
+        facts::Body::Chunks { trailer, seed } => {
             let chain = seed.map(|seed| restored_chain(authenticator, &principal, seed));
             let chain = chain.transpose()?;
             Payload::Streaming(Streaming { trailer, chain })
@@ -177,7 +174,7 @@ fn restored(authenticator: &Authenticator, verified: Verified) -> Result<Authent
 fn restored_chain(
     authenticator: &Authenticator,
     principal: &Principal,
-    seed: verified::Seed,
+    seed: facts::Seed,
 ) -> Result<Box<prism_s3::streaming::Chain>, S3Error> {
     let Principal::AccessKey(access_key) = principal else {
         return Err(Code::AccessDenied.into());
@@ -196,6 +193,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use prism_s3::Operation;
     use prism_s3::time::parse_iso_basic;
+
+    use prism_proto::facts::Form;
 
     use super::*;
     use crate::request::Standing;
@@ -217,11 +216,11 @@ mod tests {
         for payload in payloads {
             let known = (Principal::AccessKey("key".into()), payload);
             let meaning = meaning_of(known.clone());
-            let sent = Verified::decode(&meaning.verified().encode()).unwrap();
+            let sent = Facts::decode(&meaning.facts().encode(Form::Entries)).unwrap();
             let again = restored(&knows, sent.clone()).unwrap();
             assert_eq!((again.principal, again.payload), known);
             // Signed chunks need a known signer.
-            let is_signed = matches!(sent.body, verified::Body::Chunks { seed: Some(_), .. });
+            let is_signed = matches!(sent.body, facts::Body::Chunks { seed: Some(_), .. });
             assert_eq!(restored(&authenticator, sent).is_err(), is_signed);
         }
     }
@@ -242,7 +241,7 @@ mod tests {
         assert_eq!(status(doubt()), 503);
         assert_ne!(status(None), 503);
         let known = (Principal::AccessKey("key".into()), Payload::Unsigned);
-        let verified = meaning_of(known).verified();
+        let verified = meaning_of(known).facts();
         assert!(auth.identify(&signed, Some(verified), doubt()).is_ok());
     }
 

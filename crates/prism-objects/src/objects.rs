@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_http::{Headers, Limits, RequestHead};
-use prism_proto::verified::Verified;
+use prism_proto::facts::Facts;
 use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
@@ -79,7 +79,7 @@ impl Service for Objects {
     fn understand(
         &self,
         head: &mut RequestHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
     ) -> Result<Meaning, S3Error> {
         // The lease is taken before any decision uses the cluster's state.
         let lease_term = self.node.replication.begin();
@@ -175,8 +175,8 @@ impl Service for Objects {
         }
     }
 
-    fn vouch(&self, meaning: &Meaning) -> Verified {
-        meaning.verified()
+    fn facts(&self, meaning: &Meaning) -> Facts {
+        meaning.facts()
     }
 
     fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {
@@ -198,7 +198,7 @@ impl Service for Objects {
         request: &Request,
     ) -> io::Result<Served<S3Error>> {
         let concerns_all = route::concerns_all(&request.meaning.operation);
-        if !concerns_all && !request.is_relayed() {
+        if !concerns_all && !request.is_relayed {
             self.node.counters.served_direct.add_one();
         }
         // An operation that concerns all backends may change the rules, and looks them up itself.

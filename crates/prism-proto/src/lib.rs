@@ -9,7 +9,7 @@
 //! | [`tls`] | the version, suite and kernel's keys of a TLS session |
 //! | [`registry`], [`announce`] | the flows that a worker owns, and how a switch is filled from them |
 //! | [`term`] | the switch's side of that: which commands it takes while it does not know all flows |
-//! | [`relay`], [`verified`] | the preamble of relayed requests |
+//! | [`relay`], [`facts`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
 //! | [`succession`] | messages to a process's successor on the same host, and their order |
 //! | [`newcomers`] | bounds on connections that have not authenticated |
@@ -67,6 +67,7 @@ pub mod claim;
 pub mod control;
 pub mod copy;
 pub mod export;
+pub mod facts;
 pub mod fence;
 pub mod guests;
 pub mod import;
@@ -81,7 +82,6 @@ pub mod succession;
 pub mod tcp_state;
 pub mod term;
 pub mod tls;
-pub mod verified;
 pub mod wire;
 
 pub use tcp_state::{

@@ -14,16 +14,20 @@ use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
 /// ALPN of connections that carry hand-offs.
-pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/4";
+pub const ALPN_HAND_OFF: &[u8] = b"prism-handoff/5";
+/// The same with the former context of a request.
+pub const ALPN_FORMER_CONTEXT: &[u8] = b"prism-handoff/4";
 /// The same without passes, as the release before this one speaks it.
 const ALPN_WITHOUT_PASSES: &[u8] = b"prism-handoff/3";
 /// ALPN of connections that carry relayed requests.
-pub const ALPN_RELAY: &[u8] = b"prism-relay/1";
+pub const ALPN_RELAY: &[u8] = b"prism-relay/2";
+/// The same with the former preamble.
+const ALPN_FORMER_PREAMBLE: &[u8] = b"prism-relay/1";
 /// The versions of the protocol of hand-offs that this code speaks, the highest first. Two nodes use
 /// the highest common one. A release speaks those of the release before it too.
-pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF, ALPN_WITHOUT_PASSES];
+pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF, ALPN_FORMER_CONTEXT, ALPN_WITHOUT_PASSES];
 /// The same for relayed requests.
-pub const RELAY_VERSIONS: &[&[u8]] = &[ALPN_RELAY];
+pub const RELAY_VERSIONS: &[&[u8]] = &[ALPN_RELAY, ALPN_FORMER_PREAMBLE];
 /// Bytes of the length that precedes each frame.
 pub const FRAME_PREFIX_BYTES: usize = 4;
 /// First four bytes of a connection's state: "PHST".
@@ -34,9 +38,9 @@ pub const STATE_VERSION: u8 = 3;
 /// change of a layout needs a new name.
 const _: () = {
     let (hand_off, relay) = (ALPN_HAND_OFF, ALPN_RELAY);
-    assert!(matches!(hand_off, b"prism-handoff/4") && STATE_VERSION == 3);
-    assert!(matches!(relay, b"prism-relay/1") && crate::relay::VERSION == 4);
-    assert!(crate::verified::VERSION == 3);
+    assert!(matches!(hand_off, b"prism-handoff/5") && STATE_VERSION == 3);
+    assert!(matches!(relay, b"prism-relay/2") && crate::relay::VERSION == 5);
+    assert!(crate::facts::VERSION == 4);
 };
 /// The largest number of moves between two answers to the client. A request needs one, or two if
 /// nodes return connections. A change of the cluster's view and a leaving node add one each. The

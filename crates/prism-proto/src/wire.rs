@@ -45,6 +45,11 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    /// The bytes that are not yet read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Takes exactly `N` bytes; `field` names them in the error.
     pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
         let (head, rest) = self

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use prism_cluster::Status;
 use prism_http::RequestHead;
+use prism_proto::facts::{Caller, Facts};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Verified};
 use prism_s3::{Code, Principal, S3Error};
 use prism_service::{PeerRequest, join_all, parse_own_head};
 use prism_store::Replicas;
@@ -34,17 +34,15 @@ pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequ
         Principal::Anonymous => Caller::Anonymous,
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     };
-    let verified = Verified {
-        request_id: 0,
-        trace: None,
+    let facts = Facts {
         caller,
-        body: Body::Unsaid,
+        ..Facts::of_anonymous(0)
     };
     PeerRequest {
         head,
         preamble: Preamble {
             alone: true,
-            verified,
+            facts,
             most_bytes: None,
         },
         is_repeatable: true,

@@ -140,7 +140,9 @@ impl Replicator {
         if used && is_lost {
             upstream = self.peers.fresh(peer).await?;
             upstream.set_io_timeout(ANSWER_TIMEOUT);
-            let again = upstream.write_more(&encode_head(&request)).await;
+            let again = upstream
+                .write_more(&encode_head(&request, upstream.form()))
+                .await;
             again.map_err(RelayError::Broken)?;
             answer = send_change(&mut upstream, change).await;
         }

@@ -12,6 +12,7 @@ use prism_http::{
     BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
     ResponseHead,
 };
+use prism_proto::facts::Form;
 use prism_proto::relay::{
     ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble,
 };
@@ -202,7 +203,10 @@ impl Peers {
         request: &PeerRequest<'_>,
     ) -> Result<(RelayStream, bool), RelayError> {
         let (mut upstream, used) = self.stream(peer, request).await?;
-        match upstream.write_all(&encode_head(request)).await {
+        match upstream
+            .write_all(&encode_head(request, upstream.form()))
+            .await
+        {
             Ok(()) => Ok((upstream, used)),
             Err(_) if used => Ok((self.begin_again(peer, request, &[]).await?, false)),
             Err(error) => Err(RelayError::Broken(error)),
@@ -217,7 +221,7 @@ impl Peers {
         body: &[u8],
     ) -> Result<RelayStream, RelayError> {
         let mut upstream = self.fresh(peer).await?;
-        let mut bytes = encode_head(request);
+        let mut bytes = encode_head(request, upstream.form());
         bytes.extend_from_slice(body);
         match upstream.write_all(&bytes).await {
             Ok(()) => Ok(upstream),
@@ -264,10 +268,10 @@ pub fn parse_own_head(text: &[u8]) -> io::Result<RequestHead> {
     }
 }
 
-/// A request's preamble and head as they travel.
-pub fn encode_head(request: &PeerRequest<'_>) -> Vec<u8> {
+/// A request's preamble and head as they travel to a node that reads this form.
+pub fn encode_head(request: &PeerRequest<'_>, form: Form) -> Vec<u8> {
     let mut head = Vec::with_capacity(1024);
-    request.preamble.encode(&mut head);
+    request.preamble.encode(form, &mut head);
     let mut extra = Headers::new();
     // A node that sends the request back does so before the body is read.
     if !request.preamble.alone && has_body(request.head) {

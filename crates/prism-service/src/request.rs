@@ -13,8 +13,10 @@ pub struct Request<M> {
     pub id: u64,
     /// This node's part of its trace; `None` if it is not traced.
     pub span: Option<Span>,
-    /// The client's connection; `None` if another node has relayed the request.
+    /// The client's connection, if it is known.
     pub client: Option<Remote>,
+    /// Whether another node has relayed it.
+    pub is_relayed: bool,
     /// Whether it is another node's own request.
     pub is_for_node: bool,
     /// Longest body of an answer that the relaying node accepts, in bytes.
@@ -31,6 +33,7 @@ impl<M> Request<M> {
             id,
             span: None,
             client: Some(client),
+            is_relayed: false,
             is_for_node: false,
             max_answer_bytes: None,
             meaning,
@@ -41,9 +44,10 @@ impl<M> Request<M> {
     pub fn relayed(head: RequestHead, preamble: &Preamble, meaning: M) -> Self {
         Self {
             head,
-            id: preamble.verified.request_id,
+            id: preamble.facts.request_id,
             span: None,
-            client: None,
+            client: preamble.facts.client.map(Remote::of_relayed),
+            is_relayed: true,
             is_for_node: preamble.alone,
             max_answer_bytes: preamble.most_bytes,
             meaning,
@@ -54,10 +58,5 @@ impl<M> Request<M> {
     #[must_use]
     pub fn traced(self, span: Option<Span>) -> Self {
         Self { span, ..self }
-    }
-
-    /// Whether another node has relayed it.
-    pub fn is_relayed(&self) -> bool {
-        self.client.is_none()
     }
 }

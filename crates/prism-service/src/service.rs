@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use prism_http::{BodyError, HeadError, Headers, Limits, RequestHead};
-use prism_proto::verified::Verified;
+use prism_proto::facts::{ClientFacts, Facts};
 
 use crate::{About, Exchange, Request};
 
@@ -100,6 +100,18 @@ pub struct Remote {
     pub has_companion: bool,
 }
 
+impl Remote {
+    /// The connection that another node has.
+    pub(crate) fn of_relayed(client: ClientFacts) -> Self {
+        Self {
+            address: client.address,
+            service: client.service,
+            is_tls: client.is_tls,
+            has_companion: false,
+        }
+    }
+}
+
 /// A service of which several nodes answer requests.
 ///
 /// Every node that has a client's connection calls the service in the same order: understand,
@@ -126,7 +138,7 @@ pub trait Service: 'static {
     fn understand(
         &self,
         head: &mut RequestHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
     ) -> Result<Self::Meaning, Self::Error>;
 
     /// Decides whether a client's request is allowed. Only the node that has the connection does
@@ -180,8 +192,8 @@ pub trait Service: 'static {
     /// another node has it already.
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool;
 
-    /// The verification of a request, for the node that answers it.
-    fn vouch(&self, meaning: &Self::Meaning) -> Verified;
+    /// What the service knows of a request, for the node that answers it.
+    fn facts(&self, meaning: &Self::Meaning) -> Facts;
 
     /// The facts of a request for logs and metrics.
     fn about<'m>(&self, meaning: &'m Self::Meaning) -> About<'m>;

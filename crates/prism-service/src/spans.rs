@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use prism_http::{RequestHead, TraceParent};
-use prism_proto::verified::{TraceId, Verified};
+use prism_proto::facts::{Facts, TraceId};
 
 use crate::observe::About;
 
@@ -63,7 +63,7 @@ pub trait Spans: fmt::Debug + Send + Sync {
 pub fn span_of_request(
     head: &RequestHead,
     id: u64,
-    verified: Option<&Verified>,
+    verified: Option<&Facts>,
     spans: Option<&dyn Spans>,
 ) -> Option<Span> {
     if let Some(verified) = verified {
@@ -84,7 +84,7 @@ pub fn span_of_request(
 }
 
 /// This node's part of a request that another node has verified.
-pub fn span_below(verified: &Verified) -> Option<Span> {
+pub fn span_below(verified: &Facts) -> Option<Span> {
     verified.trace.map(|trace| Span {
         trace_id: trace.bytes(),
         id: fastrand::u64(1..),
@@ -101,7 +101,6 @@ pub fn trace_of(span: Option<Span>) -> Option<TraceId> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use prism_http::Limits;
-    use prism_proto::verified::{Body, Caller};
 
     use super::*;
 
@@ -155,11 +154,9 @@ mod tests {
 
     #[test]
     fn the_word_of_another_node_counts_alone() {
-        let mut verified = Verified {
-            request_id: 5,
+        let mut verified = Facts {
             trace: TraceId::new(TRACE),
-            caller: Caller::Anonymous,
-            body: Body::Unsaid,
+            ..Facts::of_anonymous(5)
         };
         let span = span_of_request(&head(""), ID, Some(&verified), None).unwrap();
         assert_eq!((span.trace_id, span.parent_id), (TRACE, Some(5)));

@@ -180,7 +180,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     /// The request as the server of a connection gets it.
     fn outgoing(&self, server: &mut Server) -> Outgoing {
         let head = &self.request.head;
-        let is_relayed = self.request.is_relayed();
+        let is_relayed = self.request.is_relayed;
         // A relaying node holds every body back, and its client need not wait for the server.
         let has_body = head.framing() != BodyFraming::None && !self.exchange.is_done();
         let asks = has_body && !is_relayed && self.exchange.is_held_back();
@@ -215,7 +215,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         let shared = &self.node.shared;
         let outgoing = self.outgoing(&mut lease.server);
         let mut forward = Forward::new(self.exchange, &mut lease.server, outgoing);
-        if request.is_relayed() {
+        if request.is_relayed {
             forward = forward.for_relaying_node(shared.stall_timeout);
         }
         let AnswerHead::Parsed(head) = forward.answer().await? else {
@@ -223,7 +223,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         };
         let offers_login = private::is_offered(&head);
         let mut answer = Answer::new(head, request.head.method())?;
-        let is_asked = meaning.upgrade.is_some() && !request.is_relayed();
+        let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
         if answer.status() == SWITCHING && !is_asked {
             return Err(Fault::malformed());
         }
@@ -325,7 +325,7 @@ fn finish_head<N>(
     meaning
         .affinity
         .complete(settings, server, answer.headers_mut());
-    if !request.is_relayed() {
+    if !request.is_relayed {
         return node.shared.counters.served_direct.add_one();
     }
     let is_hand_over = answer.status() == HAND_OVER;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use prism_config::Balance;
 use prism_http::{BodyFraming, Headers, Limits, Method, RequestHead, ResponseHead};
+use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Verified};
 use prism_proxy::wanted_protocol;
 use prism_service::{
     About, Exchange, Fault, NodeRequests, PeerRequest, Request, Route, Served, Service, Subject,
@@ -123,6 +123,7 @@ impl<N> Upstreams<N> {
                 service: Some(client.service),
             });
         }
+        // A node of the former release says it in the head alone.
         let head = &request.head;
         let said = head.headers().get_str("X-Forwarded-For")?;
         let client: IpAddr = said.parse().ok()?;
@@ -147,18 +148,26 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     fn understand(
         &self,
         head: &mut RequestHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
     ) -> Result<Meaning, Error> {
         let parked = verified.as_ref();
         let parked = parked.and_then(|verified| self.shared.parking.pool_of(verified.request_id));
         let is_parked = parked.is_some();
-        let is_spent = verified.as_ref().is_some_and(|v| v.body == Body::Spent);
+        let is_spent = verified
+            .as_ref()
+            .is_some_and(|v| v.progress == Progress::AnswerWaits);
         if is_spent && !is_parked && !head.method().is_safe() {
             return Err(Error::Lost);
         }
         let pool = match parked {
             Some(pool) => pool,
-            None => self.shared.pool_of(head).ok_or(Error::NoUpstream)?,
+            None => {
+                // The node that admitted the request has chosen by the client's own head.
+                let chosen = verified.as_ref().and_then(|facts| facts.upstream.as_ref());
+                let chosen = chosen.and_then(|name| self.shared.pool_named(name));
+                let chosen = chosen.or_else(|| self.shared.pool_of(head));
+                chosen.ok_or(Error::NoUpstream)?
+            }
         };
         let max_bytes = pool.max_body_bytes();
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
@@ -176,13 +185,13 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             operation: operation(head.method()),
             upgrade: wanted_protocol(head),
             is_sent: verified.is_some(),
-            stays: verified.is_some_and(|v| v.body == Body::MovedOn),
+            stays: verified.is_some_and(|v| v.progress == Progress::MovedOn),
             is_parked,
         })
     }
 
     async fn admit(&self, request: &mut Request<Meaning>) -> Result<(), Error> {
-        let Some(client) = request.client else {
+        let Some(client) = request.client.filter(|_| !request.is_relayed) else {
             return Ok(());
         };
         if client.has_companion {
@@ -242,13 +251,15 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
     }
 
-    fn vouch(&self, meaning: &Meaning) -> Verified {
-        Verified {
-            body: match meaning.is_sent {
-                true => Body::MovedOn,
-                false => Body::Unsaid,
+    fn facts(&self, meaning: &Meaning) -> Facts {
+        let name = &meaning.pool.name;
+        Facts {
+            progress: match meaning.is_sent {
+                true => Progress::MovedOn,
+                false => Progress::First,
             },
-            ..nobody()
+            upstream: (name.len() <= MAX_NAME_BYTES).then(|| name.clone()),
+            ..Facts::of_anonymous(0)
         }
     }
 
@@ -313,20 +324,10 @@ pub(crate) fn own_request(head: &RequestHead) -> PeerRequest<'_> {
         head,
         preamble: Preamble {
             alone: true,
-            verified: nobody(),
+            facts: Facts::of_anonymous(0),
             most_bytes: None,
         },
         is_repeatable: true,
-    }
-}
-
-/// The verification of a request: its upstream verifies callers.
-const fn nobody() -> Verified {
-    Verified {
-        request_id: 0,
-        trace: None,
-        caller: Caller::Anonymous,
-        body: Body::Unsaid,
     }
 }
 

@@ -174,6 +174,13 @@ impl Shared {
             .cloned()
     }
 
+    /// The upstream of this name.
+    pub(crate) fn pool_named(&self, name: &str) -> Option<Arc<Pool>> {
+        let pools = self.pools.borrow();
+        let mut pools = pools.iter();
+        pools.find(|pool| pool.name == name).cloned()
+    }
+
     /// The backends that may answer a request of `pool`, best first.
     pub(crate) fn backends<'p>(&self, pool: &'p Pool, affinity: &Affinity) -> Vec<&'p Backend> {
         let (process, now) = (&self.process, Instant::now());

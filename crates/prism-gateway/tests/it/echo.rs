@@ -7,7 +7,7 @@ use std::io;
 use std::rc::Rc;
 
 use prism_http::{Headers, Limits, RequestHead, ResponseHead};
-use prism_proto::verified::{Body, Caller, Verified};
+use prism_proto::facts::Facts;
 use prism_service::{
     About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject, send,
 };
@@ -60,7 +60,7 @@ impl Service for Echo {
         &Limits::DEFAULT
     }
 
-    fn understand(&self, head: &mut RequestHead, _: Option<Verified>) -> Result<(), String> {
+    fn understand(&self, head: &mut RequestHead, _: Option<Facts>) -> Result<(), String> {
         match head.path() {
             "/refused" => Err("refused".into()),
             _ => Ok(()),
@@ -91,13 +91,8 @@ impl Service for Echo {
         false
     }
 
-    fn vouch(&self, (): &()) -> Verified {
-        Verified {
-            request_id: 0,
-            trace: None,
-            caller: Caller::Anonymous,
-            body: Body::Unsaid,
-        }
+    fn facts(&self, (): &()) -> Facts {
+        Facts::of_anonymous(0)
     }
 
     fn about<'m>(&self, (): &'m ()) -> About<'m> {

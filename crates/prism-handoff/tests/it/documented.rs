@@ -6,9 +6,9 @@ use std::hash::Hasher;
 
 use prism_cluster::{NodeName, Placement, Placing};
 use prism_proto::control::{Answer, ControlKey, FlowKey, FlowState, Ops, Owner, Request, Status};
+use prism_proto::facts::{Body, Caller, Form};
 use prism_proto::node::{Frame, HandOff, Refusal};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller};
 use prism_tls::{DirectionKeys, Secret, Session, SessionKeys, Suite};
 use siphasher::sip::SipHasher24;
 
@@ -211,18 +211,15 @@ fn preamble(example: &Example) {
     let bytes = bytes_of(&example.block);
     let (preamble, len) = Preamble::decode(&bytes).unwrap().unwrap();
     assert_eq!(len, bytes.len());
-    let Caller::AccessKey(access_key) = &preamble.verified.caller else {
+    let Caller::AccessKey(access_key) = &preamble.facts.caller else {
         panic!("{preamble:?} has no access key");
     };
-    assert_eq!(preamble.verified.body, Body::Unsaid);
-    let (most_bytes, trace) = (
-        preamble.most_bytes.unwrap(),
-        preamble.verified.trace.unwrap(),
-    );
-    let flags = u8::from(preamble.alone) | 2;
+    assert_eq!(preamble.facts.body, Body::Unsaid);
+    let (most_bytes, trace) = (preamble.most_bytes.unwrap(), preamble.facts.trace.unwrap());
+    let alone = if preamble.alone { "yes" } else { "no" };
     let fields = [
-        ("flags", flags.to_string()),
-        ("request", format!("{:016X}", preamble.verified.request_id)),
+        ("alone", alone.to_owned()),
+        ("request", format!("{:016X}", preamble.facts.request_id)),
         (
             "trace",
             format!("{:032x}", u128::from_be_bytes(trace.bytes())),
@@ -233,7 +230,7 @@ fn preamble(example: &Example) {
     ];
     compare(example, &fields);
     let mut encoded = Vec::new();
-    preamble.encode(&mut encoded);
+    preamble.encode(Form::Entries, &mut encoded);
     assert_eq!(encoded, bytes);
 }
 

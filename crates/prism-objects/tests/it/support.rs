@@ -8,7 +8,7 @@ use prism_config::{Config, Credential, Role, Running};
 use prism_http::{BodyReader, Headers, Limits, RequestHead, ResponseHead};
 use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
-use prism_proto::verified::{Body, Caller, Verified};
+use prism_proto::facts::{Caller, Facts};
 use prism_replicas::{Node, Replicator};
 use prism_s3::access::Rights;
 use prism_service::{
@@ -175,11 +175,9 @@ impl Server {
     /// Which nodes answer a request.
     pub(crate) fn route(&self, start: &str) -> Route {
         let mut head = head_of(None, start, &[], 0);
-        let verified = Verified {
-            request_id: 1,
-            trace: None,
+        let verified = Facts {
             caller: Caller::AccessKey(ADMIN.into()),
-            body: Body::Unsaid,
+            ..Facts::of_anonymous(1)
         };
         let meaning = self.objects.understand(&mut head, Some(verified)).unwrap();
         self.objects.route(&meaning, false)

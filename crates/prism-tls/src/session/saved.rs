@@ -40,7 +40,10 @@ const LAYOUT: u8 = 1;
 /// needs new ones.
 const _: () = {
     let (hand_off, take_over) = (node::HAND_OFF_VERSIONS, succession::VERSIONS);
-    assert!(matches!(hand_off, [b"prism-handoff/4", b"prism-handoff/3"]));
+    assert!(matches!(
+        hand_off,
+        [b"prism-handoff/5", b"prism-handoff/4", b"prism-handoff/3"]
+    ));
     assert!(matches!(take_over, [1]) && LAYOUT == 1);
 };
 /// Most plaintext of a record that this side makes, which is the same for all sessions.

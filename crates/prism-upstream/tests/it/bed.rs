@@ -12,7 +12,7 @@ use std::time::Duration;
 use prism_config::{Config, Node, Role, Upstream};
 use prism_handoff::{Companion, Endpoint, EndpointConfig, Incoming, Moved};
 use prism_http::{Limits, RequestHead};
-use prism_proto::verified::{Body, Caller, Verified};
+use prism_proto::facts::Facts;
 use prism_service::{
     Exchange, Http1, Http1Parts, Input, Io, NodeRequests, Remote, Request, Service,
 };
@@ -125,13 +125,8 @@ pub struct Bed {
 }
 
 /// The verification by another node of the request `id`.
-pub fn verified(id: u64) -> Verified {
-    Verified {
-        request_id: id,
-        trace: None,
-        caller: Caller::Anonymous,
-        body: Body::Unsaid,
-    }
+pub fn verified(id: u64) -> Facts {
+    Facts::of_anonymous(id)
 }
 
 /// The outcome of a request, and whether its connection lives on.
@@ -216,7 +211,7 @@ impl Bed {
     /// The same, relayed by another node that wants at most `max_bytes`.
     pub fn ask_relayed(&self, head: &str, id: u64, max_bytes: Option<u32>) -> End {
         self.pass(head, NEXT, Some(verified(id)), |request| {
-            request.client = None;
+            request.is_relayed = true;
             request.max_answer_bytes = max_bytes;
         })
     }
@@ -224,7 +219,7 @@ impl Bed {
     /// The same, by a node that breaks off before it sends a byte of the body.
     pub fn ask_broken_off(&self, head: &str) -> End {
         self.pass(head, &[], Some(verified(1)), |request| {
-            request.client = None;
+            request.is_relayed = true;
         })
     }
 
@@ -232,7 +227,7 @@ impl Bed {
         &self,
         head: &str,
         sent: &[u8],
-        verified: Option<Verified>,
+        verified: Option<Facts>,
         change: impl FnOnce(&mut Request<Meaning>),
     ) -> End {
         let companion = verified.is_none().then_some(None);
@@ -243,7 +238,7 @@ impl Bed {
         &self,
         head: &str,
         sent: &[u8],
-        verified: Option<Verified>,
+        verified: Option<Facts>,
         companion: Option<Companion>,
         change: impl FnOnce(&mut Request<Meaning>),
     ) -> End {
@@ -274,7 +269,7 @@ impl Bed {
         &self,
         io: &mut impl Io,
         mut head: RequestHead,
-        verified: Option<Verified>,
+        verified: Option<Facts>,
         change: impl FnOnce(&mut Request<Meaning>),
     ) -> (io::Result<Served>, Option<u16>) {
         let id = verified.as_ref().map_or(0, |verified| verified.request_id);
@@ -290,7 +285,7 @@ impl Bed {
         };
         let mut request = Request::new(head, id, remote, meaning);
         change(&mut request);
-        if !request.is_relayed() {
+        if !request.is_relayed {
             self.service.admit(&mut request).await.unwrap();
         }
         let parts = Http1Parts {

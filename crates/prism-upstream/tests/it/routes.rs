@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prism_config::{Config, Node, Role, Upstream};
 use prism_http::{Limits, RequestHead};
-use prism_proto::verified::{Body, Verified};
+use prism_proto::facts::{Facts, Progress};
 use prism_service::{Route, Service};
 use prism_upstream::{Error, Meaning, Shared, Upstreams};
 
@@ -45,7 +45,7 @@ pub fn understand(
     node: &Upstreams<Nobody>,
     line: &str,
     fields: &str,
-    verified: Option<Verified>,
+    verified: Option<Facts>,
 ) -> Result<Meaning, Error> {
     let text = format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT).unwrap();
@@ -104,23 +104,23 @@ fn a_connection_that_was_sent_in_vain_moves_on_once() {
             .unwrap()
     };
     let clients = two(None);
-    assert_eq!(backend.vouch(&clients).body, Body::Unsaid);
+    assert_eq!(backend.facts(&clients).progress, Progress::First);
     let sent = two(Some(verified(1)));
     assert!(matches!(backend.route(&sent, false), Route::HandOff(_)));
-    let again = two(Some(backend.vouch(&sent)));
+    let again = two(Some(backend.facts(&sent)));
     assert!(matches!(backend.route(&again, false), Route::Relay(_)));
 }
 
 #[test]
 fn a_request_whose_answer_is_lost_is_carried_out_again_only_if_it_is_safe() {
-    let (backend, body) = (node("be1", "least-requests"), Body::Spent);
+    let backend = node("be1", "least-requests");
     for (line, is_safe) in [
         ("GET /all", true),
         ("POST /all", false),
         ("PUT /all", false),
     ] {
-        let spent = Verified {
-            body: body.clone(),
+        let spent = Facts {
+            progress: Progress::AnswerWaits,
             ..verified(1)
         };
         let understood = understand(&backend, line, "", Some(spent));

@@ -28,7 +28,7 @@ use opentelemetry_sdk::trace::{
 use prism_config::{Config, Node};
 use prism_handoff::observe::Count;
 use prism_handoff::trace::{Ended, Observer, Part};
-use prism_proto::verified::Verified;
+use prism_proto::facts::Facts;
 use prism_service::{RequestSpan, Spans, request_id_text};
 
 /// Most spans that wait to be sent: some 1 KB each, with their attributes.
@@ -244,7 +244,7 @@ fn attributes(request: &RequestSpan<'_>) -> Vec<KeyValue> {
 impl Observer for Exporter {
     fn ended(&self, hand_off: &Ended<'_>) {
         // A connection also moves without a request, and with one that is not traced.
-        let Ok(verified) = Verified::decode(hand_off.context) else {
+        let Ok(verified) = Facts::decode(hand_off.context) else {
             return;
         };
         let Some(trace) = verified.trace else { return };

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use prism_http::Method;
 use prism_proto::control::{FlowKey, Passage};
+use prism_proto::facts;
 use prism_proto::node::{
     ALPN_HAND_OFF, FRAME_PREFIX_BYTES, Frame, HandOff, MAX_FRAME_BYTES, Permit, Refusal,
     STATE_VERSION,
 };
-use prism_proto::verified;
 
 use super::{OBJECTS, SEED};
 use crate::support::bed::{Bed, NumberedClient, Way, path};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prism_lab::Family;
+use prism_proto::facts::{Facts, Form};
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Verified};
 
 use super::{POOLED, bed_with_connection};
 use crate::support::bed::Bed;
@@ -113,15 +113,10 @@ fn bad_preambles_end_the_connection_and_bad_heads_behind_good_ones_are_answered(
     let mut good = Vec::new();
     let preamble = Preamble {
         alone: false,
-        verified: Verified {
-            request_id: 1,
-            trace: None,
-            caller: Caller::Anonymous,
-            body: Body::Unsaid,
-        },
+        facts: Facts::of_anonymous(1),
         most_bytes: None,
     };
-    preamble.encode(&mut good);
+    preamble.encode(Form::Entries, &mut good);
     let request = b"GET /absent?location HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
     let mut refused = 0;
     for (at, change) in [(0, 1), (4, 1), (5, 0x80)] {

@@ -2,8 +2,8 @@
 
 use prism_proto::TcpState;
 use prism_proto::control::Pass;
+use prism_proto::facts::{Caller, Facts, Form, Progress};
 use prism_proto::node::{HandOff, Permit, TlsState};
-use prism_proto::verified::{Body, Caller, Verified};
 
 use super::Trial;
 use crate::support::{BUCKET, Known};
@@ -73,8 +73,8 @@ impl Field {
                 .into(),
             Self::Context => vec![
                 each(&|h| h.context = vec![0; 4 << 10]),
-                each(&|h| h.context = of_another("AKIANOBODY", Body::Unsaid)),
-                each(&|h| h.context = of_another("AKIANOBODY", Body::Spent)),
+                each(&|h| h.context = of_another("AKIANOBODY", Progress::First)),
+                each(&|h| h.context = of_another("AKIANOBODY", Progress::AnswerWaits)),
             ],
             // The node that accepted the connection would pass it on to the object's.
             Self::Input => ["fe0", "fe1"]
@@ -86,7 +86,7 @@ impl Field {
                     each(&|h| {
                         h.origin = origin.to_owned();
                         h.input = head.clone().into_bytes();
-                        h.context = of_another("AKIANOBODY", Body::Unsaid);
+                        h.context = of_another("AKIANOBODY", Progress::First);
                     })
                 })
                 .collect(),
@@ -105,14 +105,13 @@ impl Field {
 }
 
 /// The word that `key` has signed the request.
-fn of_another(key: &str, body: Body) -> Vec<u8> {
-    let verified = Verified {
-        request_id: fastrand::u64(..),
-        trace: None,
+fn of_another(key: &str, progress: Progress) -> Vec<u8> {
+    let facts = Facts {
         caller: Caller::AccessKey(key.to_owned()),
-        body,
+        progress,
+        ..Facts::of_anonymous(fastrand::u64(..))
     };
-    verified.encode()
+    facts.encode(Form::Entries)
 }
 
 /// The same connection with other sequence numbers, queues and services.

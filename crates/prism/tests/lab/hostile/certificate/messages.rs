@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use prism_lab::Mode;
+use prism_proto::facts::{Body, Caller, ClientFacts, Facts, Form, Progress, Seed, TraceId};
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY, Frame, Refusal};
 use prism_proto::relay::Preamble;
-use prism_proto::verified::{Body, Caller, Seed, TraceId, Verified};
 
 use super::{TARGETS, Trial, up};
 use crate::support::{say, turn};
@@ -64,14 +64,12 @@ fn kind_of_body(body: &Body) -> &'static str {
         Body::Sha256(_) => "SHA-256",
         Body::Chunks { seed: None, .. } => "chunks",
         Body::Chunks { seed: Some(_), .. } => "signed chunks",
-        Body::Spent => "spent",
-        Body::MovedOn => "moved on",
     }
 }
-const BODIES: usize = 6;
+const BODIES: usize = 4;
 
 /// Each verification that a relayed request can have, with its body.
-fn verifications(caller: &Caller) -> Vec<Verified> {
+fn verifications(caller: &Caller) -> Vec<Facts> {
     let seed = Some(Seed {
         signature: [7; 32],
         time_s: 1,
@@ -87,16 +85,26 @@ fn verifications(caller: &Caller) -> Vec<Verified> {
             trailer: false,
             seed,
         },
-        Body::Spent,
-        Body::MovedOn,
     ];
-    let verified = bodies.map(|body| Verified {
-        request_id: fastrand::u64(..),
-        trace: TraceId::new([7; 16]),
-        caller: caller.clone(),
-        body,
-    });
-    verified.into()
+    let client = ClientFacts {
+        address: ([198, 51, 100, 7], 7).into(),
+        service: ([198, 51, 100, 8], 8).into(),
+        is_tls: true,
+    };
+    let all_of = |progress| {
+        let bodies = bodies.iter();
+        bodies.map(move |body| Facts {
+            trace: TraceId::new([7; 16]),
+            caller: caller.clone(),
+            body: body.clone(),
+            progress,
+            upstream: Some("another".into()),
+            client: Some(client),
+            ..Facts::of_anonymous(fastrand::u64(..))
+        })
+    };
+    let ways = [Progress::First, Progress::MovedOn, Progress::AnswerWaits];
+    ways.into_iter().flat_map(all_of).collect()
 }
 
 fn no_other_message_breaks_a_connection(mode: Mode) {
@@ -115,18 +123,18 @@ fn no_other_message_breaks_a_connection(mode: Mode) {
             trial.all_go_on(&format!("{frame:?} at {target}"));
         }
         for caller in [Caller::Anonymous, Caller::AccessKey("nobody".into())] {
-            for (verified, alone) in verifications(&caller)
+            for (facts, alone) in verifications(&caller)
                 .into_iter()
-                .flat_map(|verified| [true, false].map(|alone| (verified.clone(), alone)))
+                .flat_map(|facts| [true, false].map(|alone| (facts.clone(), alone)))
             {
-                let what = format!("{verified:?} at {target}");
+                let what = format!("{facts:?} at {target}");
                 let mut request = Vec::new();
                 let preamble = Preamble {
                     alone,
-                    verified,
+                    facts,
                     most_bytes: Some(0),
                 };
-                preamble.encode(&mut request);
+                preamble.encode(Form::Entries, &mut request);
                 request.extend(b"GET /none/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
                 let mut wire = trial.wire(target, ALPN_RELAY);
                 wire.send(&request).unwrap();

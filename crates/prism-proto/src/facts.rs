@@ -1,0 +1,473 @@
+//! What travels with a request between nodes (docs/protocol.md, section 2.7): as the context of a
+//! hand-off, and in the preamble of a relayed request. The node that reads a client's request
+//! verifies it, decides whether it is allowed, and chooses who answers; nobody else does so again.
+//!
+//! The form is a list of entries (type, length, value), so that a release can add one. The former
+//! release has a fixed layout without the last of them; it is spoken to nodes of that release.
+//!
+//! Not here: how a request is verified, and what the caller may do (`prism-s3`).
+
+use std::net::SocketAddr;
+
+use crate::wire::{DecodeError, Put, Reader};
+
+/// Version of the list of entries.
+pub const VERSION: u8 = 4;
+/// Version of the fixed layout.
+pub const FORMER_VERSION: u8 = 3;
+/// Most bytes of an access key, and of an upstream's name.
+pub const MAX_NAME_BYTES: usize = 255;
+/// Most bytes of the entries of a request.
+pub const MAX_ENTRIES_BYTES: usize = 2 << 10;
+
+/// Types of entries, which come in ascending order. A receiver refuses an unknown one below
+/// [`MAY_BE_SKIPPED`], and skips others.
+mod kind {
+    pub(super) const REQUEST: u8 = 1;
+    pub(super) const TRACE: u8 = 2;
+    pub(super) const CALLER: u8 = 3;
+    pub(super) const SHA256: u8 = 4;
+    pub(super) const CHUNKS: u8 = 5;
+    pub(super) const PROGRESS: u8 = 6;
+    pub(super) const UPSTREAM: u8 = 7;
+    pub(super) const CLIENT: u8 = 8;
+    pub(super) const MAY_BE_SKIPPED: u8 = 128;
+}
+
+const NOT_TRACED: u8 = 0;
+const TRACED: u8 = 1;
+
+const CALLER_ANONYMOUS: u8 = 1;
+const CALLER_ACCESS_KEY: u8 = 2;
+
+const BODY_UNSAID: u8 = 0;
+const BODY_SHA256: u8 = 1;
+const BODY_CHUNKS: u8 = 2;
+const BODY_SIGNED_CHUNKS: u8 = 3;
+/// The former layout has progress in the place of a body.
+const BODY_OF_ANSWER_WAITS: u8 = 4;
+const BODY_OF_MOVED_ON: u8 = 5;
+
+/// The form of what travels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// The list of entries.
+    #[default]
+    Entries,
+    /// The fixed layout of the former release. It leaves out the upstream and the client.
+    Former,
+}
+
+/// The facts of one request. A request without them was not verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The request's identifier, for the client and for logs.
+    pub request_id: u64,
+    /// The trace that the request belongs to; `None` if it is not traced. The identifier of the
+    /// span above is [`Self::request_id`].
+    pub trace: Option<TraceId>,
+    /// The request's caller.
+    pub caller: Caller,
+    /// The caller's declaration of the body.
+    pub body: Body,
+    /// The way of the request so far.
+    pub progress: Progress,
+    /// The name of the upstream that answers, at most 255 bytes; `None` if there is none, or the
+    /// former release did not say it.
+    pub upstream: Option<String>,
+    /// The client's connection; `None` if the former release did not say it.
+    pub client: Option<ClientFacts>,
+}
+
+/// The way of a request so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// It goes to the node that answers it.
+    #[default]
+    First,
+    /// The connection has moved twice for it, and stays.
+    MovedOn,
+    /// It was carried out already, and its answer waits at the node that gets this.
+    AnswerWaits,
+}
+
+/// The client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientFacts {
+    /// The client's address.
+    pub address: SocketAddr,
+    /// The address that the client has connected to.
+    pub service: SocketAddr,
+    /// Whether the connection has TLS.
+    pub is_tls: bool,
+}
+
+/// The identifier of a trace, by W3C Trace Context. It is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId([u8; 16]);
+
+impl TraceId {
+    /// The identifier with these bytes; `None` if all are zero.
+    #[must_use]
+    pub fn new(bytes: [u8; 16]) -> Option<Self> {
+        (bytes != [0; 16]).then_some(Self(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+/// The caller of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The holder of this access key: 1 to 255 bytes.
+    AccessKey(String),
+    /// The request is not signed.
+    Anonymous,
+}
+
+/// The caller's declaration of the body's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing.
+    Unsaid,
+    /// The body has this SHA-256.
+    Sha256([u8; 32]),
+    /// The body comes in chunks.
+    Chunks {
+        /// Whether a trailer follows the last one.
+        trailer: bool,
+        /// Present if the chunks are signed: the first chunk's signature covers it.
+        seed: Option<Seed>,
+    },
+}
+
+/// The start of the chain of chunk signatures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// The request's signature.
+    pub signature: [u8; 32],
+    /// When the request was signed, in seconds since 1970.
+    pub time_s: u64,
+}
+
+impl Facts {
+    /// Those of a request that nobody has signed or declared anything about.
+    #[must_use]
+    pub const fn of_anonymous(request_id: u64) -> Self {
+        Self {
+            request_id,
+            trace: None,
+            caller: Caller::Anonymous,
+            body: Body::Unsaid,
+            progress: Progress::First,
+            upstream: None,
+            client: None,
+        }
+    }
+
+    /// The bytes that [`Facts::decode`] reads.
+    #[must_use]
+    pub fn encode(&self, form: Form) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        match form {
+            Form::Former => self.put_former(&mut out),
+            Form::Entries => {
+                out.put(&[VERSION]);
+                put_sized(&mut out, |entries| self.put_entries(entries));
+            }
+        }
+        out
+    }
+
+    /// Reads the context of a hand-off in either form.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if `bytes` are not the encoding of one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(bytes);
+        if bytes.first() == Some(&FORMER_VERSION) {
+            let facts = Self::read_former(&mut r)?;
+            r.finish()?;
+            return Ok(facts);
+        }
+        r.version(VERSION, "version of what travels with a request")?;
+        let mut draft = Draft::default();
+        read_entries(&mut r, |kind, value| draft.take(kind, value))?;
+        r.finish()?;
+        draft.facts()
+    }
+
+    pub(crate) fn put_entries(&self, out: &mut Vec<u8>) {
+        put_entry(out, kind::REQUEST, |out| {
+            out.put(&self.request_id.to_be_bytes())
+        });
+        if let Some(trace) = self.trace {
+            put_entry(out, kind::TRACE, |out| out.put(&trace.bytes()));
+        }
+        put_entry(out, kind::CALLER, |out| match &self.caller {
+            Caller::Anonymous => {}
+            Caller::AccessKey(key) => out.put(key.as_bytes()),
+        });
+        match &self.body {
+            Body::Unsaid => {}
+            Body::Sha256(hash) => put_entry(out, kind::SHA256, |out| out.put(hash)),
+            Body::Chunks { trailer, seed } => put_entry(out, kind::CHUNKS, |out| {
+                out.put(&[u8::from(*trailer)]);
+                if let Some(seed) = seed {
+                    out.put(&seed.signature);
+                    out.put(&seed.time_s.to_be_bytes());
+                }
+            }),
+        }
+        match self.progress {
+            Progress::First => {}
+            Progress::MovedOn => put_entry(out, kind::PROGRESS, |out| out.put(&[1])),
+            Progress::AnswerWaits => put_entry(out, kind::PROGRESS, |out| out.put(&[2])),
+        }
+        if let Some(name) = &self.upstream {
+            put_entry(out, kind::UPSTREAM, |out| out.put(name.as_bytes()));
+        }
+        if let Some(client) = &self.client {
+            put_entry(out, kind::CLIENT, |out| {
+                out.put_socket_addr(client.address);
+                out.put_socket_addr(client.service);
+                out.put(&[u8::from(client.is_tls)]);
+            });
+        }
+    }
+
+    pub(crate) fn put_former(&self, out: &mut Vec<u8>) {
+        out.put(&[FORMER_VERSION]);
+        out.put(&self.request_id.to_be_bytes());
+        match self.trace {
+            None => out.put(&[NOT_TRACED]),
+            Some(trace) => {
+                out.put(&[TRACED]);
+                out.put(&trace.bytes());
+            }
+        }
+        match &self.caller {
+            Caller::Anonymous => out.put(&[CALLER_ANONYMOUS]),
+            Caller::AccessKey(key) => {
+                out.put(&[CALLER_ACCESS_KEY]);
+                out.put_short_str(key);
+            }
+        }
+        match (self.progress, &self.body) {
+            (Progress::AnswerWaits, _) => out.put(&[BODY_OF_ANSWER_WAITS]),
+            (Progress::MovedOn, _) => out.put(&[BODY_OF_MOVED_ON]),
+            (Progress::First, Body::Unsaid) => out.put(&[BODY_UNSAID]),
+            (Progress::First, Body::Sha256(hash)) => {
+                out.put(&[BODY_SHA256]);
+                out.put(hash);
+            }
+            (Progress::First, Body::Chunks { trailer, seed }) => match seed {
+                None => out.put(&[BODY_CHUNKS, u8::from(*trailer)]),
+                Some(seed) => {
+                    out.put(&[BODY_SIGNED_CHUNKS, u8::from(*trailer)]);
+                    out.put(&seed.signature);
+                    out.put(&seed.time_s.to_be_bytes());
+                }
+            },
+        }
+    }
+
+    pub(crate) fn read_former(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        r.version(FORMER_VERSION, "version of what was verified")?;
+        let mut facts = Self::of_anonymous(r.u64("identifier of the request")?);
+        facts.trace = match r.u8("trace")? {
+            NOT_TRACED => None,
+            TRACED => Some(read_trace(r)?),
+            _ => return Err(DecodeError::Invalid("trace")),
+        };
+        facts.caller = match r.u8("caller")? {
+            CALLER_ANONYMOUS => Caller::Anonymous,
+            CALLER_ACCESS_KEY => match r.short_str("access key")? {
+                "" => return Err(DecodeError::Invalid("access key")),
+                key => Caller::AccessKey(key.to_owned()),
+            },
+            _ => return Err(DecodeError::Invalid("caller")),
+        };
+        match r.u8("body")? {
+            BODY_UNSAID => {}
+            BODY_OF_ANSWER_WAITS => facts.progress = Progress::AnswerWaits,
+            BODY_OF_MOVED_ON => facts.progress = Progress::MovedOn,
+            BODY_SHA256 => facts.body = Body::Sha256(r.array("SHA-256")?),
+            BODY_CHUNKS => {
+                facts.body = Body::Chunks {
+                    trailer: r.bool("trailer")?,
+                    seed: None,
+                };
+            }
+            BODY_SIGNED_CHUNKS => {
+                facts.body = Body::Chunks {
+                    trailer: r.bool("trailer")?,
+                    seed: Some(read_seed(r)?),
+                };
+            }
+            _ => return Err(DecodeError::Invalid("body")),
+        }
+        Ok(facts)
+    }
+}
+
+fn read_trace(r: &mut Reader<'_>) -> Result<TraceId, DecodeError> {
+    let trace = TraceId::new(r.array("identifier of the trace")?);
+    trace.ok_or(DecodeError::Invalid("identifier of the trace"))
+}
+
+fn read_seed(r: &mut Reader<'_>) -> Result<Seed, DecodeError> {
+    Ok(Seed {
+        signature: r.array("signature")?,
+        time_s: r.u64("time of the signature")?,
+    })
+}
+
+/// Facts of which some entries were read.
+#[derive(Default)]
+pub(crate) struct Draft {
+    request_id: Option<u64>,
+    trace: Option<TraceId>,
+    caller: Option<Caller>,
+    body: Option<Body>,
+    progress: Progress,
+    upstream: Option<String>,
+    client: Option<ClientFacts>,
+}
+
+impl Draft {
+    /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
+    pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
+        if kind >= kind::MAY_BE_SKIPPED {
+            return Ok(());
+        }
+        let mut r = Reader::new(value);
+        self.read(kind, &mut r)?;
+        r.finish()
+    }
+
+    fn read(&mut self, kind: u8, r: &mut Reader<'_>) -> Result<(), DecodeError> {
+        match kind {
+            kind::REQUEST => self.request_id = Some(r.u64("identifier of the request")?),
+            kind::TRACE => self.trace = Some(read_trace(r)?),
+            kind::CALLER => {
+                self.caller = Some(match read_name(r, "access key")? {
+                    "" => Caller::Anonymous,
+                    key => Caller::AccessKey(key.to_owned()),
+                });
+            }
+            kind::SHA256 => self.body = Some(Body::Sha256(r.array("SHA-256")?)),
+            kind::CHUNKS if self.body.is_none() => {
+                self.body = Some(Body::Chunks {
+                    trailer: r.bool("trailer")?,
+                    seed: match r.remaining() {
+                        0 => None,
+                        _ => Some(read_seed(r)?),
+                    },
+                });
+            }
+            kind::PROGRESS => {
+                self.progress = match r.u8("progress")? {
+                    1 => Progress::MovedOn,
+                    2 => Progress::AnswerWaits,
+                    _ => return Err(DecodeError::Invalid("progress")),
+                };
+            }
+            kind::UPSTREAM => match read_name(r, "name of the upstream")? {
+                "" => return Err(DecodeError::Invalid("name of the upstream")),
+                name => self.upstream = Some(name.to_owned()),
+            },
+            kind::CLIENT => {
+                self.client = Some(ClientFacts {
+                    address: r.socket_addr("address of the client")?,
+                    service: r.socket_addr("address of the service")?,
+                    is_tls: r.bool("TLS of the client")?,
+                });
+            }
+            _ => return Err(DecodeError::Invalid("type of an entry")),
+        }
+        Ok(())
+    }
+
+    /// The facts.
+    pub(crate) fn facts(self) -> Result<Facts, DecodeError> {
+        let missing = DecodeError::Truncated;
+        Ok(Facts {
+            request_id: self
+                .request_id
+                .ok_or(missing("identifier of the request"))?,
+            trace: self.trace,
+            caller: self.caller.ok_or(missing("caller"))?,
+            body: self.body.unwrap_or(Body::Unsaid),
+            progress: self.progress,
+            upstream: self.upstream,
+            client: self.client,
+        })
+    }
+}
+
+/// Takes the rest as a text of at most 255 bytes.
+fn read_name<'r>(r: &mut Reader<'r>, field: &'static str) -> Result<&'r str, DecodeError> {
+    let len = r.remaining();
+    if len > MAX_NAME_BYTES {
+        return Err(DecodeError::TooLong(field));
+    }
+    std::str::from_utf8(r.bytes(len, field)?).map_err(|_| DecodeError::Invalid(field))
+}
+
+/// Appends one entry.
+pub(crate) fn put_entry(out: &mut Vec<u8>, kind: u8, put: impl FnOnce(&mut Vec<u8>)) {
+    out.put(&[kind]);
+    put_sized(out, put);
+}
+
+/// Appends bytes behind their number, which is far below 64 Ki.
+pub(crate) fn put_sized(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.put(&[0; 2]);
+    put(out);
+    let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX);
+    if let Some(place) = out.get_mut(at..at + 2) {
+        place.copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+/// Reads a list of entries, whose types ascend, and gives each to `take`.
+pub(crate) fn read_entries(
+    r: &mut Reader<'_>,
+    mut take: impl FnMut(u8, &[u8]) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    let len = usize::from(r.u16("length of the entries")?);
+    if len > MAX_ENTRIES_BYTES {
+        return Err(DecodeError::TooLong("length of the entries"));
+    }
+    let mut entries = Reader::new(r.bytes(len, "entries")?);
+    let mut last = 0;
+    while entries.remaining() > 0 {
+        let kind = entries.u8("type of an entry").map_err(|_| cut())?;
+        if kind <= last {
+            return Err(DecodeError::Invalid("order of the entries"));
+        }
+        last = kind;
+        let len = usize::from(entries.u16("length of an entry").map_err(|_| cut())?);
+        // The list is here whole, so an entry that is cut will never be.
+        let value = entries.bytes(len, "entry").map_err(|_| cut())?;
+        take(kind, value).map_err(|error| match error {
+            DecodeError::Truncated(_) => cut(),
+            error => error,
+        })?;
+    }
+    Ok(())
+}
+
+const fn cut() -> DecodeError {
+    DecodeError::Invalid("length of an entry")
+}
+
+#[cfg(test)]
+#[path = "facts_tests.rs"]
+pub(crate) mod facts_tests;
