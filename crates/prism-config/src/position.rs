@@ -8,33 +8,21 @@ use toml::de::{DeTable, DeValue};
 
 /// A position in a file. It is displayed in front of a fault, as in `/etc/prism/prism.toml:7: `.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-<<<<<<< HEAD:crates/prism-config/src/position.rs
 pub struct FilePosition {
-=======
-pub struct FilePosition {
->>>>>>> 81dbfc6d (names: types say what they are):crates/prism-config/src/place.rs
     /// The file; empty for a text that is of no file.
     pub file: PathBuf,
     /// The line, from 1 on, where it is known.
     pub line: Option<usize>,
 }
 
-<<<<<<< HEAD:crates/prism-config/src/position.rs
 impl FilePosition {
-=======
-impl FilePosition {
->>>>>>> 81dbfc6d (names: types say what they are):crates/prism-config/src/place.rs
     pub(crate) fn new(file: &Path, line: Option<usize>) -> Self {
         let file = file.to_owned();
         Self { file, line }
     }
 }
 
-<<<<<<< HEAD:crates/prism-config/src/position.rs
 impl fmt::Display for FilePosition {
-=======
-impl fmt::Display for FilePosition {
->>>>>>> 81dbfc6d (names: types say what they are):crates/prism-config/src/place.rs
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
         match (self.file.as_os_str().is_empty(), self.line) {
