@@ -33,7 +33,8 @@ help:
 	@echo '             built from the history of this repository; some 8 minutes'
 	@echo 'make test-operator  an operator installs the previous release on Debian 12 hosts in'
 	@echo '             namespaces, and upgrades it under load; some 2 minutes and the builds'
-	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents, figures'
+	@echo 'make lint    formatting, clippy, fuzz targets, places of unsafe code, documents, figures,'
+	@echo '             and the shape of the source'
 	@echo 'make bench   make dist, then time of a hand-off, and of a packet in the switch'
 	@echo 'make clean   remove all build results'
 
@@ -97,6 +98,7 @@ lint: $(call installed,lint)
 		--manifest-path fuzz/Cargo.toml --target-dir $(TARGET)
 	scripts/check-unsafe.sh
 	scripts/check_docs.py
+	scripts/check_shape.py
 	python3 scripts/bench_report.py --check
 
 # The benchmarks measure the production build.

@@ -86,7 +86,8 @@ impl Keeper {
 
     /// Gives each new certificate to the server. One that is gone or faulty changes nothing.
     async fn serve(&self, give: &impl Fn(&Issued) -> anyhow::Result<()>) {
-        let (mut news, mut seen) = (self.news.clone(), Arc::<AcmeRecords>::default());
+        let mut news = self.news.clone();
+        let mut seen = Arc::<AcmeRecords>::default();
         loop {
             let records = news.borrow_and_update().acme.clone();
             if !Arc::ptr_eq(&records, &seen) {

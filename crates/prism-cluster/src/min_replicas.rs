@@ -39,9 +39,10 @@ impl View {
     ) -> Result<(), TooFewCopies> {
         let in_sync = self.readers(bucket, key).count();
         let min = min.of(self.state().placing.replicas);
-        match in_sync < usize::from(min) {
-            true => Err(TooFewCopies { in_sync, min }),
-            false => Ok(()),
+        if in_sync < usize::from(min) {
+            Err(TooFewCopies { in_sync, min })
+        } else {
+            Ok(())
         }
     }
 }

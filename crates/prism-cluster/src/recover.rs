@@ -229,9 +229,10 @@ fn decide(
         verdicts.insert(name.clone(), verdict);
     }
     doubts.retain(|name, _| !verdicts.contains_key(name));
-    match doubts.is_empty() {
-        true => Ok(verdicts),
-        false => Err(RecoverError::Unproven(doubts)),
+    if doubts.is_empty() {
+        Ok(verdicts)
+    } else {
+        Err(RecoverError::Unproven(doubts))
     }
 }
 
@@ -244,7 +245,8 @@ fn states(testimonies: &Testimonies) -> impl Iterator<Item = (&NodeName, &State)
 /// The state that a recovery would take by what has been said so far and by a node's own memory.
 /// `None` if the administrator has to choose. Nodes that have heard the same agree on it.
 pub fn latest_state(present: &Contents<'_>, own: &Memory) -> Option<State> {
-    let (mut testimonies, mut claims) = (present.testimonies.clone(), present.claims.clone());
+    let mut testimonies = present.testimonies.clone();
+    let mut claims = present.claims.clone();
     let testimony = own.testimony.clone();
     testimonies.extend(testimony.map(|testimony| (own.name.clone(), testimony)));
     claims.extend(own.claim().map(|claim| (own.name.clone(), claim)));

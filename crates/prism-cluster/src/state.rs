@@ -179,9 +179,10 @@ impl State {
     /// Whether this state is or succeeds the one of that founding and epoch. A store that has
     /// acted by another state must not act by this one.
     pub fn succeeds(&self, founding: u64, epoch: u64) -> bool {
-        match self.founding == founding {
-            true => self.epoch >= epoch,
-            false => self.epoch > epoch && self.replaces.contains(&founding),
+        if self.founding == founding {
+            self.epoch >= epoch
+        } else {
+            self.epoch > epoch && self.replaces.contains(&founding)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Seeded histories of one store and of the copies of its directory. Copies are made at any
-//! time, put back in place of each other, and opened beside each other. Stores are restarted, killed
-//! right after they were opened, killed in the middle of a commit, and opened by a release that
-//! counts nothing. Every event follows from the seed. A failure prints it, and
+//! time, put back in place of each other, and opened beside each other. Stores are restarted,
+//! killed right after they were opened, killed in the middle of a commit, and opened by a release
+//! that counts nothing. Every event follows from the seed. A failure prints it, and
 //! `PRISM_SIM_SEED=<seed>` repeats that one run. `PRISM_SIM_TIMES=<n>` runs n times as many seeds.
 //!
 //! Checked: a copy has lived a mark if and only if it has every commit that was made before the

@@ -237,8 +237,8 @@ impl World {
         }
     }
 
-    /// A backend returns with an empty store, or with an earlier copy of its own that is noticed, if
-    /// others have its keys.
+    /// A backend returns with an empty store, or with an earlier copy of its own that is noticed,
+    /// if others have its keys.
     fn lose_store(&mut self, who: &NodeName) {
         let state = &self.state;
         let mut backends = state.backends.iter();

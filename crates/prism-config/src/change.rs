@@ -198,12 +198,13 @@ impl fmt::Display for Change {
 /// When the field at `path` takes effect at nodes, and at the agent of the switch.
 fn effects(path: &[String]) -> (Effect, Effect) {
     // One of several services has the rules of `service`.
-    let names = path
-        .iter()
-        .map(|part| match part.starts_with(ONE_OF_SERVICES) {
-            true => "service",
-            false => part,
-        });
+    let names = path.iter().map(|part| {
+        if part.starts_with(ONE_OF_SERVICES) {
+            "service"
+        } else {
+            part
+        }
+    });
     let fits = |pattern: &str| {
         let mut parts = pattern.split('.');
         let fit = names

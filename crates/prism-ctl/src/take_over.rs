@@ -64,9 +64,10 @@ pub(crate) fn run(
             answers.is_ok_and(|(answers, _)| answers.pid == pid)
         };
         if sockets.iter().all(serves) {
-            return match common.json {
-                true => print_json(out, &json!({ "node": name, "pid": pid })),
-                false => Ok(writeln!(out, "{name}: process {pid} serves")?),
+            return if common.json {
+                print_json(out, &json!({ "node": name, "pid": pid }))
+            } else {
+                Ok(writeln!(out, "{name}: process {pid} serves")?)
             };
         }
         if !is_alive(pid) {

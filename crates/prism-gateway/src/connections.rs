@@ -65,7 +65,8 @@ impl Connections {
     /// The number of open connections, and those of them that have been here longest: at most
     /// `most` of each of 16 parts.
     pub fn oldest(&self, most: usize) -> (usize, Vec<Seen>) {
-        let (mut count, mut oldest) = (0, Vec::new());
+        let mut count = 0;
+        let mut oldest = Vec::new();
         for part in &self.parts {
             let part = locked(part);
             count += part.len();

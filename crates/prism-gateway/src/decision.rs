@@ -115,9 +115,10 @@ impl<E> Decision<E> {
         is_safe: bool,
         out_of_reach: impl FnOnce() -> E,
     ) -> Self {
-        match is_safe && !error.is_silence() {
-            true => Self::Relay(vec![peer]),
-            false => Self::Refuse(out_of_reach()),
+        if is_safe && !error.is_silence() {
+            Self::Relay(vec![peer])
+        } else {
+            Self::Refuse(out_of_reach())
         }
     }
 }

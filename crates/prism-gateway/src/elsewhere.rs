@@ -168,9 +168,10 @@ impl<S: Service> Gateway<S> {
         Facts {
             request_id: request.id,
             trace: trace_of(request.span),
-            progress: match is_fetched {
-                true => Progress::AnswerWaits,
-                false => facts.progress,
+            progress: if is_fetched {
+                Progress::AnswerWaits
+            } else {
+                facts.progress
             },
             client: request.client.map(|client| ClientFacts {
                 address: client.address,

@@ -94,9 +94,10 @@ impl<S: BuildHasher> Forecast<S> {
         }
         if let Some(count) = self.buckets.get(entries.bucket + class as usize) {
             let now = count.load(Ordering::Relaxed);
-            let now = match small {
-                true => (now + 1).min(FULL),
-                false => now.saturating_sub(1),
+            let now = if small {
+                (now + 1).min(FULL)
+            } else {
+                now.saturating_sub(1)
             };
             count.store(now, Ordering::Relaxed);
         }

@@ -150,9 +150,10 @@ impl<S: Service> Gateway<S> {
             let _ = orders
                 .wait_for(|orders| orders.stage >= Stage::Leaving)
                 .await;
-            let drain = match self.following.borrow().to_successor {
-                true => PASSED_IN,
-                false => self.config().limits.drain_timeout(),
+            let drain = if self.following.borrow().to_successor {
+                PASSED_IN
+            } else {
+                self.config().limits.drain_timeout()
             };
             let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
             let _ = orders
@@ -225,7 +226,8 @@ impl<S: Service> Gateway<S> {
 /// Runs a session in a task of its own, which holds `open` until its end, also by a panic.
 fn begin(open: &mpsc::Sender<Infallible>, session: impl Future<Output = ()> + 'static) {
     // Boxed, because `spawn_local` moves a task some six times before it begins.
-    let (open, session) = (open.clone(), Box::pin(session));
+    let open = open.clone();
+    let session = Box::pin(session);
     tokio::task::spawn_local(async move {
         let _open = open;
         session.await;

@@ -64,7 +64,8 @@ impl Https {
                 let made = Tickets::new(&secrets, tls.ticket_rotation_s, clock.clone());
                 https.tickets = Some(Arc::new(made.context("[service.tls] ticket_secret_file")?));
             }
-            let (chosen, used) = (certificates.clone(), https.tickets.clone());
+            let chosen = certificates.clone();
+            let used = https.tickets.clone();
             let made = ServerConfig::new(&settings(tls), chosen, used, clock);
             https.service.server = Some(made.context("[service.tls]")?);
             https.certificates = Some(certificates);

@@ -65,7 +65,8 @@ impl<S: Service> Gateway<S> {
             if stage >= Stage::Leaving
                 && let Some(Farewell { told, accepts }) = farewell.take()
             {
-                let (teller, sender) = (self.handle.clone(), self.handle.clone());
+                let teller = self.handle.clone();
+                let sender = self.handle.clone();
                 tokio::task::spawn_local(async move {
                     teller.leave().await;
                     drop(told);

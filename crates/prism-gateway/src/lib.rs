@@ -8,7 +8,7 @@
 //! | question | file |
 //! |---|---|
 //! | what happens to one request? | `session.rs`, which owns the connection; `answering.rs` |
-//! | does a connection move, or is the request relayed? | `decision.rs`, carried out in `elsewhere.rs` |
+//! | does a connection move, or is the request relayed? | `decision.rs`, done by `elsewhere.rs` |
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
 //! | how are requests passed on? | `relay.rs`; received: `relayed.rs` |
 //! | what does an authority of certificates get? | `challenge.rs` |

@@ -56,9 +56,10 @@ impl<S: Service> Gateway<S> {
         };
         io.consume(len);
         // The description of a change precedes its body.
-        let more = match preamble.alone {
-            true => S::Nodes::HEADER_BYTES,
-            false => 0,
+        let more = if preamble.alone {
+            S::Nodes::HEADER_BYTES
+        } else {
+            0
         };
         let limits = prism_http::Limits {
             body_bytes: self.service.limits().body_bytes.saturating_add(more),

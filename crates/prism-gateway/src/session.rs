@@ -317,12 +317,13 @@ impl<S: Service> Gateway<S> {
                 client.rests();
             }
             let filled = tokio::select! {
-                filled = client.fill() => filled,
-                () = self.told_to_go(told), if idle => return Err(match self.stays_or_moves() {
-                    true => NoRequest::Move,
-                    false => NoRequest::End,
-                }),
-            };
+                            filled = client.fill() => filled,
+                            () = self.told_to_go(told), if idle => return Err(if self.stays_or_moves() {
+            NoRequest::Move
+            } else {
+            NoRequest::End
+            }),
+                        };
             client.set_io_timeout(limits.stall_timeout());
             match filled {
                 Ok(0) => return Err(NoRequest::End),

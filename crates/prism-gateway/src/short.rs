@@ -44,7 +44,8 @@ impl<S: Service> Gateway<S> {
         peers: &[String],
         relayed: u32,
     ) -> Option<Guess> {
-        let (threshold, forecast) = (&self.shared.threshold, &self.shared.forecast);
+        let threshold = &self.shared.threshold;
+        let forecast = &self.shared.forecast;
         let subject = self.service.subject(&request.meaning)?;
         if request.head.framing() != BodyFraming::None || threshold.up_to_bytes() == 0 {
             return None;

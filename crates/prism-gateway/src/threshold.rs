@@ -53,9 +53,10 @@ pub(crate) struct Chance {
 impl Chance {
     /// The longest answer to relay.
     pub(crate) fn most_bytes(self, relaying: &Threshold) -> u32 {
-        match self.is_trial {
-            true => relaying.most_bytes(),
-            false => relaying.up_to_bytes(),
+        if self.is_trial {
+            relaying.most_bytes()
+        } else {
+            relaying.up_to_bytes()
         }
     }
 }
@@ -91,9 +92,10 @@ impl Threshold {
 
     /// Begins again with another configuration, unless it is the present one.
     pub(crate) fn set(&self, up_to: RelayUpTo, link_is_known: bool) {
-        let most_bytes = match link_is_known {
-            true => MOST_BYTES,
-            false => MOST_BYTES_BLINDLY,
+        let most_bytes = if link_is_known {
+            MOST_BYTES
+        } else {
+            MOST_BYTES_BLINDLY
         };
         let mut relayed_ns = self.locked();
         let bytes = match up_to {
@@ -140,9 +142,10 @@ impl Threshold {
         let is_trial = in_row < TRIALS;
         Chance {
             is_trial,
-            is_measured: match is_trial {
-                true => in_row >= TRIALS_NOT_MEASURED,
-                false => turn.is_multiple_of(SAMPLED),
+            is_measured: if is_trial {
+                in_row >= TRIALS_NOT_MEASURED
+            } else {
+                turn.is_multiple_of(SAMPLED)
             },
         }
     }
@@ -212,7 +215,8 @@ impl Line {
 
     /// Its value at 0, and its slope.
     fn fit(&self) -> Option<(f64, f64)> {
-        let (x, y) = (self.x.get()?, self.y.get()?);
+        let x = self.x.get()?;
+        let y = self.y.get()?;
         let slope = (self.xy.get()? - x * y) / (self.xx.get()? - x * x);
         slope.is_finite().then_some((y - slope * x, slope))
     }

@@ -101,7 +101,8 @@ pub(crate) fn of_lone_node() -> (Config, SocketAddr) {
     let mut config = Config::new("node", dir.path().to_str().unwrap()).unwrap();
     config.add_node("node", "127.0.0.1").unwrap();
     let free = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-    let (service, node) = (free().unwrap(), free().unwrap());
+    let service = free().unwrap();
+    let node = free().unwrap();
     config.services.push(service);
     config.node_port = Some(node.port());
     config.listen = true;

@@ -96,7 +96,8 @@ impl Endpoint {
         callbacks: Callbacks,
         user: *mut c_void,
     ) -> Result<Self, Error> {
-        let (endpoint_config, io_timeout) = (config.endpoint()?, config.io_timeout);
+        let endpoint_config = config.endpoint()?;
+        let io_timeout = config.io_timeout;
         let shared = Shared::new().map_err(|error| Error::system("eventfd", error))?;
         let shared = Arc::new(shared);
         let (orders, received) = mpsc::unbounded_channel();
@@ -145,14 +146,16 @@ impl Endpoint {
         for (id, event) in self.shared.events.take() {
             self.dispatch(id, event);
         }
-        match self.shared.has_stopped.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => Err(Error::stopped()),
+        if self.shared.has_stopped.load(Ordering::Acquire) {
+            Err(Error::stopped())
+        } else {
+            Ok(())
         }
     }
 
     fn dispatch(&self, id: ConnectionId, event: Event) {
-        let (user, calls) = (self.user, &self.callbacks);
+        let user = self.user;
+        let calls = &self.callbacks;
         let calls_it = |callback: Option<extern "C" fn(*mut c_void, ConnectionId)>| {
             if let Some(callback) = callback {
                 callback(user, id);
@@ -324,7 +327,8 @@ impl Endpoint {
             if entry.is_relay {
                 return Err(Error::invalid("a relay stream does not move"));
             }
-            let (peer, context) = (peer.to_owned(), context.to_vec());
+            let peer = peer.to_owned();
+            let context = context.to_vec();
             entry.send(Command::Export { peer, context })?;
             entry.is_exporting = true;
             Ok(())
@@ -387,16 +391,18 @@ impl Entry {
     }
 
     fn may_change(&self) -> Result<(), Error> {
-        match self.is_exporting {
-            true => Err(Error::busy("the connection is being exported")),
-            false => Ok(()),
+        if self.is_exporting {
+            Err(Error::busy("the connection is being exported"))
+        } else {
+            Ok(())
         }
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {
-        match self.commander.send(command) {
-            true => Ok(()),
-            false => Err(Error::gone()),
+        if self.commander.send(command) {
+            Ok(())
+        } else {
+            Err(Error::gone())
         }
     }
 }

@@ -31,12 +31,13 @@ fn given<T>(argument: Option<T>) -> Result<T, Error> {
 /// The endpoint, if the calling thread is the one that opened it.
 fn owned(endpoint: Option<&Endpoint>) -> Result<&Endpoint, Error> {
     let endpoint = given(endpoint)?;
-    match endpoint.is_owned_here() {
-        true => Ok(endpoint),
-        false => Err(Error(
+    if endpoint.is_owned_here() {
+        Ok(endpoint)
+    } else {
+        Err(Error(
             Status::WrongThread,
             "an endpoint belongs to the thread that opened it".into(),
-        )),
+        ))
     }
 }
 

@@ -155,7 +155,8 @@ impl Worker {
                 },
                 order = orders.recv() => match order {
                     Some(Order::Relay { peer, commands }) => {
-                        let (shared, id) = (self.shared.clone(), commands.id);
+                        let shared = self.shared.clone();
+                        let id = commands.id;
                         spawn_watched(shared, id, self.clone().dial(peer, commands));
                     }
                     None => return,

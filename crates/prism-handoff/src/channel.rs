@@ -123,7 +123,8 @@ impl Channel {
     /// The word that the peer may take a flow of this node by the command of `epoch`, and the way
     /// for it to give the flow back. `None` if the switch does not ask for passes.
     pub(crate) fn permit(&self, flow: FlowKey, epoch: u64) -> Option<Permit> {
-        let (client, peers) = (flow.client.ip(), self.peers.upgrade()?);
+        let client = flow.client.ip();
+        let peers = self.peers.upgrade()?;
         let source = self.shared.address_for(client)?;
         let to = self.passage(&peers, flow, epoch)?;
         let pass = self.shared.control.as_ref()?.pass(&to)?;
@@ -395,8 +396,8 @@ impl Drop for Closing {
     }
 }
 
-/// Waits for the socket, and reads into the room of `buffer`. `told` is the time of the last word to
-/// the kernel that the channel goes both ways.
+/// Waits for the socket, and reads into the room of `buffer`. `told` is the time of the last word
+/// to the kernel that the channel goes both ways.
 ///
 /// Frames are answered by frames, which carry the acknowledgements. After a rest of 40 ms (its
 /// delay of an acknowledgement) the kernel takes a connection for a one-way stream. It then sends

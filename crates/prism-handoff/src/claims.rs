@@ -108,7 +108,8 @@ impl Claims {
 
     /// The connections that are here and wait for their claim.
     pub(crate) fn unclaimed(&self) -> Vec<Rc<Claimed>> {
-        let (young, again) = (self.young.borrow(), self.again.borrow());
+        let young = self.young.borrow();
+        let again = self.again.borrow();
         let all = young.iter().chain(again.iter());
         all.filter_map(|(_, claimed)| claimed.upgrade()).collect()
     }
@@ -131,7 +132,8 @@ impl Claims {
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return;
                 };
-                let (claims, control) = (self.clone(), control.clone());
+                let claims = self.clone();
+                let control = control.clone();
                 tokio::task::spawn_local(async move {
                     claims.claim(&control, claimed).await;
                     drop(permit);

@@ -88,7 +88,8 @@ impl ClosedSockets {
     /// The application has closed the socket of `flow`, which the switch confirmed as `owner`'s at
     /// `epoch` and in `term`.
     pub(crate) fn watch(&self, owner: Owner, flow: FlowKey, epoch: u64, term: Option<Term>) {
-        let (local, remote) = (owner.addr, flow.client);
+        let local = owner.addr;
+        let remote = flow.client;
         let tuple = Tuple { local, remote };
         self.forget(tuple);
         let release = Release {
@@ -317,8 +318,8 @@ impl ClosedSockets {
         self.control.copies.release(release.flow, release.epoch);
     }
 
-    /// Whether the flow is still to be released: this worker has announced it since, or its epoch is
-    /// of a former switch's clock. In host mode the sockets of all owners have the same address.
+    /// Whether the flow is still to be released: this worker has announced it since, or its epoch
+    /// is of a former switch's clock. In host mode the sockets of all owners have the same address.
     fn is_left(&self, release: &Release, answer: &Answer) -> bool {
         matches!(answer.status, Status::OldTerm | Status::Ahead)
             && answer.owner == release.owner

@@ -258,7 +258,8 @@ impl Connection {
     /// `UnexpectedEof` if the file ends first; else as for [`Self::write_all`].
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         self.flush(true).await?;
-        let (mut at, end) = (offset, offset.saturating_add(len));
+        let mut at = offset;
+        let end = offset.saturating_add(len);
         if self.is_tls() && !self.enter_kernel(len).await? {
             return self.send_sealed(file, offset, end).await;
         }
@@ -342,9 +343,10 @@ impl Connection {
             return false;
         };
         // A client that closes sends its FIN right behind its close_notify.
-        self.state.io_timeout = match records.session.read_closed() {
-            true => GOODBYE,
-            false => Duration::ZERO,
+        self.state.io_timeout = if records.session.read_closed() {
+            GOODBYE
+        } else {
+            Duration::ZERO
         };
         matches!(self.receive().await, Ok(0))
     }
@@ -416,7 +418,8 @@ impl Connection {
                 let stream = watched(&mut self.stream)?;
                 let waiting = stream.async_io(Interest::WRITABLE, || write(stream.as_fd()));
                 let timeout = self.state.wait_time();
-                let (flight, timer) = (&mut self.first_flight, &mut self.wait_timer);
+                let flight = &mut self.first_flight;
+                let timer = &mut self.wait_timer;
                 flight.wait(timer, timeout, stream.as_fd(), waiting).await?
             }
             done => done?,
@@ -450,7 +453,8 @@ impl ConnectionState {
         let claimed = self.claimed.as_ref().and_then(|claimed| claimed.epoch());
         let settling = self.settling.as_ref().map(Settling::epoch);
         let epoch = claimed.map_or(self.epoch, |(epoch, _)| Some(epoch));
-        let (epoch, control) = (epoch.max(settling)?, self.shared.control.as_ref());
+        let epoch = epoch.max(settling)?;
+        let control = self.shared.control.as_ref();
         Some(control.map_or(epoch, |control| control.raised(&self.flow, epoch)))
     }
 

@@ -157,7 +157,8 @@ impl<'c> CopyLink<'c> {
 
     /// Handles what has arrived, and what has not. Returns whether a copy has ended.
     fn receive(&mut self, host: &CopyTarget) -> bool {
-        let (now, mut buffer) = (now_ns(), [0; MESSAGE_BYTES + 1]);
+        let now = now_ns();
+        let mut buffer = [0; MESSAGE_BYTES + 1];
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
             let datagram = buffer.get(..len).unwrap_or_default();
             if let Err(error) = self.steering.handle_datagram(datagram, now) {
@@ -165,7 +166,8 @@ impl<'c> CopyLink<'c> {
             }
         }
         self.steering.handle_timeout(now);
-        let (heard, mut copier) = (self.steering.term(), host.copier.borrow_mut());
+        let heard = self.steering.term();
+        let mut copier = host.copier.borrow_mut();
         let mut has_ended = false;
         while let Some((id, outcome)) = self.steering.poll_finished() {
             if let Some(copy) = self.under_way.remove(&id) {
@@ -181,7 +183,8 @@ impl<'c> CopyLink<'c> {
     }
 
     fn start(&mut self, host: &CopyTarget) {
-        let (now, term) = (now_ns(), self.control.term());
+        let now = now_ns();
+        let term = self.control.term();
         let registry = self.control.flows.registry.borrow();
         let mut copier = host.copier.borrow_mut();
         while let Some(copy) = copier.poll(&registry, term, now) {
@@ -219,7 +222,8 @@ impl<'c> CopyLink<'c> {
 }
 
 fn steering(control: &Control) -> Steering {
-    let (switch, run) = (&control.holder.switch, control.holder.run);
+    let switch = &control.holder.switch;
+    let run = control.holder.run;
     let SigningKey { key_id, key, .. } = switch.signing_key();
     Steering::new(key_id, key, fastrand::u64(..)).of_run(run)
 }

@@ -31,9 +31,10 @@ impl Connection {
     /// As for [`Self::write_all`] and [`Self::fill`].
     pub async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
         if bytes.is_empty() {
-            return match reads {
-                true => self.fill().await.map(Moved::Read),
-                false => Err(self.broken().await),
+            return if reads {
+                self.fill().await.map(Moved::Read)
+            } else {
+                Err(self.broken().await)
             };
         }
         if !self.begin_write(bytes)? {
@@ -68,7 +69,8 @@ impl Connection {
     /// Makes the first records of `bytes`, unless that was done before or the kernel does it.
     /// Returns whether a part of `bytes` can leave.
     fn begin_write(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let (socket, state) = (present(&self.stream)?, &mut *self.state);
+        let socket = present(&self.stream)?;
+        let state = &mut *self.state;
         let Some(records) = &mut state.tls else {
             return Ok(state.output.is_empty());
         };
@@ -91,16 +93,19 @@ impl Connection {
     async fn send_or_receive(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
         let timeout = self.state.wait_time();
         self.state.wrote_at.get_or_insert_with(Instant::now);
-        let (stream, state) = (watched(&mut self.stream)?, &mut *self.state);
-        let interest = match reads {
-            true => Interest::WRITABLE | Interest::READABLE,
-            false => Interest::WRITABLE,
+        let stream = watched(&mut self.stream)?;
+        let state = &mut *self.state;
+        let interest = if reads {
+            Interest::WRITABLE | Interest::READABLE
+        } else {
+            Interest::WRITABLE
         };
         let moving = async {
             loop {
-                let rest: &[u8] = match state.output.is_empty() {
-                    true => bytes,
-                    false => &state.output,
+                let rest: &[u8] = if state.output.is_empty() {
+                    bytes
+                } else {
+                    &state.output
                 };
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 let send = || Ok(rustix::net::send(stream, rest, flags)?);
@@ -117,7 +122,8 @@ impl Connection {
                 stream.ready(interest).await?;
             }
         };
-        let (flight, timer) = (&mut self.first_flight, &mut self.wait_timer);
+        let flight = &mut self.first_flight;
+        let timer = &mut self.wait_timer;
         flight.wait(timer, timeout, stream.as_fd(), moving).await
     }
 

@@ -72,7 +72,8 @@ impl Endpoint {
             for address in &config.addresses {
                 let address = (*address, config.peer_port).into();
                 for listener in shared.process.listeners.open(address, None)? {
-                    let (peers, identity) = (peers.clone(), identity.clone());
+                    let peers = peers.clone();
+                    let identity = identity.clone();
                     keep("accepting nodes", async move || {
                         peers.accept_nodes(&listener, &identity).await;
                     });
@@ -189,9 +190,11 @@ impl Shared {
     /// Starts the tasks of the worker.
     fn spawn(self: &Rc<Self>, clients: Vec<ClientListener>) {
         if let Some(control) = self.control.clone() {
-            let (clock, leased) = (control.clone(), control.clone());
+            let clock = control.clone();
+            let leased = control.clone();
             let taking = control.clone();
-            let (claims, claimer) = (self.claims.clone(), control.clone());
+            let claims = self.claims.clone();
+            let claimer = control.clone();
             let commands = control.clone();
             keep("commands to the switch", async move || commands.run().await);
             let signer = control.clone();
@@ -203,7 +206,8 @@ impl Shared {
             keep("the lease for new clients", async move || {
                 lease::take_again(&taking).await;
             });
-            let (unclaimed, announcer) = (claims.clone(), control.clone());
+            let unclaimed = claims.clone();
+            let announcer = control.clone();
             keep("claims", async move || claims.run(&claimer).await);
             keep("announcements", async move || {
                 flows::announce_all(&announcer, &unclaimed).await;
@@ -231,7 +235,8 @@ impl Shared {
         let deferred = self.deferred.clone();
         keep("deferred", async move || deferred.run().await);
         for listener in clients {
-            let (shared, mut listener) = (self.clone(), Some(listener));
+            let shared = self.clone();
+            let mut listener = Some(listener);
             keep("accepting clients", async move || {
                 if let Some(open) = &listener {
                     shared.accept_clients(open).await;

@@ -151,9 +151,10 @@ impl Handle {
         if context.len() > MAX_CONTEXT_BYTES {
             return Err(Kept::SaveFailed);
         }
-        let may_be_under_way_bytes = match connection.state.confirmed {
-            true => 0,
-            false => TICKETS_BYTES,
+        let may_be_under_way_bytes = if connection.state.confirmed {
+            0
+        } else {
+            TICKETS_BYTES
         };
         drain(connection, may_be_under_way_bytes).await?;
         record.mark(Step::Start);

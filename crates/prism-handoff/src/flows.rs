@@ -62,8 +62,8 @@ impl Flows {
         self.announcer.borrow().is_young()
     }
 
-    /// Whether hand-offs have to wait. Without the agent's word, the switch is asked after a moment:
-    /// no request waits for a lease.
+    /// Whether hand-offs have to wait. Without the agent's word, the switch is asked after a
+    /// moment: no request waits for a lease.
     pub(crate) fn are_unknown(&self) -> bool {
         let is_told = self.young.get() == self.announcer.borrow().term();
         let is_new = || (self.begun_at.get()).is_some_and(|at| at.elapsed() < UNTOLD);
@@ -85,7 +85,8 @@ impl Flows {
 
     /// The term in which all flows were announced, if it is settled and the present one.
     pub(crate) fn settled_term(&self) -> Option<Term> {
-        let (announcer, term) = (self.announcer.borrow(), *self.done.borrow());
+        let announcer = self.announcer.borrow();
+        let term = *self.done.borrow();
         let is_present = term == announcer.term() && term != Term::NONE;
         (is_present && !announcer.is_young()).then_some(term)
     }
@@ -167,7 +168,8 @@ impl Control {
             raised.remove(flow);
         }
         let mut registry = self.flows.registry.borrow_mut();
-        let (before, term) = (registry.len(), registry.get(flow)?.term);
+        let before = registry.len();
+        let term = registry.get(flow)?.term;
         registry.forget(flow, epoch);
         self.count_flow(flow, before, registry.len());
         Some(term)
@@ -191,12 +193,11 @@ impl Control {
             return false;
         }
         self.observe_term(notice.term);
-        match notice.is_settled {
-            true => self.flows.settled.set(notice.term),
-            false => {
-                self.flows.young.set(notice.term);
-                self.flows.announcer.borrow_mut().on_new_lease();
-            }
+        if notice.is_settled {
+            self.flows.settled.set(notice.term)
+        } else {
+            self.flows.young.set(notice.term);
+            self.flows.announcer.borrow_mut().on_new_lease();
         }
         self.flows.wake.notify_one();
         true
@@ -225,7 +226,8 @@ impl Control {
 
     /// Begins to announce if the switch has begun a term. Returns whether it has.
     fn begin_term(&self, claims: &Claims) -> bool {
-        let (flows, term) = (&self.flows, self.term());
+        let flows = &self.flows;
+        let term = self.term();
         if term <= flows.announcer.borrow().term() {
             return false;
         }

@@ -52,13 +52,14 @@ pub(crate) struct Undecided {
 }
 
 impl GivenUp {
-    /// Notes that the hand-off waits for the switch. Of two with one `id`, which no source sends, the
-    /// first is known by it.
+    /// Notes that the hand-off waits for the switch. Of two with one `id`, which no source sends,
+    /// the first is known by it.
     pub(crate) fn wait(self: &Arc<Self>, id: u64) -> Undecided {
         let mut all = locked(&self.0);
-        let id = match all.contains_key(&id) {
-            true => unguessable::number(),
-            false => id,
+        let id = if all.contains_key(&id) {
+            unguessable::number()
+        } else {
+            id
         };
         all.insert(id, State::Open);
         drop(all);

@@ -1,6 +1,7 @@
 //! The health of peers: one record for all workers of a process and all kinds of requests
-//! (docs/design/relay.md). A request that waits long starts a probe: a handshake. A peer that leaves
-//! probes unanswered is suspect, and gets no requests until it answers one. `peers` does the I/O.
+//! (docs/design/relay.md). A request that waits long starts a probe: a handshake. A peer that
+//! leaves probes unanswered is suspect, and gets no requests until it answers one. `peers` does the
+//! I/O.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -54,9 +55,10 @@ impl State {
             Self::Doubted { misses } => misses + 1,
             Self::Suspect => return self,
         };
-        match error == io::ErrorKind::TimedOut && misses < MAX_MISSES {
-            true => Self::Doubted { misses },
-            false => Self::Suspect,
+        if error == io::ErrorKind::TimedOut && misses < MAX_MISSES {
+            Self::Doubted { misses }
+        } else {
+            Self::Suspect
         }
     }
 

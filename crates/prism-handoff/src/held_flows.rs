@@ -27,7 +27,8 @@ impl HeldFlows {
 
     /// One worker less holds the flow.
     pub(crate) fn remove(&self, flow: &FlowKey) {
-        let (mut workers, hash) = (locked(&self.workers), self.hasher.hash_one(flow));
+        let mut workers = locked(&self.workers);
+        let hash = self.hasher.hash_one(flow);
         if let Some(count) = workers.get_mut(&hash) {
             *count -= 1;
             if *count == 0 {

@@ -51,7 +51,8 @@ impl Arrived {
         }
         shared.importing.set(shared.importing.get() + 1);
         let mut work = Box::pin(async move {
-            let (id, channel) = (self.hand_off.id, self.channel.clone());
+            let id = self.hand_off.id;
+            let channel = self.channel.clone();
             // A panic ends this import and leaves the channel to others.
             let ended = caught(self.bring_home(&shared)).await;
             shared.importing.set(shared.importing.get() - 1);
@@ -105,10 +106,12 @@ async fn onward(shared: &Rc<Shared>, arrived: &Arrived) -> Option<Rc<Channel>> {
 async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
     let mut hand_off = arrived.hand_off;
     hand_off.moves = hand_off.moves.saturating_add(1);
-    let (flow, epoch) = (flow_of(&hand_off), hand_off.epoch);
+    let flow = flow_of(&hand_off);
+    let epoch = hand_off.epoch;
     let permit = hand_off.permit.take();
     hand_off.permit = permit.and_then(|permit| channel.permit_onward(flow, epoch, permit));
-    let (id, port) = (hand_off.id, hand_off.tcp.remote.port());
+    let id = hand_off.id;
+    let port = hand_off.tcp.remote.port();
     let mut record = Record::new(Part::Transit, id, port);
     record.mark_at(Step::TransitReceived, arrived.at_ns);
     record.mark(Step::TransitDecided);
@@ -139,8 +142,11 @@ async fn pass_on(shared: &Rc<Shared>, arrived: Arrived, channel: Rc<Channel>) {
 
 /// Restores the connection here, and tells the source the verdict.
 async fn settle_here(shared: &Rc<Shared>, arrived: Arrived) {
-    let (hand_off, channel) = (arrived.hand_off, arrived.channel);
-    let (id, client, service) = (hand_off.id, hand_off.tcp.remote, hand_off.tcp.service);
+    let hand_off = arrived.hand_off;
+    let channel = arrived.channel;
+    let id = hand_off.id;
+    let client = hand_off.tcp.remote;
+    let service = hand_off.tcp.service;
     let mut record = Record::new(Part::Target, id, client.port());
     record.mark_at(Step::Received, arrived.at_ns);
     let trace = &shared.process.trace;
@@ -233,7 +239,8 @@ async fn own_connection(
     let (mut machine, mut action) = Import::start(shared.config.fence, flow, hand_off.epoch);
     let id = hand_off.id;
     let wait = || shared.process.given_up.wait(id);
-    let (mut socket, mut undecided) = (None, None);
+    let mut socket = None;
+    let mut undecided = None;
     let mut holding = Holding {
         control,
         flow,
@@ -442,9 +449,10 @@ fn restore_socket(
     is_mute: bool,
 ) -> Result<Built, RestoreError> {
     let tcp = &hand_off.tcp;
-    let mut tries_left = match shared.has_service_address() {
-        true => 0,
-        false => MAX_PORT_TRIES,
+    let mut tries_left = if shared.has_service_address() {
+        0
+    } else {
+        MAX_PORT_TRIES
     };
     loop {
         let blank = shared.blank(tcp.service, tcp.behaviour.mss_clamp_bytes)?;

@@ -50,7 +50,8 @@ impl KernelTx {
         let first_queued = ktls::queued_bytes(fd)?;
         let all_records = session.write_records_left();
         let keys = session.write_to_kernel().map_err(io::Error::other)?;
-        let (first_sequence, overhead_bytes) = (keys.sequence, session.surroundings().total());
+        let first_sequence = keys.sequence;
+        let overhead_bytes = session.surroundings().total();
         if let Err(error) = ktls::set_tx(fd, &keys) {
             (session.write_from_kernel(first_sequence)).map_err(io::Error::other)?;
             return Err(io::Error::other(error));

@@ -140,7 +140,8 @@ pub(crate) async fn take_again(control: &Control) {
 }
 
 async fn keep_for(control: &Control, speaker: Speaker) {
-    let (held, mut wait) = (&control.counters.workers_leased, AGAIN);
+    let held = &control.counters.workers_leased;
+    let mut wait = AGAIN;
     loop {
         let term = control.term();
         let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, speaker.run, term)).await;
@@ -158,9 +159,10 @@ async fn keep_for(control: &Control, speaker: Speaker) {
             }
             Err(error) => {
                 // Once: every later attempt ends the same way, until one succeeds.
-                match error.kind() == io::ErrorKind::InvalidData && wait == AGAIN {
-                    true => tracing::warn!(%error, "no lease at the switch"),
-                    false => tracing::debug!(%error, "no lease at the switch"),
+                if error.kind() == io::ErrorKind::InvalidData && wait == AGAIN {
+                    tracing::warn!(%error, "no lease at the switch")
+                } else {
+                    tracing::debug!(%error, "no lease at the switch")
                 }
                 wait = LATER.min(wait * 2);
             }
@@ -189,7 +191,8 @@ impl Lease {
     /// term than `term`: that packet went to another host.
     async fn ask(control: &Control, run: RunId, term: Term) -> io::Result<Self> {
         let holder = &control.holder;
-        let (switch, node) = (&holder.switch, holder.node);
+        let switch = &holder.switch;
+        let node = holder.node;
         let mut stream = tokio::select! {
             dialed = dial(switch.control, node) => dialed?,
             () = control.flows.hear_of_another(term) => {
@@ -228,7 +231,9 @@ impl Lease {
     /// Holds the lease until the connection ends. Says that the worker takes no more clients, and
     /// that it has announced all its flows.
     async fn hold(&mut self, control: &Control, speaker: Speaker) {
-        let (mut has_said, mut byte, mut hearing) = (false, [0; 1], Hearing::default());
+        let mut has_said = false;
+        let mut byte = [0; 1];
+        let mut hearing = Hearing::default();
         let mut stances = control.taking.follow();
         let mut done = speaker.owns_flows().then(|| control.flows.on_new_lease());
         let mut keys = self.keys.clone();
@@ -246,7 +251,8 @@ impl Lease {
                     (Ok(1), [byte]) if hearing.hear(byte, control, speaker) => {}
                     _ => return,
                 },
-                // The switch has another table or is another host, and this connection is from before.
+                // The switch has another table or is another host, and this connection is from
+                // before.
                 () = control.flows.hear_of_another(told), if told != Term::NONE => return,
                 // The agent is to hear of it before it forgets the old key.
                 () = signing::changed(&mut keys) => return,

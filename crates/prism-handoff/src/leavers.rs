@@ -1,6 +1,6 @@
 //! The peers that leave, as all workers of a process know them. A peer counts as leaving until the
-//! channel on which it has said so ends. No rule depends on that: a leaving node refuses connections
-//! whether its peers know or not.
+//! channel on which it has said so ends. No rule depends on that: a leaving node refuses
+//! connections whether its peers know or not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};

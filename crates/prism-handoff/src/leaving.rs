@@ -58,8 +58,8 @@ impl Handle {
         }
     }
 
-    /// Whether the switch sends new clients here. Clients that come nevertheless are accepted: if no
-    /// other frontend takes them, the switch sends them here as before.
+    /// Whether the switch sends new clients here. Clients that come nevertheless are accepted: if
+    /// no other frontend takes them, the switch sends them here as before.
     pub fn take_new_clients(&self, takes: bool) {
         let shared = &self.shared;
         if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {

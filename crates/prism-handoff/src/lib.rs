@@ -24,13 +24,11 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let dir = tempfile::tempdir()?;
 //! pki::init(dir.path(), &["left".into(), "right".into()])?;
-//! let peer = |name: &str, host| Peer { name: name.into(), addresses: vec![[127, 0, 0, host].into()] };
-//! let nodes = [peer("left", 1), peer("right", 2)];
-//! let service = (Ipv4Addr::LOCALHOST, free_port()?).into();
-//! let identity = Identity::of_node(dir.path(), "left")?;
-//! let mut config = EndpointConfig::new("left", &nodes, &[service], identity).expect("a node");
-//! config.listen = true;
-//! config.peer_port = free_port()?;
+//! let peer = |name: &str, host| Peer { name: name.into(), addresses: vec![[127, 0, 0,
+//! host].into()] }; let nodes = [peer("left", 1), peer("right", 2)]; let service =
+//! (Ipv4Addr::LOCALHOST, free_port()?).into(); let identity = Identity::of_node(dir.path(),
+//! "left")?; let mut config = EndpointConfig::new("left", &nodes, &[service], identity).expect("a
+//! node"); config.listen = true; config.peer_port = free_port()?;
 //!
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -62,9 +60,10 @@
 //! # Interface
 //! | task | items |
 //! |---|---|
-//! | begin | [`EndpointConfig`], [`Peer`], [`SwitchAddress`], [`pki::Identity`], [`Endpoint::bind`] |
+//! | begin | [`EndpointConfig`], [`Peer`], [`SwitchAddress`], [`Endpoint::bind`] |
 //! | accept, import | [`Endpoint::next`]; [`Connection::context`] is empty for an accepted client |
-//! | read, write | [`Connection::fill`], [`buffered`](Connection::buffered), [`consume`](Connection::consume), [`write_all`](Connection::write_all) |
+//! | read | [`Connection::fill`], [`Connection::buffered`], [`Connection::consume`] |
+//! | write | [`Connection::write_all`], [`Connection::write_more`], [`Connection::send_file`] |
 //! | export | [`Handle::export`], which ends as [`Exported`] |
 //! | relay | [`Handle::relay`], [`RelayStream`], [`RelayStep`], [`Incoming::Relay`] |
 //! | end | [`Connection::close`], [`Handle::leave`], [`Handle::stop`] |

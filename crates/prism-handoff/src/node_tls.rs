@@ -133,9 +133,10 @@ fn secured(tcp: TcpStream, handshake: Handshake, purpose: Purpose) -> io::Result
     }
     let version = handshake.state().alpn_protocol();
     let has_passes = version == Some(ALPN_HAND_OFF) || version == Some(ALPN_FORMER_CONTEXT);
-    let form = match version == Some(ALPN_HAND_OFF) || version == Some(ALPN_RELAY) {
-        true => Form::Entries,
-        false => Form::Former,
+    let form = if version == Some(ALPN_HAND_OFF) || version == Some(ALPN_RELAY) {
+        Form::Entries
+    } else {
+        Form::Former
     };
     let (keys, sealed) = handshake.finish().map_err(io::Error::other)?;
     let session = Session::new(keys).map_err(io::Error::other)?;

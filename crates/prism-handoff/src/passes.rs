@@ -1,5 +1,6 @@
-//! The passes of flows that have come here lately. If the switch loses its table before a source has
-//! heard the verdict, both nodes announce the flow, and the target's announcement needs the pass.
+//! The passes of flows that have come here lately. If the switch loses its table before a source
+//! has heard the verdict, both nodes announce the flow, and the target's announcement needs the
+//! pass.
 
 use std::collections::{HashMap, VecDeque};
 

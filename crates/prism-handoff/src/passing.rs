@@ -93,9 +93,10 @@ impl Parked {
             let restored = prism_tls::Session::restore(session);
             restored.map_err(|error| AdoptError::Session(error.to_string()))?;
         }
-        match self.state.kernel.is_some() && self.state.tls.is_none() {
-            true => Err(AdoptError::Contradiction),
-            false => Ok(()),
+        if self.state.kernel.is_some() && self.state.tls.is_none() {
+            Err(AdoptError::Contradiction)
+        } else {
+            Ok(())
         }
     }
 }

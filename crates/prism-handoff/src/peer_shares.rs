@@ -74,7 +74,8 @@ impl Drop for Admitted {
 impl PartBytes {
     /// The frame has so many bytes now. False: the peer has begun too many.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
-        let (count, before) = (&self.share.part_bytes, self.counted);
+        let count = &self.share.part_bytes;
+        let before = self.counted;
         if bytes == before {
             return true;
         }

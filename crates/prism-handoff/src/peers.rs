@@ -87,7 +87,8 @@ impl Peers {
     /// last use.
     pub(crate) fn set(&self, peers: &[Peer]) {
         let mut old = self.nodes.take();
-        let (own, port) = (&self.shared.config.addresses, self.shared.config.peer_port);
+        let own = &self.shared.config.addresses;
+        let port = self.shared.config.peer_port;
         let new = peers.iter().map(|peer| {
             let address = towards(own, &peer.addresses).map(|ip| SocketAddr::new(ip, port));
             let stays = old
@@ -216,7 +217,8 @@ impl Peers {
     }
 
     pub(crate) fn relay_stream(self: &Rc<Self>, name: &str, secured: Secured) -> RelayStream {
-        let (peers, name) = (Rc::downgrade(self), name.to_owned());
+        let peers = Rc::downgrade(self);
+        let name = name.to_owned();
         let is_lost = move || {
             peers.upgrade().is_some_and(|peers| {
                 peers.doubt(&name);
@@ -312,9 +314,11 @@ impl Peers {
         let Some(probe) = self.health().begin_probe(name, Instant::now()) else {
             return;
         };
-        let (peers, name) = (Rc::downgrade(self), name.to_owned());
+        let peers = Rc::downgrade(self);
+        let name = name.to_owned();
         tokio::task::spawn_local(async move {
-            let (begun, _probe) = (Instant::now(), probe);
+            let begun = Instant::now();
+            let _probe = probe;
             while let Some(peers) = peers.upgrade() {
                 match peers.dial_anyway(&name, Purpose::Relay).await {
                     Err(PeerError::Dial { .. }) => {}
@@ -327,9 +331,10 @@ impl Peers {
                     ) => return,
                 }
                 drop(peers);
-                tokio::time::sleep(match begun.elapsed() < SOON {
-                    true => PROBE_EVERY,
-                    false => PROBE_LATER,
+                tokio::time::sleep(if begun.elapsed() < SOON {
+                    PROBE_EVERY
+                } else {
+                    PROBE_LATER
                 })
                 .await;
             }

@@ -69,7 +69,8 @@ impl Connection {
     ///
     /// # Errors
     /// `TimedOut` when nothing came in time; `OutOfMemory` when more than 256 KiB are unread;
-    /// `ConnectionAborted` when the connection has to give way to another one; else the socket's error.
+    /// `ConnectionAborted` when the connection has to give way to another one; else the socket's
+    /// error.
     pub async fn fill(&mut self) -> io::Result<usize> {
         if self.buffered().len() >= MAX_BUFFERED_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -156,11 +157,13 @@ impl Connection {
             }
         }
         let has_to_leave = told_to_leave(self.state.leave());
-        let (stream, state) = (watched(&mut self.stream)?, &mut self.state);
+        let stream = watched(&mut self.stream)?;
+        let state = &mut self.state;
         // A connection keeps a buffer that bodies have made larger.
         state.give_back(SPARE_BYTES);
         let waiting = buffers::receive(stream, || receive(state, stream.as_fd()));
-        let (flight, timer) = (&mut self.first_flight, &mut self.wait_timer);
+        let flight = &mut self.first_flight;
+        let timer = &mut self.wait_timer;
         let waiting = flight.wait(timer, timeout, stream.as_fd(), waiting);
         tokio::select! {
             biased;

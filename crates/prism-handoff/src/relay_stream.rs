@@ -252,7 +252,8 @@ impl RelayStream {
     /// [`Self::PIECE_BYTES`] are sealed and not sent; [`Self::flush`] then sends them.
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         let Inner { wire, waits, .. } = &mut *self.0;
-        let (mut at, end) = (offset, offset.saturating_add(len));
+        let mut at = offset;
+        let end = offset.saturating_add(len);
         while at < end {
             let bytes = usize::try_from(end - at).map_or(PIECE_BYTES, |n| n.min(PIECE_BYTES));
             let Wire { output, spare, .. } = wire;
@@ -423,7 +424,8 @@ impl Wire {
 
     fn move_to_front(&mut self) {
         let input = &mut self.input;
-        let (plain_bytes, sealed_bytes) = (self.plain.len(), input.len() - self.sealed_start);
+        let plain_bytes = self.plain.len();
+        let sealed_bytes = input.len() - self.sealed_start;
         if self.plain.start > 0 || self.sealed_start > plain_bytes {
             input.copy_within(self.plain.clone(), 0);
             input.copy_within(self.sealed_start.., plain_bytes);
@@ -437,9 +439,10 @@ impl Wire {
             if let Some(filled) = at_once(self.fill()).await {
                 return RelayStep::Read(filled);
             }
-            let interest = match self.output.is_empty() {
-                true => Interest::READABLE,
-                false => Interest::READABLE | Interest::WRITABLE,
+            let interest = if self.output.is_empty() {
+                Interest::READABLE
+            } else {
+                Interest::READABLE | Interest::WRITABLE
             };
             if interest.is_writable()
                 && let Some(sent) = at_once(self.flush()).await

@@ -1,5 +1,5 @@
-//! Connections that have stayed after a hand-off although the switch has not said that their packets
-//! pass here.
+//! Connections that have stayed after a hand-off although the switch has not said that their
+//! packets pass here.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,7 +30,8 @@ pub(crate) struct Settling {
 
 impl Settling {
     pub(crate) fn begin(control: Rc<Control>, unsettled: Unsettled) -> Self {
-        let (mut task, epoch) = (JoinSet::new(), unsettled.epoch.clone());
+        let mut task = JoinSet::new();
+        let epoch = unsettled.epoch.clone();
         task.spawn_local(settle(control, unsettled));
         Self { task, epoch }
     }

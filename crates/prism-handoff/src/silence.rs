@@ -43,9 +43,10 @@ impl Silence {
         let silent = silent.min(Duration::from_millis(info.heard_ms.into()));
         self.0 = now.checked_sub(silent);
         let unanswered = info.unanswered_timeouts.max(info.unanswered_probes);
-        match silent >= MAX_SILENCE && unanswered >= MIN_UNANSWERED {
-            true => PeerState::Dead,
-            false => PeerState::Waiting,
+        if silent >= MAX_SILENCE && unanswered >= MIN_UNANSWERED {
+            PeerState::Dead
+        } else {
+            PeerState::Waiting
         }
     }
 }

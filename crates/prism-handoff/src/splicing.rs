@@ -17,8 +17,8 @@ use crate::connection::Connection;
 const PIECE_BYTES: usize = 1 << 20;
 /// Empty pipes that a thread keeps.
 const KEPT_PIPES: usize = 16;
-/// The most pipes of a process. Each has two descriptors. The kernel gives a user 1,024 pipes of full
-/// size (`fs.pipe-user-pages-soft` is 16,384 pages, and a pipe has 16). Moving bytes through a
+/// The most pipes of a process. Each has two descriptors. The kernel gives a user 1,024 pipes of
+/// full size (`fs.pipe-user-pages-soft` is 16,384 pages, and a pipe has 16). Moving bytes through a
 /// smaller one costs more than copying them.
 pub const MAX_PIPES: usize = 768;
 
@@ -55,8 +55,8 @@ impl Drop for CountedPipe {
 
 impl Connection {
     /// Sends `len` bytes that come from `source`, and returns how many were sent. They are fewer
-    /// if the rest has to be copied by the caller: because records of TLS are made in user space, or
-    /// because the process has [`MAX_PIPES`] pipes or no descriptors left.
+    /// if the rest has to be copied by the caller: because records of TLS are made in user space,
+    /// or because the process has [`MAX_PIPES`] pipes or no descriptors left.
     ///
     /// # Errors
     /// `UnexpectedEof` if `source` ends first, `TimedOut` if it was silent for `silence`; else as

@@ -39,9 +39,10 @@ impl SwitchAddress {
     /// [`SwitchCheckError`], with the likely causes.
     pub fn check(&self, node: IpAddr, limit: Duration) -> Result<(), SwitchCheckError> {
         let answers = self.answers(node, limit);
-        match answers.map_err(|error| SwitchCheckError::Unreachable(self.control, error))? {
-            true => Ok(()),
-            false => Err(SwitchCheckError::Silent(self.control)),
+        if answers.map_err(|error| SwitchCheckError::Unreachable(self.control, error))? {
+            Ok(())
+        } else {
+            Err(SwitchCheckError::Silent(self.control))
         }
     }
 

@@ -128,7 +128,8 @@ fn chunked_only(headers: &Headers) -> Result<(), HeadError> {
     {
         return Ok(());
     }
-    let (mut count, mut last) = (0usize, false);
+    let mut count = 0usize;
+    let mut last = false;
     for coding in headers.list("transfer-encoding") {
         last = coding.eq_ignore_ascii_case(b"chunked");
         count += usize::from(last);

@@ -269,7 +269,8 @@ pub(crate) struct Class([bool; 256]);
 impl Class {
     pub(crate) const fn new(others: &[u8]) -> Self {
         let mut class = [false; 256];
-        let (mut entries, mut byte) = (class.as_mut_slice(), 0_u8);
+        let mut entries = class.as_mut_slice();
+        let mut byte = 0_u8;
         while let [entry, behind @ ..] = entries {
             *entry = byte.is_ascii_alphanumeric() || holds(others, byte);
             byte = byte.wrapping_add(1);

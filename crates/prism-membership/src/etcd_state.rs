@@ -230,14 +230,13 @@ pub(super) fn join(
 ) -> anyhow::Result<Cluster> {
     let node = config.node(name);
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
-    let (lease, first) = match node.is_backend() {
-        true => {
-            let mut first = first_state(config)?;
-            first.founding = fastrand::u64(1..);
-            (Lease::none(), Some(first))
-        }
+    let (lease, first) = if node.is_backend() {
+        let mut first = first_state(config)?;
+        first.founding = fastrand::u64(1..);
+        (Lease::none(), Some(first))
+    } else {
         // A frontend answers nothing from a store, so it needs no lease.
-        false => (Lease::for_ever(), None),
+        (Lease::for_ever(), None)
     };
     let me = Me {
         name: NodeName::new(name)?,

@@ -22,7 +22,8 @@ pub(crate) fn read(
     let meta = &found.meta;
     let parts = wanted.parts.then(|| parts(&found, wanted)).flatten();
     let checksum = meta::checksum(meta);
-    let (checksum, parts) = (checksum.as_ref(), parts.as_ref());
+    let checksum = checksum.as_ref();
+    let parts = parts.as_ref();
     Answer::xml(xml::attributes(
         wanted, &meta.etag, found.len, checksum, parts,
     ))

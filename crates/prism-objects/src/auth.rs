@@ -57,9 +57,10 @@ impl Auth {
 
     /// The rights of everybody on every bucket.
     pub(crate) fn everybody(&self) -> Rights {
-        match self.anonymous_reads.load(Ordering::Relaxed) {
-            true => Rights::NONE.with(Right::Read),
-            false => Rights::NONE,
+        if self.anonymous_reads.load(Ordering::Relaxed) {
+            Rights::NONE.with(Right::Read)
+        } else {
+            Rights::NONE
         }
     }
 

@@ -132,7 +132,8 @@ impl Objects {
 
     async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, Failure> {
         let config = self.node.config.now();
-        let (name, region) = (bucket.as_str(), &config.cluster.region);
+        let name = bucket.as_str();
+        let region = &config.cluster.region;
         if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
             let message = format!("Buckets can be created in {region} only.");
             return Err(Code::InvalidArgument.with_message(message).into());
@@ -182,10 +183,11 @@ impl Objects {
             self.replicator.try_push_record(name, &ended).await?;
         }
         empty?;
-        match is_agreed? {
-            true => Ok(Answer::empty(204)),
+        if is_agreed? {
+            Ok(Answer::empty(204))
+        } else {
             // The deletion took so long that the bucket lives on.
-            false => Err(Code::OperationAborted.into()),
+            Err(Code::OperationAborted.into())
         }
     }
 

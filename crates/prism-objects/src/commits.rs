@@ -82,7 +82,8 @@ impl Shared {
     ) -> Result<Committed, Error> {
         let (answer, answered) = oneshot::channel();
         if self.commits.add((commit, answer)) {
-            let (shared, node) = (self.clone(), node.clone());
+            let shared = self.clone();
+            let node = node.clone();
             tokio::task::spawn_blocking(move || {
                 if let Some(store) = &node.store {
                     shared.commits.commit_waiting(store);

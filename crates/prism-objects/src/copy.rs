@@ -79,9 +79,11 @@ impl Objects {
             None => Expected::default(),
         };
         let room = self.room_for_object(object, source.len).await?;
-        let (object, len) = (object.clone(), source.len);
+        let object = object.clone();
+        let len = source.len;
         let begun = self.node.on_store(move |_, store| {
-            let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
+            let bucket = object.bucket.as_str();
+            let key = object.key.as_str();
             store.begin_put(bucket, key, Some(len)).in_s3()
         });
         let pipe = Pipe::plain(begun.await?, expected, becomes, source.md5.take());
@@ -96,7 +98,8 @@ impl Objects {
     ) -> Result<Answer, Failure> {
         let opening = self.open_source(request, &part.source, part.range);
         let mut source = opening.await?;
-        let (len, expected) = (Some(source.len), Expected::default());
+        let len = Some(source.len);
+        let expected = Expected::default();
         let begun = self.begin_part(object, &part.upload, part.number, len, expected);
         let (writer, expected) = begun.await?;
         let room = self.room_for_part(object, &part.upload, part.number, source.len);
@@ -159,16 +162,16 @@ impl Objects {
         range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {
         let CopySource { bucket, key, .. } = wanted;
-        let (bucket, key) = (bucket.as_str(), key.as_str());
+        let bucket = bucket.as_str();
+        let key = key.as_str();
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in self.node.replication.readers(bucket, key) {
-            let opened = match node == self.node.name {
-                true => {
-                    self.replicator.resolve_key(bucket, key).await?;
-                    let opened = self.open_here(wanted, range).await;
-                    self.if_still(request, opened)
-                }
-                false => self.open_at(&node, request, wanted, range).await,
+            let opened = if node == self.node.name {
+                self.replicator.resolve_key(bucket, key).await?;
+                let opened = self.open_here(wanted, range).await;
+                self.if_still(request, opened)
+            } else {
+                self.open_at(&node, request, wanted, range).await
             };
             match opened {
                 // Another replica may be in reach.
@@ -191,7 +194,8 @@ impl Objects {
     ) -> Result<Source, S3Error> {
         let source = wanted.clone();
         let reading = self.node.on_store(move |_, store| {
-            let (bucket, key) = (source.bucket.as_str(), source.key.as_str());
+            let bucket = source.bucket.as_str();
+            let key = source.key.as_str();
             let version = named(source.version.as_deref())?;
             let object = store.get_version(bucket, key, version);
             let object = object.map_err(|e| source_read_error(&e))?;
@@ -351,7 +355,8 @@ fn answer(is_part: bool, stored: &Stored, source: Option<String>) -> Result<Answ
         .checksum
         .as_ref()
         .and_then(|(name, value)| Some((Algorithm::from_header(name)?, value.clone())));
-    let (etag, created_ms) = (digests.etag(), stored.created_ms);
+    let etag = digests.etag();
+    let created_ms = stored.created_ms;
     let document = xml::copy_result(is_part, &etag, created_ms, checksum.as_ref());
     let answer = Answer::xml(document);
     let answer = answer.with_version(stored.committed.version)?;

@@ -23,7 +23,8 @@ impl Objects {
         version: &Option<String>,
         conditions: &Conditions,
     ) -> Result<Answer, Failure> {
-        let (object, conditions) = (object.clone(), conditions.clone());
+        let object = object.clone();
+        let conditions = conditions.clone();
         let version = named(version.as_deref())?;
         let deleting = self.node.on_store(move |_, store| {
             let key = object.key.as_str();

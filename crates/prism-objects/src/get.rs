@@ -46,7 +46,8 @@ impl Objects {
         name: &ObjectRef,
         read: &ReadObject,
     ) -> Result<(), Failure> {
-        let (bucket, key) = (name.bucket.as_str(), name.key.as_str());
+        let bucket = name.bucket.as_str();
+        let key = name.key.as_str();
         let found = match named(read.version.as_deref())? {
             None => store.get(bucket, key),
             version => store
@@ -231,9 +232,10 @@ fn missing_object(
 fn select(object: &Object, read: &ReadObject) -> Result<Selection, Failure> {
     let modified = from_ms(object.meta.created_ms);
     // Only conditions need the ETag.
-    let etag = match read.conditions == Conditions::default() {
-        true => String::new(),
-        false => quoted(&object.meta.etag),
+    let etag = if read.conditions == Conditions::default() {
+        String::new()
+    } else {
+        quoted(&object.meta.etag)
     };
     match read.conditions.for_read(&etag, modified) {
         Outcome::Proceed => {}
@@ -284,7 +286,8 @@ async fn open(parts: &Parts, segment: &Segment) -> Result<(CheckedFile, u64), pr
 }
 
 fn out_of_range(range: &Unsatisfiable) -> Failure {
-    let (error, mut fields) = (Code::InvalidRange.into(), Headers::new());
+    let error = Code::InvalidRange.into();
+    let mut fields = Headers::new();
     match fields.append("Content-Range", range.content_range()) {
         Ok(()) => Failure::Refused { error, fields },
         Err(error) => internal(error).into(),

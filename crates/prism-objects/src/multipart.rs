@@ -107,10 +107,12 @@ impl Objects {
         let xml = call.read_document().await?;
         let _room = self.room_for_completion(object, &complete.upload).await?;
         let location = self.location(call.request);
-        let (object, complete) = (object.clone(), complete.clone());
+        let object = object.clone();
+        let complete = complete.clone();
         let completing = self.node.on_store(move |_, store| {
             let (completed, version) = complete_here(store, &object, &complete, &xml)?;
-            let (etag, checksum) = (&completed.etag, completed.checksum.as_ref());
+            let etag = &completed.etag;
+            let checksum = completed.checksum.as_ref();
             let document = xml::complete_result(&location, &object, etag, checksum);
             Answer::xml(document).with_version(version)
         });
@@ -127,7 +129,8 @@ impl Objects {
         length: Option<u64>,
         expected: Expected,
     ) -> Result<(PutWriter, Expected), S3Error> {
-        let (object, upload) = (object.clone(), upload.to_owned());
+        let object = object.clone();
+        let upload = upload.to_owned();
         let begun = self.node.on_store(move |_, store| {
             let name = named_upload(&object, &upload)?;
             let upload = store.uploads().get(name).in_s3()?;
@@ -296,9 +299,10 @@ fn whole_checksum(
         .filter_map(|part| Some((part_checksum(&part.meta.headers)?.1, part.len)))
         .collect();
     let given = sums.iter().map(|(sum, len)| (sum.as_str(), *len));
-    let whole = match sums.len() == parts.len() {
-        true => algorithm.of_parts(kind, given),
-        false => None,
+    let whole = if sums.len() == parts.len() {
+        algorithm.of_parts(kind, given)
+    } else {
+        None
     };
     Ok((algorithm, whole.ok_or(Code::InternalError)?, kind))
 }

@@ -49,9 +49,10 @@ impl Objects {
     /// Checks that this node may begin to answer a request from its store.
     pub(crate) fn may_answer(&self, meaning: &Meaning) -> Result<(), S3Error> {
         self.node.check_lease(meaning.lease_term)?;
-        match route::may_answer(&self.node, &meaning.operation) {
-            true => Ok(()),
-            false => Err(elsewhere()),
+        if route::may_answer(&self.node, &meaning.operation) {
+            Ok(())
+        } else {
+            Err(elsewhere())
         }
     }
 
@@ -129,9 +130,10 @@ impl Service for Objects {
     }
 
     async fn hold(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
-        match route::changes_object(&meaning.operation) && self.node.cluster.is_in_etcd() {
-            true => Some(self.node.pauses.begin().await),
-            false => None,
+        if route::changes_object(&meaning.operation) && self.node.cluster.is_in_etcd() {
+            Some(self.node.pauses.begin().await)
+        } else {
+            None
         }
     }
 
@@ -153,9 +155,10 @@ impl Service for Objects {
     }
 
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
-        let limit = match was_sent_elsewhere && self.node.cluster.is_in_etcd() {
-            true => NEWER_VIEW_WAIT,
-            false => Duration::ZERO,
+        let limit = if was_sent_elsewhere && self.node.cluster.is_in_etcd() {
+            NEWER_VIEW_WAIT
+        } else {
+            Duration::ZERO
         };
         self.node.replication.wait_beyond(epoch, limit).await
     }

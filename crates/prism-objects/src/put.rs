@@ -58,7 +58,8 @@ impl Objects {
         object: &ObjectRef,
         conditions: &Conditions,
     ) -> Result<(), S3Error> {
-        let (object, conditions) = (object.clone(), conditions.clone());
+        let object = object.clone();
+        let conditions = conditions.clone();
         let checked = self.node.on_store(move |_, store| {
             let current = store.head(object.bucket.as_str(), object.key.as_str());
             let current = current.in_s3()?;

@@ -3,9 +3,9 @@
 //!
 //! | operation | counts | replaces |
 //! |---|---|---|
-//! | PutObject, CopyObject | 1 object, its bytes | the object of the key, unless versions are kept |
+//! | PutObject, CopyObject | 1 object, its bytes | that of the key, unless versions are kept |
 //! | UploadPart, UploadPartCopy | its bytes | the part of that number |
-//! | CreateMultipartUpload, CompleteMultipartUpload | 1 object | as PutObject; the parts were counted before |
+//! | CreateMultipartUpload, CompleteMultipartUpload | 1 object | as PutObject; parts count before |
 //!
 //! Not here: the quota (`prism_replicas`).
 
@@ -58,9 +58,10 @@ impl Objects {
         let upload = UploadId::parse(upload);
         self.room(object, move |store, object| {
             let is_open = upload.is_some_and(|id| store.uploads().get(named(object, id)).is_ok());
-            match is_open {
-                true => Ok(Growth::by_object(0, replaced(store, object)?)),
-                false => Ok(Growth::default()),
+            if is_open {
+                Ok(Growth::by_object(0, replaced(store, object)?))
+            } else {
+                Ok(Growth::default())
             }
         })
         .await
@@ -91,7 +92,8 @@ fn named(object: &ObjectRef, id: UploadId) -> UploadName<'_> {
 /// The length of the object that a write of its key replaces. A bucket with versions keeps the
 /// object.
 fn replaced(store: &Store, object: &ObjectRef) -> Result<Option<u64>, S3Error> {
-    let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
+    let bucket = object.bucket.as_str();
+    let key = object.key.as_str();
     match store.buckets().get(bucket).in_s3()?.versioning {
         Versioning::Never => {
             let current = store.head(bucket, key).in_s3()?;

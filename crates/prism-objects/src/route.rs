@@ -56,7 +56,8 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     let Some(ObjectRef { bucket, key }) = operation.object() else {
         return backends(node);
     };
-    let (bucket, key) = (bucket.as_str(), key.as_str());
+    let bucket = bucket.as_str();
+    let key = key.as_str();
     let replication = &node.replication;
     let mut names = replication.answerers(operation.only_reads_object(), bucket, key);
     if names.len() > 1 {
@@ -67,7 +68,8 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
 
 /// All backends in sync, in random order. Backends that leave or did not answer come last.
 pub(crate) fn backends(node: &Node) -> Vec<String> {
-    let (mut names, now) = (node.replication.in_sync(), Instant::now());
+    let mut names = node.replication.in_sync();
+    let now = Instant::now();
     fastrand::shuffle(&mut names);
     let (process, health) = (&node.process, &node.process.health);
     names.sort_by_key(|name| (process.is_leaving(name), health.comes_last(name, now)));

@@ -111,7 +111,8 @@ impl Objects {
             self.replicator.ensure_bucket(bucket.as_str()).await?;
         }
         if let Some(ObjectRef { bucket, key }) = operation.object() {
-            let (bucket, key) = (bucket.as_str(), key.as_str());
+            let bucket = bucket.as_str();
+            let key = key.as_str();
             self.replicator.resolve_key_with_retry(bucket, key).await?;
         }
         Ok(store)
@@ -128,7 +129,8 @@ impl Objects {
         S: Clone + Send + 'static,
         P: ToOwned<Owned: Send> + ?Sized + 'static,
     {
-        let (subject, parameters) = (subject.clone(), parameters.to_owned());
+        let subject = subject.clone();
+        let parameters = parameters.to_owned();
         let working = self
             .node
             .on_store(move |_, store| work(store, &subject, parameters.borrow()));

@@ -19,7 +19,8 @@ impl Objects {
         version: Option<&str>,
     ) -> Result<Answer, Failure> {
         let tags = xml::parse_tagging(&call.read_document().await?)?;
-        let (object, version) = (object.clone(), version.map(str::to_owned));
+        let object = object.clone();
+        let version = version.map(str::to_owned);
         let replaced = self
             .node
             .on_store(move |_, store| replace(store, &object, version.as_deref(), tags, 200));
@@ -56,7 +57,8 @@ fn replace(
     tags: Tags,
     status: u16,
 ) -> Result<Answer, S3Error> {
-    let (bucket, key) = (object.bucket.as_str(), object.key.as_str());
+    let bucket = object.bucket.as_str();
+    let key = object.key.as_str();
     let change = move |meta: &mut ObjectMeta| meta::set_tags(meta, &tags);
     let id = store.change_meta(bucket, key, named(version)?, change);
     Answer::empty(status).with_version(id.in_s3()?)

@@ -27,8 +27,9 @@ pub(crate) fn set_removed(head: &mut ResponseHead, removed: Option<Removed>) -> 
         return Ok(());
     };
     set(head, ID, removed.version.to_string())?;
-    match removed.is_marker {
-        true => set(head, MARKER, "true"),
-        false => Ok(()),
+    if removed.is_marker {
+        set(head, MARKER, "true")
+    } else {
+        Ok(())
     }
 }

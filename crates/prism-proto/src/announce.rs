@@ -213,9 +213,9 @@ impl Announcer {
     }
 }
 
-/// Whether the connection is over here: another worker has the flow, or the term was settled without
-/// it. If the switch has the flow of this worker, at whatever epoch, it is not. One that the switch
-/// never confirmed can still be claimed.
+/// Whether the connection is over here: another worker has the flow, or the term was settled
+/// without it. If the switch has the flow of this worker, at whatever epoch, it is not. One that
+/// the switch never confirmed can still be claimed.
 fn is_elsewhere(answer: &Answer, sent: &OwnedFlow) -> bool {
     let is_absent = answer.state == FlowState::Absent;
     match answer.status {

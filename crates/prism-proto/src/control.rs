@@ -41,8 +41,8 @@ pub const MAX_EPOCH_STEP: u64 = 1_000;
 /// block and its undoing, with room to spare.
 pub const FIRST_COMMAND_NS: u64 = 1_000_000_000;
 /// The lifetime of a tombstone. When the switch deletes one, its epoch becomes the least that any
-/// unknown flow takes. By then, the newest epoch of a tombstone has to be older than the first epoch
-/// of any living connection.
+/// unknown flow takes. By then, the newest epoch of a tombstone has to be older than the first
+/// epoch of any living connection.
 pub const TOMBSTONE_NS: u64 = MAX_EPOCH_AHEAD_NS + FRESHNESS_NS + FIRST_COMMAND_NS;
 
 /// Byte offsets of the fields from `kind` to the MAC, for the compile-time check against C.

@@ -238,7 +238,8 @@ impl Export {
     }
 
     /// Whether the next command is valid only in the term in which the state was sent
-    /// ([`crate::steering::Steering::bind`]): the target may own the flow, and not have announced it.
+    /// ([`crate::steering::Steering::bind`]): the target may own the flow, and not have announced
+    /// it.
     pub fn is_bound_to_term(&self) -> bool {
         let reclaims = matches!(self.phase, Phase::Reclaiming { .. });
         self.fence == Fence::Host && reclaims && !self.refused
@@ -418,9 +419,10 @@ impl Export {
 
     fn steer(&self, ops: Ops, epoch: u64, deadline_ns: u64) -> Action {
         let flow = self.flow;
-        let owner = match ops.has(Ops::OWN) {
-            true => self.here,
-            false => Owner::NONE,
+        let owner = if ops.has(Ops::OWN) {
+            self.here
+        } else {
+            Owner::NONE
         };
         Action::Steer {
             command: Command {
@@ -453,8 +455,8 @@ impl Export {
     }
 }
 
-/// Whether the switch knows better whose the flow is: by its epoch, or by what others have announced
-/// since it lost its table.
+/// Whether the switch knows better whose the flow is: by its epoch, or by what others have
+/// announced since it lost its table.
 fn is_outdone(answer: &Answer) -> bool {
     matches!(answer.status, Status::Stale | Status::OldTerm)
 }

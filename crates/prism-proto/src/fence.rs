@@ -7,12 +7,12 @@
 //!   that it owns the flow.
 //! - A source silences its socket before it saves it. Once it has sent the state, it sends nothing
 //!   before it has the arbiter's answer that it still owns the flow.
-//! - That answer counts only if the arbiter has known the flow since before the state was sent, or if
-//!   the target has refused. A successor that was filled without the target's word would not know
-//!   that the target owns the flow.
+//! - That answer counts only if the arbiter has known the flow since before the state was sent, or
+//!   if the target has refused. A successor that was filled without the target's word would not
+//!   know that the target owns the flow.
 //!
-//! While the arbiter is silent, both stay mute until it or its successor answers. After the deadlines
-//! of [`crate::export`] the connection is given up.
+//! While the arbiter is silent, both stay mute until it or its successor answers. After the
+//! deadlines of [`crate::export`] the connection is given up.
 
 use crate::export::{ASK_DEADLINE_NS, MAX_SETTLE_ROUNDS, SETTLE_DEADLINE_NS, VERDICT_DEADLINE_NS};
 use crate::import::DEAF_NS;

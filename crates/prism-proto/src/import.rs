@@ -6,9 +6,9 @@
 //! therefore stays, deaf and mute, so that they draw no reset ([`DEAF_NS`]). A target that may have
 //! acknowledged bytes to the client cannot give up, because the source does not have them.
 //!
-//! In host mode ([`crate::fence`]) the socket is mute until it is live, so its target can always give
-//! up. No refusal of the client's next SYN ends its flow there, if the arbiter has it as this host's
-//! and the source does not take it back. So the target releases it when the socket is closed
+//! In host mode ([`crate::fence`]) the socket is mute until it is live, so its target can always
+//! give up. No refusal of the client's next SYN ends its flow there, if the arbiter has it as this
+//! host's and the source does not take it back. So the target releases it when the socket is closed
 //! ([`Remains`]).
 //!
 //! Sans-IO, like [`crate::export`], whose deadlines it shares.
@@ -168,10 +168,10 @@ impl Import {
     }
 }
 
-/// A flow that a target has given up in host mode. After [`DEAF_NS`] the driver closes the socket and
-/// sends [`Self::query`]. If the answer says that the flow is left, the driver releases it as that of
-/// any connection, at the next epoch. A release without the question could end the connection of a
-/// source that has taken the flow back at this very epoch.
+/// A flow that a target has given up in host mode. After [`DEAF_NS`] the driver closes the socket
+/// and sends [`Self::query`]. If the answer says that the flow is left, the driver releases it as
+/// that of any connection, at the next epoch. A release without the question could end the
+/// connection of a source that has taken the flow back at this very epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
     /// The flow.

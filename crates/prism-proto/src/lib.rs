@@ -7,10 +7,10 @@
 //! | [`steering`] | a sender of commands: repetition, deadlines, the switch's clock |
 //! | [`node`], [`tcp_state`] | frames between nodes, and the state of a connection in them |
 //! | [`tls`] | the version, suite and kernel's keys of a TLS session |
-//! | [`registry`], [`announce`] | the flows that a worker owns, and how a switch is filled from them |
-//! | [`term`] | the switch's side of that: which commands it takes while it does not know all flows |
+//! | [`registry`], [`announce`] | the flows of a worker, and how a switch is filled from them |
+//! | [`term`] | the switch's side of that: its commands while it does not know all flows |
 //! | [`relay`], [`facts`] | the preamble of relayed requests |
-//! | [`export`], [`import`], [`claim`] | the order of a hand-off at its source and target, and of a claim |
+//! | [`export`], [`import`], [`claim`] | the order of a hand-off at either end, and of a claim |
 //! | [`succession`] | messages to a process's successor on the same host, and their order |
 //! | [`newcomers`] | bounds on connections that have not authenticated |
 //! | [`wire`] | bounded reading and writing |

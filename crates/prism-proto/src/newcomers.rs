@@ -52,9 +52,10 @@ impl<T> Newcomers<T> {
         if count >= bounds.per_address {
             return None;
         }
-        let gives_way = match self.by_age.len() >= bounds.in_all {
-            true => self.oldest_before(self.next),
-            false => None,
+        let gives_way = if self.by_age.len() >= bounds.in_all {
+            self.oldest_before(self.next)
+        } else {
+            None
         };
         *self.by_address.entry(address).or_default() += 1;
         let age = self.next;

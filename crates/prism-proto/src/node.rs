@@ -23,8 +23,8 @@ const ALPN_WITHOUT_PASSES: &[u8] = b"prism-handoff/3";
 pub const ALPN_RELAY: &[u8] = b"prism-relay/2";
 /// The same with the former preamble.
 const ALPN_FORMER_PREAMBLE: &[u8] = b"prism-relay/1";
-/// The versions of the protocol of hand-offs that this code speaks, the highest first. Two nodes use
-/// the highest common one. A release speaks those of the release before it too.
+/// The versions of the protocol of hand-offs that this code speaks, the highest first. Two nodes
+/// use the highest common one. A release speaks those of the release before it too.
 pub const HAND_OFF_VERSIONS: &[&[u8]] = &[ALPN_HAND_OFF, ALPN_FORMER_CONTEXT, ALPN_WITHOUT_PASSES];
 /// The same for relayed requests.
 pub const RELAY_VERSIONS: &[&[u8]] = &[ALPN_RELAY, ALPN_FORMER_PREAMBLE];
@@ -37,7 +37,8 @@ pub const STATE_VERSION: u8 = 3;
 /// The names that two nodes compare before they freeze a connection fix the layouts behind them. A
 /// change of a layout needs a new name.
 const _: () = {
-    let (hand_off, relay) = (ALPN_HAND_OFF, ALPN_RELAY);
+    let hand_off = ALPN_HAND_OFF;
+    let relay = ALPN_RELAY;
     assert!(matches!(hand_off, b"prism-handoff/5") && STATE_VERSION == 3);
     assert!(matches!(relay, b"prism-relay/2") && crate::relay::VERSION == 5);
     assert!(crate::facts::VERSION == 4);
@@ -255,7 +256,8 @@ impl Frame {
     /// Reads one frame, without its prefix.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(bytes);
-        let (frame_type, id) = (r.u8("frame type")?, r.u64("id")?);
+        let frame_type = r.u8("frame type")?;
+        let id = r.u64("id")?;
         let frame = match frame_type {
             TYPE_HAND_OFF | TYPE_HAND_OFF_WITH_PASS => {
                 let permit = match frame_type {

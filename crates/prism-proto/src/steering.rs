@@ -25,9 +25,9 @@ pub const MAX_RETRY_NS: u64 = 64_000_000;
 /// The longest wait while the switch is silent. An outage of 12 s costs a command some 25
 /// datagrams, and the first answer to any command ends it.
 pub const MAX_SILENT_RETRY_NS: u64 = 1_000_000_000;
-/// A wait above [`MAX_RETRY_NS`] is at most this part of the time to the deadline. An outage may end
-/// shortly before it, and the answers to the next repetitions may be lost: 10 of them are sent in the
-/// last 2 s, and some 30 in 8 s.
+/// A wait above [`MAX_RETRY_NS`] is at most this part of the time to the deadline. An outage may
+/// end shortly before it, and the answers to the next repetitions may be lost: 10 of them are sent
+/// in the last 2 s, and some 30 in 8 s.
 const TRIES_TO_DEADLINE: u64 = 4;
 /// A command with at least this much time at its start waits until a young term is over: without an
 /// answer its connection would be lost. Others let their request be relayed.
@@ -221,8 +221,9 @@ impl Steering {
         (self.key_id, self.key) = (key_id, key);
     }
 
-    /// The switch has confirmed in `term` a connection at `epoch`. Its commands may go on: a hand-off
-    /// goes to the second epoch after its first. Others for `flow` are of other connections.
+    /// The switch has confirmed in `term` a connection at `epoch`. Its commands may go on: a
+    /// hand-off goes to the second epoch after its first. Others for `flow` are of other
+    /// connections.
     pub fn restamp(&mut self, flow: &FlowKey, epoch: u64, term: Term) {
         let epochs = epoch..=epoch.saturating_add(2);
         for pending in self.pending.values_mut() {
@@ -266,7 +267,8 @@ impl Steering {
         let due_ns = again_ns.min(pending.deadline_ns);
         pending.due_ns = Some(due_ns);
         self.timers.push(Reverse((due_ns, id)));
-        let (stamp, pass) = (pending.stamp, pending.pass);
+        let stamp = pending.stamp;
+        let pass = pending.pass;
         let Command {
             ops,
             epoch,
@@ -281,9 +283,10 @@ impl Steering {
             epoch,
             flow,
             owner,
-            run: match ops.has(Ops::OWN) {
-                true => self.run,
-                false => RunId::NONE,
+            run: if ops.has(Ops::OWN) {
+                self.run
+            } else {
+                RunId::NONE
             },
         };
         Some(request.in_term(stamp).encode_with(pass, &self.key))

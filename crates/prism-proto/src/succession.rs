@@ -181,9 +181,10 @@ impl Message {
         r.magic(MAGIC, "magic")?;
         r.version(version, "version")?;
         let message = match r.u8("type")? {
-            TYPE_LISTENER => Self::Listener(match r.bool("address")? {
-                true => Some(r.socket_addr("listener")?),
-                false => None,
+            TYPE_LISTENER => Self::Listener(if r.bool("address")? {
+                Some(r.socket_addr("listener")?)
+            } else {
+                None
             }),
             TYPE_PREPARE => Self::Prepare,
             TYPE_PREPARED => Self::Prepared,
@@ -261,16 +262,18 @@ impl ConnectionState {
             is_newcomer: r.bool("newcomer")?,
             input: r.sized(MAX_BUFFER_BYTES, "input")?.to_vec(),
             output: r.sized(MAX_BUFFER_BYTES, "output")?.to_vec(),
-            tls: match r.bool("TLS")? {
-                false => None,
-                true => Some(TlsState {
+            tls: if r.bool("TLS")? {
+                Some(TlsState {
                     session: Zeroizing::new(r.sized(MAX_SESSION_BYTES, "TLS session")?.to_vec()),
                     sealed: r.sized(MAX_BUFFER_BYTES, "sealed input")?.to_vec(),
-                }),
+                })
+            } else {
+                None
             },
-            kernel: match r.bool("kernel TLS")? {
-                false => None,
-                true => Some(KernelState::restore(r)?),
+            kernel: if r.bool("kernel TLS")? {
+                Some(KernelState::restore(r)?)
+            } else {
+                None
             },
         })
     }

@@ -187,7 +187,8 @@ impl TcpState {
     }
 
     pub(crate) fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (remote, service) = (client_addr(r)?, r.socket_addr("service")?);
+        let remote = client_addr(r)?;
+        let service = r.socket_addr("service")?;
         let flags = r.u8("flags")?;
         if flags & !ALL_FLAGS != 0 {
             return Err(DecodeError::Invalid("flags"));
@@ -202,7 +203,8 @@ impl TcpState {
             return Err(DecodeError::Invalid("window shift"));
         }
         let mss_clamp_bytes = r.u16("mss")?;
-        let (write_seq, receive_seq) = (r.u32("write_seq")?, r.u32("receive_seq")?);
+        let write_seq = r.u32("write_seq")?;
+        let receive_seq = r.u32("receive_seq")?;
         let timestamp = r.u32("timestamp")?;
         let window = Window {
             send_wl1: r.u32("send_wl1")?,
@@ -211,7 +213,8 @@ impl TcpState {
             receive_window_bytes: r.u32("receive window")?,
             receive_wup: r.u32("receive_wup")?,
         };
-        let (cwnd_segments, srtt_us) = (r.u32("cwnd")?, r.u32("srtt")?);
+        let cwnd_segments = r.u32("cwnd")?;
+        let srtt_us = r.u32("srtt")?;
         let user_timeout_ms = r.u32("user timeout")?;
         let keepalive = Keepalive {
             idle_s: r.u32("keepalive idle")?,

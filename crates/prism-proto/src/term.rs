@@ -134,7 +134,8 @@ impl SwitchTerm {
         }
     }
 
-    /// With the addresses of the other host of a pair. A new arbiter does not wait long for its node.
+    /// With the addresses of the other host of a pair. A new arbiter does not wait long for its
+    /// node.
     #[must_use]
     pub fn beside(self, other_host: impl IntoIterator<Item = IpAddr>) -> Self {
         Self {
@@ -278,7 +279,8 @@ impl SwitchTerm {
     /// The news for the runs' leases; none of a standby.
     #[must_use]
     pub fn notice(&self) -> Option<TermNotice> {
-        let (term, is_settled) = (self.term, self.is_settled());
+        let term = self.term;
+        let is_settled = self.is_settled();
         self.is_arbiter().then_some(TermNotice { term, is_settled })
     }
 

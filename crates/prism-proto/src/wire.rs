@@ -91,9 +91,10 @@ impl<'a> Reader<'a> {
 
     /// Takes a 32-bit number that must be `magic`.
     pub fn magic(&mut self, magic: u32, field: &'static str) -> Result<(), DecodeError> {
-        match self.u32(field)? == magic {
-            true => Ok(()),
-            false => Err(DecodeError::Invalid(field)),
+        if self.u32(field)? == magic {
+            Ok(())
+        } else {
+            Err(DecodeError::Invalid(field))
         }
     }
 

@@ -63,7 +63,8 @@ impl Replicator {
 
     /// Asks all backends at the same time, this node included. Leaves out those that are out.
     pub async fn ask_all(&self, question: &Question) -> Vec<Result<Reply, S3Error>> {
-        let (replication, mut rounds) = (&self.node.replication, 0);
+        let replication = &self.node.replication;
+        let mut rounds = 0;
         loop {
             let epoch = replication.epoch();
             let nodes = replication.backends_with(|status| status != Status::Out);

@@ -34,7 +34,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Scopes fetched at once, each with two pieces of its bytes in memory.
 const FETCHES_AT_ONCE: usize = 4;
-/// Buckets whose pages are compared at a time: most of a small one's time is a wait for its sources.
+/// Buckets whose pages are compared at a time: most of a small one's time is a wait for its
+/// sources.
 const BUCKETS_AT_ONCE: usize = 4;
 
 /// Catches up whenever the view demands it.
@@ -95,7 +96,8 @@ struct CatchUp<'r> {
 impl CatchUp<'_> {
     /// Fetches everything that this node lacks, as of the view's epoch.
     async fn fetch_missing(&self) -> Result<(), S3Error> {
-        let (begun, epoch) = (Instant::now(), self.view.epoch());
+        let begun = Instant::now();
+        let epoch = self.view.epoch();
         self.check_settled().await?;
         self.node.settled.store(epoch, Ordering::Release);
         let known = self.node.cluster.known();
@@ -149,9 +151,10 @@ impl CatchUp<'_> {
     /// Checks that the epoch is still the view's.
     fn check_view(&self) -> Result<(), S3Error> {
         let epoch = self.view.epoch();
-        match self.node.replication.view().epoch() == epoch && self.store.epoch() == epoch {
-            true => Ok(()),
-            false => Err(not_yet("The cluster has changed.")),
+        if self.node.replication.view().epoch() == epoch && self.store.epoch() == epoch {
+            Ok(())
+        } else {
+            Err(not_yet("The cluster has changed."))
         }
     }
 
@@ -206,9 +209,10 @@ impl CatchUp<'_> {
                 // All writes of a later life come here too.
                 let agreed = self.replicator.agreed(bucket).await?;
                 let is_same = |now: &Bucket| now.phase != BucketPhase::Gone && now.life == life;
-                match agreed.as_ref().is_some_and(is_same) {
-                    true => Err(error),
-                    false => Ok(()),
+                if agreed.as_ref().is_some_and(is_same) {
+                    Err(error)
+                } else {
+                    Ok(())
                 }
             }
             fetched => fetched,
@@ -294,7 +298,8 @@ impl CatchUp<'_> {
             since: self.view.epoch(),
             is_paced: true,
         };
-        let (first, parts) = (first.chunks(FETCHES_AT_ONCE), parts.chunks(FETCHES_AT_ONCE));
+        let first = first.chunks(FETCHES_AT_ONCE);
+        let parts = parts.chunks(FETCHES_AT_ONCE);
         for scopes in first.chain(parts) {
             self.check_view()?;
             let fetched = scopes
@@ -315,7 +320,8 @@ impl CatchUp<'_> {
                 let mut after = None;
                 loop {
                     self.check_view()?;
-                    let (view, bucket) = (self.view.clone(), bucket.clone());
+                    let view = self.view.clone();
+                    let bucket = bucket.clone();
                     let trim = move |node: &Node, store: &Store| {
                         let request = PageRequest {
                             bucket: &bucket,

@@ -35,7 +35,8 @@ pub async fn send(
     range: Range<u64>,
     checked_until: u64,
 ) -> io::Result<()> {
-    let (mut at, mut checked_until) = (range.start, checked_until);
+    let mut at = range.start;
+    let mut checked_until = checked_until;
     while at < range.end {
         let sending = exchange.file(file.file(), at, checked_until - at);
         let (sent, next) = tokio::join!(sending, check(file, checked_until, range.end));

@@ -75,19 +75,19 @@ pub(crate) fn delete_here(
     targets: &[DeleteTarget],
 ) -> Result<Vec<Deleted>, S3Error> {
     // `None` has its result in the one commit of the plain deletions.
-    let (mut results, mut plain) = (Vec::new(), Vec::new());
+    let mut results = Vec::new();
+    let mut plain = Vec::new();
     for target in targets {
         let key = target.key.as_str();
-        let version = match replication.may_answer(false, bucket, key) {
-            true => named(target.version.as_deref()),
-            false => {
-                tracing::warn!(
-                    bucket,
-                    key,
-                    "did not delete a key: this node is not its primary"
-                );
-                Err(elsewhere())
-            }
+        let version = if replication.may_answer(false, bucket, key) {
+            named(target.version.as_deref())
+        } else {
+            tracing::warn!(
+                bucket,
+                key,
+                "did not delete a key: this node is not its primary"
+            );
+            Err(elsewhere())
         };
         results.push(match (version, &target.etag) {
             (Err(error), _) => Some(Err(error)),

@@ -52,7 +52,8 @@ async fn expire_all(replicator: &Replicator, before_ms: u64) -> Result<usize, S3
     for bucket in replicator.names_of_buckets().await? {
         let mut at: LastUpload = None;
         loop {
-            let (name, begin) = (bucket.clone(), at);
+            let name = bucket.clone();
+            let begin = at;
             let page = move |_: &Node, store: &Store| {
                 let begin = begin.as_ref().map(|(key, id)| (key.as_str(), Some(*id)));
                 match store.uploads().list_idle(&name, before_ms, begin, PAGE) {

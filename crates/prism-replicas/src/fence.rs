@@ -71,9 +71,10 @@ impl Replication {
         term: Option<LeaseTerm>,
         result: Result<T, S3Error>,
     ) -> Result<T, S3Error> {
-        match self.is_still(term) {
-            true => result,
-            false => Err(cut_off()),
+        if self.is_still(term) {
+            result
+        } else {
+            Err(cut_off())
         }
     }
 }
@@ -111,7 +112,8 @@ fn mark_returned_alive(node: &Node, state: &State) {
 async fn adopt(node: &Arc<Node>, state: &State) {
     let epoch = state.epoch;
     loop {
-        let (here, state) = (node.clone(), state.clone());
+        let here = node.clone();
+        let state = state.clone();
         let adopting = tokio::task::spawn_blocking(move || match &here.store {
             Some(store) => {
                 // Names and numbers can be encoded. The epoch would count without the saved state.

@@ -38,8 +38,8 @@ pub struct LimitedBucket {
     pub name: String,
     /// Its quota.
     pub quota: Quota,
-    /// The usage of this store, divided by the replicas of each key. The sum over all backends is the
-    /// bucket's usage.
+    /// The usage of this store, divided by the replicas of each key. The sum over all backends is
+    /// the bucket's usage.
     pub share: BucketUsage,
 }
 
@@ -82,7 +82,8 @@ impl Limited {
         if let Some(listed) = known.as_ref().filter(|known| known.version == version) {
             return Ok(listed.clone());
         }
-        let (mut count, mut first) = (0, Vec::new());
+        let mut count = 0;
+        let mut first = Vec::new();
         for bucket in store.buckets().list()? {
             let document = match store.buckets().document(&bucket.name, Quota::DOCUMENT) {
                 // It was deleted meanwhile.

@@ -57,7 +57,8 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
         let (old, last) = found.await?;
         let mut gone = Vec::new();
         for deletion in old {
-            let (bucket, key) = (&deletion.scope.bucket, &deletion.scope.key);
+            let bucket = &deletion.scope.bucket;
+            let key = &deletion.scope.key;
             if !node.replication.may_answer(false, bucket, key)
                 || apply_everywhere(replicator, &deletion).await
             {
@@ -75,7 +76,8 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
 
 /// Has all other replicas apply a deletion. Returns whether they have.
 async fn apply_everywhere(replicator: &Replicator, deletion: &Deletion) -> bool {
-    let (replication, scope) = (&replicator.node.replication, &deletion.scope);
+    let replication = &replicator.node.replication;
+    let scope = &deletion.scope;
     let decided = Decided {
         stamp: deletion.stamp,
         committed: true,

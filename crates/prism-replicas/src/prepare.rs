@@ -141,9 +141,10 @@ impl DiskWait {
 
 /// Waits for some bytes to reach the disk; prepares when all have. `None` when it is done.
 fn prepare_some(mut writer: PutWriter) -> Result<Option<PutWriter>, Error> {
-    match writer.wait_for_disk()? {
-        true => Ok(Some(writer)),
-        false => writer.prepare().map(|()| None),
+    if writer.wait_for_disk()? {
+        Ok(Some(writer))
+    } else {
+        writer.prepare().map(|()| None)
     }
 }
 

@@ -121,7 +121,8 @@ impl Replicator {
             return;
         }
         let own = store.bucket_usage(bucket);
-        // A backend that has just failed to answer is asked again later, if its last answer is known.
+        // A backend that has just failed to answer is asked again later, if its last answer is
+        // known.
         let mut skipped: Vec<String> = locked(&watched.state).told.by.keys().cloned().collect();
         skipped.retain(|name| self.node.replication.is_avoided(name));
         let answers = self.ask_others(bucket, &skipped).await;
@@ -318,12 +319,13 @@ impl Room {
     /// # Errors
     /// [`Code::QuotaExceeded`].
     pub fn check(&self, written: u64) -> Result<(), S3Error> {
-        match written > self.most_bytes {
-            false => Ok(()),
-            true => Err(Code::QuotaExceeded.with_message(format!(
+        if written > self.most_bytes {
+            Err(Code::QuotaExceeded.with_message(format!(
                 "The body is longer than the {} bytes that the quota of the bucket leaves.",
                 self.most_bytes
-            ))),
+            )))
+        } else {
+            Ok(())
         }
     }
 }

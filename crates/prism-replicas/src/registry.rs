@@ -203,7 +203,8 @@ impl Replicator {
         name: &str,
         unless: Option<u64>,
     ) -> Result<(u64, Buckets), S3Error> {
-        let (mut found, mut first) = (BTreeMap::new(), None);
+        let mut found = BTreeMap::new();
+        let mut first = None;
         loop {
             let after = found
                 .last_key_value()
@@ -221,7 +222,8 @@ impl Replicator {
                     return Ok((first.unwrap_or(version), found));
                 }
                 Reply::Buckets { version, page } => {
-                    // The next call finds changes between two pages, because the version is the first.
+                    // The next call finds changes between two pages, because the version is the
+                    // first.
                     first = first.or(Some(version));
                     found.extend(page.into_iter().map(|(name, b)| (name, Arc::new(b))));
                 }
@@ -283,11 +285,12 @@ impl Node {
     pub(crate) fn check_keeper(&self) -> Result<(), S3Error> {
         let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.name);
         let is_only = self.replication.backends().len() == 1;
-        match is_keeper && (is_only || self.has_all_records.load(Ordering::Acquire)) {
-            true => Ok(()),
-            false => Err(not_yet(
+        if is_keeper && (is_only || self.has_all_records.load(Ordering::Acquire)) {
+            Ok(())
+        } else {
+            Err(not_yet(
                 "The registry of buckets waits for the records of all backends.",
-            )),
+            ))
         }
     }
 
@@ -300,9 +303,10 @@ impl Node {
 
     /// The proof by which this node's store takes a record that the registry has now.
     pub(crate) fn proof_of(&self, ancestry: Option<Ancestry>) -> Proof {
-        match self.is_catching_up() {
-            true => Proof::CatchUp,
-            false => Proof::Registry(ancestry),
+        if self.is_catching_up() {
+            Proof::CatchUp
+        } else {
+            Proof::Registry(ancestry)
         }
     }
 
@@ -365,9 +369,12 @@ impl Node {
         let is_catching_up = self.is_catching_up();
         for (name, record) in &agreed.records {
             let known = known.get(name);
-            let is_news = |known: &BucketStamp| match is_catching_up {
-                true => *known != record.which(),
-                false => known.stamp < record.stamp,
+            let is_news = |known: &BucketStamp| {
+                if is_catching_up {
+                    *known != record.which()
+                } else {
+                    known.stamp < record.stamp
+                }
             };
             if known.is_some_and(|known| !is_news(known)) {
                 continue;

@@ -24,7 +24,9 @@ impl Replicator {
         let Place::Object(place) = &fault.place else {
             return;
         };
-        let (bucket, key, place) = (&place.bucket, &place.key, place.clone());
+        let bucket = &place.bucket;
+        let key = &place.key;
+        let place = place.clone();
         let found = self.node.on_store(move |_, store| {
             Ok(match store.integrity().damaged_scope(&place).in_s3()? {
                 Some(scope) => (Some(scope), Vec::new()),
@@ -52,7 +54,8 @@ impl Replicator {
 
     /// Replaces a scope by the copy of another replica.
     async fn repair_whole(&self, scope: &Scope) {
-        let (bucket, key) = (&scope.bucket, &scope.key);
+        let bucket = &scope.bucket;
+        let key = &scope.key;
         for peer in self.other_readers(bucket, key) {
             match self.fetch(&peer, scope, Purpose::Repair).await {
                 Ok(true) => {
@@ -107,7 +110,8 @@ impl Replicator {
         key: &str,
         block: &DamagedBlock,
     ) -> io::Result<Vec<u8>> {
-        let (path, last) = (encode_path(key), block.bytes.end.saturating_sub(1));
+        let path = encode_path(key);
+        let last = block.bytes.end.saturating_sub(1);
         let range = format!("bytes={}-{last}", block.bytes.start);
         let text =
             format!("GET /{bucket}/{path} HTTP/1.1\r\nHost: prism\r\nRange: {range}\r\n\r\n");

@@ -159,9 +159,10 @@ impl Replicator {
 /// The outcome of the answers: all other replicas have to prepare a change.
 fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<(), Unprepared> {
     let prepared: Vec<()> = answers.into_iter().collect::<Result<_, _>>()?;
-    match prepared.len() == others.len() {
-        true => Ok(()),
-        false => Err(Unprepared::Overloaded),
+    if prepared.len() == others.len() {
+        Ok(())
+    } else {
+        Err(Unprepared::Overloaded)
     }
 }
 

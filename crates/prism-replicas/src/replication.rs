@@ -202,7 +202,8 @@ impl Replication {
         if view.epoch() != epoch {
             return true;
         }
-        let (bucket, key) = (scope.bucket.as_str(), scope.key.as_str());
+        let bucket = scope.bucket.as_str();
+        let key = scope.key.as_str();
         let present = view.primary(bucket, key);
         let writers = view.writers(bucket, key);
         present.is_some_and(|name| name.as_str() == primary)
@@ -212,18 +213,20 @@ impl Replication {
     /// The nodes that may answer an operation on a key, in the order to ask them: this node
     /// first, nodes out of reach last.
     pub fn answerers(&self, reads_only: bool, bucket: &str, key: &str) -> Vec<String> {
-        match reads_only {
-            true => self.readers(bucket, key),
-            false => Vec::from_iter(self.primary(bucket, key)),
+        if reads_only {
+            self.readers(bucket, key)
+        } else {
+            Vec::from_iter(self.primary(bucket, key))
         }
     }
 
     /// Whether this node may answer a request about a key: as its primary, or as a reader.
     pub fn may_answer(&self, reads_only: bool, bucket: &str, key: &str) -> bool {
         let (view, is_this) = (self.view(), |name: &NodeName| name.as_str() == self.name);
-        match reads_only {
-            true => view.readers(bucket, key).any(is_this),
-            false => view.primary(bucket, key).is_some_and(is_this),
+        if reads_only {
+            view.readers(bucket, key).any(is_this)
+        } else {
+            view.primary(bucket, key).is_some_and(is_this)
         }
     }
 
@@ -284,8 +287,8 @@ impl Replication {
     /// The quota of a bucket and its usage, after this change if there is one.
     ///
     /// # Errors
-    /// [`prism_s3::Code::NoSuchBucket`]; unavailable if the registry of buckets is out of reach, or no worker
-    /// answers.
+    /// [`prism_s3::Code::NoSuchBucket`]; unavailable if the registry of buckets is out of reach, or
+    /// no worker answers.
     pub async fn quota(
         &self,
         bucket: String,

@@ -36,9 +36,10 @@ impl Replicator {
         if resolved.is_ok() || !self.node.cluster.is_in_etcd() {
             return resolved;
         }
-        match replication.wait_beyond(epoch, EPOCH_TIMEOUT).await {
-            true => self.resolve_key(bucket, key).await,
-            false => resolved,
+        if replication.wait_beyond(epoch, EPOCH_TIMEOUT).await {
+            self.resolve_key(bucket, key).await
+        } else {
+            resolved
         }
     }
 
@@ -51,13 +52,15 @@ impl Replicator {
             return Ok(());
         };
         // Only the primary answers requests about uploads.
-        let open = match self.node.replication.may_answer(false, bucket, key) {
-            true => here.of_key(bucket, key),
-            false => Vec::from_iter(here.of_object(bucket, key)),
+        let open = if self.node.replication.may_answer(false, bucket, key) {
+            here.of_key(bucket, key)
+        } else {
+            Vec::from_iter(here.of_object(bucket, key))
         };
-        match open.is_empty() {
-            true => Ok(()),
-            false => self.resolve_changes(without_epochs(open).collect()).await,
+        if open.is_empty() {
+            Ok(())
+        } else {
+            self.resolve_changes(without_epochs(open).collect()).await
         }
     }
 
@@ -149,7 +152,8 @@ impl Replicator {
         let resolve =
             move |_: &Node, store: &Store| store.open_changes().resolve(items, epoch).in_s3();
         self.node.on_store(resolve).await?;
-        let (bucket, key) = (&scope.bucket, &scope.key);
+        let bucket = &scope.bucket;
+        let key = &scope.key;
         tracing::info!(
             bucket,
             key,
@@ -228,7 +232,8 @@ pub(crate) fn standings(
 ) -> Result<Reply, S3Error> {
     // Read first, so that the outcomes are of this epoch or a later one.
     let epoch = store.epoch();
-    let (open_changes, mut standings) = (store.open_changes(), Vec::new());
+    let open_changes = store.open_changes();
+    let mut standings = Vec::new();
     if epoch < asker_epoch {
         return Err(Code::ServiceUnavailable.into());
     }

@@ -1,4 +1,5 @@
-//! What a store has saved of the cluster, by which an older copy of etcd or of the store is noticed.
+//! What a store has saved of the cluster, by which an older copy of etcd or of the store is
+//! noticed.
 
 use std::sync::Arc;
 
@@ -76,7 +77,8 @@ impl OwnStore for SavedState {
         marks: &StoreMarks,
         users: Option<&NotedUsers>,
     ) -> anyhow::Result<()> {
-        let (mark, marks) = (serde_json::to_vec(&mark)?, serde_json::to_vec(marks)?);
+        let mark = serde_json::to_vec(&mark)?;
+        let marks = serde_json::to_vec(marks)?;
         let users = users.map(serde_json::to_vec).transpose()?;
         let users = users.as_ref().map(|users| (USERS, users.as_slice()));
         let others = [(LINEAGE, mark.as_slice()), (MARKS, marks.as_slice())];

@@ -138,12 +138,11 @@ impl Scrubber {
             }
             let settings = node.config.now().store.clone();
             let interval = Duration::from_secs(settings.scrub_interval_s.into());
-            let due = match interval.is_zero() {
-                true => Duration::MAX,
-                false => {
-                    let age = now_ms().saturating_sub(store.integrity().last_scrub_ms());
-                    interval.saturating_sub(Duration::from_millis(age))
-                }
+            let due = if interval.is_zero() {
+                Duration::MAX
+            } else {
+                let age = now_ms().saturating_sub(store.integrity().last_scrub_ms());
+                interval.saturating_sub(Duration::from_millis(age))
             };
             if due.is_zero() {
                 return Some(settings.scrub_bytes_per_s);
@@ -188,7 +187,9 @@ impl Scrubber {
         }
         let run = &mut state.run;
         run.finished_ms = Some(now_ms());
-        let (bytes, faults, complete) = (run.bytes, run.fault_count, run.report.complete);
+        let bytes = run.bytes;
+        let faults = run.fault_count;
+        let complete = run.report.complete;
         tracing::info!(bytes, faults, complete, "the scrub has ended");
         if complete && let Err(error) = store.integrity().note_scrub(run.started_ms) {
             tracing::warn!(%error, "cannot save the time of the scrub");

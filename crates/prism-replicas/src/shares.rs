@@ -46,9 +46,10 @@ impl<'a, P> Listing<'a, P> {
 
     /// The position behind a line. A common prefix stands for all keys below it.
     fn behind<'k>(&self, name: &'k str) -> Position<'k> {
-        match self.folder(name) == Some(name) {
-            true => Position::Behind(name),
-            false => Position::After(name),
+        if self.folder(name) == Some(name) {
+            Position::Behind(name)
+        } else {
+            Position::After(name)
         }
     }
 

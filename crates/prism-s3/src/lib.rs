@@ -1,9 +1,9 @@
 //! S3 semantics and authentication over `prism-http`, without I/O.
 //!
 //! A node parses a request head with `prism-http`. This crate then tells the caller ([`auth`]),
-//! the operation ([`op`]), whether it is allowed ([`access`]), the hashes that the body must have ([`integrity`]), its framing in
-//! chunks ([`streaming`]), the bytes to send ([`range`]) and the text of the answer ([`xml`],
-//! [`error`]). Time is a parameter everywhere.
+//! the operation ([`op`]), whether it is allowed ([`access`]), the hashes that the body must have
+//! ([`integrity`]), its framing in chunks ([`streaming`]), the bytes to send ([`range`]) and the
+//! text of the answer ([`xml`], [`error`]). Time is a parameter everywhere.
 //!
 //! Not here: sockets, storage, placement, hand-off. An operation that is not served is
 //! recognized and named ([`op::Operation::Unsupported`]), so that a client learns what is

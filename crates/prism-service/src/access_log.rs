@@ -134,7 +134,8 @@ impl AccessLog {
         let output = Output::open(to)?;
         let is_on = *to != AccessLogTo::Nowhere;
         if is_on && writer.thread.is_none() {
-            let (work, thread) = (self.shared.clone(), std::thread::Builder::new());
+            let work = self.shared.clone();
+            let thread = std::thread::Builder::new();
             writer.thread = Some(
                 thread
                     .name("access-log".into())

@@ -1,7 +1,7 @@
 //! One request's exchange with its sender: the body that comes, and the answer that goes.
 //!
-//! A service knows neither how a body is framed nor how an answer is written. [`Http1`](crate::Http1)
-//! is the exchange of HTTP/1.1.
+//! A service knows neither how a body is framed nor how an answer is written.
+//! [`Http1`](crate::Http1) is the exchange of HTTP/1.1.
 
 use std::fs::File;
 use std::io;

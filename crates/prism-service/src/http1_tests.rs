@@ -1,11 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
+use std::fs::File;
 use std::time::Instant;
 
-use prism_http::Limits;
+use prism_http::{Limits, ResponseHead};
 
 use super::*;
-use crate::Input;
+use crate::{BodySource, Input};
 
 /// A client that has sent `sent`, and then is silent or gone.
 #[derive(Default)]

@@ -15,9 +15,10 @@ pub async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
                 *result = Some(value);
             }
         }
-        match results.iter().all(Option::is_some) {
-            true => Poll::Ready(results.drain(..).flatten().collect()),
-            false => Poll::Pending,
+        if results.iter().all(Option::is_some) {
+            Poll::Ready(results.drain(..).flatten().collect())
+        } else {
+            Poll::Pending
         }
     })
     .await

@@ -71,7 +71,8 @@ impl Link {
             let until_ns = until_ns.max(now_ns).saturating_add(takes_ns);
             Some(until_ns.min(most_ns))
         };
-        let (stored, seen) = (Ordering::Relaxed, Ordering::Relaxed);
+        let stored = Ordering::Relaxed;
+        let seen = Ordering::Relaxed;
         // The closure never returns `None`.
         let _ = self.until_ns.fetch_update(stored, seen, later);
     }

@@ -103,10 +103,7 @@ impl Answered<'_> {
 
     /// The way of the answer.
     pub(crate) const fn path(&self) -> &'static str {
-        match self.is_relayed {
-            true => "relayed",
-            false => "direct",
-        }
+        if self.is_relayed { "relayed" } else { "direct" }
     }
 }
 

@@ -58,8 +58,8 @@ pub trait Spans: fmt::Debug + Send + Sync {
     fn outcomes(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// This node's part of the client's request `id`: in the trace of the node that has verified it, or in
-/// the client's trace if that is recorded, or in one that begins here.
+/// This node's part of the client's request `id`: in the trace of the node that has verified it, or
+/// in the client's trace if that is recorded, or in one that begins here.
 pub fn span_of_request(
     head: &RequestHead,
     id: u64,

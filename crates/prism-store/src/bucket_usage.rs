@@ -103,9 +103,10 @@ impl UsageOfBuckets {
         let is_counted = lsm
             .usage_counted_by()?
             .is_some_and(|by| by.checked_add(1) == Some(generation));
-        let sums = match is_counted {
-            true => read(&view)?,
-            false => count_again(&view, &mut batch)?,
+        let sums = if is_counted {
+            read(&view)?
+        } else {
+            count_again(&view, &mut batch)?
         };
         lsm.stage_usage_counted_by(&mut batch, Some(generation));
         lsm.commit(batch, PersistMode::SyncAll)?;
@@ -144,18 +145,20 @@ impl UsageOfBuckets {
         }
         let mut sums = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for (bucket, usage) in new {
-            match usage == BucketUsage::default() {
-                true => sums.remove(&bucket),
-                false => sums.insert(bucket, usage),
+            if usage == BucketUsage::default() {
+                sums.remove(&bucket)
+            } else {
+                sums.insert(bucket, usage)
             };
         }
     }
 }
 
 fn stage(lsm: &Lsm, batch: &mut Batch, bucket: &str, usage: BucketUsage) {
-    match usage == BucketUsage::default() {
-        true => batch.remove(&lsm.usage, bucket),
-        false => batch.insert(&lsm.usage, bucket, usage.encode()),
+    if usage == BucketUsage::default() {
+        batch.remove(&lsm.usage, bucket)
+    } else {
+        batch.insert(&lsm.usage, bucket, usage.encode())
     }
 }
 
@@ -209,7 +212,8 @@ fn deltas(view: &View<'_>, batch: &Batch) -> (BTreeMap<String, Delta>, bool) {
             last.insert((tree.name(), key), (tree, counted, value));
         }
     }
-    let (mut deltas, mut are_complete) = (BTreeMap::new(), true);
+    let mut deltas = BTreeMap::new();
+    let mut are_complete = true;
     for ((_, key), (tree, counted, new)) in last {
         let old = view.get(tree, key, |value| Ok(value.to_vec()));
         let old = old.unwrap_or_else(|_| {

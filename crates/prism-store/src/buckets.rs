@@ -1,5 +1,5 @@
-//! Operations on buckets. `prism_cluster::replica` decides which record of a bucket counts and how it
-//! may change; this module stores the record, and changes it where the store is alone.
+//! Operations on buckets. `prism_cluster::replica` decides which record of a bucket counts and how
+//! it may change; this module stores the record, and changes it where the store is alone.
 
 use prism_cluster::replica::{Bucket, BucketRefusal, Phase, Proof, Stamp};
 
@@ -46,10 +46,7 @@ impl Buckets<'_> {
         if self.store.catch_up().has_any_of(bucket, counts)? {
             return Err(Error::NotEmpty);
         }
-        match is_busy {
-            true => Err(Error::Busy),
-            false => Ok(()),
-        }
+        if is_busy { Err(Error::Busy) } else { Ok(()) }
     }
 
     /// Replaces the record of a bucket if its stamp is `before`. This is the registry of

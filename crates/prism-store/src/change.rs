@@ -50,7 +50,8 @@ impl Store {
             self.inner.others_of(bucket, deletion.key)
         };
         let mut results: Vec<DeleteResult> = vec![Ok(None); deletions.len()];
-        let (mut rounds, mut groups) = (HashMap::new(), BTreeMap::new());
+        let mut rounds = HashMap::new();
+        let mut groups = BTreeMap::new();
         for ((index, deletion), result) in deletions.iter().enumerate().zip(&mut results) {
             match others(deletion) {
                 Err(error) => *result = Err(error),

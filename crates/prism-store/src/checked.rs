@@ -51,25 +51,25 @@ impl CheckedFile {
             Err(e) => return Err(e.into()),
         };
         let data = file.metadata()?;
-        let (len, changed) = (data.len(), (data.ctime(), data.ctime_nsec()));
+        let len = data.len();
+        let changed = (data.ctime(), data.ctime_nsec());
         if len != recorded {
             return Err(wrong_length(len, recorded));
         }
-        let unproven = match store.known.good_until(id, changed, 0..len) == len {
-            true => None,
-            false => {
-                let record = record()?.ok_or_else(|| Error::corrupt("no checksums"))?;
-                if record.len != len {
-                    return Err(wrong_length(len, record.len));
-                }
-                if record.crcs.len() as u64 != len.div_ceil(BLOCK_LEN) {
-                    return Err(Error::corrupt("number of blocks differs"));
-                }
-                Some(Unproven {
-                    store: Arc::clone(store),
-                    crcs: record.crcs,
-                })
+        let unproven = if store.known.good_until(id, changed, 0..len) == len {
+            None
+        } else {
+            let record = record()?.ok_or_else(|| Error::corrupt("no checksums"))?;
+            if record.len != len {
+                return Err(wrong_length(len, record.len));
             }
+            if record.crcs.len() as u64 != len.div_ceil(BLOCK_LEN) {
+                return Err(Error::corrupt("number of blocks differs"));
+            }
+            Some(Unproven {
+                store: Arc::clone(store),
+                crcs: record.crcs,
+            })
         };
         Ok(Some(Self(Arc::new(Opened {
             id,
@@ -152,7 +152,8 @@ impl CheckedFile {
         let recorded = crcs
             .get(index)
             .ok_or_else(|| Error::corrupt("no such block"))?;
-        let (from, to) = (block * BLOCK_LEN, opened.len.min((block + 1) * BLOCK_LEN));
+        let from = block * BLOCK_LEN;
+        let to = opened.len.min((block + 1) * BLOCK_LEN);
         if let Err(error) = blocks::verify_block(&opened.file, from, to, *recorded) {
             let view = store.lsm.view();
             store.corruption.note(&view, opened.id, from, &error);

@@ -97,9 +97,10 @@ impl Files {
 
     fn check_free(&self, wanted: u64) -> Result<(), Error> {
         let stat = rustix::fs::statvfs(self.layout.root()).map_err(io::Error::from)?;
-        match stat.f_bavail.saturating_mul(stat.f_frsize) < wanted {
-            true => Err(Error::NoSpace),
-            false => Ok(()),
+        if stat.f_bavail.saturating_mul(stat.f_frsize) < wanted {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
         }
     }
 
@@ -180,10 +181,12 @@ impl Usage {
 
     /// [`Error::NoSpace`] if a change grows the store beyond the quota.
     pub(crate) fn check(&self, taken: u64, given: u64) -> Result<(), Error> {
-        let (quota, after) = (self.quota(), self.used().saturating_sub(given));
-        match taken > given && after.saturating_add(taken) > quota {
-            true => Err(Error::NoSpace),
-            false => Ok(()),
+        let quota = self.quota();
+        let after = self.used().saturating_sub(given);
+        if taken > given && after.saturating_add(taken) > quota {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
         }
     }
 

@@ -316,12 +316,14 @@ impl Lsm {
     pub(crate) fn view(&self) -> View<'_> {
         let committed = self.committed.read();
         let committed = committed.unwrap_or_else(PoisonError::into_inner);
-        let (lsm, snapshot) = (self, committed.clone());
+        let lsm = self;
+        let snapshot = committed.clone();
         View { lsm, snapshot }
     }
 }
 
-/// Planned writes, in order, that become visible together. An operation that fails takes its own back with [`Batch::truncate`].
+/// Planned writes, in order, that become visible together. An operation that fails takes its own
+/// back with [`Batch::truncate`].
 #[derive(Default)]
 pub(crate) struct Batch {
     writes: Vec<Write>,

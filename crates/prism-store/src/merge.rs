@@ -29,7 +29,8 @@ pub(crate) fn merged<K: Ord, V>(
     first: impl Iterator<Item = Result<(K, V), Error>>,
     second: impl Iterator<Item = Result<(K, V), Error>>,
 ) -> impl Iterator<Item = Result<(K, V), Error>> {
-    let (mut first, mut second) = (first.peekable(), second.peekable());
+    let mut first = first.peekable();
+    let mut second = second.peekable();
     iter::from_fn(move || match (first.peek(), second.peek()) {
         (Some(Ok((first, _))), Some(Ok((key, _)))) if key < first => second.next(),
         (None, _) | (_, Some(Err(_))) => second.next(),

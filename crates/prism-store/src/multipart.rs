@@ -138,7 +138,8 @@ impl Uploads<'_> {
             Some((key, None)) => Bound::Included(behind_key(bucket, key)),
             Some((key, Some(id))) => Bound::Excluded(upload_key(&object_key(bucket, key), id)),
         };
-        let (view, all) = (self.store.view(), escaped_prefix(bucket, prefix));
+        let view = self.store.view();
+        let all = escaped_prefix(bucket, prefix);
         let mut uploads = Vec::new();
         for found in under(all, |begin| view.uploads(begin), begin) {
             let (tree_key, record) = found?;

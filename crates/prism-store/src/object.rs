@@ -126,7 +126,8 @@ impl Parts {
         let mut segments = Vec::new();
         let mut start = 0;
         for (index, part) in self.manifest.parts.iter().enumerate() {
-            let (first, last) = (offset.max(start), end.min(start + part.len));
+            let first = offset.max(start);
+            let last = end.min(start + part.len);
             if first < last {
                 segments.push(Segment {
                     index,
@@ -232,7 +233,8 @@ impl Drop for Pin {
         }
         // The object was replaced while it was read, which is rare. This thread may be one
         // that must not block. If no other starts, the next opening of the store cleans up.
-        let (store, garbage) = (Arc::clone(&self.store), Garbage::Manifest(self.id));
+        let store = Arc::clone(&self.store);
+        let garbage = Garbage::Manifest(self.id);
         let collect = move || store.collect(garbage);
         if let Err(error) = std::thread::Builder::new()
             .name("prism-collect".into())

@@ -137,7 +137,8 @@ impl Inner {
     }
 
     pub(crate) fn renew_identity(&self) -> Result<u64, Error> {
-        let (identity, generation) = (random_id()?, self.past().generation);
+        let identity = random_id()?;
+        let generation = self.past().generation;
         let life = StoreLife::default();
         let past = Past::begin(identity, generation, life, self.lsm.commits())?;
         let renewal = Op::Renew(Arc::new(past));

@@ -147,9 +147,10 @@ impl PutWriter {
             }
             Target::Piece { in_file } => (false, *in_file || is_long),
         };
-        let replaces = match is_part {
-            false => store.replaceable(&object_key)?,
-            true => 0,
+        let replaces = if is_part {
+            0
+        } else {
+            store.replaceable(&object_key)?
         };
         store.files.usage.check(announced, replaces)?;
         store.files.check_room(announced)?;

@@ -25,7 +25,8 @@ impl Store {
     /// Opens an object; `None` if the key has none. An unchanged object that was read a moment
     /// ago comes from memory. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
-        let (object_key, hot) = (object_key(bucket, key), &self.inner.hot);
+        let object_key = object_key(bucket, key);
+        let hot = &self.inner.hot;
         let (found, leave) = hot.get(&object_key);
         if let Some(object) = found
             && match &object.body {

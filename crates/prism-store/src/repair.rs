@@ -74,7 +74,8 @@ impl Integrity<'_> {
     ///
     /// [`CatchUp::begin_take_in`]: crate::CatchUp::begin_take_in
     pub fn damaged_scope(&self, place: &ObjectPlace) -> Result<Option<Scope>, Error> {
-        let (bucket, key) = (&place.bucket, &place.key);
+        let bucket = &place.bucket;
+        let key = &place.key;
         let is_damaged = match (place.upload, place.part) {
             (None, _) => self.is_unreadable(bucket, key)?,
             (Some(_), None) => false,

@@ -52,7 +52,8 @@ impl Store {
         if prefix.len().max(argument.len()) > LIST_ARGUMENT_MAX {
             return Err(Error::InvalidName("prefix or start_after too long"));
         }
-        let (view, all) = (self.view(), object_key(bucket, prefix));
+        let view = self.view();
+        let all = object_key(bucket, prefix);
         let objects = |begin| {
             let found = under(all.clone(), |begin| view.objects(begin), begin);
             found.map(|found| of_object(found).map(|((key, _), record)| entry(key, record, true)))
@@ -108,7 +109,8 @@ impl Store {
 
     /// The delete marker that hides an object, if one does. May block on disk.
     pub fn delete_marker(&self, bucket: &str, key: &str) -> Result<Option<VersionId>, Error> {
-        let (view, object_key) = (self.view(), checked_key(bucket, key)?);
+        let view = self.view();
+        let object_key = checked_key(bucket, key)?;
         let info = view.existing_bucket(bucket)?;
         if info.versioning == Versioning::Never || view.object(&object_key)?.is_some() {
             return Ok(None);

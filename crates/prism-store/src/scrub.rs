@@ -132,7 +132,8 @@ impl Scrub<'_> {
 
     /// The tree's own files.
     fn tree(&mut self) -> Result<(), Error> {
-        let (store, mut faults) = (self.store, Vec::new());
+        let store = self.store;
+        let mut faults = Vec::new();
         let layout = store.files.layout();
         let read = store
             .lsm
@@ -260,8 +261,10 @@ impl Scrub<'_> {
 
     /// Reports a tree that cannot be read on.
     fn unreadable(&mut self, error: &Error) -> Result<(), Error> {
-        let (path, offset) = (self.store.files.layout().db(), None);
-        let (place, what) = (Place::Store { path, offset }, error.to_string());
+        let path = self.store.files.layout().db();
+        let offset = None;
+        let place = Place::Store { path, offset };
+        let what = error.to_string();
         self.report(&ScrubFault { place, what });
         Ok(())
     }
@@ -275,8 +278,9 @@ fn check_payload(view: &View<'_>, record: &Record) -> Result<(), Error> {
         Payload::File { id } => (view.has_file(id)?, "file record missing"),
         Payload::Marker => return Ok(()),
     };
-    match is_there {
-        true => Ok(()),
-        false => Err(Error::corrupt(what)),
+    if is_there {
+        Ok(())
+    } else {
+        Err(Error::corrupt(what))
     }
 }

@@ -86,8 +86,9 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Has the switch go by terms, as the one at `place` of its pair. `other_host` are the addresses of
-    /// the other one's host. `file` has the last term. The switch stands by until [`Self::set_active`], unless its table has outlived another agent.
+    /// Has the switch go by terms, as the one at `place` of its pair. `other_host` are the
+    /// addresses of the other one's host. `file` has the last term. The switch stands by until
+    /// [`Self::set_active`], unless its table has outlived another agent.
     ///
     /// # Errors
     /// [`KernelError`] if the table's term cannot be read or written. A file that cannot be read or

@@ -37,8 +37,8 @@ pub struct SwitchConfig {
     /// The addresses of this host that commands are sent to: at most one of each family, with
     /// the same port.
     pub control: Vec<SocketAddr>,
-    /// The own addresses of a host of a pair, at which it takes copies of flows at the same port: at
-    /// most one of each family. Default none.
+    /// The own addresses of a host of a pair, at which it takes copies of flows at the same port:
+    /// at most one of each family. Default none.
     pub copies: Vec<IpAddr>,
     /// Addresses that clients connect to.
     pub services: Vec<ServiceConfig>,

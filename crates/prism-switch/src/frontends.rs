@@ -105,8 +105,9 @@ impl Frontends {
         self.started = now;
     }
 
-    /// The term settles at `now`: connections that were opened while it was young are found by their
-    /// records, and others by the list before a change, until their frontends have claimed them.
+    /// The term settles at `now`: connections that were opened while it was young are found by
+    /// their records, and others by the list before a change, until their frontends have claimed
+    /// them.
     pub(crate) fn settle(&mut self, maps: &SwitchMaps<'_>, now: Instant) -> Result<()> {
         for service in &mut self.services {
             if !service.is_changing(now) {
@@ -172,9 +173,10 @@ impl Service {
     /// The lists to write, if they change. `is_settling`: nodes may not have reconnected yet.
     fn change(&self, alive: &Alive, is_settling: bool, now: Instant) -> Option<Lists> {
         let mut living = self.now.clone();
-        match is_settling {
-            true => living.retain(|ip| !alive.lost.contains(ip)),
-            false => living.retain(|ip| alive.nodes.contains(ip)),
+        if is_settling {
+            living.retain(|ip| !alive.lost.contains(ip))
+        } else {
+            living.retain(|ip| alive.nodes.contains(ip))
         }
         // There is one former list, so a further change waits. Dead frontends are removed at
         // once: no connection is lost with them.
@@ -182,9 +184,10 @@ impl Service {
         if waits && living == self.now {
             return None;
         }
-        let wanted = match waits && !living.is_empty() {
-            true => living.clone(),
-            false => self.wanted(alive),
+        let wanted = if waits && !living.is_empty() {
+            living.clone()
+        } else {
+            self.wanted(alive)
         };
         (wanted != self.now).then_some(Lists {
             now: wanted,

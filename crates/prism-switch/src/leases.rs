@@ -325,8 +325,8 @@ impl Leases {
     }
 
     /// Answers the runs that take no more clients. `decide` gets the addresses of their node and
-    /// the time when they said so; it may give no answer yet. The lists of frontends follow from `alive`: a
-    /// node of which another run still takes clients gets no answer.
+    /// the time when they said so; it may give no answer yet. The lists of frontends follow from
+    /// `alive`: a node of which another run still takes clients gets no answer.
     pub(crate) fn answer_all(
         &self,
         alive: &Alive,

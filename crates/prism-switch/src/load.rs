@@ -98,9 +98,10 @@ impl Switch {
         let index = attach::interface_index(interface)?;
         attach::tc(&self.skel.progs.prism_tc, interface, index)?;
         let pin = attach::xdp_pin(&self.dir, interface);
-        match xdp {
-            true => attach::xdp(&self.skel.progs.prism_xdp, interface, index, &pin)?,
-            false => attach::no_xdp(interface, &pin)?,
+        if xdp {
+            attach::xdp(&self.skel.progs.prism_xdp, interface, index, &pin)?
+        } else {
+            attach::no_xdp(interface, &pin)?
         }
         Ok(())
     }
@@ -266,7 +267,8 @@ fn pin(map: &mut OpenMapMut<'_>, dir: &Path) -> Result<(), LoadError> {
             return Err(LoadError::Incompatible(name));
         }
         if old.max_entries() != map.max_entries() {
-            let (size, wanted) = (old.max_entries(), map.max_entries());
+            let size = old.max_entries();
+            let wanted = map.max_entries();
             tracing::warn!(
                 map = name,
                 size,

@@ -64,9 +64,10 @@ fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
     let mut kept: Vec<EndedRun> = Vec::new();
     for key in maps.ended_runs.keys() {
         let run = EndedRun::read(maps, key);
-        match now.saturating_sub(run.since_ns) > nanos(REMEMBERED) {
-            true => delete(maps, &run.key)?,
-            false => kept.push(run),
+        if now.saturating_sub(run.since_ns) > nanos(REMEMBERED) {
+            delete(maps, &run.key)?
+        } else {
+            kept.push(run)
         }
     }
     let room = usize::try_from(maps.ended_runs.max_entries()).unwrap_or(usize::MAX);

@@ -236,7 +236,8 @@ fn node_entry(node: &NodeConfig, is_here: bool) -> Entry {
 /// The program reads the key as two little-endian words, in its own byte order.
 fn sender_entry(sender: &SenderConfig) -> Entry {
     let key = u128::from_le_bytes(*sender.key.expose_secret());
-    let (low, high) = (key as u64, (key >> 64) as u64);
+    let low = key as u64;
+    let high = (key >> 64) as u64;
     let at = offset_of!(types::sender, key);
     let value = Block::<SENDER_BYTES>::new()
         .put_u64(at, low)

@@ -2,8 +2,8 @@
 //! read the present one from a map, and the runs of nodes hear of it on their leases.
 //!
 //! The map outlives the agent, which then goes on with its term. A file has the last term, for a
-//! switch that has lost the map. If the file is lost too, or is behind the other switch's, most nodes
-//! know a greater term.
+//! switch that has lost the map. If the file is lost too, or is behind the other switch's, most
+//! nodes know a greater term.
 //!
 //! Not here: the rules (`prism_proto::term`), and what the programs make of them (`bpf/term.h`).
 
@@ -127,9 +127,10 @@ impl Terms {
             TermPhase::None => maps.flows.keys().next().is_some(),
             TermPhase::Standby | TermPhase::Young => false,
         };
-        let rules = match is_kept {
-            true => SwitchTerm::settled(place, stored, state.term),
-            false => SwitchTerm::standby(place, stored.max(state.term)),
+        let rules = if is_kept {
+            SwitchTerm::settled(place, stored, state.term)
+        } else {
+            SwitchTerm::standby(place, stored.max(state.term))
         };
         let rules = rules.beside(other_host.clone());
         if !is_kept {

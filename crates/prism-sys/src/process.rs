@@ -14,8 +14,8 @@ pub fn end_on_broken_pipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Blocks all signals in the calling thread and in those that it starts, but for those of a fault of
-/// the thread itself. Threads of a library so leave the handlers and masks of its program alone.
+/// Blocks all signals in the calling thread and in those that it starts, but for those of a fault
+/// of the thread itself. Threads of a library so leave the handlers and masks of its program alone.
 pub fn block_signals() {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: sigfillset writes the whole set before the other calls use it, and each number is a
@@ -64,9 +64,10 @@ pub fn explained(error: &dyn Error) -> String {
     let is_refused = ["Permission denied", "Operation not permitted"]
         .iter()
         .any(|refusal| text.contains(refusal));
-    match is_refused && !geteuid().is_root() && !text.contains("as root") {
-        true => format!("{text}; run it as root, as with sudo"),
-        false => text,
+    if is_refused && !geteuid().is_root() && !text.contains("as root") {
+        format!("{text}; run it as root, as with sudo")
+    } else {
+        text
     }
 }
 

@@ -58,9 +58,10 @@ impl Capture {
         let (Some(client), Some(server)) = (client, server) else {
             return Err(HandshakeError::NoSecrets);
         };
-        let (read, write) = match is_client {
-            true => (server, client),
-            false => (client, server),
+        let (read, write) = if is_client {
+            (server, client)
+        } else {
+            (client, server)
         };
         let direction = |secret, sequence| DirectionKeys::Tls13 { secret, sequence };
         Ok(SessionKeys {

@@ -49,8 +49,8 @@ impl Affinity {
 }
 
 /// The name in cookies of the server at `address`, as the backend called `backend` reaches it. The
-/// only server of a backend has the backend's name, as in the configuration of another proxy. Else a
-/// loopback address is another server at each backend, and any other address is the same server.
+/// only server of a backend has the backend's name, as in the configuration of another proxy. Else
+/// a loopback address is another server at each backend, and any other address is the same server.
 pub(crate) fn server_name(backend: &str, address: SocketAddr, is_only: bool) -> String {
     if is_only {
         return backend.to_owned();

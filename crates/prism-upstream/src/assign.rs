@@ -71,9 +71,10 @@ impl Shared {
         }
         let assigned = by_backend.into_iter().map(async |(backend, servers)| {
             let assignment = Assignment { servers, duty };
-            let outcome = match backend == self.name {
-                true => self.accept(&assignment),
-                false => self.send(backend, assignment).await,
+            let outcome = if backend == self.name {
+                self.accept(&assignment)
+            } else {
+                self.send(backend, assignment).await
             };
             outcome.map_err(|fault| format!("{backend}: {fault}"))
         });

@@ -1,8 +1,8 @@
 //! Active checks of this node's servers: a GET by `health`, and connections.
 //!
 //! A connection finds a server that is gone although no request comes. It is tried only if
-//! nothing has been heard of the server for a while. Without `health` it also finds a server that is
-//! back.
+//! nothing has been heard of the server for a while. Without `health` it also finds a server that
+//! is back.
 
 use std::time::{Duration, Instant};
 
@@ -98,18 +98,18 @@ async fn ask(address: &Address, pool: &Pool, health: &HealthCheck) {
     address.checked(check, bounds);
 }
 
-/// Connects to servers of which nothing was heard, and without `health` to those that are out. Never
-/// returns.
+/// Connects to servers of which nothing was heard, and without `health` to those that are out.
+/// Never returns.
 async fn connect_always(pool: &Pool) {
     loop {
         tokio::time::sleep(TICK).await;
-        let due = pool
-            .addresses
-            .iter()
-            .filter(|address| match address.is_in() {
-                true => !address.is_heard_within(UNHEARD),
-                false => pool.settings.health.is_none(),
-            });
+        let due = pool.addresses.iter().filter(|address| {
+            if address.is_in() {
+                !address.is_heard_within(UNHEARD)
+            } else {
+                pool.settings.health.is_none()
+            }
+        });
         let checks = due.map(|address| try_connection(address, pool));
         join_all(checks.collect()).await;
     }
@@ -148,9 +148,10 @@ async fn connect(address: &Address, limit: Duration) -> Option<Result<Server, Re
 
 /// The header for a connection of a check.
 fn preface(pool: &Pool) -> Vec<u8> {
-    match pool.settings.proxy_protocol {
-        true => of_prism(),
-        false => Vec::new(),
+    if pool.settings.proxy_protocol {
+        of_prism()
+    } else {
+        Vec::new()
     }
 }
 

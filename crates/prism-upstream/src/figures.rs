@@ -144,9 +144,10 @@ pub(crate) fn names<'u>(upstreams: impl Iterator<Item = &'u Upstream>) -> Vec<St
 }
 
 fn name(upstream: &Upstream) -> String {
-    let paths = match upstream.paths.is_empty() {
-        true => "/".to_owned(),
-        false => upstream.paths.join(","),
+    let paths = if upstream.paths.is_empty() {
+        "/".to_owned()
+    } else {
+        upstream.paths.join(",")
     };
     let place = format!("{}{paths}", upstream.hosts.join(","));
     let parts = [

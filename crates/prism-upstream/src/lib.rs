@@ -7,8 +7,8 @@
 //! | question | file |
 //! |---|---|
 //! | which upstream gets a request? | `matcher.rs` |
-//! | which backend, which address? | `choice.rs`, applied in `pool.rs`; by a cookie: `affinity.rs` |
-//! | is a server healthy? | `health.rs`; checks: `checks.rs`; what operators see of it: `figures.rs` |
+//! | which backend, which address? | `choice.rs`, used by `pool.rs`; by a cookie: `affinity.rs` |
+//! | is a server healthy? | `health.rs`; checks: `checks.rs`; for operators: `figures.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
 //! | which servers have operators taken down? | `duty.rs`; the way of a command: `assign.rs` |
 //! | may a request be sent again? | `retry.rs` |

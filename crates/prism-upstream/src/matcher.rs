@@ -9,7 +9,8 @@ pub(crate) fn fits(upstream: &Upstream, head: &RequestHead) -> bool {
         patterns.is_empty() || patterns.iter().any(|pattern| fits(pattern))
     };
     let host = head.host_name().unwrap_or_default();
-    let (path, method) = (head.path(), head.method().as_str());
+    let path = head.path();
+    let method = head.method().as_str();
     any(&upstream.hosts, &|pattern| is_host(pattern, host))
         && any(&upstream.paths, &|start| path.starts_with(start))
         && any(&upstream.methods, &|name| name == method)

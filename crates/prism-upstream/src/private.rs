@@ -32,9 +32,10 @@ pub(crate) enum Sharing {
 impl Sharing {
     /// By the fields of a request.
     pub(crate) fn of(head: &RequestHead) -> Self {
-        match has_scheme(head.headers(), ["authorization", "proxy-authorization"]) {
-            true => Self::Client,
-            false => Self::Everybody,
+        if has_scheme(head.headers(), ["authorization", "proxy-authorization"]) {
+            Self::Client
+        } else {
+            Self::Everybody
         }
     }
 

@@ -25,9 +25,10 @@ pub(crate) fn of_client(ends: &Ends) -> Vec<u8> {
     let client = canonical(ends.client);
     let service = ends.service.map(canonical);
     let service = service.filter(|service| service.is_ipv4() == client.is_ipv4());
-    let unknown: IpAddr = match client.is_ipv4() {
-        true => Ipv4Addr::UNSPECIFIED.into(),
-        false => Ipv6Addr::UNSPECIFIED.into(),
+    let unknown: IpAddr = if client.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
     };
     let service = service.unwrap_or(SocketAddr::new(unknown, 0));
     let mut addresses = Vec::with_capacity(36);

@@ -9,12 +9,14 @@ use std::time::Duration;
 use prism_handoff::supervise::keep;
 use prism_http::{RequestHead, ResponseHead};
 use prism_service::{Exchange, NodeRequests, Peers, join_all, parse_own_head, send};
+use serde::{Deserialize, Serialize};
 
 use crate::Shared;
 use crate::assign::{self, send_always};
 use crate::checks::check_always;
-use crate::pool::Report;
+use crate::pool::{Pool, Report};
 use crate::service::{Upstreams, own_request};
+use crate::shared::Pools;
 
 /// The path of the question.
 const PATH: &str = "/upstreams";
@@ -45,10 +47,48 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
         }
         exchange.skip_body().await;
         let pools = self.shared.pools();
-        let reports: Vec<Report> = pools.iter().map(|pool| pool.report()).collect();
-        let text = serde_json::to_vec(&reports)?;
+        let mut text = serde_json::to_vec(&reports_of(&pools, |pool| pool.name.clone()))?;
+        if text.len() > MAX_REPORT_BYTES {
+            // Very long names; the order has to do.
+            text = serde_json::to_vec(&reports_of(&pools, |_| String::new()))?;
+        }
         send(exchange, ResponseHead::new(200), &text).await
     }
+}
+
+/// The state of an upstream at one backend, with the upstream's name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct NamedReport {
+    /// Empty from the former release, whose reports are in the order of its configuration.
+    #[serde(default)]
+    upstream: String,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// This node's reports.
+fn reports_of(pools: &Pools, name: impl Fn(&Pool) -> String) -> Vec<NamedReport> {
+    let report = |pool: &Arc<Pool>| NamedReport {
+        upstream: name(pool),
+        report: pool.report(),
+    };
+    pools.iter().map(report).collect()
+}
+
+/// The report about the upstream `pool`, which is at `position` of `count`.
+fn report_of(
+    pool: &Pool,
+    position: usize,
+    count: usize,
+    reports: &[NamedReport],
+) -> Option<Report> {
+    let mut all = reports.iter();
+    let found = match all.clone().all(|one| one.upstream.is_empty()) {
+        true if reports.len() == count => reports.get(position),
+        true => None,
+        false => all.find(|one| one.upstream == pool.name),
+    };
+    found.map(|one| one.report)
 }
 
 /// Spawns the tasks of the process, if no other thread has them.
@@ -107,7 +147,7 @@ impl Asking {
     }
 
     /// The reports of a backend, one for each upstream; `None` if it does not answer.
-    async fn ask(&self, name: &str) -> Option<Vec<Report>> {
+    async fn ask(&self, name: &str) -> Option<Vec<NamedReport>> {
         let head = parse_own_head(QUESTION).ok()?;
         let asked = self
             .peers
@@ -118,16 +158,19 @@ impl Asking {
         reports.filter(|_| answer.status() == 200)
     }
 
-    fn learn(&self, name: &str, reports: Option<&[Report]>) {
+    fn learn(&self, name: &str, reports: Option<&[NamedReport]>) {
         let pools = self.shared.pools();
-        if reports.is_some_and(|reports| reports.len() != pools.len()) {
-            // One of the two nodes has reloaded its configuration, and the other one not yet.
-            return;
-        }
-        for (place, pool) in pools.iter().enumerate() {
-            let report = reports.and_then(|reports| reports.get(place).copied());
-            if let Some(backend) = pool.backends.iter().find(|backend| backend.name == name) {
-                backend.learn(report);
+        for (position, pool) in pools.iter().enumerate() {
+            let Some(backend) = pool.backends.iter().find(|backend| backend.name == name) else {
+                continue;
+            };
+            match reports {
+                None => backend.learn(None),
+                // A node whose configuration has no such upstream yet, or any more, says nothing.
+                Some(reports) => match report_of(pool, position, pools.len(), reports) {
+                    Some(report) => backend.learn(Some(report)),
+                    None => {}
+                },
             }
         }
     }
@@ -139,5 +182,34 @@ impl Asking {
                 own.learn(Some(pool.report()));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prism_config::{Config, Upstream};
+
+    use super::*;
+
+    #[test]
+    fn reports_go_by_name_and_those_of_the_former_release_by_their_order() {
+        let config = Config::default();
+        let pool = |name: &str| Pool::new(name.into(), &Upstream::default(), &config, "be0");
+        let of = |name: &str, text: &str, position| {
+            let reports: Vec<NamedReport> = serde_json::from_str(text).unwrap();
+            let found = report_of(&pool(name), position, 2, &reports);
+            found.map(|report| report.under_way)
+        };
+        let named = r#"[{"upstream":"/new","is_up":true,"drains":false,"under_way":7},
+            {"upstream":"/","is_up":true,"drains":false,"under_way":8}]"#;
+        // The nodes' configurations differ for a while.
+        assert_eq!(of("/", named, 0), Some(8));
+        assert_eq!(of("/new", named, 1), Some(7));
+        assert_eq!(of("/old", named, 0), None);
+        let former = r#"[{"is_up":true,"under_way":7},{"is_up":true,"under_way":8}]"#;
+        assert_eq!(of("/", former, 0), Some(7));
+        assert_eq!(of("/", former, 1), Some(8));
+        assert_eq!(of("/", r#"[{"is_up":true,"under_way":7}]"#, 0), None);
     }
 }

@@ -133,7 +133,8 @@ impl Input {
             self.buffer.drain(..self.start);
             self.start = 0;
         }
-        let (held, room) = (self.buffer.len(), self.buffer.capacity());
+        let held = self.buffer.len();
+        let room = self.buffer.capacity();
         if held >= MAX_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }

@@ -216,9 +216,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         let names = backends.iter().map(|backend| backend.name.clone());
         // A connection moves on once. It does not go round while all servers are down. One with a
         // server's connection of its own does not leave that.
-        match meaning.stays || meaning.sharing == Sharing::Present {
-            true => Route::Relay(names.collect()),
-            false => Route::HandOff(names.collect()),
+        if meaning.stays || meaning.sharing == Sharing::Present {
+            Route::Relay(names.collect())
+        } else {
+            Route::HandOff(names.collect())
         }
     }
 
@@ -254,9 +255,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     fn facts(&self, meaning: &Meaning) -> Facts {
         let name = &meaning.pool.name;
         Facts {
-            progress: match meaning.is_sent {
-                true => Progress::MovedOn,
-                false => Progress::First,
+            progress: if meaning.is_sent {
+                Progress::MovedOn
+            } else {
+                Progress::First
             },
             upstream: (name.len() <= MAX_NAME_BYTES).then(|| name.clone()),
             ..Facts::of_anonymous(0)

@@ -183,7 +183,8 @@ impl Shared {
 
     /// The backends that may answer a request of `pool`, best first.
     pub(crate) fn backends<'p>(&self, pool: &'p Pool, affinity: &Affinity) -> Vec<&'p Backend> {
-        let (process, now) = (&self.process, Instant::now());
+        let process = &self.process;
+        let now = Instant::now();
         pool.backends(affinity, &|name| {
             process.is_leaving(name) || process.health.comes_last(name, now)
         })
@@ -244,8 +245,8 @@ impl Shared {
     }
 }
 
-/// The upstreams of a configuration, at the node called `name`. Servers and backends that are in the
-/// `present` ones too keep what is known of them.
+/// The upstreams of a configuration, at the node called `name`. Servers and backends that are in
+/// the `present` ones too keep what is known of them.
 fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
     let upstreams = || config.service.upstream.iter().flat_map(|all| all.iter());
     let named = figures::names(upstreams()).into_iter().zip(upstreams());
@@ -273,7 +274,8 @@ fn take_over_addresses(pools: &mut [Pool], present: &[Arc<Pool>]) {
     });
     let mut former: Vec<Placed<'_, &Arc<Address>>> = former.collect();
     let new = pools.iter_mut().flat_map(|pool| {
-        let (settings, addresses) = (&pool.settings, pool.addresses.iter_mut());
+        let settings = &pool.settings;
+        let addresses = pool.addresses.iter_mut();
         addresses.map(move |address| Placed { settings, address })
     });
     let mut new: Vec<Placed<'_, &mut Arc<Address>>> = new.collect();

@@ -79,9 +79,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let notifiers = Notifier::from_environment().of_services(services.len());
     let mut begun = Vec::new();
     for (config, notifier) in services.into_iter().zip(notifiers) {
-        let inheritance = match args.take_over {
-            true => take_over(&config, &args.node)?,
-            false => Inheritance::default(),
+        let inheritance = if args.take_over {
+            take_over(&config, &args.node)?
+        } else {
+            Inheritance::default()
         };
         begun.push(Begun {
             config,
@@ -126,7 +127,8 @@ impl Begun {
 fn run_each(services: Vec<Begun>, args: &Args) -> anyhow::Result<()> {
     let (ended, ends) = mpsc::channel();
     for service in services {
-        let (args, ended) = (args.clone(), ended.clone());
+        let args = args.clone();
+        let ended = ended.clone();
         let name = service.config.service.name.clone();
         let work = {
             let name = name.clone();
@@ -171,9 +173,10 @@ fn serve_once(
 ) -> anyhow::Result<Ended> {
     let name = &args.node;
     // The store is opened first, because it has saved the cluster's last state.
-    let store = match inherited.is_empty() {
-        true => open_store(&config, name)?,
-        false => open_store_again(&config, name)?,
+    let store = if inherited.is_empty() {
+        open_store(&config, name)?
+    } else {
+        open_store_again(&config, name)?
     };
     let saved = store.as_ref().map(SavedState::of).transpose()?;
     let cluster = Cluster::open(&config, name, saved)?;

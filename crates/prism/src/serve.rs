@@ -141,9 +141,10 @@ fn configuration(args: &Args, socket_dir: &Path) -> Config {
         name: NAME.into(),
         address: loopback(args.listen).into(),
         roles: vec![Role::Frontend, Role::Backend],
-        durability: match args.no_fsync {
-            true => Durability::None,
-            false => Durability::Fsync,
+        durability: if args.no_fsync {
+            Durability::None
+        } else {
+            Durability::Fsync
         },
         ..prism_config::Node::default()
     });

@@ -188,13 +188,14 @@ impl Bucket {
     /// record and has no object of the bucket.
     #[must_use]
     pub fn end_deletion(&self, stamp: Stamp, is_empty: bool) -> Self {
-        match is_empty {
-            true => self.buried(stamp),
-            false => Self {
+        if is_empty {
+            self.buried(stamp)
+        } else {
+            Self {
                 stamp,
                 phase: Phase::Live,
                 ..self.clone()
-            },
+            }
         }
     }
 

@@ -72,10 +72,8 @@ impl fmt::Display for Stamp {
 #[must_use]
 pub fn origin(node: &str, generation: u64) -> u64 {
     // "prism stamps" in two words. The key is no secret.
-    let (first, second) = (
-        u64::from_le_bytes(*b"prism st"),
-        u64::from_le_bytes(*b"amps\0\0\0\0"),
-    );
+    let first = u64::from_le_bytes(*b"prism st");
+    let second = u64::from_le_bytes(*b"amps\0\0\0\0");
     let mut hash = SipHasher24::new_with_keys(first, second);
     hash.write(node.as_bytes());
     let mask = (1 << GENERATION_BITS) - 1;
@@ -107,9 +105,10 @@ impl StampClock {
     /// A stamp above `above` and above all earlier ones of this clock in this epoch. `now_us`
     /// is the time in microseconds since the Unix epoch.
     pub fn next(&self, epoch: u64, now_us: u64, above: Stamp) -> Stamp {
-        let (epoch, floor) = match above.epoch >= epoch {
-            true => (above.epoch, above.time_us.saturating_add(1)),
-            false => (epoch, 0),
+        let (epoch, floor) = if above.epoch >= epoch {
+            (above.epoch, above.time_us.saturating_add(1))
+        } else {
+            (epoch, 0)
         };
         let candidate = now_us.max(floor);
         let step = |last: u64| Some(candidate.max(last.saturating_add(1)));

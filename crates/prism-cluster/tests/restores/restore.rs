@@ -114,10 +114,10 @@ impl World {
         self.etcd.user_claims.clear();
     }
 
-    /// Whether a node's last change counts as an ancestor of the copy, which does not have it: it is
-    /// older than the numbers that the copy's lineage lists. Such a copy is from before a recovery
-    /// that went on from fewer changes than an earlier one, after etcd and all stores were put back.
-    /// Nobody can tell it.
+    /// Whether a node's last change counts as an ancestor of the copy, which does not have it: it
+    /// is older than the numbers that the copy's lineage lists. Such a copy is from before a
+    /// recovery that went on from fewer changes than an earlier one, after etcd and all stores were
+    /// put back. Nobody can tell it.
     fn is_out_of_range(&self, copy: &Etcd) -> bool {
         let marks = self.nodes.iter().flat_map(|node| {
             let process = node.process.as_ref().and_then(|process| process.noted.mark);

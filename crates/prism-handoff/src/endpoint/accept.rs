@@ -90,7 +90,8 @@ async fn next_client(
 
 impl Shared {
     pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
-        let (mut phase, mut is_deaf) = (self.phase.subscribe(), false);
+        let mut phase = self.phase.subscribe();
+        let mut is_deaf = false;
         let (mut pauses, mut starts) = (self.pauses.subscribe(), self.pauses.subscribe());
         loop {
             if *pauses.borrow() {
@@ -140,7 +141,8 @@ impl Shared {
     /// Makes room for one more client: the oldest newcomer gives way, else the guest that has
     /// rested longest.
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
-        let (counters, process) = (&self.counters, &self.process);
+        let counters = &self.counters;
+        let process = &self.process;
         let limits = self.config.clients.newcomers();
         let address = counted_as(client.ip());
         let left = limits.unknown_per_address;
@@ -194,7 +196,8 @@ impl Peers {
                 self.refused(from, &"too many handshakes from its address");
                 continue;
             };
-            let (peers, identity) = (self.clone(), identity.clone());
+            let peers = self.clone();
+            let identity = identity.clone();
             tokio::task::spawn_local(async move {
                 let handshake = peers.admit(stream, &identity, newcomer);
                 if let Err(error) = handshake.await {
@@ -236,10 +239,8 @@ impl Peers {
             }
         };
         drop(newcomer);
-        let (shares, clients) = (
-            &self.shared.process.peer_shares,
-            &self.shared.config.clients,
-        );
+        let shares = &self.shared.process.peer_shares;
+        let clients = &self.shared.config.clients;
         let admitted = shares.admit(&peer, clients.connections());
         let too_many = || io::Error::other(format!("{peer} has too many connections open"));
         secured.admitted = Some(admitted.ok_or_else(too_many)?);

@@ -94,7 +94,8 @@ impl Shared {
         incoming: mpsc::Sender<Incoming>,
     ) -> io::Result<Rc<Self>> {
         let counters = process.counters.clone();
-        let (mut control, mut closed_sockets) = (None, None);
+        let mut control = None;
+        let mut closed_sockets = None;
         if let Some(switch) = &config.switch {
             let opened =
                 Control::open(&config.addresses, config.placement, switch, process.clone())?;
@@ -176,23 +177,23 @@ impl Shared {
     }
 
     fn fits(&self, blank: &Blank, service: SocketAddr) -> bool {
-        match self.has_service_address() {
-            true => blank.bound() == service,
-            false => blank.bound().is_ipv4() == service.is_ipv4(),
+        if self.has_service_address() {
+            blank.bound() == service
+        } else {
+            blank.bound().is_ipv4() == service.is_ipv4()
         }
     }
 
     /// A socket for an import. At a listener, and in host mode, it has the service's own address.
-    /// Elsewhere the switch rewrites the address, and each connection gets a random port. It then meets neither its own
-    /// remains when it comes back, nor a predecessor in TIME_WAIT.
+    /// Elsewhere the switch rewrites the address, and each connection gets a random port. It then
+    /// meets neither its own remains when it comes back, nor a predecessor in TIME_WAIT.
     fn new_blank(&self, service: SocketAddr) -> Result<Blank, RestoreError> {
-        let local = match self.has_service_address() {
-            true => service,
-            false => {
-                let own = self.address_for(service.ip());
-                let own = own.ok_or(RestoreError::NotLocal(service))?;
-                SocketAddr::new(own, fastrand::u16(LOCAL_PORTS))
-            }
+        let local = if self.has_service_address() {
+            service
+        } else {
+            let own = self.address_for(service.ip());
+            let own = own.ok_or(RestoreError::NotLocal(service))?;
+            SocketAddr::new(own, fastrand::u16(LOCAL_PORTS))
         };
         Blank::new(local, self.usual_mss_bytes.get())
     }
@@ -277,10 +278,7 @@ impl Shared {
     /// the switch has its flow by that process's run. A confirmed epoch is only raised by one, so
     /// it outbids no connection that has replaced this one.
     pub(crate) fn claim_again(&self, state: &mut ConnectionState, since_ns: u64) {
-        let since_ns = match state.confirmed {
-            true => 0,
-            false => since_ns,
-        };
+        let since_ns = if state.confirmed { 0 } else { since_ns };
         let is_steered = state.epoch.is_some() || self.config.listen;
         if self.control.is_some() && is_steered {
             let here = self.owner(state.local);

@@ -53,14 +53,17 @@ impl Driver<'_> {
             return Ok(Exported::Lost);
         };
         let state = &mut self.connection.state;
-        let (flow, here) = (state.flow, self.shared.owner(state.local));
+        let flow = state.flow;
+        let here = self.shared.owner(state.local);
         let method = match self.channel {
             Some(_) => self.shared.method(),
             None => Method::TwoPhase,
         };
-        let (fence, is_new) = (self.shared.config.fence, !state.confirmed);
+        let fence = self.shared.config.fence;
+        let is_new = !state.confirmed;
         let (mut machine, mut action) = Export::start(fence, method, flow, here, epoch, is_new);
-        let (mut socket, mut steered) = (Socket::Live(stream), false);
+        let mut socket = Socket::Live(stream);
+        let mut steered = false;
         let mut sent_in = None;
         loop {
             let event = match action {
@@ -181,16 +184,16 @@ impl Driver<'_> {
             return (Socket::Gone, Verdict::Unknown);
         };
         let Some(channel) = self.channel.clone() else {
-            let socket = match paused.is_frozen() {
-                true => Socket::Silent(paused),
-                false => {
-                    paused.close_silently();
-                    Socket::Saved(tcp)
-                }
+            let socket = if paused.is_frozen() {
+                Socket::Silent(paused)
+            } else {
+                paused.close_silently();
+                Socket::Saved(tcp)
             };
             return (socket, Verdict::Refused(Refusal::Unwilling));
         };
-        let (id, state) = (self.record.id, &self.connection.state);
+        let id = self.record.id;
+        let state = &self.connection.state;
         let mut hand_off = HandOff {
             id,
             epoch,
@@ -206,9 +209,10 @@ impl Driver<'_> {
         let mut bytes = hand_off.frame();
         self.record.mark(Step::Encoded);
         let verdict = channel.await_verdict(id);
-        let frozen = match paused.is_frozen() {
-            true => Ok((self.shared.process.frozen).keep(state.flow, epoch, &channel.peer, paused)),
-            false => Err(paused),
+        let frozen = if paused.is_frozen() {
+            Ok((self.shared.process.frozen).keep(state.flow, epoch, &channel.peer, paused))
+        } else {
+            Err(paused)
         };
         let sent = channel.send_encoded(&bytes);
         self.record.mark(Step::Sent);

@@ -118,9 +118,10 @@ impl Speaker {
     /// The term of which the agent is told again that all flows of this run are announced.
     /// Nothing is announced again in a term that was settled before this lease.
     pub(super) fn settled_term(self, control: &Control, told: Term) -> Option<Term> {
-        match self.owns_flows() {
-            true => control.flows.settled_term().filter(|term| *term == told),
-            false => Some(told).filter(|told| *told != Term::NONE),
+        if self.owns_flows() {
+            control.flows.settled_term().filter(|term| *term == told)
+        } else {
+            Some(told).filter(|told| *told != Term::NONE)
         }
     }
 }

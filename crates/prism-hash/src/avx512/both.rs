@@ -23,7 +23,8 @@ pub(super) fn hash(
     let mut a = Sixteen::from_words(gathered(md5s));
     let mut b = gathered(sha256s);
     for n in 0..common(blocks) {
-        let (before_a, before_b) = (a, b);
+        let before_a = a;
+        let before_b = b;
         let words = words(blocks, n);
         let m = Sixteen::from_words(words);
         let mut w = sha::swapped(words);

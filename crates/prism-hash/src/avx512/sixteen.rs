@@ -82,8 +82,10 @@ fn transposed(rows: [__m512i; SIXTEEN]) -> [__m512i; SIXTEEN] {
     let mut fours = [_mm512_setzero_si512(); SIXTEEN];
     let from = rows.as_chunks::<4>().0.iter();
     for ([a, b, c, d], to) in from.zip(fours.as_chunks_mut::<4>().0) {
-        let (ab, cd) = (_mm512_unpacklo_epi32(*a, *b), _mm512_unpacklo_epi32(*c, *d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(*a, *b), _mm512_unpackhi_epi32(*c, *d));
+        let ab = _mm512_unpacklo_epi32(*a, *b);
+        let cd = _mm512_unpacklo_epi32(*c, *d);
+        let ab_high = _mm512_unpackhi_epi32(*a, *b);
+        let cd_high = _mm512_unpackhi_epi32(*c, *d);
         *to = [
             _mm512_unpacklo_epi64(ab, cd),
             _mm512_unpackhi_epi64(ab, cd),

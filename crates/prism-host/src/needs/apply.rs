@@ -137,9 +137,10 @@ fn apply_one(root: &Root, record: &mut AppliedChanges, change: &HostChange) -> R
         }
         None => record.done.push(Done {
             change: change.clone(),
-            undo: match is_done {
-                true => Undo::Nothing,
-                false => undo_of(root, change)?,
+            undo: if is_done {
+                Undo::Nothing
+            } else {
+                undo_of(root, change)?
             },
         }),
     }

@@ -57,12 +57,15 @@ fn by_ip(change: &HostChange, verb: &str) -> Result<()> {
     }
     let made = run("ip", "iproute2", &words);
     let is_way_out = matches!(change, HostChange::Route { to: None, .. });
-    made.map(drop).map_err(|error| match is_way_out {
-        true => error.context(
-            "no route to the switch's address; it is switch.control's unless the node's \
+    made.map(drop).map_err(|error| {
+        if is_way_out {
+            error.context(
+                "no route to the switch's address; it is switch.control's unless the node's \
              `gateway` names that on the node's network",
-        ),
-        false => error,
+            )
+        } else {
+            error
+        }
     })
 }
 

@@ -78,9 +78,12 @@ pub(super) fn with_our_ports(value: &str) -> String {
             _ => joined.push((first, last)),
         }
     }
-    let texts = joined.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let texts = joined.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     });
     texts.collect::<Vec<_>>().join(",")
 }

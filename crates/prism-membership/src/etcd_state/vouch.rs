@@ -237,12 +237,13 @@ fn latest_marks(noted: &StoreMarks, known: &ClusterRecords) -> StoreMarks {
     let state = known.state.as_ref().map(|(state, _)| state);
     for (name, (mark, _)) in &known.store_marks {
         let is_of_state = state.is_some_and(|state| state.is_store_of(name.as_str(), mark.store));
-        let is_later = marks
-            .get(name)
-            .is_none_or(|noted| match noted.store == mark.store {
-                true => mark.may_continue(noted),
-                false => is_of_state,
-            });
+        let is_later = marks.get(name).is_none_or(|noted| {
+            if noted.store == mark.store {
+                mark.may_continue(noted)
+            } else {
+                is_of_state
+            }
+        });
         if is_later {
             marks.insert(name.clone(), *mark);
         }

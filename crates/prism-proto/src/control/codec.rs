@@ -20,7 +20,8 @@ struct Extra {
 
 /// The datagram of a request, or of the answer that repeats its fields.
 fn encode(fields: &Request, extra: &Extra, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
-    let (flow, owner) = (&fields.flow, &fields.owner);
+    let flow = &fields.flow;
+    let owner = &fields.owner;
     let mut out = Vec::with_capacity(MESSAGE_BYTES);
     out.put(&MAGIC.to_be_bytes());
     let ops = match extra.pass {
@@ -69,7 +70,8 @@ fn decode(
     if r.u8("kind")? != kind {
         return Err(DecodeError::Invalid("kind").into());
     }
-    let (ops, status) = (Ops(r.u8("ops")?), r.u8("status")?);
+    let ops = Ops(r.u8("ops")?);
+    let status = r.u8("status")?;
     let found_key = r.u32("key_id")?;
     if found_key != key_id {
         return Err(ControlError::UnknownKey(found_key));
@@ -80,9 +82,13 @@ fn decode(
     let state = r.u8("state")?;
     let [high, middle, low] = r.array::<3>("term")?;
     let term = Term(u32::from_be_bytes([0, high, middle, low]));
-    let (request_id, time_ns, epoch) = (r.u64("request_id")?, r.u64("time_ns")?, r.u64("epoch")?);
-    let (client, vip) = (r.ip("client_addr")?, r.ip("vip_addr")?);
-    let (owner, via) = (r.ip("owner_addr")?, r.ip("via_addr")?);
+    let request_id = r.u64("request_id")?;
+    let time_ns = r.u64("time_ns")?;
+    let epoch = r.u64("epoch")?;
+    let client = r.ip("client_addr")?;
+    let vip = r.ip("vip_addr")?;
+    let owner = r.ip("owner_addr")?;
+    let via = r.ip("via_addr")?;
     let client = SocketAddr::new(client, r.u16("client_port")?);
     let vip = SocketAddr::new(vip, r.u16("vip_port")?);
     let addr = SocketAddr::new(owner, r.u16("owner_port")?);
@@ -130,7 +136,8 @@ impl Stamped<Request> {
 
     /// The same with a pass for its `OWN`.
     pub fn encode_with(&self, pass: Option<Pass>, key: &ControlKey) -> [u8; MESSAGE_BYTES] {
-        let (owner, flow) = (&self.message.owner, &self.message.flow);
+        let owner = &self.message.owner;
+        let flow = &self.message.flow;
         let pass = pass.filter(|_| self.message.ops.has(Ops::OWN));
         let extra = Extra {
             kind: KIND_REQUEST,

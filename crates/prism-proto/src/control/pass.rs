@@ -41,8 +41,8 @@ impl Pass {
     }
 
     /// The word of the node with this key that the one it has got is for another node. `None` if
-    /// that one has come through another node itself, or is void: the result would be the node's own
-    /// word.
+    /// that one has come through another node itself, or is void: the result would be the node's
+    /// own word.
     #[must_use]
     pub fn onward(self, key_id: u32, key: &ControlKey, to: &Passage) -> Option<Self> {
         let mac = signed(key, to, self.mac);
@@ -62,7 +62,8 @@ impl Pass {
 
     /// Reads [`Self::encode`].
     pub(crate) fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (mac, through) = (r.array("pass")?, r.u32("key of the pass")?);
+        let mac = r.array("pass")?;
+        let through = r.u32("key of the pass")?;
         Ok(Self { mac, through })
     }
 }

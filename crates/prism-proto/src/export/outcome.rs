@@ -14,9 +14,10 @@ pub enum Outcome {
     /// If `settled` is unset, the switch may still have the flow blocked, or owned by the target.
     /// Repeat `OWN|UNBLOCK` at that epoch until it answers, at most
     /// [`MAX_SETTLE_ROUNDS`](super::MAX_SETTLE_ROUNDS) times
-    /// [`SETTLE_DEADLINE_NS`](super::SETTLE_DEADLINE_NS). `STALE` then means that the connection is lost, with two exceptions.
-    /// If the switch never confirmed a command for it and the flow is absent, it is still this
-    /// frontend's. If a predecessor left the flow to this very owner, repeat above its epoch.
+    /// [`SETTLE_DEADLINE_NS`](super::SETTLE_DEADLINE_NS). `STALE` then means that the connection is
+    /// lost, with two exceptions. If the switch never confirmed a command for it and the flow is
+    /// absent, it is still this frontend's. If a predecessor left the flow to this very owner,
+    /// repeat above its epoch.
     Kept {
         /// The flow's epoch.
         epoch: u64,

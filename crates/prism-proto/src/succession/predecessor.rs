@@ -132,21 +132,28 @@ impl Predecessor {
                 };
                 Action::Pass
             }
-            (Phase::Passing { unanswered }, Event::Taken(id)) => match unanswered.remove(&id) {
-                true => Action::Forget(id),
-                false => Action::HangUp,
-            },
-            (Phase::Passing { unanswered }, Event::Refused(id)) => match unanswered.remove(&id) {
-                true => Action::Keep(id),
-                false => Action::HangUp,
-            },
-            (Phase::Passing { unanswered }, Event::AllGone) => match unanswered.is_empty() {
-                true => {
+            (Phase::Passing { unanswered }, Event::Taken(id)) => {
+                if unanswered.remove(&id) {
+                    Action::Forget(id)
+                } else {
+                    Action::HangUp
+                }
+            }
+            (Phase::Passing { unanswered }, Event::Refused(id)) => {
+                if unanswered.remove(&id) {
+                    Action::Keep(id)
+                } else {
+                    Action::HangUp
+                }
+            }
+            (Phase::Passing { unanswered }, Event::AllGone) => {
+                if unanswered.is_empty() {
                     self.phase = Phase::Over;
                     Action::End
+                } else {
+                    Action::Wait
                 }
-                false => Action::Wait,
-            },
+            }
             (Phase::Passing { unanswered }, Event::Broken) => {
                 let unanswered = std::mem::take(unanswered);
                 self.go_on(unanswered)

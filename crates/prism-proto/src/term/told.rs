@@ -5,9 +5,9 @@
 //! one word, and a term counts if more than half of the nodes know it or a later one. A node that
 //! knows of no term, because it has just started, has no word.
 //!
-//! Terms may follow each other so quickly that few nodes have heard of the last one. While a term is
-//! young, and nothing is decided, the word of one node therefore counts too: some times for each node
-//! ([`LONE_WORDS`]), and for some terms only ([`LONE_STEP`]).
+//! Terms may follow each other so quickly that few nodes have heard of the last one. While a term
+//! is young, and nothing is decided, the word of one node therefore counts too: some times for each
+//! node ([`LONE_WORDS`]), and for some terms only ([`LONE_STEP`]).
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

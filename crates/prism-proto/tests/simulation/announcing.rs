@@ -231,8 +231,8 @@ impl World {
         }
     }
 
-    /// Whether a release was refused for its term, though this host has announced the flow since, or
-    /// because its epoch is of a former switch's clock.
+    /// Whether a release was refused for its term, though this host has announced the flow since,
+    /// or because its epoch is of a former switch's clock.
     pub(crate) fn is_left(&mut self, host: usize, id: u64, answer: &Answer) -> bool {
         let h = &mut self.hosts[host];
         let term = h.steering.term();

@@ -53,7 +53,8 @@ impl Lists {
         self.former_until_ns = 0;
     }
 
-    /// Connections that were opened in the young term are found for a while, until they are claimed.
+    /// Connections that were opened in the young term are found for a while, until they are
+    /// claimed.
     pub(crate) fn settle(&mut self, opened: impl Iterator<Item = (FlowKey, usize)>, now_ns: u64) {
         self.opened.extend(opened);
         if now_ns >= self.former_until_ns {

@@ -107,8 +107,8 @@ pub(crate) struct Scenario {
     pub(crate) forges_after_release: bool,
     /// The number of times that a frontend leaves the list for new connections and comes back.
     pub(crate) list_changes: usize,
-    /// Host mode: clients are spread over the frontends, which all accept. A change of the list sends
-    /// connections to another frontend.
+    /// Host mode: clients are spread over the frontends, which all accept. A change of the list
+    /// sends connections to another frontend.
     pub(crate) is_spread: bool,
     /// Clients pause for up to this long before a request.
     pub(crate) max_pause_ns: u64,
@@ -268,8 +268,8 @@ impl Scenario {
         max_boot_ns: 100 * MS,
         ..Self::REBOOTS
     };
-    /// The same with clocks that are hours apart and jump. Clients close what they opened: the epoch
-    /// of a connection that reuses the ports of a silent one is a time by the switch's clock.
+    /// The same with clocks that are hours apart and jump. Clients close what they opened: the
+    /// epoch of a connection that reuses the ports of a silent one is a time by the switch's clock.
     pub(crate) const CLOCKS: Self = Self {
         name: "clocks",
         aborts: false,
@@ -319,8 +319,8 @@ impl Scenario {
         crashes: 4,
         ..Self::HOST_WORST
     };
-    /// Host mode: a frontend with the service's address dies, and another one takes over with a table
-    /// of copies.
+    /// Host mode: a frontend with the service's address dies, and another one takes over with a
+    /// table of copies.
     pub(crate) const HOST_TAKEOVERS: Self = Self {
         name: "host mode, takeovers",
         fence: Fence::Host,
@@ -342,8 +342,8 @@ impl Scenario {
         ..Self::REBOOTS
     };
     /// Host mode: all frontends accept, connections' packets change to another one, and another
-    /// arbiter takes over. Clients close what they opened: a frontend that does not know the flow of
-    /// a silent connection opens another one on its ports.
+    /// arbiter takes over. Clients close what they opened: a frontend that does not know the flow
+    /// of a silent connection opens another one on its ports.
     pub(crate) const HOST_SPREAD: Self = Self {
         name: "host mode, spread",
         fence: Fence::Host,

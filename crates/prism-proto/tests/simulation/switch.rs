@@ -229,7 +229,8 @@ impl World {
             self.switch.table.close(&flow);
         }
         let host = match (packet.segment.syn, self.switch.table.entry(&flow)) {
-            // A SYN may be forged, and its flow's owner may announce it yet: no tombstone is raised.
+            // A SYN may be forged, and its flow's owner may announce it yet: no tombstone is
+            // raised.
             (true, None) if is_young => self.opened_at(&flow),
             (true, _) => match self.switch.table.syn(&flow, now) {
                 SynFate::Frontend => self.open_at_frontend(&flow),

@@ -295,8 +295,8 @@ impl World {
         }
     }
 
-    /// The agent ends the flows of a run that has died. No refusal of a SYN passes the arbiter in host
-    /// mode.
+    /// The agent ends the flows of a run that has died. No refusal of a SYN passes the arbiter in
+    /// host mode.
     fn end_flows_of(&mut self, host: usize) {
         let connections = &self.hosts[host].connections;
         let lives = |flow: &FlowKey| connections.values().any(|c| c.flow == *flow);

@@ -313,8 +313,8 @@ impl World {
         }
     }
 
-    /// I7: in host mode a socket whose state another host may have is live only after the arbiter has
-    /// decided so.
+    /// I7: in host mode a socket whose state another host may have is live only after the arbiter
+    /// has decided so.
     pub(crate) fn check_right(&mut self, host: usize, flow: &FlowKey, epoch: u64) {
         let has_right = self.rights.contains(&(host, *flow, epoch));
         if self.scenario.fence == Fence::Host && !has_right {

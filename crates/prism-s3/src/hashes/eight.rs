@@ -1,5 +1,5 @@
-//! MD5 of eight messages. A word of each is in two vectors of four, which every x86-64 and every 64-bit
-//! ARM has.
+//! MD5 of eight messages. A word of each is in two vectors of four, which every x86-64 and every
+//! 64-bit ARM has.
 
 use prism_hash::md5::{State, Words, compress};
 use prism_hash::{BLOCK, Blocks, SIXTEEN};

@@ -72,7 +72,8 @@ impl LineMaker {
 
     /// Begins a line with its time, whose second is mostly that of the line before it.
     fn begin(&mut self, ended_ms: u64) {
-        let (now, millis) = (ended_ms / 1_000, ended_ms % 1_000);
+        let now = ended_ms / 1_000;
+        let millis = ended_ms % 1_000;
         let (second, text) = &mut self.second;
         if *second != now || text.is_empty() {
             *second = now;

@@ -139,7 +139,8 @@ fn file(fields: &mut Reader<'_>) -> Option<(u64, u128)> {
 fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<u128>> {
     let mut file = fs::File::open(path)?;
     crate::files::forget_cached(&file);
-    let (mut sum, mut buffer) = (Xxh3::new(), vec![0; READ_LEN]);
+    let mut sum = Xxh3::new();
+    let mut buffer = vec![0; READ_LEN];
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {

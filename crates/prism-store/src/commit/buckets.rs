@@ -54,7 +54,8 @@ impl Stage<'_> {
             let key = document_key(&name, document);
             self.batch.insert(&self.lsm.configs, key, text.as_bytes());
         }
-        let (buckets, value) = (&self.lsm.buckets, bucket_value(record));
+        let buckets = &self.lsm.buckets;
+        let value = bucket_value(record);
         self.batch.insert(buckets, name.as_str(), value);
         let is_live = record.phase == Phase::Live;
         self.outcome.marks.push(Mark::Bucket(name, is_live));
@@ -86,8 +87,9 @@ fn check_number(view: &View<'_>, mine: Option<BucketStamp>, phase: Phase) -> Res
     }
     let records = view.bucket_records("").take(BUCKET_RECORDS_MAX);
     let are_full = mine.is_none() && records.count() == BUCKET_RECORDS_MAX;
-    match are_full || view.buckets(BUCKETS_MAX)?.len() == BUCKETS_MAX {
-        true => Err(Error::TooManyBuckets),
-        false => Ok(()),
+    if are_full || view.buckets(BUCKETS_MAX)?.len() == BUCKETS_MAX {
+        Err(Error::TooManyBuckets)
+    } else {
+        Ok(())
     }
 }

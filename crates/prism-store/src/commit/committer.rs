@@ -89,9 +89,10 @@ impl Names {
 
     pub(crate) fn set(&self, name: &str, is_there: bool) {
         let mut names = self.live.write().unwrap_or_else(PoisonError::into_inner);
-        match is_there {
-            true => names.insert(name.to_owned()),
-            false => names.remove(name),
+        if is_there {
+            names.insert(name.to_owned())
+        } else {
+            names.remove(name)
         };
         self.version.fetch_add(1, Ordering::AcqRel);
     }

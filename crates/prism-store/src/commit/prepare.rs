@@ -65,7 +65,8 @@ impl Stage<'_> {
                 change: change.change,
                 bytes: bytes.take().map(|(bytes, id)| self.store_bytes(bytes, id)),
             };
-            let (tree_key, value) = (record.scope.tree_key(), record.encode()?);
+            let tree_key = record.scope.tree_key();
+            let value = record.encode()?;
             self.batch.insert(&self.lsm.pending, tree_key, value);
             let pending = record.pending();
             let mark = Mark::Pending(record.scope, pending);
@@ -239,7 +240,8 @@ impl Stage<'_> {
     ) -> Result<(), Error> {
         match &record.change {
             Change::Begin(meta) => {
-                let (stamp, meta) = (record.stamp, meta.clone());
+                let stamp = record.stamp;
+                let meta = meta.clone();
                 self.insert_upload(object_key, id, &UploadRecord { stamp, meta })
             }
             Change::Remove => {

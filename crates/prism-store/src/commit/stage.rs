@@ -44,7 +44,8 @@ impl Stage<'_> {
         id: UploadId,
         record: &UploadRecord,
     ) -> Result<(), Error> {
-        let (key, value) = (upload_key(object_key, id), record.encode()?);
+        let key = upload_key(object_key, id);
+        let value = record.encode()?;
         self.batch.insert(&self.lsm.uploads, key, value);
         Ok(())
     }
@@ -62,7 +63,8 @@ impl Stage<'_> {
         number: u16,
         record: &Record,
     ) -> Result<(), Error> {
-        let (key, value) = (part_key(upload, number), record.encode()?);
+        let key = part_key(upload, number);
+        let value = record.encode()?;
         self.batch.insert(&self.lsm.parts, key, value);
         Ok(())
     }

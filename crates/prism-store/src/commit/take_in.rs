@@ -30,7 +30,9 @@ impl Stage<'_> {
     }
 
     pub(super) fn take_in(&mut self, op: TakeInOp) -> Result<(), Error> {
-        let (since, scope, stamp) = (op.since, op.scope, op.stamp);
+        let since = op.since;
+        let scope = op.scope;
+        let stamp = op.stamp;
         let bucket = self.view.existing_bucket(&scope.bucket)?;
         if bucket.which.life != op.life {
             return Err(Error::NoSuchBucket);
@@ -158,7 +160,8 @@ impl Stage<'_> {
                 self.clear_versions(&object_key)?;
                 let deletions = &self.lsm.deletions;
                 self.batch.remove(deletions, object_key.as_slice());
-                let (objects, value) = (&self.lsm.objects, record.encode()?);
+                let objects = &self.lsm.objects;
+                let value = record.encode()?;
                 self.batch.insert(objects, object_key, value);
                 Ok(())
             }

@@ -186,7 +186,8 @@ impl Stage<'_> {
             && next.payload != Payload::Marker
         {
             self.remove_version(object_key, &place, next.id() == VersionId::Null);
-            let (objects, value) = (&self.lsm.objects, next.encode()?);
+            let objects = &self.lsm.objects;
+            let value = next.encode()?;
             self.batch.insert(objects, object_key, value);
         }
         if is_last {
@@ -323,7 +324,8 @@ impl Stage<'_> {
         record: &Record,
     ) -> Result<(), Error> {
         let place = record.place();
-        let (key, value) = (version_key(object_key, &place), record.encode()?);
+        let key = version_key(object_key, &place);
+        let value = record.encode()?;
         self.batch.insert(&self.lsm.versions, key, value);
         if record.id() == VersionId::Null {
             self.batch.insert(&self.lsm.nulls, object_key, place);

@@ -80,9 +80,10 @@ impl CatchUp<'_> {
     ) -> Result<ScopePage, Error> {
         let life = self.life(request.bucket)?;
         let page = self.page_up_to(request, None, wanted)?;
-        match self.life(request.bucket)? == life {
-            true => Ok(ScopePage { life, ..page }),
-            false => Err(Error::Unsettled),
+        if self.life(request.bucket)? == life {
+            Ok(ScopePage { life, ..page })
+        } else {
+            Err(Error::Unsettled)
         }
     }
 
@@ -238,7 +239,8 @@ impl CatchUp<'_> {
         of_gone: bool,
         when: When,
     ) -> Result<(), Error> {
-        let (mut now, mut weight) = (Vec::new(), 0);
+        let mut now = Vec::new();
+        let mut weight = 0;
         let mut left = scopes.into_iter().peekable();
         while let Some(scope) = left.next() {
             if scope.upload.is_none() {
@@ -269,11 +271,13 @@ impl CatchUp<'_> {
     ) -> Result<ScopePage, Error> {
         check_bucket(request.bucket)?;
         let view = self.store.view();
-        let scopes: Scopes<'_> = match request.uploads {
-            false => Box::new(objects(&view, request)),
-            true => Box::new(uploads(&view, request, &wanted)),
+        let scopes: Scopes<'_> = if request.uploads {
+            Box::new(uploads(&view, request, &wanted))
+        } else {
+            Box::new(objects(&view, request))
         };
-        let (mut page, mut seen) = (ScopePage::default(), 0);
+        let mut page = ScopePage::default();
+        let mut seen = 0;
         for found in scopes {
             let (scope, stamp) = found?;
             if end.is_some_and(|end| scope > *end) {

@@ -144,7 +144,8 @@ impl CatchUp<'_> {
         let object = self.store.get_version(&scope.bucket, &scope.key, None)?;
         // After the object was read: if the key has no versions even now, the object was all
         // that it had.
-        let (view, object_key) = (self.store.view(), scope.object_key());
+        let view = self.store.view();
+        let object_key = scope.object_key();
         let Some(stamp) = view.change(&object_key)? else {
             return Ok(object.map(Handed::of_object));
         };
@@ -160,7 +161,8 @@ impl CatchUp<'_> {
     }
 
     fn find_version(&self, scope: &Scope, at: Stamp) -> Result<Found, Error> {
-        let (view, object_key) = (self.store.view(), scope.object_key());
+        let view = self.store.view();
+        let object_key = scope.object_key();
         let current = view.object(&object_key)?;
         let record = match current.filter(|record| record.place() == place(at)) {
             Some(record) => Some(record),

@@ -56,9 +56,10 @@ impl OpenChanges<'_> {
         let locks = &self.store.inner.committer.locks;
         let under_way = locks.is_under_way(scope, stamp);
         let holds = holds(&self.store.view(), scope)?;
-        Ok(match under_way && holds != Some(stamp) {
-            true => Standing::UnderWay,
-            false => holds.into(),
+        Ok(if under_way && holds != Some(stamp) {
+            Standing::UnderWay
+        } else {
+            holds.into()
         })
     }
 
@@ -168,17 +169,19 @@ impl OpenChanges<'_> {
         let view = self.store.view();
         let pending = view.pending(scope)?.map(|record| record.pending());
         let has = has(open, holds(&view, scope)?, pending);
-        match under_way && !has {
-            true => Err(Error::Unsettled),
-            false => Ok(has),
+        if under_way && !has {
+            Err(Error::Unsettled)
+        } else {
+            Ok(has)
         }
     }
 }
 
 fn standing_of(stamp: Stamp, committed: bool) -> Standing {
-    match committed {
-        true => Standing::Holds(stamp),
+    if committed {
+        Standing::Holds(stamp)
+    } else {
         // No change has this stamp.
-        false => Standing::Holds(Stamp::NONE),
+        Standing::Holds(Stamp::NONE)
     }
 }

@@ -123,7 +123,8 @@ pub(super) fn plan(
 
 impl Planner<'_> {
     fn put(&self, put: &PutOp) -> Result<ScopedChange, Error> {
-        let (meta, len) = (put.record.meta.clone(), put.record.len);
+        let meta = put.record.meta.clone();
+        let len = put.record.len;
         let write = Change::Write { meta, len };
         if let Some((id, _)) = put.part {
             self.view.existing_upload(&self.object_key, id)?;
@@ -135,7 +136,8 @@ impl Planner<'_> {
     }
 
     fn complete(&self, complete: &CompleteOp) -> Result<ScopedChange, Error> {
-        let (view, upload) = (self.view, complete.upload);
+        let view = self.view;
+        let upload = complete.upload;
         view.existing_upload(&self.object_key, upload)?;
         open_bucket(view, &self.scope.bucket)?;
         check(complete.condition.as_ref(), self.object()?.as_ref())?;
@@ -156,7 +158,8 @@ impl Planner<'_> {
         if record.payload == Payload::Marker {
             return Err(Error::IsDeleteMarker);
         }
-        let (keeps, meta) = (self.keeps()?, record.meta.clone());
+        let keeps = self.keeps()?;
+        let meta = record.meta.clone();
         let change = match version.filter(|_| keeps.is_some()) {
             Some(version) => Change::SetMetaOf(version, meta),
             // Without versions, the null version is the object.
@@ -171,7 +174,8 @@ impl Planner<'_> {
         version: Option<VersionId>,
         condition: Option<&Condition>,
     ) -> Result<Option<ScopedChange>, Error> {
-        let (current, keeps) = (self.object()?, self.keeps()?);
+        let current = self.object()?;
+        let keeps = self.keeps()?;
         let Some(id) = version else {
             check(condition, current.as_ref())?;
             if keeps.is_none() && current.is_none() {

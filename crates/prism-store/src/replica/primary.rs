@@ -102,7 +102,8 @@ impl Inner {
             committed,
             epoch,
         };
-        let (committed, aborted) = (decided(true), decided(false));
+        let committed = decided(true);
+        let aborted = decided(false);
         locked.begin(stamp);
         let prepare = Prepare {
             epoch,
@@ -144,9 +145,10 @@ impl Inner {
     /// Checks that no earlier change of the scopes is open.
     fn check_settled(&self, scopes: &[Scope]) -> Result<(), Error> {
         let index = &self.committer.index;
-        match scopes.iter().any(|scope| index.get(scope).is_some()) {
-            true => Err(Error::Unsettled),
-            false => Ok(()),
+        if scopes.iter().any(|scope| index.get(scope).is_some()) {
+            Err(Error::Unsettled)
+        } else {
+            Ok(())
         }
     }
 }
@@ -158,9 +160,10 @@ fn others(replicas: &Arc<dyn Replicas>, scopes: &[Scope]) -> Result<Vec<String>,
     let first = scopes.first().ok_or(Error::WritesDisabled)?;
     let others = others_of(first)?;
     let mut rest = scopes.iter().skip(1);
-    match rest.all(|scope| others_of(scope).is_ok_and(|found| found == others)) {
-        true => Ok(others),
-        false => Err(Error::OtherEpoch),
+    if rest.all(|scope| others_of(scope).is_ok_and(|found| found == others)) {
+        Ok(others)
+    } else {
+        Err(Error::OtherEpoch)
     }
 }
 

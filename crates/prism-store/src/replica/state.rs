@@ -89,7 +89,8 @@ impl Store {
         now_ms: u64,
     ) -> Result<(Vec<Deletion>, Option<Vec<u8>>), Error> {
         let limit = Duration::from_millis(now_ms).saturating_sub(DELETION_AGE);
-        let (mut found, mut seen) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut seen = 0;
         for deletion in self.view().deletions(after) {
             let (object_key, stamp) = deletion?;
             seen += 1;

@@ -52,7 +52,8 @@ impl CatchUp<'_> {
             fetched: HashMap::new(),
             named: Vec::new(),
         };
-        let (stamp, upload) = (handed.stamp, take_in.scope.upload);
+        let stamp = handed.stamp;
+        let upload = take_in.scope.upload;
         match (handed.versions.take(), since, upload) {
             (Some(versions), Some(since), None) => take_in.list(versions, since)?,
             (None, _, Some((id, None))) if handed.len.is_none() => {
@@ -288,7 +289,8 @@ impl Receiving {
 
     fn into_fetched(self, store: &Inner) -> Result<Fetched, Error> {
         if let Some(writer) = &self.writer {
-            let (written, left) = (writer.written(), writer.left());
+            let written = writer.written();
+            let left = writer.left();
             return Err(Error::LengthMismatch {
                 expected: written.saturating_add(left),
                 written,

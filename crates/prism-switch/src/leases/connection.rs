@@ -74,7 +74,9 @@ impl Leases {
         let Greeting {
             run, digest, term, ..
         } = *greeting;
-        let (mut code, mut awaits_answer, mut told) = ([0; 1], false, CarriedNews::default());
+        let mut code = [0; 1];
+        let mut awaits_answer = false;
+        let mut told = CarriedNews::default();
         loop {
             let message = tokio::select! {
                 read = stream.read(&mut code) => match (read, code) {
@@ -161,7 +163,8 @@ impl Leases {
         stream.read_exact(&mut message).await?;
         let signed = locked(&self.keys).read(&message)?;
         let request = signed.request.message;
-        let (via, run) = (request.owner.via.to_canonical(), request.run);
+        let via = request.owner.via.to_canonical();
+        let run = request.run;
         let node = locked(&self.hosts).node_of(via);
         let node = node.filter(|_| signed.is_for(via));
         let is_lease = request.ops == Ops::QUERY

@@ -75,7 +75,8 @@ impl Row {
         if verdict == Verdict::Pass {
             let out = match hook {
                 Hook::Xdp => self.frame.clone(),
-                // The kernel keeps the tag of a VLAN beside the frame if one of VLAN 0 was in front.
+                // The kernel keeps the tag of a VLAN beside the frame if one of VLAN 0 was in
+                // front.
                 Hook::Tc if self.name == IN_VLAN => self.frame.clone(),
                 Hook::Tc => self.untagged(),
             };

@@ -26,7 +26,8 @@ fn group_in(groups: &str, mounts: &str) -> Option<PathBuf> {
             return None;
         }
         let mut fields = place.split(' ').skip(3);
-        let (root, place) = (fields.next()?, fields.next()?);
+        let root = fields.next()?;
+        let place = fields.next()?;
         // The comparison is by whole names: the name of another group may begin like that of the
         // mount's root.
         let below = Path::new(own).strip_prefix(root).ok()?;

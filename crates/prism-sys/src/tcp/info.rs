@@ -57,8 +57,8 @@ impl TcpStateName {
     }
 }
 
-/// Words of 4 bytes in `struct tcp_info` (`include/uapi/linux/tcp.h`) up to `tcpi_min_rtt`. A kernel
-/// that knows fewer leaves the rest 0.
+/// Words of 4 bytes in `struct tcp_info` (`include/uapi/linux/tcp.h`) up to `tcpi_min_rtt`. A
+/// kernel that knows fewer leaves the rest 0.
 const INFO_WORDS: usize = 38;
 
 const OPTION_TIMESTAMPS: u8 = 1;

@@ -112,7 +112,8 @@ impl<S: AsFd> Paused<S> {
         service: SocketAddr,
         behaviour: Behaviour,
     ) -> Result<TcpState, SaveError> {
-        let (fd, info) = (self.as_fd(), self.info());
+        let fd = self.as_fd();
+        let info = self.info();
         // The receive queue last: with the send queue selected, an arriving
         // acknowledgement would mark unsent bytes as sent without sending them.
         let send = read_send_queue(fd, info)?;
@@ -145,9 +146,10 @@ impl<S: AsFd> Paused<S> {
 /// Before, bit 0 is a part of the count in ms, and a newer target would take it for the
 /// mark. The count is rounded up, because a timestamp must not go back (RFC 7323).
 fn marked_timestamp(ticks: u32, in_us: bool) -> u32 {
-    match in_us {
-        true => ticks | 1,
-        false => ticks.wrapping_add(1) & !1,
+    if in_us {
+        ticks | 1
+    } else {
+        ticks.wrapping_add(1) & !1
     }
 }
 

@@ -182,8 +182,8 @@ fn a_lost_acknowledgement_is_repeated_when_asked_for() {
         net.deafen();
         app.write_some(4000);
         expect_down(&mut client, 0, 4000);
-        // Without an answer the sender probes after some 10 ms, and sends all again after 200 ms. The
-        // client's answers to either must not come after the move.
+        // Without an answer the sender probes after some 10 ms, and sends all again after 200 ms.
+        // The client's answers to either must not come after the move.
         std::thread::sleep(Duration::from_millis(80));
         let (live, state) = net.hand_off_unasked(app.into_fd(), 1, net.service());
         assert_eq!(state.sent, bytes(DOWN, 0, 4000));

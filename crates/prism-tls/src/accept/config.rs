@@ -129,9 +129,10 @@ impl ProducesTickets for Tls13Tickets {
 
     /// `None` for TLS 1.2, so that rustls sends an empty ticket (RFC 5077, 3.3).
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        match self.capture.is_tls13() {
-            true => self.tickets.encrypt(plain),
-            false => None,
+        if self.capture.is_tls13() {
+            self.tickets.encrypt(plain)
+        } else {
+            None
         }
     }
 

@@ -73,7 +73,8 @@ impl CertificateFiles {
             // Some keys cannot tell their public half.
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok((key, names)),
             Err(_) => {
-                let (key, certificate) = (self.key.display(), self.certificate.display());
+                let key = self.key.display();
+                let certificate = self.certificate.display();
                 let fault = format!("{key} is not the key of {certificate}");
                 Err(CertificateError::Unusable(fault))
             }
@@ -104,10 +105,8 @@ impl CertificateFiles {
     /// The names to serve: those of the configuration, if the certificate is for them, or
     /// else those in the certificate.
     fn names(&self, key: &CertifiedKey) -> Result<Vec<String>, CertificateError> {
-        let (path, unusable) = (
-            &self.certificate,
-            "is no X.509 certificate that can be used",
-        );
+        let path = &self.certificate;
+        let unusable = "is no X.509 certificate that can be used";
         let der = key.end_entity_cert().map_err(|_| form(path, unusable))?;
         let certificate = EndEntityCert::try_from(der).map_err(|_| form(path, unusable))?;
         let inside: Vec<String> = certificate
@@ -122,9 +121,10 @@ impl CertificateFiles {
         let Some(name) = names.iter().find(|n| !covers(&certificate, &inside, n)) else {
             return Ok(names);
         };
-        let covered = match inside.is_empty() {
-            true => "none".into(),
-            false => inside.join(", "),
+        let covered = if inside.is_empty() {
+            "none".into()
+        } else {
+            inside.join(", ")
         };
         let path = path.display();
         let fault = format!("{path} is not for the name {name:?}; it is for {covered}");

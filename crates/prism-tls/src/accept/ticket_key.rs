@@ -28,7 +28,8 @@ impl PeriodKey {
     /// The key of period number `period` under a fleet secret.
     pub(super) fn new(root: &Prk, period: u64, rotation_s: u32) -> Option<Self> {
         // The rotation is part of it, because it decides which time a number names.
-        let (period, rotation) = (period.to_be_bytes(), rotation_s.to_be_bytes());
+        let period = period.to_be_bytes();
+        let rotation = rotation_s.to_be_bytes();
         let mut name = [0; NAME_BYTES];
         expand(root, &[b"name", &period, &rotation], &mut name).ok()?;
         let mut key = Zeroizing::new([0; KEY_BYTES]);

@@ -18,7 +18,8 @@ use super::write::{SealError, WriteState};
 use crate::keys::KeysError;
 
 fn kernel_keys(half: &Half) -> Result<KernelKeys, KeysError> {
-    let (framing, sequence) = (half.framing, half.sequence);
+    let framing = half.framing;
+    let sequence = half.sequence;
     let (key, nonce) = match framing {
         Framing::Tls13 => {
             let traffic = schedule::traffic_key(half.suite, &half.secret)?;

@@ -1,7 +1,7 @@
 //! The KeyUpdates that this side still has to send.
 
-/// The KeyUpdates that must be sent, in order, before any more data. The number is the code of saved
-/// sessions.
+/// The KeyUpdates that must be sent, in order, before any more data. The number is the code of
+/// saved sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingUpdates(u8);
 

@@ -155,7 +155,8 @@ impl<W: NonceWitness> Session<W> {
             ReadState::Open => {}
             ReadState::Failed => return Err(OpenError::Failed),
             ReadState::Closed => {
-                let (consumed, event) = (input.len(), Event::Discarded);
+                let consumed = input.len();
+                let event = Event::Discarded;
                 return Ok(Opened { consumed, event });
             }
         }

@@ -39,7 +39,8 @@ const LAYOUT: u8 = 1;
 /// Two processes compare these versions before a session leaves one of them. A change of the layout
 /// needs new ones.
 const _: () = {
-    let (hand_off, take_over) = (node::HAND_OFF_VERSIONS, succession::VERSIONS);
+    let hand_off = node::HAND_OFF_VERSIONS;
+    let take_over = succession::VERSIONS;
     assert!(matches!(
         hand_off,
         [b"prism-handoff/5", b"prism-handoff/4", b"prism-handoff/3"]
@@ -118,9 +119,11 @@ impl<W: NonceWitness> Session<W> {
         r.version(LAYOUT, "layout")?;
         let version = r.one_of(Version::ALL, |version| version as u8, "protocol")?;
         let suite = r.one_of(Suite::ALL, |suite| suite as u8, "suite")?;
-        let (read_closed, write_closed) = (r.bool("read state")?, r.bool("write state")?);
+        let read_closed = r.bool("read state")?;
+        let write_closed = r.bool("write state")?;
         let pending = r.one_of(PendingUpdates::ALL, PendingUpdates::code, "KeyUpdate")?;
-        let (barren, reserved) = (r.u8("records without data")?, r.u8("reserved byte")?);
+        let barren = r.u8("records without data")?;
+        let reserved = r.u8("reserved byte")?;
         let fragment_bytes = r.u16("fragment size")?;
         let updates = r.u16("KeyUpdates received")?;
         let read = read_direction(version, suite, &mut r)?;
@@ -139,7 +142,8 @@ impl<W: NonceWitness> Session<W> {
             }
         }
         let mut session = Self::witnessed(SessionKeys { suite, read, write }, witness)?;
-        let (reader, writer) = (&mut session.reader, &mut session.writer);
+        let reader = &mut session.reader;
+        let writer = &mut session.writer;
         (reader.barren, reader.updates) = (barren, updates);
         if read_closed {
             reader.state = ReadState::Closed;

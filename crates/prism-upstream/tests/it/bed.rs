@@ -1,5 +1,5 @@
-//! A node with one upstream, a client in memory or on the loopback interface, and a server that does
-//! what the test says.
+//! A node with one upstream, a client in memory or on the loopback interface, and a server that
+//! does what the test says.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Servers that authenticate connections: nobody else gets a connection on which a client has logged
-//! in.
+//! Servers that authenticate connections: nobody else gets a connection on which a client has
+//! logged in.
 
 use std::net::TcpStream;
 

@@ -47,7 +47,8 @@ pub(super) async fn keep_acme(server: &Server) {
     match (&server.acme, &server.https) {
         (Some(acme), Some(https)) => {
             acme.keep(|issued| {
-                let (chain, key) = (issued.chain.as_bytes(), issued.key.as_bytes());
+                let chain = issued.chain.as_bytes();
+                let key = issued.key.as_bytes();
                 https.give(SOURCE, chain, key)
             })
             .await
@@ -61,17 +62,16 @@ pub(super) async fn keep_acme(server: &Server) {
 pub(super) async fn watch_terms(server: &Server) {
     let mut said: HashMap<(PathBuf, u64), (Term, Instant)> = HashMap::new();
     loop {
-        let (now, certificates) = (now_s(), certificates(server));
+        let now = now_s();
+        let certificates = certificates(server);
         let is_in_use = |file: &PathBuf, end_s: u64| {
             let mut found = certificates.iter();
             found.any(|found| found.file == *file && found.end_s == end_s)
         };
         said.retain(|(file, end_s), _| is_in_use(file, *end_s));
         for certificate in &certificates {
-            let (term, id) = (
-                certificate.term(now),
-                (certificate.file.clone(), certificate.end_s),
-            );
+            let term = certificate.term(now);
+            let id = (certificate.file.clone(), certificate.end_s);
             let last = said.get(&id);
             if last.is_some_and(|(said, at)| *said == term && at.elapsed() < SAY_EVERY) {
                 continue;

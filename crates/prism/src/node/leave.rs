@@ -19,7 +19,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Ends a node within its drain time.
 pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
-    let (begun, limit) = (Instant::now(), node.config.now().limits.drain_timeout());
+    let begun = Instant::now();
+    let limit = node.config.now().limits.drain_timeout();
     node.orders.enter(Stage::Leaving);
     let leaving = async {
         while farewells.told.recv().await.is_some() {}
@@ -33,7 +34,8 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
     let _ = tokio::time::timeout(limit, leaving).await;
     let open = &node.process.counters.connections_open;
     let mut moved = None::<Instant>;
-    let (accepts, parking) = (&farewells.accepts, &node.process.parking);
+    let accepts = &farewells.accepts;
+    let parking = &node.process.parking;
     let is_over = || accepts.is_closed() && open.read() == 0 && !parking.has_arrivals();
     // New clients are counted before their listener is closed.
     while !is_over() && begun.elapsed() < limit {

@@ -267,7 +267,8 @@ fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
     let mut counter = |name, help, value| {
         metrics.push(Metric::new(name, help, Value::Counter(value)));
     };
-    let (scrub, integrity) = (node.scrub.totals(), store.integrity());
+    let scrub = node.scrub.totals();
+    let integrity = store.integrity();
     let help = "Blocks that readers found damaged.";
     counter("store_corrupt_reads", help, integrity.corrupt_reads());
     counter("store_scrub_runs", "Scrubs since the start.", scrub.runs);
@@ -304,7 +305,8 @@ fn add_buckets(node: &Node, metrics: &mut Vec<Metric>) {
     let count = Value::Gauge(buckets.count as f64);
     metrics.push(Metric::new("buckets_with_quota", help, count));
     for bucket in &buckets.first {
-        let (quota, share) = (bucket.quota, bucket.share);
+        let quota = bucket.quota;
+        let share = bucket.share;
         let bytes = quota.bytes.map(|limit| (share.bytes, limit));
         let objects = quota.objects.map(|limit| (share.objects, limit));
         for (numbers, used_name, used_help, quota_name, quota_help) in [

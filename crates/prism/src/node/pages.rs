@@ -30,9 +30,12 @@ const MOST_CONNECTIONS_OF_PART: usize = 64;
 
 /// The pages of a node.
 pub(super) fn pages(server: &Arc<Server>) -> Arc<Pages> {
-    let (server, latest) = (server.clone(), Arc::new(Latest::default()));
+    let server = server.clone();
+    let latest = Arc::new(Latest::default());
     Arc::new(move |path| {
-        let (server, latest, path) = (server.clone(), latest.clone(), path.to_owned());
+        let server = server.clone();
+        let latest = latest.clone();
+        let path = path.to_owned();
         Box::pin(async move {
             match path.as_str() {
                 "/state" => Some(latest.page(state(&server)).await),

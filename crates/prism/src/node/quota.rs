@@ -30,7 +30,8 @@ fn parse(line: &str) -> Option<(&str, Option<QuotaChange>)> {
     let mut words = line.split(' ');
     let bucket = words.next().filter(|word| *word == "quota");
     let bucket = bucket.and_then(|_| words.next())?;
-    let (mut change, mut has_change) = (QuotaChange::default(), false);
+    let mut change = QuotaChange::default();
+    let mut has_change = false;
     for word in words {
         let (name, limit) = word.split_once('=')?;
         let limit = match limit {

@@ -80,7 +80,8 @@ fn new_config(server: &Server) -> anyhow::Result<Config> {
     let Some(file) = &server.file else {
         return Ok((*present).clone());
     };
-    let (new, name) = (Config::load(file)?, &present.service.name);
+    let new = Config::load(file)?;
+    let name = &present.service.name;
     new.part(name).with_context(|| {
         format!("the file has no service {name:?}; restart the frontends and the switch's agent")
     })
@@ -89,10 +90,8 @@ fn new_config(server: &Server) -> anyhow::Result<Config> {
 /// The changes to `new`, by their effect at this node. Fails if those that apply now do not fit
 /// the fields that stay.
 fn sorted(server: &Server, new: &Config) -> Result<Reloaded, ConfigError> {
-    let (present, this) = (
-        server.node.config.now(),
-        ConfigReader::Node(&server.node.name),
-    );
+    let present = server.node.config.now();
+    let this = ConfigReader::Node(&server.node.name);
     let mut done = Reloaded::default();
     for change in present.changes_to(new) {
         let place = match change.effect_at(this) {

@@ -95,7 +95,8 @@ fn run(
     let mut watchdog = Watchdog::new(server.notifier.clone());
     let threads: Vec<_> = (0..workers)
         .map(|n| {
-            let (server, endpoint) = (server.clone(), endpoint.clone());
+            let server = server.clone();
+            let endpoint = endpoint.clone();
             let name = server.thread_name(&format!("worker-{n}"));
             let reports = Reports {
                 bound: bound.clone(),

@@ -67,6 +67,30 @@ pub(crate) enum ServiceShared {
     Upstreams(Arc<prism_upstream::Shared>),
 }
 
+impl ServiceShared {
+    /// The service of a node. `keeps_duties`: the duties of its servers outlive the process.
+    fn of(
+        config: &Config,
+        settings: &prism_config::Node,
+        node: &Arc<Node>,
+        link: &Arc<Link>,
+        keeps_duties: bool,
+    ) -> anyhow::Result<Self> {
+        if config.service.upstream.is_none() {
+            let users = node.cluster.users.borrow().clone();
+            let shared = prism_objects::Shared::new(config, &users, link.clone());
+            return Ok(Self::Objects(Arc::new(shared)));
+        }
+        let process = node.process.clone();
+        let counters = node.counters.clone();
+        let mut shared = prism_upstream::Shared::new(config, &node.name, process, counters);
+        if settings.is_backend() && keeps_duties {
+            shared = with_duties(shared, &settings.store, &node.name)?;
+        }
+        Ok(Self::Upstreams(Arc::new(shared)))
+    }
+}
+
 impl Server {
     /// Opens what the node called `name` of `cluster` needs besides its store.
     pub(crate) fn open(
@@ -85,25 +109,9 @@ impl Server {
             .map(|switch| signing_key(switch, name))
             .transpose()?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
-        let users = cluster.users.borrow().clone();
         let node = Arc::new(Node::new(running.clone(), name, cluster, store)?);
-        let service = match config.service.upstream {
-            Some(_) => {
-                let (process, counters) = (node.process.clone(), node.counters.clone());
-                let shared = prism_upstream::Shared::new(&config, name, process, counters);
-                // `prism serve` has no file, and leaves none.
-                let shared = match settings.is_backend() && file.is_some() {
-                    true => with_duties(shared, &settings.store, name)?,
-                    false => shared,
-                };
-                ServiceShared::Upstreams(Arc::new(shared))
-            }
-            None => ServiceShared::Objects(Arc::new(prism_objects::Shared::new(
-                &config,
-                &users,
-                link.clone(),
-            ))),
-        };
+        // `prism serve` has no file, and leaves none.
+        let service = ServiceShared::of(&config, settings, &node, &link, file.is_some())?;
         let receivers = spans::receivers(&config, settings)?;
         let sampling = receivers
             .as_ref()
@@ -112,9 +120,11 @@ impl Server {
             node.process.trace.observe(receivers.hand_offs.clone());
         }
         let spans = receivers.map(|receivers| receivers.requests);
-        let (access, audit) = (access_log(&config)?, audit_log(&config)?);
+        let access = access_log(&config)?;
+        let audit = audit_log(&config)?;
         let requests = Arc::new(Requests::new(access, audit, spans));
-        let (directory, own_name) = (node.cluster.directory.clone(), name.to_owned());
+        let directory = node.cluster.directory.clone();
+        let own_name = name.to_owned();
         let parts = Parts {
             config: running,
             process: node.process.clone(),
@@ -125,9 +135,10 @@ impl Server {
             neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
             challenges: challenges(&config, &node.cluster),
         };
-        let acme = match settings.is_frontend() {
-            true => Keeper::new(&config, name, &node.cluster).context("[service.acme]")?,
-            false => None,
+        let acme = if settings.is_frontend() {
+            Keeper::new(&config, name, &node.cluster).context("[service.acme]")?
+        } else {
+            None
         };
         Ok(Self {
             gateway: Arc::new(prism_gateway::Shared::new(settings, parts)),
@@ -170,9 +181,10 @@ impl Server {
     /// The name of a thread. With several services the service's name is in front.
     pub(super) fn thread_name(&self, role: &str) -> String {
         let config = self.node.config.now();
-        match config.whole().service.are_several() {
-            true => format!("{}/{role}", config.service.name),
-            false => role.to_owned(),
+        if config.whole().service.are_several() {
+            format!("{}/{role}", config.service.name)
+        } else {
+            role.to_owned()
         }
     }
 
@@ -254,7 +266,8 @@ impl Server {
                 Arc::new(move |_, unread| upstreams.upgrade()?.owner_of_unread(unread))
             }
             ServiceShared::Objects(objects) => {
-                let (node, objects) = (Arc::downgrade(&self.node), objects.clone());
+                let node = Arc::downgrade(&self.node);
+                let objects = objects.clone();
                 let limits = move || *objects.limits();
                 Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, &limits(), unread))
             }
@@ -371,7 +384,8 @@ fn access_log(config: &Config) -> anyhow::Result<AccessLog> {
 }
 
 fn audit_log(config: &Config) -> anyhow::Result<AuditLog> {
-    let (path, log) = (&config.log.audit, AuditLog::new(&config.log.audit));
+    let path = &config.log.audit;
+    let log = AuditLog::new(&config.log.audit);
     log.check()
         .with_context(|| format!("cannot open log.audit {}", path.display()))?;
     Ok(log)
@@ -417,11 +431,13 @@ pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<S
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings).map_err(|error| {
-        let (path, error) = (node.store.display().to_string(), anyhow::Error::new(error));
+        let path = node.store.display().to_string();
+        let error = anyhow::Error::new(error);
         // Some errors name the directory themselves.
-        match error.to_string().contains(&path) {
-            true => error,
-            false => error.context(format!("the store {path}")),
+        if error.to_string().contains(&path) {
+            error
+        } else {
+            error.context(format!("the store {path}"))
         }
     })?;
     tracing::info!(recovery = ?store.recovery(), "store opened");

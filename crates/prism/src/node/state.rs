@@ -144,9 +144,10 @@ pub(super) fn store_urls(config: &Config) -> Vec<String> {
 }
 
 fn url(scheme: &str, address: SocketAddr, default_port: u16) -> String {
-    match address.port() == default_port {
-        true => format!("{scheme}://{}", address.ip()),
-        false => format!("{scheme}://{address}"),
+    if address.port() == default_port {
+        format!("{scheme}://{}", address.ip())
+    } else {
+        format!("{scheme}://{address}")
     }
 }
 
@@ -306,7 +307,8 @@ fn store(server: &Server) -> Option<StoreState> {
 
 /// The backends that leave this node's handshakes unanswered.
 fn suspects(server: &Server) -> Vec<String> {
-    let (view, health) = (server.node.replication.view(), &server.node.process.health);
+    let view = server.node.replication.view();
+    let health = &server.node.process.health;
     let names = view.backends().map(|name| name.as_str());
     let suspects = names.filter(|name| health.is_suspect(name));
     suspects.map(str::to_owned).collect()

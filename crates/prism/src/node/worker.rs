@@ -61,11 +61,13 @@ pub(super) fn run(
         let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
         keep_tasks(&replicator);
         tokio::task::spawn_local(beat.keep());
-        let (cluster, taking) = (node.clone(), handle.clone());
+        let cluster = node.clone();
+        let taking = handle.clone();
         keep("new clients", async move || {
             follow_doubt(&cluster, &taking).await;
         });
-        let (node, following) = (node.clone(), handle.clone());
+        let node = node.clone();
+        let following = handle.clone();
         keep("the directory", async move || {
             follow_directory(&node, &following).await;
         });
@@ -105,7 +107,8 @@ impl Thread {
     async fn run<S: Service>(self, service: S) {
         let gateway = Gateway::new(self.shared, service, self.handle, self.peers);
         let gateway = Rc::new(gateway);
-        let (following, mut farewell) = (gateway.clone(), Some(self.farewell));
+        let following = gateway.clone();
+        let mut farewell = Some(self.farewell);
         keep("orders", async move || {
             following.follow_orders(&mut farewell).await;
         });

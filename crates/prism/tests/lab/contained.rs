@@ -1,5 +1,5 @@
-//! Keys of single nodes: what a node that has been broken into can do to the flows of others, and the
-//! replacement of all keys.
+//! Keys of single nodes: what a node that has been broken into can do to the flows of others, and
+//! the replacement of all keys.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;

@@ -261,8 +261,8 @@ fn a_hand_off_that_is_refused_leaves_the_session_in_its_kernel() {
     watch.finish(ClientResets::None);
 }
 
-/// The socket passes with the kernel's keys. The new process follows the kernel's records, and makes
-/// those behind new keys itself.
+/// The socket passes with the kernel's keys. The new process follows the kernel's records, and
+/// makes those behind new keys itself.
 #[test]
 fn sessions_in_the_kernel_pass_to_a_successor() {
     let Some(_turn) = turn() else { return };

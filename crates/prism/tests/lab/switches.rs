@@ -1,8 +1,8 @@
 //! Switches that fail under clients whose connections are at the backends: one that comes back
 //! with an empty table, and a pair.
 //!
-//! `PRISM_SWITCH_CONNECTIONS=1000 PRISM_SWITCH_DEATHS=50` is the long form, also of the frontends of
-//! [`crate::host_mode`].
+//! `PRISM_SWITCH_CONNECTIONS=1000 PRISM_SWITCH_DEATHS=50` is the long form, also of the frontends
+//! of [`crate::host_mode`].
 
 pub mod pauses;
 
@@ -28,7 +28,8 @@ pub const LINK: &str = "400mbit";
 /// Deaths of active switches of a pair.
 const DEATHS: usize = 3;
 /// Between two requests of a connection, times their number, on average: they fill half of the
-/// link. With equal rests, all connections would go on in step after an outage, and fill it at once.
+/// link. With equal rests, all connections would go on in step after an outage, and fill it at
+/// once.
 const REST: Duration = Duration::from_millis(2);
 /// Between two looks at all connections.
 const LOOK: Duration = Duration::from_millis(20);

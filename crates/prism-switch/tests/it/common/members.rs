@@ -72,8 +72,8 @@ pub fn passage(to: Member, epoch: u64) -> Passage {
     }
 }
 
-/// A switch whose nodes all have keys under two secrets, and one key that all share. The tests begin in
-/// a settled term.
+/// A switch whose nodes all have keys under two secrets, and one key that all share. The tests
+/// begin in a settled term.
 pub fn in_contained(name: &str, test: impl Fn(&Lab, Hook) + Sync) {
     in_lab(
         name,

@@ -47,9 +47,10 @@ impl Offered {
                 }
             }
         }
-        match offered.is_empty() {
-            true => Err(ProbeError::NoCipher),
-            false => Ok(Self(offered)),
+        if offered.is_empty() {
+            Err(ProbeError::NoCipher)
+        } else {
+            Ok(Self(offered))
         }
     }
 

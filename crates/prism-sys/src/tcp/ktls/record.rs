@@ -32,7 +32,8 @@ pub enum ContentType {
 pub fn send_record(fd: BorrowedFd<'_>, content: ContentType, bytes: &[u8]) -> io::Result<usize> {
     // A socket without TLS would ignore the type, and send the bytes bare.
     super::tx_sequence(fd).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let (buffers, control) = ([IoSlice::new(bytes)], control(content));
+    let buffers = [IoSlice::new(bytes)];
+    let control = control(content);
     let message = MsgHdr::new().with_buffers(&buffers).with_control(&control);
     SockRef::from(&fd).sendmsg(&message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
 }

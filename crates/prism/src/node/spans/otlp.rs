@@ -276,9 +276,10 @@ impl Observer for Exporter {
                     KeyValue::new("prism.target", hand_off.peer.to_owned()),
                     KeyValue::new("prism.outcome", hand_off.outcome),
                 ],
-                status: match is_moved {
-                    true => Status::Unset,
-                    false => Status::error(hand_off.outcome),
+                status: if is_moved {
+                    Status::Unset
+                } else {
+                    Status::error(hand_off.outcome)
                 },
                 ..span("hand-off", from_ns, marked.next_back().unwrap_or(from_ns))
             });
@@ -361,9 +362,10 @@ impl SpanExporter for Counted {
             Err(_) if was_failing => {}
             Err(error) => tracing::warn!(%error, "cannot send spans; they are dropped"),
         }
-        let outcome = match sent.is_ok() {
-            true => &self.queue.sent,
-            false => &self.queue.failed,
+        let outcome = if sent.is_ok() {
+            &self.queue.sent
+        } else {
+            &self.queue.failed
         };
         outcome.add(count as u64);
         sent

@@ -112,12 +112,11 @@ impl Inheritance {
 /// The reason for a refusal on the admin socket. A release before take-over calls it an unknown
 /// command.
 fn refusal(error: &str) -> &str {
-    match error.starts_with("unknown command") {
-        true => {
-            "the running process is of a release that cannot be taken over, and goes on; restart \
+    if error.starts_with("unknown command") {
+        "the running process is of a release that cannot be taken over, and goes on; restart \
              the node instead"
-        }
-        false => error,
+    } else {
+        error
     }
 }
 
@@ -127,7 +126,9 @@ fn connect(admin_socket: &Path) -> anyhow::Result<Link> {
     stream.set_write_timeout(Some(ANSWER_IN))?;
     let versions: Vec<_> = VERSIONS.iter().map(ToString::to_string).collect();
     writeln!(stream, "take-over {}", versions.join(" "))?;
-    let (mut bytes, mut len, mut passed) = (vec![0; MAX_ANSWER_BYTES], 0, None::<OwnedFd>);
+    let mut bytes = vec![0; MAX_ANSWER_BYTES];
+    let mut len = 0;
+    let mut passed = None::<OwnedFd>;
     while !bytes.get(..len).unwrap_or_default().ends_with(b"\n") {
         readable(&stream)?;
         let room = bytes.get_mut(len..).unwrap_or_default();
@@ -180,7 +181,8 @@ pub(in crate::node) async fn take_connections(server: &Arc<Server>, link: &Link)
             return tracing::error!(%error, "cannot take the predecessor's connections");
         }
     };
-    let (mut taken, mut refused) = (0_u64, 0_u64);
+    let mut taken = 0_u64;
+    let mut refused = 0_u64;
     loop {
         let (id, state, socket) = match watched.receive().await {
             Ok((Message::Connection { id, state }, Some(socket))) => (id, state, socket),

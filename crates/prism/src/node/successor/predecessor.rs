@@ -147,8 +147,11 @@ async fn beside(
 ) -> PassedOn {
     let orders = &server.node.orders;
     let begun = Instant::now();
-    let (mut ordered, mut heard, mut gone) = (begun, begun, None);
-    let (mut has_left, mut is_asked) = (false, false);
+    let mut ordered = begun;
+    let mut heard = begun;
+    let mut gone = None;
+    let mut has_left = false;
+    let mut is_asked = false;
     orders.pass_to_successor(true);
     let is_broken = loop {
         estate.send_some();
@@ -200,9 +203,10 @@ async fn beside(
         tracing::error!("the successor has ended before it had everything; this process goes on");
         orders.pass_to_successor(false);
         estate.serve_again();
-        return match has_left || is_asked {
-            true => PassedOn::Stops,
-            false => PassedOn::GoesOn,
+        return if has_left || is_asked {
+            PassedOn::Stops
+        } else {
+            PassedOn::GoesOn
         };
     }
     orders.enter(Stage::Ending);
@@ -226,7 +230,8 @@ async fn young(server: &Arc<Server>) {
 /// present ones are parked after their present answer.
 async fn quiet(server: &Arc<Server>, farewells: &mut Farewells) {
     let node = &server.node;
-    let (orders, open) = (&node.orders, &node.process.counters.connections_open);
+    let orders = &node.orders;
+    let open = &node.process.counters.connections_open;
     let begun = Instant::now();
     orders.pass_to_successor(true);
     orders.enter(Stage::Leaving);

@@ -11,9 +11,9 @@ use super::predecessor::{ANSWERED_IN, Estate, READY_IN};
 use crate::node::stops::Stops;
 
 impl Estate {
-    /// Goes on where [`super::PassedOn::Closing`] has ended, now that the store is closed. Returns what
-    /// this process needs to serve again, if the successor has failed: its present configuration,
-    /// and its sockets. It also serves again to stop in order.
+    /// Goes on where [`super::PassedOn::Closing`] has ended, now that the store is closed. Returns
+    /// what this process needs to serve again, if the successor has failed: its present
+    /// configuration, and its sockets. It also serves again to stop in order.
     ///
     /// # Errors
     /// The kernel's, of a runtime.
@@ -43,7 +43,8 @@ impl Estate {
     async fn pass_all(&mut self, stops: &mut Stops) -> io::Result<bool> {
         let watched = self.link.watched()?;
         let mut action = self.machine.handle(Event::Closed);
-        let (mut is_ready, mut is_asked) = (false, false);
+        let mut is_ready = false;
+        let mut is_asked = false;
         loop {
             match action {
                 Action::Start => self.start(),

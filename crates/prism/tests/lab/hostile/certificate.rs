@@ -1,5 +1,5 @@
-//! A node's certificate in wrong hands, and its switch key with it: every frame and every field of a
-//! hand-off, and every verification of a relayed request, against the connections of the others.
+//! A node's certificate in wrong hands, and its switch key with it: every frame and every field of
+//! a hand-off, and every verification of a relayed request, against the connections of the others.
 
 mod fields;
 mod messages;

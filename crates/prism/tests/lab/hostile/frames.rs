@@ -184,7 +184,7 @@ fn a_target_that_cannot_read_what_was_verified_verifies_the_request_itself() {
     let mut client = bed.client();
     let (mut source, frame) = intercept(&bed, &mut client, &listener);
     let mut hand_off = passed_on(&bed, hand_off_in(&frame));
-    assert_eq!(hand_off.context[0], verified::VERSION);
+    assert_eq!(hand_off.context[0], facts::VERSION);
     hand_off.context[0] += 1;
     hand_off.input = client.signed("GET", &path(bed.object_of("be0")), b"");
     hand_off.tcp.received.clear();
