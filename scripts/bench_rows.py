@@ -14,8 +14,11 @@ def read(paths):
     """The rows of all files. If several have the same turn, the first counts."""
     turns = {}
     for path in paths:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{path} cannot be read: {error}") from error
         try:
             found = parse(text)
             for row in found:
