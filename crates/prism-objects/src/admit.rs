@@ -30,7 +30,7 @@ impl Objects {
     /// The error for every signed request, while this node cannot know which of its users still
     /// exist.
     pub(crate) fn doubt(&self) -> Option<S3Error> {
-        let cluster = &self.node.cluster;
+        let cluster = &self.node.core.cluster;
         if !cluster.has_doubtful_users() {
             return None;
         }
@@ -45,7 +45,7 @@ impl Objects {
     /// Asks etcd for the caller for which another node vouches, if this node does not know its key.
     /// The key is new, or it was deleted and the other node has not heard of that.
     pub(crate) async fn confirm_caller(&self, meaning: &mut Meaning) -> Result<(), S3Error> {
-        let cluster = &self.node.cluster;
+        let cluster = &self.node.core.cluster;
         let (Standing::Vouched, Principal::AccessKey(key), None) =
             (&meaning.standing, &meaning.principal, &meaning.rights)
         else {

@@ -247,7 +247,7 @@ impl Bodies {
             Err(error) => Err(error.into()),
         };
         match &stored {
-            Ok(stored) => self.node.counters.bytes_in.add(stored.committed.len),
+            Ok(stored) => self.node.core.counters.bytes_in.add(stored.committed.len),
             Err(Failure::Refused { .. }) => exchange.skip_body().await,
             Err(Failure::Connection(_)) => {}
         }

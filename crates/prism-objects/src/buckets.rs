@@ -71,7 +71,7 @@ impl Objects {
         body: Vec<u8>,
     ) -> Result<Answer, Failure> {
         use BucketOperation as Op;
-        let config = self.node.config.now();
+        let config = self.node.core.config.now();
         let region = config.cluster.region.as_str();
         match operation {
             Op::Create => self.create_bucket(bucket, &body).await,
@@ -131,7 +131,7 @@ impl Objects {
     }
 
     async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, Failure> {
-        let config = self.node.config.now();
+        let config = self.node.core.config.now();
         let name = bucket.as_str();
         let region = &config.cluster.region;
         if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
@@ -149,7 +149,7 @@ impl Objects {
             }
             Err(error) => return Err(error.into()),
         };
-        match self.node.cluster.is_in_etcd() {
+        match self.node.core.cluster.is_in_etcd() {
             // A backend that misses the message reads etcd.
             true => self.replicator.try_push_record(name, &record).await?,
             // Without etcd only these copies survive a loss of the keeper's disk.

@@ -166,7 +166,7 @@ impl Objects {
         let key = key.as_str();
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in self.node.replication.readers(bucket, key) {
-            let opened = if node == self.node.name {
+            let opened = if node == self.node.core.name {
                 self.replicator.resolve_key(bucket, key).await?;
                 let opened = self.open_here(wanted, range).await;
                 self.if_still(request, opened)

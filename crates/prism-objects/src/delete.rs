@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prism_cluster::NodeName;
 use prism_replicas::delete::{self, named};
-use prism_replicas::{Deleted, Question, Reply};
+use prism_replicas::{Deleted, Question, Reply, error_of};
 use prism_s3::xml::{self, DeleteTarget};
 use prism_s3::{BucketName, Code, Conditions, Expected, ObjectKey, ObjectRef, S3Error};
 use prism_service::join_all;
@@ -132,6 +132,6 @@ fn deletions(reply: Result<Reply, S3Error>) -> Result<Deletions, S3Error> {
 fn deleted(deleted: Deleted) -> Result<Option<String>, S3Error> {
     match deleted {
         Deleted::Done { marker } => Ok(marker),
-        Deleted::Refused(refused) => Err(refused.into()),
+        Deleted::Refused(refused) => Err(error_of(refused)),
     }
 }

@@ -128,7 +128,7 @@ impl Objects {
             }
         }
         exchange.end(None).await?;
-        self.node.counters.bytes_out.add(len);
+        self.node.core.counters.bytes_out.add(len);
         self.shared.link.answered(len);
         Ok(())
     }

@@ -147,7 +147,7 @@ impl Objects {
     /// The URL of the object that the upload makes.
     fn location(&self, request: &Request) -> String {
         let host = request.head.host().unwrap_or_default();
-        let scheme = match self.node.config.now().tls_address() {
+        let scheme = match self.node.core.config.now().tls_address() {
             Some(_) => "https",
             None => "http",
         };

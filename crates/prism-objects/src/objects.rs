@@ -88,7 +88,7 @@ impl Service for Objects {
             Some(_) => Standing::Vouched,
             None => Standing::Open,
         };
-        let may_confirm = verified.is_some() && self.node.cluster.is_in_etcd();
+        let may_confirm = verified.is_some() && self.node.core.cluster.is_in_etcd();
         let known = self.shared.auth.identify(head, verified, self.doubt());
         let known = known.map_err(|error| match error.code() {
             // The secret for the signatures of chunks is needed here, before `confirm`.
@@ -126,11 +126,11 @@ impl Service for Objects {
     }
 
     fn refuses_for_itself(&self) -> bool {
-        self.node.cluster.has_doubtful_users()
+        self.node.core.cluster.has_doubtful_users()
     }
 
     async fn hold(&self, meaning: &Meaning) -> Option<UnderWay<'_>> {
-        if route::changes_object(&meaning.operation) && self.node.cluster.is_in_etcd() {
+        if route::changes_object(&meaning.operation) && self.node.core.cluster.is_in_etcd() {
             Some(self.node.pauses.begin().await)
         } else {
             None
@@ -155,7 +155,7 @@ impl Service for Objects {
     }
 
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
-        let limit = if was_sent_elsewhere && self.node.cluster.is_in_etcd() {
+        let limit = if was_sent_elsewhere && self.node.core.cluster.is_in_etcd() {
             NEWER_VIEW_WAIT
         } else {
             Duration::ZERO
@@ -202,7 +202,7 @@ impl Service for Objects {
     ) -> io::Result<Served<S3Error>> {
         let concerns_all = route::concerns_all(&request.meaning.operation);
         if !concerns_all && !request.is_relayed {
-            self.node.counters.served_direct.add_one();
+            self.node.core.counters.served_direct.add_one();
         }
         // An operation that concerns all backends may change the rules, and looks them up itself.
         if !concerns_all {

@@ -33,7 +33,7 @@ pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
     }
     let answerers = answerers(node, operation);
     match operation.moves_data() {
-        _ if answerers.first() == Some(&node.name) => Route::Here,
+        _ if answerers.first() == Some(&node.core.name) => Route::Here,
         true => Route::HandOff(answerers),
         false => Route::Relay(answerers),
     }
@@ -61,7 +61,7 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     let replication = &node.replication;
     let mut names = replication.answerers(operation.only_reads_object(), bucket, key);
     if names.len() > 1 {
-        names.sort_by_key(|name| node.process.is_leaving(name));
+        names.sort_by_key(|name| node.core.process.is_leaving(name));
     }
     names
 }
@@ -71,7 +71,7 @@ pub(crate) fn backends(node: &Node) -> Vec<String> {
     let mut names = node.replication.in_sync();
     let now = Instant::now();
     fastrand::shuffle(&mut names);
-    let (process, health) = (&node.process, &node.process.health);
+    let (process, health) = (&node.core.process, &node.core.process.health);
     names.sort_by_key(|name| (process.is_leaving(name), health.comes_last(name, now)));
     names
 }

@@ -129,7 +129,7 @@ impl BucketRules {
     async fn ask_any(&self, question: &Question) -> Result<Option<String>, S3Error> {
         let mut nodes = route::backends(&self.node);
         if self.node.store.is_some() && self.node.replication.is_in_sync() {
-            nodes.sort_by_key(|name| *name != self.node.name);
+            nodes.sort_by_key(|name| *name != self.node.core.name);
         }
         let mut failure = S3Error::from(Code::ServiceUnavailable);
         for node in nodes {

@@ -172,7 +172,7 @@ impl Objects {
         };
         let resource = call.request.head.path();
         if is_ours(&error) {
-            self.node.counters.failed.add_one();
+            self.node.core.counters.failed.add_one();
             tracing::warn!(%error, resource, "request failed");
         }
         send_error(call.exchange, &error, fields, resource).await

@@ -3,19 +3,18 @@
 //! Not here: asking them (`ask.rs`), and receiving changes (`prepare.rs`).
 
 use std::io;
-use std::time::Duration;
 
 use prism_cluster::replica::{Bucket, Phase};
-use prism_http::ResponseHead;
+use prism_core::{CoreNode, NodeQuestion, send_reply};
 use prism_s3::{Code, Document, S3Error};
-use prism_service::{BodyFailure, Exchange, send, set};
+use prism_service::{BodyFailure, Exchange};
 use prism_store::{Error, Replicas, Stamp, Store};
 
 use crate::delete::delete_here;
 use crate::errors::{StoreResult, not_yet};
 use crate::fence::elsewhere;
 use crate::hand_over::hand_over;
-use crate::question::{Asked, ListWanted, ProgressReport, Question, Reply};
+use crate::question::{ListWanted, Question, Reply};
 use crate::{Node, Replicator, resolve, shares};
 
 /// Longest question: 1,000 keys of 1 KiB. JSON writes each byte of a key with up to six.
@@ -30,15 +29,19 @@ impl Replicator {
         exchange.limit_body(MAX_QUESTION_BYTES);
         let read = match exchange.read_to_end(MAX_QUESTION_BYTES).await {
             Err(BodyFailure::Connection(error)) => return Err(error),
-            Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Err(Code::InvalidRequest),
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Code::InvalidRequest),
+            Err(BodyFailure::TooLong | BodyFailure::Malformed(_)) => Vec::new(),
+            Ok(bytes) => bytes,
         };
-        let is_outdated = |asked: &Asked| {
+        let Ok(asked) = serde_json::from_slice(&read) else {
+            let reply = CoreNode::answer_text(&self.node.core, &read);
+            return send_reply(exchange, &reply).await;
+        };
+        let is_outdated = |asked: &NodeQuestion<Question>| {
             asked.question.is_for_all() && asked.epoch < self.node.replication.epoch()
         };
-        let result = match read {
-            Ok(asked) if is_outdated(&asked) => Err(elsewhere()),
-            Ok(Asked { question, .. }) => match question {
+        let result = match asked {
+            asked if is_outdated(&asked) => Err(elsewhere()),
+            NodeQuestion { question, .. } => match question {
                 Question::Fetch(scope) => {
                     return hand_over(&self.node, exchange, scope, None).await;
                 }
@@ -47,7 +50,6 @@ impl Replicator {
                 }
                 question => self.answer_here(question).await,
             },
-            Err(code) => Err(code.into()),
         };
         send_reply(exchange, &Reply::from_result(result)).await
     }
@@ -55,18 +57,6 @@ impl Replicator {
     /// Answers a question, if this node may serve from its store or the question does not need
     /// that ([`Question::is_of_store`]).
     pub(crate) async fn answer_here(&self, question: Question) -> Result<Reply, S3Error> {
-        if question == Question::Figures {
-            let figures = self.node.figures.get().ok_or(Code::NotImplemented)?;
-            return Ok(Reply::Figures(figures()));
-        }
-        if question == Question::Report && self.node.store.is_none() {
-            // A backend of a service without objects.
-            return Ok(Reply::Report {
-                open_changes: 0,
-                bytes_used: 0,
-                progress: ProgressReport::default(),
-            });
-        }
         if !question.is_of_store() {
             return self.answer_current(question).await;
         }
@@ -107,24 +97,9 @@ impl Replicator {
     }
 }
 
-/// Sends a reply as the whole answer.
-pub(crate) async fn send_reply(exchange: &mut impl Exchange, reply: &Reply) -> io::Result<()> {
-    let text = serde_json::to_vec(reply).map_err(io::Error::other)?;
-    let mut head = ResponseHead::new(200);
-    set(&mut head, "Content-Type", "application/json")?;
-    send(exchange, head, &text).await
-}
-
 fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Error> {
     let replication = &*node.replication;
     let done = match question {
-        Question::Report => {
-            return Ok(Reply::Report {
-                open_changes: store.open_changes().older_than(Duration::ZERO, None).len() as u64,
-                bytes_used: store.bytes_used(),
-                progress: node.progress().clone(),
-            });
-        }
         Question::Decided(decided) => store.open_changes().decided(decided),
         Question::Standing { changes, epoch } => {
             return resolve::standings(store, replication, &changes, epoch);
@@ -160,7 +135,7 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
         }
         Question::CatchUpPage(wanted) => return wanted.page(node, store).map(Reply::CatchUpPage),
         // Their answers come before the store is asked.
-        Question::Fetch(_) | Question::FetchVersion { .. } | Question::Figures => {
+        Question::Fetch(_) | Question::FetchVersion { .. } => {
             return Err(Code::InternalError.into());
         }
         Question::HasChange { scope, open, epoch } => {

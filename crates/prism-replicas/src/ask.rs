@@ -2,31 +2,24 @@
 //!
 //! Not here: the answers (`answer.rs`) and the wire format (`question.rs`).
 
-use std::io;
 use std::time::Duration;
 
 use prism_cluster::Status;
+use prism_core::NodeQuestion;
 use prism_http::RequestHead;
-use prism_proto::facts::{Caller, Facts};
-use prism_proto::relay::Preamble;
+use prism_proto::facts::Caller;
 use prism_s3::{Code, Principal, S3Error};
-use prism_service::{PeerRequest, join_all, parse_own_head};
+use prism_service::{PeerRequest, join_all, own_head};
 use prism_store::Replicas;
 
 use crate::Replicator;
 use crate::errors::not_yet;
-use crate::question::{Asked, Question, Reply};
+use crate::question::{Question, Reply};
 
 /// Longest answer: a page of a listing, with the same keys.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// Most rounds of one question to all backends while the cluster changes.
 const MAX_ROUNDS: u32 = 3;
-
-/// The head of a request to another node with a body of `len` bytes.
-pub(crate) fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
-    let text = format!("{method} / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
-    parse_own_head(text.as_bytes())
-}
 
 /// A request of this node on behalf of `principal`.
 pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
@@ -34,25 +27,15 @@ pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequ
         Principal::Anonymous => Caller::Anonymous,
         Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
     };
-    let facts = Facts {
-        caller,
-        ..Facts::of_anonymous(0)
-    };
-    PeerRequest {
-        head,
-        preamble: Preamble {
-            alone: true,
-            facts,
-            most_bytes: None,
-        },
-        is_repeatable: true,
-    }
+    let mut request = PeerRequest::for_node(head);
+    request.preamble.facts.caller = caller;
+    request
 }
 
 impl Replicator {
     /// A question as it travels: the head and the body of an HTTP request between nodes.
     pub(crate) fn encode(&self, question: &Question) -> Result<(RequestHead, Vec<u8>), S3Error> {
-        let asked = Asked {
+        let asked = NodeQuestion {
             epoch: self.node.replication.epoch(),
             question: question.clone(),
         };
@@ -104,16 +87,12 @@ impl Replicator {
         principal: &Principal,
         question: &Question,
     ) -> Result<Reply, S3Error> {
-        if node == self.node.name {
+        if node == self.node.core.name {
             return self.answer_here(question.clone()).await;
         }
-        // A page that is open asks for figures each second.
-        let is_routine = *question == Question::Figures;
         let unavailable = |what: &dyn std::fmt::Display| {
-            if !is_routine {
-                tracing::warn!(node, error = %what, "a backend did not answer");
-                self.node.replication.avoid(node);
-            }
+            tracing::warn!(node, error = %what, "a backend did not answer");
+            self.node.replication.avoid(node);
             Code::ServiceUnavailable.with_message("A storage node is out of reach.")
         };
         let (head, body) = self.encode(question)?;

@@ -81,7 +81,7 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            known = node.cluster.wait_until(|known| known.revision != revision) => {
+            known = node.core.cluster.wait_until(|known| known.revision != revision) => {
                 revision = known.revision;
             }
             // The next look reads the registry itself.
@@ -93,18 +93,18 @@ pub(crate) async fn follow_buckets(replicator: &Replicator, store: &Store) {
 impl BucketFollower<'_> {
     async fn follow_once(&mut self, store: &Store) -> Result<(), S3Error> {
         // Nothing in an older copy of etcd counts.
-        if self.node.cluster.fault().is_some() {
+        if self.node.core.cluster.fault().is_some() {
             return Ok(());
         }
         let own_version = Some(store.buckets().version());
         let is_recovered = self.is_recovered(store);
         if (std::mem::take(&mut self.is_doubted) || is_recovered)
-            && let Some(etcd) = self.node.cluster.registry()
+            && let Some(etcd) = self.node.core.cluster.registry()
         {
             let agreed = self.replicator.all_agreed().await?;
             self.correct_registry(store, &agreed).await?;
             if is_recovered {
-                let settled = etcd.settle(&self.node.name).await;
+                let settled = etcd.settle(&self.node.core.name).await;
                 settled.map_err(|error| registry::out_of_reach(&error))?;
             }
         }
@@ -128,21 +128,22 @@ impl BucketFollower<'_> {
 
     /// Whether the cluster waits for this store to put back what the registry has lost.
     fn is_recovered(&self, store: &Store) -> bool {
-        let known = self.node.cluster.known();
-        let is_waiting = known.is_some_and(|known| known.doubts.contains_key(&*self.node.name));
+        let known = self.node.core.cluster.known();
+        let is_waiting =
+            known.is_some_and(|known| known.doubts.contains_key(&*self.node.core.name));
         is_waiting && self.is_witness(store)
     }
 
     /// The agreed records and their version, if they may have changed.
     async fn news_of_buckets(&mut self) -> Result<Option<(Arc<Buckets>, Option<u64>)>, S3Error> {
-        if let Some(known) = self.node.cluster.known() {
-            let counts = known.state.is_some() && self.node.cluster.fault().is_none();
+        if let Some(known) = self.node.core.cluster.known() {
+            let counts = known.state.is_some() && self.node.core.cluster.fault().is_none();
             let agreed = self.agreed.as_ref();
             let is_new = agreed.is_none_or(|agreed| !Arc::ptr_eq(agreed, &known.buckets));
             return Ok((counts && is_new).then(|| (known.buckets.clone(), None)));
         }
         let keeper = self.node.keeper().ok_or(Code::ServiceUnavailable)?;
-        if keeper == self.node.name {
+        if keeper == self.node.core.name {
             if !self.is_adopted {
                 self.collect_records().await?;
                 self.is_adopted = true;
@@ -158,7 +159,7 @@ impl BucketFollower<'_> {
     /// here may exist.
     async fn collect_records(&self) -> Result<(), S3Error> {
         let others = self.node.replication.backends().into_iter();
-        for other in others.filter(|other| *other != self.node.name) {
+        for other in others.filter(|other| *other != self.node.core.name) {
             let (_, found) = self.replicator.buckets_of(&other, None).await?;
             for (name, record) in found.records {
                 let merge =
@@ -201,7 +202,7 @@ impl BucketFollower<'_> {
     /// member's store need not be known.
     fn is_witness(&self, store: &Store) -> bool {
         let view = self.node.replication.view();
-        let backend = view.state().backends.get(self.node.name.as_str());
+        let backend = view.state().backends.get(self.node.core.name.as_str());
         // The view may name no store for this member yet.
         backend.is_some_and(|backend| {
             backend.status == Status::InSync && [0, store.identity()].contains(&backend.store)
@@ -225,7 +226,7 @@ impl BucketFollower<'_> {
                 None => Ok(()),
             };
         }
-        if !self.node.cluster.is_in_etcd() {
+        if !self.node.core.cluster.is_in_etcd() {
             return Ok(());
         }
         let here = match known {
@@ -250,7 +251,7 @@ impl BucketFollower<'_> {
         record: &Bucket,
         ancestry: Option<Ancestry>,
     ) -> Result<(), S3Error> {
-        let is_done = match self.node.cluster.registry() {
+        let is_done = match self.node.core.cluster.registry() {
             Some(etcd) => {
                 let done = etcd.put_back(name, before, record, ancestry).await;
                 done.map_err(|error| registry::out_of_reach(&error))?
@@ -276,7 +277,7 @@ impl BucketFollower<'_> {
     async fn latest_in_sync(&self, name: &str, here: Bucket) -> Result<Bucket, S3Error> {
         let mut latest = here;
         let others = self.node.replication.in_sync().into_iter();
-        for other in others.filter(|other| *other != self.node.name) {
+        for other in others.filter(|other| *other != self.node.core.name) {
             let (_, theirs) = self.replicator.buckets_of(&other, None).await?;
             if let Some(record) = theirs.records.get(name)
                 && (record.life, record.stamp) > (latest.life, latest.stamp)
@@ -356,7 +357,7 @@ impl BucketFollower<'_> {
     async fn forget_deletions_of_buckets(&self) -> Result<(), S3Error> {
         let replication = &self.node.replication;
         let first = replication.in_sync().into_iter().next();
-        if !replication.is_calm() || first.is_none_or(|name| name != self.node.name) {
+        if !replication.is_calm() || first.is_none_or(|name| name != self.node.core.name) {
             return Ok(());
         }
         for (name, stamp) in self.old_deletions().await?.take(FORGOTTEN_AT_ONCE) {
@@ -366,7 +367,7 @@ impl BucketFollower<'_> {
             if agreed.stamp != stamp || self.replicator.push_record(&name, &agreed).await.is_err() {
                 continue;
             }
-            match self.node.cluster.registry() {
+            match self.node.core.cluster.registry() {
                 Some(etcd) => drop(etcd.forget(&name, stamp).await),
                 None => self.forget_record(name, stamp).await?,
             }

@@ -49,10 +49,10 @@ pub(crate) async fn keep_caught_up(replicator: &Replicator, store: &Store) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let view = node.replication.view();
-        let wanted = view.state().fetches_since(&node.name);
+        let wanted = view.state().fetches_since(&node.core.name);
         let is_settled = view.state().phase == Phase::Settled;
         may_have_extra |= !is_settled;
-        was_member |= view.state().is_store_of(&node.name, store.identity());
+        was_member |= view.state().is_store_of(&node.core.name, store.identity());
         let caught_up = node.progress().caught_up;
         let run = CatchUp {
             replicator,
@@ -100,7 +100,7 @@ impl CatchUp<'_> {
         let epoch = self.view.epoch();
         self.check_settled().await?;
         self.node.settled.store(epoch, Ordering::Release);
-        let known = self.node.cluster.known();
+        let known = self.node.core.cluster.known();
         if known.is_some_and(|known| !known.is_registry_settled()) {
             return Err(not_yet("Buckets are being put back into the registry."));
         }
@@ -142,7 +142,10 @@ impl CatchUp<'_> {
             (report.caught_up, report.is_running) = (epoch, false);
             report.hindrance.clear();
         }
-        self.node.cluster.report(|report| report.caught_up = epoch);
+        self.node
+            .core
+            .cluster
+            .report(|report| report.caught_up = epoch);
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(epoch, seconds, "this node has caught up");
         Ok(())
@@ -165,7 +168,7 @@ impl CatchUp<'_> {
         let backends = backends.filter(|(_, backend)| backend.status != Status::Out);
         let others = backends
             .map(|(name, _)| name.as_str())
-            .filter(|name| *name != self.node.name);
+            .filter(|name| *name != self.node.core.name);
         let epoch = self.view.epoch();
         let question = Question::Settled { epoch };
         let asked = others.map(|name| self.ask(name, &question));
@@ -183,7 +186,8 @@ impl CatchUp<'_> {
     fn sources(&self) -> Vec<String> {
         let state = self.view.state();
         let members = state.placing.members.iter().map(NodeName::as_str);
-        let is_source = |n: &&str| *n != self.node.name && state.status(n) == Some(Status::InSync);
+        let is_source =
+            |n: &&str| *n != self.node.core.name && state.status(n) == Some(Status::InSync);
         members.filter(is_source).map(str::to_owned).collect()
     }
 
@@ -245,7 +249,7 @@ impl CatchUp<'_> {
             uploads,
             after: None,
             source: source.to_owned(),
-            by: self.node.name.clone(),
+            by: self.node.core.name.clone(),
             epoch: self.view.epoch(),
         };
         loop {
@@ -348,7 +352,7 @@ fn trim_page(
     view: &View,
     request: PageRequest<'_>,
 ) -> Result<Option<Scope>, S3Error> {
-    let has_place = |key: &str| view.has_place(&node.name, request.bucket, key);
+    let has_place = |key: &str| view.has_place(&node.core.name, request.bucket, key);
     let page = match store.catch_up().without_place(request, has_place) {
         // The bucket has just been deleted.
         Err(prism_store::Error::NoSuchBucket) => return Ok(None),

@@ -29,7 +29,7 @@ pub(crate) async fn expire_uploads(replicator: &Replicator) {
     let mut pause = START_PAUSE;
     loop {
         tokio::time::sleep(pause).await;
-        let days = u64::from(replicator.node.config.now().store.expire_uploads_days);
+        let days = u64::from(replicator.node.core.config.now().store.expire_uploads_days);
         if days == 0 {
             pause = LOOK_EVERY;
             continue;

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_cluster::{State, Status};
+use prism_cluster::State;
 use prism_membership::LeaseTerm;
 use prism_s3::{Code, S3Error};
 
@@ -53,7 +53,7 @@ impl Node {
     /// Unavailable without a lease, or if this node's placement differs from most nodes'.
     pub fn check_lease(&self, term: Option<LeaseTerm>) -> Result<(), S3Error> {
         match term {
-            _ if self.process.places_differently() => Err(differs()),
+            _ if self.core.process.places_differently() => Err(differs()),
             Some(_) => Ok(()),
             None if self.replication.has_other_store() => Err(another_store()),
             None => Err(cut_off()),
@@ -81,30 +81,7 @@ impl Replication {
 
 /// Adopts each new view of the cluster, and reports it. Never returns.
 pub async fn follow_views(node: &Arc<Node>) {
-    let mut views = node.cluster.view.clone();
-    loop {
-        let view = views.borrow_and_update().clone();
-        adopt(node, view.state()).await;
-        mark_returned_alive(node, view.state());
-        node.replication.adopt(view.clone());
-        node.cluster.adopted(view.state());
-        if views.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-        tracing::info!(epoch = views.borrow().epoch(), "the cluster has changed");
-    }
-}
-
-/// Marks the backends that were out and are back as alive, because the first write in the new
-/// epoch needs them.
-fn mark_returned_alive(node: &Node, state: &State) {
-    let before = node.replication.view();
-    for (name, backend) in &state.backends {
-        let was_out = before.state().status(name.as_str()) == Some(Status::Out);
-        if was_out && backend.status != Status::Out {
-            node.process.health.lives(name.as_str());
-        }
-    }
+    prism_core::follow_views(&node.core, async |state| adopt(node, state).await).await;
 }
 
 /// Has the store act by a state, before anything else does. From then on the store prepares and
@@ -118,7 +95,10 @@ async fn adopt(node: &Arc<Node>, state: &State) {
             Some(store) => {
                 // Names and numbers can be encoded. The epoch would count without the saved state.
                 let saved = serde_json::to_vec(&state).ok();
-                store.adopt(state.epoch, saved.filter(|_| here.cluster.is_in_etcd()))
+                store.adopt(
+                    state.epoch,
+                    saved.filter(|_| here.core.cluster.is_in_etcd()),
+                )
             }
             None => Ok(()),
         });

@@ -173,7 +173,7 @@ impl Replicator {
             let piece = piece.map_err(|_| Code::ServiceUnavailable)?;
             let mut writer = joined(writing).await?;
             if is_paced {
-                let rate = self.node.config.now().store.refill_bytes_per_s;
+                let rate = self.node.core.config.now().store.refill_bytes_per_s;
                 self.pace.set_rate(rate);
                 let wait = self.pace.wait_after(piece.len() as u64, Instant::now());
                 tokio::time::sleep(wait).await;

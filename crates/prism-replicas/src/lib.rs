@@ -49,7 +49,6 @@ mod resolve;
 mod saved_state;
 mod scrub;
 mod shares;
-mod survey;
 mod tasks;
 
 pub use ask::{done_by_all, request_for};
@@ -57,15 +56,12 @@ pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere, follow_views};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
 pub use limited::{LimitedBucket, LimitedBuckets, SHOWN_BUCKETS_MAX};
-pub use node::{Figures, Node, Replicator, blocking, joined, now_ms};
+pub use node::{Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay, follow as follow_pauses};
-pub use question::{
-    CatchUpPageWanted, Deleted, ListShare, ListWanted, ProgressReport, Question, Reply,
-};
+pub use question::{CatchUpPageWanted, Deleted, ListShare, ListWanted, Question, Reply, error_of};
 pub use quota::{Growth, Quota, QuotaChange, UsageHere};
 pub use quotas::{QuotaReport, Room};
 pub use replication::Replication;
 pub use saved_state::SavedState;
 pub use scrub::{ScrubTotals, Scrubber};
-pub use survey::NodeFigures;
 pub use tasks::keep_tasks;

@@ -3,18 +3,16 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use prism_cluster::MinReplicas;
 use prism_cluster::replica::StampClock;
-use prism_config::Running;
-use prism_handoff::Process;
+use prism_cluster::{MinReplicas, ProgressReport};
+use prism_core::{Core, StoreReport};
 use prism_http::{Method, RequestHead};
-use prism_membership::Cluster;
 use prism_s3::{Code, S3Error};
-use prism_service::{Exchange, NodeRequests, Orders, Peers, RequestCounters};
+use prism_service::{Exchange, NodeRequests, Peers};
 use prism_store::Store;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -23,22 +21,15 @@ use crate::framed::MAX_HEADER_BYTES;
 use crate::limited::Limited;
 use crate::pace::Pace;
 use crate::pause::Pauses;
-use crate::question::ProgressReport;
 use crate::quotas::Quotas;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
 
-/// Makes a JSON document of figures.
-pub type Figures = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
-
-/// A node: its store, if it is a backend, and its place in the cluster. All threads share it.
+/// A node of the object store: its store, if it is a backend, and its part in replication. All
+/// threads share it.
 pub struct Node {
-    /// Its name in the configuration.
-    pub name: String,
-    /// The cluster's configuration.
-    pub config: Arc<Running>,
-    /// The members, addresses and users of the cluster.
-    pub cluster: Cluster,
+    /// Its part below the service.
+    pub core: Arc<Core>,
     /// The nodes that have each key, and the jobs for them.
     pub replication: Arc<Replication>,
     /// The store; `None` at a node that is only a frontend.
@@ -47,14 +38,6 @@ pub struct Node {
     pub scrub: Scrubber,
     /// Writes under way, and pauses between them.
     pub pauses: Pauses,
-    /// Counters of requests.
-    pub counters: Arc<RequestCounters>,
-    /// The hand-off library's part of the process.
-    pub process: Arc<Process>,
-    /// The orders to the threads of the node.
-    pub orders: Orders,
-    /// Makes the figures that this node shows an administrator.
-    pub figures: OnceLock<Figures>,
     progress: Mutex<ProgressReport>,
     /// The quotas of buckets.
     pub(crate) quotas: Quotas,
@@ -73,39 +56,28 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node called `name`, with its store, if it has one. Blocks on disk.
+    /// The node with this core, and its store, if it has one. Blocks on disk.
     ///
     /// # Errors
     /// The store refuses the cluster's buckets, or has another number of replicas.
-    pub fn new(
-        config: Arc<Running>,
-        name: &str,
-        cluster: Cluster,
-        store: Option<Store>,
-    ) -> anyhow::Result<Self> {
-        let process = Arc::new(Process::default());
-        let view = cluster.view.borrow().clone();
-        let min_replicas = MinReplicas(config.now().cluster.min_replicas);
-        let lease = cluster.lease.clone();
-        let health = process.health.clone();
-        let replication = Replication::new(name, view, min_replicas, lease, health);
+    pub fn new(core: Arc<Core>, store: Option<Store>) -> anyhow::Result<Self> {
+        let view = core.view.clone();
+        let min_replicas = MinReplicas(core.config.now().cluster.min_replicas);
+        let lease = core.cluster.lease.clone();
+        let health = core.process.health.clone();
+        let origin = prism_cluster::replica::origin(&core.name, fastrand::u64(..));
+        let replication = Replication::new(&core.name, view, min_replicas, lease, health);
         let node = Self {
-            name: name.to_owned(),
-            config,
-            cluster,
+            core,
             replication: Arc::new(replication),
             store,
             scrub: Scrubber::default(),
             pauses: Pauses::default(),
-            counters: Arc::default(),
-            process,
-            orders: Orders::default(),
-            figures: OnceLock::new(),
             progress: Mutex::default(),
             quotas: Quotas::default(),
             limited: Limited::default(),
             settled: AtomicU64::new(0),
-            stamps: StampClock::new(prism_cluster::replica::origin(name, fastrand::u64(..))),
+            stamps: StampClock::new(origin),
             purge: Notify::new(),
             registry_doubted: Notify::new(),
             has_all_records: AtomicBool::new(false),
@@ -113,8 +85,8 @@ impl Node {
         if let Some(store) = &node.store {
             node.join_store(store)?;
             // Before any request: buckets may have been made and deleted meanwhile.
-            if let Some(known) = node.cluster.known()
-                && node.cluster.fault().is_none()
+            if let Some(known) = node.core.cluster.known()
+                && node.core.cluster.fault().is_none()
             {
                 let applied = node.apply_newer_records(store, &known.buckets);
                 applied.context("the cluster's buckets")?;
@@ -125,12 +97,13 @@ impl Node {
 
     /// Makes a store part of the cluster.
     fn join_store(&self, store: &Store) -> anyhow::Result<()> {
-        if let Some(identity) = self.cluster.store_identity() {
+        if let Some(identity) = self.core.cluster.store_identity() {
             self.replication.set_store(identity);
-            self.cluster
+            self.core
+                .cluster
                 .report(|report| report.store = store.identity());
         } else {
-            store.expect_replicas(self.config.now().cluster.replicas.into())?;
+            store.expect_replicas(self.core.config.now().cluster.replicas.into())?;
         }
         if self.may_replicate() {
             store.replicate(self.replication.clone());
@@ -141,7 +114,7 @@ impl Node {
 
     /// Whether keys have several replicas. A cluster in etcd may get replicas at any time.
     pub(crate) fn may_replicate(&self) -> bool {
-        self.replication.view().is_replicated() || self.cluster.is_in_etcd()
+        self.replication.view().is_replicated() || self.core.cluster.is_in_etcd()
     }
 
     /// Runs `work` on this node's store, on a thread that may block.
@@ -153,6 +126,19 @@ impl Node {
         work: impl FnOnce(&Self, &Store) -> Result<T, S3Error> + Send + 'static,
     ) -> Result<T, S3Error> {
         joined(blocking(self, |node| work(node, node.store()?))).await
+    }
+
+    /// The report of this node's store, for an administrator.
+    pub fn report(&self) -> StoreReport {
+        let Some(store) = &self.store else {
+            return StoreReport::default();
+        };
+        let open_changes = store.open_changes().older_than(Duration::ZERO, None);
+        StoreReport {
+            open_changes: open_changes.len() as u64,
+            bytes_used: store.bytes_used(),
+            progress: self.progress().clone(),
+        }
     }
 
     /// This node's progress in catching up, to read or to change it.
@@ -181,7 +167,7 @@ impl Replicator {
     #[must_use]
     pub fn new(node: Arc<Node>, peers: Rc<Peers>) -> Self {
         Self {
-            pace: Pace::new(node.config.now().store.refill_bytes_per_s),
+            pace: Pace::new(node.core.config.now().store.refill_bytes_per_s),
             node,
             peers,
         }

@@ -71,6 +71,7 @@ pub async fn follow(node: &Arc<Node>) {
     let mut pause = Pause::default();
     loop {
         pause = node
+            .core
             .cluster
             .wait_until(|known| known.pause != pause)
             .await
@@ -88,7 +89,9 @@ async fn hold_writes(node: &Node, pause: Pause) {
     if stopped.is_err() {
         tracing::debug!("some writes take longer than the cluster's step waits for them");
     }
-    node.cluster.report(|report| report.paused = pause.number);
+    node.core
+        .cluster
+        .report(|report| report.paused = pause.number);
     let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
     node.replication.wait_beyond(pause.epoch, left).await;
 }

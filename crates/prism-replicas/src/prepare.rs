@@ -15,10 +15,10 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Replicator;
-use crate::answer::send_reply;
 use crate::errors::store_error;
 use crate::framed::{read_header, read_piece};
 use crate::question::Reply;
+use prism_core::send_reply;
 
 /// Time between two interim answers: several within the 10 s after which the primary gives up.
 const INTERIM_EVERY: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ impl Replicator {
         let taken = self.take_in(exchange, peer).await?;
         let reply = match taken {
             Ok(()) => {
-                self.node.counters.prepared.add_one();
+                self.node.core.counters.prepared.add_one();
                 Reply::Done
             }
             Err(Error::Refused(refusal)) => Reply::NotPrepared(refusal),
@@ -63,7 +63,7 @@ impl Replicator {
         };
         let mut disk = DiskWait {
             last_interim: Instant::now(),
-            stall_timeout: self.node.config.now().limits.stall_timeout(),
+            stall_timeout: self.node.core.config.now().limits.stall_timeout(),
         };
         let mut writing = spawn_blocking(begin);
         let mut piece = read_piece(exchange).await?;

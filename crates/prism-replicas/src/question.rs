@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-pub use prism_cluster::ProgressReport;
 use prism_cluster::replica::Bucket;
+use prism_core::Refused;
 use prism_s3::list::Line;
 use prism_s3::xml::DeleteTarget;
 use prism_s3::{Code, S3Error};
@@ -15,23 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::quota::UsageHere;
 
-/// A question with the epoch of the node that asks it.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Asked {
-    /// The epoch by which the asking node chose the asked nodes.
-    pub(crate) epoch: u64,
-    pub(crate) question: Question,
-}
-
 /// A question to a backend. It may be repeated, unless [`Question::is_repeatable`] is false.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// The primary tells the outcome of a change.
     Decided(Decided),
-    /// Asks for the report of a backend.
-    Report,
-    /// Asks for the figures of a node, which may be only a frontend.
-    Figures,
     /// Asks for the outcomes of changes whose primary is the asked node.
     Standing {
         /// The changes, by key and stamp.
@@ -169,44 +157,22 @@ pub enum Reply {
     CatchUpPage(ScopePage),
     /// A change was not prepared.
     NotPrepared(Refusal),
-    /// The report of a backend.
-    Report {
-        /// Open changes of the backend.
-        open_changes: u64,
-        /// Bytes of its store's objects.
-        bytes_used: u64,
-        /// Its progress in catching up.
-        progress: ProgressReport,
-    },
-    /// The figures of a node, for an administrator. Their names may change.
-    Figures(serde_json::Value),
     /// An S3 error.
     Refused(Refused),
 }
 
 /// An S3 error on its way to another node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
-    /// Its code.
-    pub code: String,
-    /// The message for the client.
-    pub message: String,
-}
-
-impl From<S3Error> for Refused {
-    fn from(error: S3Error) -> Self {
-        Self {
-            code: error.code().as_str().to_owned(),
-            message: error.message().to_owned(),
-        }
+pub(crate) fn refused(error: &S3Error) -> Refused {
+    Refused {
+        code: error.code().as_str().to_owned(),
+        message: error.message().to_owned(),
     }
 }
 
-impl From<Refused> for S3Error {
-    fn from(refused: Refused) -> Self {
-        let code = Code::parse(&refused.code).unwrap_or(Code::InternalError);
-        code.with_message(refused.message)
-    }
+/// The S3 error that another node has sent.
+pub fn error_of(refused: Refused) -> S3Error {
+    let code = Code::parse(&refused.code).unwrap_or(Code::InternalError);
+    code.with_message(refused.message)
 }
 
 impl Question {
@@ -237,21 +203,18 @@ impl Question {
     /// Whether only a node with a lease may answer. The other questions are about the node
     /// itself, or tell it something.
     pub(crate) fn is_of_store(&self) -> bool {
-        !matches!(
-            self,
-            Self::Report | Self::Figures | Self::Usage { .. } | Self::Decided(_)
-        )
+        !matches!(self, Self::Usage { .. } | Self::Decided(_))
     }
 }
 
 impl Reply {
     pub(crate) fn from_result(result: Result<Self, S3Error>) -> Self {
-        result.unwrap_or_else(|error| Self::Refused(error.into()))
+        result.unwrap_or_else(|error| Self::Refused(refused(&error)))
     }
 
     pub(crate) fn into_result(self) -> Result<Self, S3Error> {
         match self {
-            Self::Refused(refused) => Err(refused.into()),
+            Self::Refused(refused) => Err(error_of(refused)),
             reply => Ok(reply),
         }
     }
@@ -322,7 +285,7 @@ impl Deleted {
                     .filter(|removed| removed.is_marker)
                     .map(|removed| removed.version.to_string()),
             },
-            Err(error) => Self::Refused(error.into()),
+            Err(error) => Self::Refused(refused(&error)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The messages in docs/protocol.md are what this crate reads and writes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use prism_core::NodeQuestion;
 use prism_store::{Handed, Prepare};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -30,7 +31,7 @@ fn every_message_of_the_document_is_read_and_written_as_it_is_there() {
     let mut names = Vec::new();
     for example in messages {
         match example.name.as_str() {
-            "question" => check::<Asked>(&example.block),
+            "question" => check::<NodeQuestion<Question>>(&example.block),
             "reply" => check::<Reply>(&example.block),
             "prepare" => check::<Prepare>(&example.block),
             "handed" => check::<Handed>(&example.block),

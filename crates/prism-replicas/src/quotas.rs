@@ -138,7 +138,7 @@ impl Replicator {
             stored: own,
             ..UsageHere::default()
         };
-        told.by.insert(self.node.name.clone(), here);
+        told.by.insert(self.node.core.name.clone(), here);
         let (backends, _) = self.node.spread();
         told.by.retain(|name, _| backends.contains(name));
         (told.own, told.at) = (own, Some(Instant::now()));
@@ -152,7 +152,7 @@ impl Replicator {
     ) -> Vec<(String, Option<UsageHere>)> {
         let replication = &self.node.replication;
         let mut others = replication.backends_with(|status| status != Status::Out);
-        others.retain(|name| *name != self.node.name && !skipped.contains(name));
+        others.retain(|name| *name != self.node.core.name && !skipped.contains(name));
         let question = Question::Usage {
             bucket: bucket.to_owned(),
         };
@@ -189,7 +189,7 @@ impl Replicator {
         let mut told = BTreeMap::new();
         if let Some(store) = &self.node.store {
             let here = self.node.quotas.usage_here(store, bucket);
-            told.insert(self.node.name.clone(), here);
+            told.insert(self.node.core.name.clone(), here);
         }
         for (name, answer) in self.ask_others(bucket, &[]).await {
             told.extend(answer.map(|usage| (name, usage)));

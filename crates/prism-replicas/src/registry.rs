@@ -44,7 +44,7 @@ impl Replicator {
         &self,
         bucket: &str,
     ) -> Result<Option<AgreedBucket>, S3Error> {
-        if let Some(etcd) = self.node.cluster.registry() {
+        if let Some(etcd) = self.node.core.cluster.registry() {
             return etcd.read(bucket).await.map_err(|e| out_of_reach(&e));
         }
         let bucket = bucket.to_owned();
@@ -59,7 +59,7 @@ impl Replicator {
         &self,
         bucket: &str,
     ) -> Result<Option<AgreedBucket>, S3Error> {
-        match self.node.cluster.registry() {
+        match self.node.core.cluster.registry() {
             Some(etcd) => {
                 let found = etcd.read_in_doubt(bucket).await;
                 found.map_err(|error| out_of_reach(&error))
@@ -80,7 +80,7 @@ impl Replicator {
         next: &Bucket,
         ancestry: Option<Ancestry>,
     ) -> Result<bool, S3Error> {
-        if let Some(etcd) = self.node.cluster.registry() {
+        if let Some(etcd) = self.node.core.cluster.registry() {
             let changed = etcd.change(bucket, before, next, ancestry).await;
             return changed.map_err(|e| out_of_reach(&e));
         }
@@ -97,7 +97,7 @@ impl Replicator {
 
     /// All agreed records at this moment; only with etcd.
     pub(crate) async fn all_agreed(&self) -> Result<Arc<Buckets>, S3Error> {
-        let etcd = self.node.cluster.registry();
+        let etcd = self.node.core.cluster.registry();
         let etcd = etcd.ok_or(Code::InternalError)?;
         etcd.all().await.map(Arc::new).map_err(|e| out_of_reach(&e))
     }
@@ -271,7 +271,7 @@ impl Replicator {
     }
 
     fn is_in_etcd(&self) -> bool {
-        self.node.cluster.is_in_etcd()
+        self.node.core.cluster.is_in_etcd()
     }
 }
 
@@ -283,7 +283,7 @@ impl Node {
 
     /// Checks that this node is the keeper, and has the records of all backends.
     pub(crate) fn check_keeper(&self) -> Result<(), S3Error> {
-        let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.name);
+        let is_keeper = self.keeper().is_some_and(|keeper| keeper == self.core.name);
         let is_only = self.replication.backends().len() == 1;
         if is_keeper && (is_only || self.has_all_records.load(Ordering::Acquire)) {
             Ok(())
@@ -313,8 +313,8 @@ impl Node {
     /// Whether this node's store has missed changes, by a state that is not in doubt.
     fn is_catching_up(&self) -> bool {
         let is_lagging =
-            self.replication.view().state().status(&self.name) == Some(Status::Lagging);
-        is_lagging && self.cluster.is_in_etcd() && self.cluster.fault().is_none()
+            self.replication.view().state().status(&self.core.name) == Some(Status::Lagging);
+        is_lagging && self.core.cluster.is_in_etcd() && self.core.cluster.fault().is_none()
     }
 
     /// Has the store act by a record. The remains of a deleted bucket are removed in the
@@ -347,7 +347,7 @@ impl Node {
             life: record.life,
             ended: Stamp::NONE,
         };
-        let ancestry = self.cluster.is_in_etcd().then_some(unproven);
+        let ancestry = self.core.cluster.is_in_etcd().then_some(unproven);
         self.apply_record(store, bucket, record, Proof::Registry(ancestry))
     }
 

@@ -100,7 +100,7 @@ impl Replicator {
 
     fn other_readers(&self, bucket: &str, key: &str) -> impl Iterator<Item = String> {
         let peers = self.node.replication.readers(bucket, key).into_iter();
-        peers.filter(|peer| *peer != self.node.name)
+        peers.filter(|peer| *peer != self.node.core.name)
     }
 
     async fn read_block(

@@ -7,16 +7,17 @@ use std::io::{self, ErrorKind::HostUnreachable, ErrorKind::TimedOut};
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_core::Refused;
 use prism_handoff::RelayStream;
 use prism_http::{Limits, ResponseHead};
 use prism_s3::{Code, Principal};
-use prism_service::{Io as _, RelayError, encode_head, join_all, read_all, read_answer};
+use prism_service::{Io as _, RelayError, encode_head, join_all, own_head, read_all, read_answer};
 use prism_store::{Bytes, Decided, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
 use crate::Replicator;
-use crate::ask::{own_head, request_for};
-use crate::question::{Question, Refused, Reply};
+use crate::ask::request_for;
+use crate::question::{Question, Reply};
 use crate::replication::{Job, Outgoing};
 
 /// Longest answer to a change.
@@ -49,18 +50,12 @@ impl Replicator {
                     Job::Decided { others, decided } => {
                         worker.announce_outcome(&others, decided).await;
                     }
-                    Job::Survey(answer) => {
-                        let _ = answer.send(worker.survey().await);
-                    }
                     Job::Quota {
                         bucket,
                         change,
                         answer,
                     } => {
                         let _ = answer.send(worker.quota(&bucket, change).await);
-                    }
-                    Job::Figures(answer) => {
-                        let _ = answer.send(worker.figures().await);
                     }
                     Job::Repair(fault) => {
                         worker.repair(&fault).await;

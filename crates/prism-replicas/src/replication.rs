@@ -7,28 +7,24 @@
 //! Not here: what is stored, and when a change counts (`prism-store`, `prism_cluster::replica`).
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
+use prism_core::{ActiveView, JOBS_MAX, Jobs};
 use prism_handoff::observe::Health;
 use prism_membership::{Lease, LeaseTerm};
 use prism_s3::S3Error;
 use prism_store::{
     Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
 };
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::framed::encode_header;
 use crate::quota::QuotaChange;
 use crate::quotas::QuotaReport;
-use crate::survey::NodeFigures;
-
-/// Jobs that wait for one worker.
-const JOBS_MAX: usize = 1024;
 
 /// Work of a worker for the store.
 pub(crate) enum Job {
@@ -45,10 +41,6 @@ pub(crate) enum Job {
     },
     /// Repairs damage with the bytes of another replica.
     Repair(ScrubFault),
-    /// Describes the cluster for the admin socket.
-    Survey(oneshot::Sender<serde_json::Value>),
-    /// Asks all nodes for their figures.
-    Figures(oneshot::Sender<Vec<NodeFigures>>),
     /// Shows the quota of a bucket and its usage, after a change if there is one.
     Quota {
         bucket: String,
@@ -68,15 +60,12 @@ pub(crate) struct Outgoing {
 /// The nodes that have each key, and the jobs for them.
 pub struct Replication {
     name: String,
-    /// The cluster as this node acts by it.
-    view: watch::Sender<Arc<View>>,
+    view: Arc<ActiveView>,
     min_replicas: MinReplicas,
     lease: Lease,
     /// The identity of this node's store; only with etcd.
     store: OnceLock<Arc<AtomicU64>>,
-    workers: Mutex<Vec<mpsc::Sender<Job>>>,
-    /// The worker of the next job.
-    next: AtomicUsize,
+    pub(crate) jobs: Jobs<Job>,
     health: Arc<Health>,
     /// Files that are being repaired, or wait for it.
     under_repair: Mutex<HashSet<Place>>,
@@ -85,19 +74,18 @@ pub struct Replication {
 impl Replication {
     pub(crate) fn new(
         name: &str,
-        view: Arc<View>,
+        view: Arc<ActiveView>,
         min_replicas: MinReplicas,
         lease: Lease,
         health: Arc<Health>,
     ) -> Self {
         Self {
             name: name.to_owned(),
-            view: watch::Sender::new(view),
+            view,
             min_replicas,
             lease,
             store: OnceLock::new(),
-            workers: Mutex::default(),
-            next: AtomicUsize::new(0),
+            jobs: Jobs::default(),
             health,
             under_repair: Mutex::default(),
         }
@@ -105,26 +93,13 @@ impl Replication {
 
     /// The cluster as this node sees it now. Two calls may return different views.
     pub fn view(&self) -> Arc<View> {
-        self.view.borrow().clone()
-    }
-
-    /// Has this node act by `view`, if it is later than the present one.
-    pub(crate) fn adopt(&self, view: Arc<View>) {
-        self.view.send_if_modified(|present| {
-            let is_later = view.epoch() > present.epoch();
-            if is_later {
-                *present = view;
-            }
-            is_later
-        });
+        self.view.now()
     }
 
     /// Waits until this node acts by a view of a later epoch, at most for `limit`. Returns
     /// whether it does.
     pub async fn wait_beyond(&self, epoch: u64, limit: Duration) -> bool {
-        let mut views = self.view.subscribe();
-        let later = views.wait_for(|view| view.epoch() > epoch);
-        tokio::time::timeout(limit, later).await.is_ok()
+        self.view.wait_beyond(epoch, limit).await
     }
 
     /// Sets the identity of this node's store, which may change. This node serves only while the
@@ -255,11 +230,6 @@ impl Replication {
         first == Some(self.name.as_str())
     }
 
-    /// The number of replicas in sync that a write needs, by the view.
-    pub(crate) fn min_replicas(&self) -> u16 {
-        self.min_replicas.of(self.view().state().placing.replicas)
-    }
-
     /// The number of members in sync that may be out of reach while every key stays in reach.
     pub fn spare(&self) -> usize {
         let view = self.view();
@@ -276,14 +246,6 @@ impl Replication {
         state.phase == Phase::Settled && backends.all(|b| b.status == Status::InSync)
     }
 
-    /// The cluster as this node sees it, as a JSON document; `None` if no worker answers.
-    pub async fn survey(&self) -> Option<serde_json::Value> {
-        let (answer, answered) = oneshot::channel();
-        // Without a worker the sender is dropped.
-        self.submit(Job::Survey(answer));
-        answered.await.ok()
-    }
-
     /// The quota of a bucket and its usage, after this change if there is one.
     ///
     /// # Errors
@@ -295,20 +257,13 @@ impl Replication {
         change: Option<QuotaChange>,
     ) -> Result<QuotaReport, S3Error> {
         let (answer, answered) = oneshot::channel();
-        self.submit(Job::Quota {
+        self.jobs.submit(Job::Quota {
             bucket,
             change,
             answer,
         });
         let answered = answered.await;
         answered.unwrap_or_else(|_| Err(prism_s3::Code::ServiceUnavailable.into()))
-    }
-
-    /// The figures of all nodes; `None` if no worker answers.
-    pub async fn figures(&self) -> Option<Vec<NodeFigures>> {
-        let (answer, answered) = oneshot::channel();
-        self.submit(Job::Figures(answer));
-        answered.await.ok()
     }
 
     /// Whether the node `name` has not answered a short time ago.
@@ -324,28 +279,6 @@ impl Replication {
     /// Notes that the repair of `fault` is over.
     pub(crate) fn repair_ended(&self, fault: &ScrubFault) {
         locked(&self.under_repair).remove(&file_of(&fault.place));
-    }
-
-    /// Adds a worker that runs jobs. Returns whether it is the first.
-    pub(crate) fn add_worker(&self) -> (mpsc::Receiver<Job>, bool) {
-        let (sender, receiver) = mpsc::channel(JOBS_MAX);
-        let mut workers = locked(&self.workers);
-        workers.push(sender);
-        (receiver, workers.len() == 1)
-    }
-
-    /// Gives a job to the workers in turn. False: all queues are full, and the job is dropped.
-    fn submit(&self, mut job: Job) -> bool {
-        let workers = locked(&self.workers);
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % workers.len().max(1);
-        let (before, after) = workers.split_at(first);
-        for worker in after.iter().chain(before) {
-            match worker.try_send(job) {
-                Ok(()) => return true,
-                Err(TrySendError::Full(back) | TrySendError::Closed(back)) => job = back,
-            }
-        }
-        false
     }
 }
 
@@ -374,7 +307,7 @@ impl Replicas for Replication {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len();
         match encode_header(&prepare) {
-            Ok(header) => drop(self.submit(Job::Prepare {
+            Ok(header) => drop(self.jobs.submit(Job::Prepare {
                 others: others.to_vec(),
                 change: Outgoing { header, len, bytes },
                 answer,
@@ -390,7 +323,7 @@ impl Replicas for Replication {
 
     fn decided(&self, others: &[String], decided: Decided) {
         let others = others.to_vec();
-        self.submit(Job::Decided { others, decided });
+        self.jobs.submit(Job::Decided { others, decided });
     }
 }
 
@@ -401,7 +334,7 @@ impl Repair for Replication {
         // The next read or scrub reports what is beyond the limit.
         if under_repair.len() < JOBS_MAX && under_repair.insert(place.clone()) {
             drop(under_repair);
-            if !self.submit(Job::Repair(fault.clone())) {
+            if !self.jobs.submit(Job::Repair(fault.clone())) {
                 locked(&self.under_repair).remove(&place);
             }
         }

@@ -12,6 +12,7 @@ fn view(replicas: u16) -> State {
 
 fn replication(name: &str, replicas: u16) -> Replication {
     let view = Arc::new(View::new(view(replicas)).unwrap());
+    let view = Arc::new(ActiveView::new(view));
     let min_replicas = MinReplicas::default();
     Replication::new(name, view, min_replicas, Lease::for_ever(), Arc::default())
 }

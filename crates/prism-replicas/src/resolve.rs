@@ -33,7 +33,7 @@ impl Replicator {
         let replication = &self.node.replication;
         let epoch = replication.view().epoch();
         let resolved = self.resolve_key(bucket, key).await;
-        if resolved.is_ok() || !self.node.cluster.is_in_etcd() {
+        if resolved.is_ok() || !self.node.core.cluster.is_in_etcd() {
             return resolved;
         }
         if replication.wait_beyond(epoch, EPOCH_TIMEOUT).await {
@@ -78,7 +78,7 @@ impl Replicator {
         let mut open = here.older_than(Duration::ZERO, Some(bucket));
         open.retain(|(scope, _)| {
             let primary = replication.primary(&scope.bucket, &scope.key);
-            primary.is_some_and(|name| name == self.node.name || primaries.contains(&name))
+            primary.is_some_and(|name| name == self.node.core.name || primaries.contains(&name))
         });
         self.resolve_changes(open).await
     }
@@ -93,7 +93,7 @@ impl Replicator {
                 None => result = Err(Code::ServiceUnavailable.into()),
             }
         }
-        let own = by_primary.remove(&self.node.name).unwrap_or_default();
+        let own = by_primary.remove(&self.node.core.name).unwrap_or_default();
         let asked = by_primary
             .iter()
             .map(|(primary, open)| self.settle_by_primary(primary, open));
@@ -180,7 +180,7 @@ impl Replicator {
     ) -> Result<bool, S3Error> {
         let witnesses = view.witnesses(&scope.bucket, &scope.key, open.epoch);
         let others = witnesses.into_iter().map(NodeName::as_str);
-        let others: Vec<&str> = others.filter(|name| *name != self.node.name).collect();
+        let others: Vec<&str> = others.filter(|name| *name != self.node.core.name).collect();
         let question = Question::HasChange {
             scope: scope.clone(),
             open,

@@ -136,7 +136,7 @@ impl Scrubber {
             if let Some(rate) = state.wanted {
                 return Some(rate);
             }
-            let settings = node.config.now().store.clone();
+            let settings = node.core.config.now().store.clone();
             let interval = Duration::from_secs(settings.scrub_interval_s.into());
             let due = if interval.is_zero() {
                 Duration::MAX

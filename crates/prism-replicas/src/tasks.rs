@@ -15,7 +15,7 @@ use crate::open_changes::settle_open_changes;
 /// Spawns the background tasks of the calling thread. The store's tasks run on the first thread
 /// only.
 pub fn keep_tasks(replicator: &Rc<Replicator>) {
-    let (mut jobs, is_first) = replicator.node.replication.add_worker();
+    let (mut jobs, is_first) = replicator.node.replication.jobs.add_worker();
     let own = replicator.clone();
     keep("replication", async move || own.run_jobs(&mut jobs).await);
     if !is_first {
@@ -50,7 +50,7 @@ fn keep_for_store(
         if let Some(store) = &own.node.store {
             tokio::select! {
                 () = work(&own, store) => {}
-                () = own.node.orders.reached(Stage::Leaving) => {}
+                () = own.node.core.orders.reached(Stage::Leaving) => {}
             }
         }
     });

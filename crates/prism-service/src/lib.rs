@@ -44,7 +44,8 @@ pub use observe::{
 };
 pub use orders::{Order, Orders, Stage};
 pub use peers::{
-    PeerRequest, Peers, RelayError, encode_head, has_body, parse_own_head, read_all, read_answer,
+    PeerRequest, Peers, RelayError, encode_head, has_body, own_head, parse_own_head, read_all,
+    read_answer,
 };
 pub use prism_handoff::Moved;
 pub use queue::Queue;

@@ -12,7 +12,7 @@ use prism_http::{
     BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
     ResponseHead,
 };
-use prism_proto::facts::Form;
+use prism_proto::facts::{Facts, Form};
 use prism_proto::relay::{
     ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble,
 };
@@ -76,6 +76,22 @@ pub struct PeerRequest<'r> {
     pub preamble: Preamble,
     /// Whether two answers have the same effect as one.
     pub is_repeatable: bool,
+}
+
+impl<'r> PeerRequest<'r> {
+    /// A request of this node itself, on behalf of nobody. It may be repeated.
+    #[must_use]
+    pub fn for_node(head: &'r RequestHead) -> Self {
+        Self {
+            head,
+            preamble: Preamble {
+                alone: true,
+                facts: Facts::of_anonymous(0),
+                most_bytes: None,
+            },
+            is_repeatable: true,
+        }
+    }
 }
 
 impl PeerRequest<'_> {
@@ -255,6 +271,15 @@ impl Peers {
 /// Whether a body follows a request's head.
 pub fn has_body(head: &RequestHead) -> bool {
     !matches!(head.framing(), BodyFraming::None | BodyFraming::Length(0))
+}
+
+/// The head of a request of this node itself with a body of `len` bytes.
+///
+/// # Errors
+/// Never for a method of HTTP.
+pub fn own_head(method: &str, len: u64) -> io::Result<RequestHead> {
+    let text = format!("{method} / HTTP/1.1\r\nHost: prism\r\nContent-Length: {len}\r\n\r\n");
+    parse_own_head(text.as_bytes())
 }
 
 /// Parses the head of a request of this node itself, whose text this node wrote.

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_http::ResponseHead;
-use prism_service::{Exchange, Peers, join_all, parse_own_head, send};
+use prism_service::{Exchange, PeerRequest, Peers, join_all, parse_own_head, send};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Shared;
 use crate::duty::Duty;
 use crate::pool::Pool;
-use crate::service::own_request;
 
 /// The path of an assignment to another node.
 pub(crate) const PATH: &str = "/upstreams/duty";
@@ -178,7 +177,12 @@ async fn ask(peers: &Peers, backend: &str, assignment: &Assignment) -> Result<()
     );
     let head = parse_own_head(head.as_bytes()).map_err(|error| error.to_string())?;
     let asked = peers
-        .ask(backend, &own_request(&head), &body, MAX_ANSWER_BYTES)
+        .ask(
+            backend,
+            &PeerRequest::for_node(&head),
+            &body,
+            MAX_ANSWER_BYTES,
+        )
         .await;
     let (answer, text) = asked.map_err(|error| format!("it does not answer: {error}"))?;
     match answer.status() {

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use prism_handoff::supervise::keep;
 use prism_http::{RequestHead, ResponseHead};
-use prism_service::{Exchange, NodeRequests, Peers, join_all, parse_own_head, send};
+use prism_service::{Exchange, NodeRequests, PeerRequest, Peers, join_all, parse_own_head, send};
 use serde::{Deserialize, Serialize};
 
 use crate::Shared;
 use crate::assign::{self, send_always};
 use crate::checks::check_always;
 use crate::pool::{Pool, Report};
-use crate::service::{Upstreams, own_request};
+use crate::service::Upstreams;
 use crate::shared::Pools;
 
 /// The path of the question.
@@ -151,7 +151,7 @@ impl Asking {
         let head = parse_own_head(QUESTION).ok()?;
         let asked = self
             .peers
-            .ask(name, &own_request(&head), &[], MAX_REPORT_BYTES)
+            .ask(name, &PeerRequest::for_node(&head), &[], MAX_REPORT_BYTES)
             .await;
         let (answer, text) = asked.ok()?;
         let reports = serde_json::from_slice(&text).ok();

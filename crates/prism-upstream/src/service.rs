@@ -10,11 +10,9 @@ use std::sync::Arc;
 use prism_config::Balance;
 use prism_http::{BodyFraming, Headers, Limits, Method, RequestHead, ResponseHead};
 use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
-use prism_proto::relay::Preamble;
 use prism_proxy::wanted_protocol;
 use prism_service::{
-    About, Exchange, Fault, NodeRequests, PeerRequest, Request, Route, Served, Service, Subject,
-    send,
+    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject, send,
 };
 
 use crate::affinity::Affinity;
@@ -317,19 +315,6 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         let head = head.with("Content-Type", "text/plain; charset=utf-8");
         let text = format!("{error}\n");
         send(exchange, head.map_err(io::Error::other)?, text.as_bytes()).await
-    }
-}
-
-/// A request of this node itself, which another one may get twice.
-pub(crate) fn own_request(head: &RequestHead) -> PeerRequest<'_> {
-    PeerRequest {
-        head,
-        preamble: Preamble {
-            alone: true,
-            facts: Facts::of_anonymous(0),
-            most_bytes: None,
-        },
-        is_repeatable: true,
     }
 }
 

@@ -14,15 +14,18 @@ mod certificates;
 mod files;
 mod leave;
 mod metrics;
+mod objects;
 mod pages;
 mod quota;
 mod reload;
 mod run;
 mod server;
+mod service;
 mod spans;
 mod state;
 mod stops;
 mod successor;
+mod upstreams;
 mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,10 +41,11 @@ use prism_process::pages::bind;
 use prism_replicas::SavedState;
 use prism_store::Store;
 
+pub(crate) use self::objects::open_store;
 pub(crate) use self::run::until_stopped;
 use self::run::{Ended, serve};
+pub(crate) use self::server::Server;
 use self::server::switch_address;
-pub(crate) use self::server::{Server, open_store};
 pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
 

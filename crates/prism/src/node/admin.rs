@@ -14,13 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_core::Core;
 use prism_handoff::observe::{Figure, tasks_restarted};
 use prism_handoff::trace::Part;
 use prism_proto::succession::{VERSIONS, common_version};
-use prism_replicas::Node;
 use prism_service::{Action, Actor};
-use prism_store::Store;
-use prism_upstream::Duty;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -28,7 +26,7 @@ use tokio::sync::mpsc;
 
 use super::quota;
 use super::reload;
-use super::server::{Server, ServiceShared};
+use super::server::Server;
 use super::state::state;
 use super::successor::{Link, offer, send_on_stream, start_successor};
 
@@ -101,7 +99,7 @@ impl Admin {
 
     /// Answers one exchange after the other, but none that is a successor's. Never returns.
     pub(crate) async fn run(&self, server: &Arc<Server>) {
-        let mut passing = server.node.orders.passing();
+        let mut passing = server.core.orders.passing();
         let mut starts = passing.clone();
         loop {
             // Never an error: the node has the sender.
@@ -151,7 +149,7 @@ async fn answer(
         let error = document.get("error").and_then(Value::as_str);
         server.requests.audit.record(&Action {
             actor: Actor::Local { uid },
-            at: &server.node.name,
+            at: &server.core.name,
             action: line.trim(),
             subject: None,
             outcome: error.unwrap_or("done"),
@@ -206,21 +204,18 @@ fn is_action(line: &str) -> bool {
 }
 
 async fn obey(server: &Server, line: &str) -> Value {
-    let node = &*server.node;
-    let is_of_store = line.starts_with("quota ") || line.starts_with("scrub ");
-    if is_of_store && matches!(server.service, ServiceShared::Upstreams(_)) {
-        return json!({ "error": "its service has an upstream and stores nothing" });
+    let node = &*server.core;
+    if let Some(obeying) = server.service.obey(line) {
+        return obeying.await;
     }
     match line {
         "counters" => counters(server),
-        "cluster" => match node.replication.survey().await {
+        "cluster" => match node.survey().await {
             Some(survey) => survey,
             None => json!({ "error": "no worker answers" }),
         },
         "state" => state(server).await,
         "drain-connections" => drain_connections(node),
-        line if line.starts_with("quota ") => quota::answer(node, line).await,
-        line if line.starts_with("server ") => assign(server, line).await,
         "start-successor" => match start_successor() {
             Ok(pid) => json!({ "node": node.name, "pid": pid }),
             Err(error) => json!({ "error": format!("cannot start a successor: {error}") }),
@@ -232,45 +227,17 @@ async fn obey(server: &Server, line: &str) -> Value {
         }
         "reload" => reload::reload(server).document(&node.name),
         "trace take" => trace(node),
-        line => match line.strip_prefix("scrub ") {
-            Some(what) => scrub(node, what),
-            None => json!({
-                "error": format!(
-                    "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, server drain|up|down NAME, start-successor, trace on|off|take, scrub start|status"
-                )
-            }),
-        },
-    }
-}
-
-/// Gives servers another duty: `server DUTY NAME`.
-async fn assign(server: &Server, line: &str) -> Value {
-    let ServiceShared::Upstreams(upstreams) = &server.service else {
-        return json!({ "error": "this service is an object store, and has no servers" });
-    };
-    let mut words = line.split(' ').skip(1);
-    let duty = words.next().and_then(Duty::named);
-    let (Some(duty), Some(name), None) = (duty, words.next(), words.next()) else {
-        return json!({ "error": "try: server drain|up|down NAME" });
-    };
-    match upstreams.assign(name, duty).await {
-        Ok(places) => {
-            let places = places.iter().map(
-                |place| json!({ "backend": place.backend, "address": place.server.to_string() }),
-            );
-            json!({
-                "node": server.node.name,
-                "duty": duty.word(),
-                "servers": places.collect::<Vec<_>>(),
-            })
-        }
-        Err(error) => json!({ "error": error }),
+        line => json!({
+            "error": format!(
+                "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota BUCKET, reload, server drain|up|down NAME, start-successor, trace on|off|take, scrub start|status"
+            )
+        }),
     }
 }
 
 /// The counters of a node.
 pub(super) fn counters(server: &Server) -> Value {
-    let node = &*server.node;
+    let node = &*server.core;
     let named = |list: Vec<(&'static str, u64)>| -> Value { list.into_iter().collect() };
     let of = |figures: Vec<Figure>| {
         figures
@@ -293,53 +260,18 @@ pub(super) fn counters(server: &Server) -> Value {
         "pid": std::process::id(),
         "handoff": named(handoff.collect()),
         "requests": named(requests),
-        "store": node.store.as_ref().map(|store| named(of_store(node, store))),
+        "store": server.service.store_counters(),
     })
 }
 
-fn of_store(node: &Node, store: &Store) -> Vec<(&'static str, u64)> {
-    let scrub = node.scrub.totals();
-    let open_changes = store.open_changes().older_than(Duration::ZERO, None).len() as u64;
-    vec![
-        ("bytes_used", store.bytes_used()),
-        ("corrupt_reads", store.integrity().corrupt_reads()),
-        ("scrub_runs", scrub.runs),
-        ("scrub_bytes", scrub.bytes),
-        ("scrub_faults", scrub.faults),
-        ("mended_blocks", scrub.repaired),
-        ("open_changes", open_changes),
-    ]
-}
-
-fn scrub(node: &Node, what: &str) -> Value {
-    if node.store.is_none() {
-        return json!({ "error": "this node stores nothing" });
-    }
-    let rate = what.strip_prefix("start").map(|rate| match rate.trim() {
-        "" => Ok(0),
-        rate => rate.parse(),
-    });
-    match (what, rate) {
-        ("status", _) => {
-            let mut status = node.scrub.status();
-            if let Some(fields) = status.as_object_mut() {
-                fields.insert("node".into(), node.name.clone().into());
-            }
-            status
-        }
-        (_, Some(Ok(rate))) => json!({ "node": node.name, "run": node.scrub.ask(rate) }),
-        _ => json!({ "error": "try: scrub start BYTES_PER_S, scrub status" }),
-    }
-}
-
 /// Moves all present connections to other nodes, each after its present answer.
-fn drain_connections(node: &Node) -> Value {
+fn drain_connections(node: &Core) -> Value {
     let connections = node.process.counters.connections_open.read();
     node.orders.move_all();
     json!({ "node": node.name, "connections": connections })
 }
 
-fn trace(node: &Node) -> Value {
+fn trace(node: &Core) -> Value {
     let records = node.process.trace.take();
     let records = records.into_iter().map(|r| {
         json!({ "id": r.id, "client_port": r.client_port, "part": r.part.name(), "target": r.part == Part::Target, "at_ns": r.at_ns })

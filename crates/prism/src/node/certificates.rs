@@ -29,7 +29,7 @@ pub(super) fn ends(server: &Server) -> BTreeMap<PathBuf, u64> {
 
 /// The certificates of the service, and those in use between nodes.
 fn certificates(server: &Server) -> Vec<Dated> {
-    let config = server.node.config.now();
+    let config = server.core.config.now();
     let tls = config.service.tls.iter();
     let files = tls.flat_map(|tls| &tls.certificates);
     let of_service = files.filter_map(|files| Dated::first_in(&files.file).ok().flatten());

@@ -64,7 +64,7 @@ pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_ups:
         config: for_config,
         manager: for_manager,
     } = hang_ups;
-    let node = &server.node;
+    let node = &server.core;
     let https = supervise("certificates", async || match &server.https {
         Some(https) => {
             https.keep_current(async || arrival(for_https).await).await;

@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use prism_gateway::{CLOSED_IN, Farewells};
-use prism_replicas::Node;
 use prism_service::Stage;
 use tokio::time::Instant;
+
+use super::server::Server;
 
 /// Time between two orders to move to the remaining connections.
 const MOVE_EVERY: Duration = Duration::from_millis(250);
@@ -18,7 +19,8 @@ const MOVE_EVERY: Duration = Duration::from_millis(250);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Ends a node within its drain time.
-pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
+pub(super) async fn wind_down(server: &Server, mut farewells: Farewells) {
+    let node = &server.core;
     let begun = Instant::now();
     let limit = node.config.now().limits.drain_timeout();
     node.orders.enter(Stage::Leaving);
@@ -26,7 +28,7 @@ pub(super) async fn wind_down(node: &Node, mut farewells: Farewells) {
         while farewells.told.recv().await.is_some() {}
         // A client has to repeat a write that meets the cluster's step, so the present writes end
         // first.
-        let _ = tokio::time::timeout(limit / 4, node.pauses.present_writes_ended()).await;
+        let _ = tokio::time::timeout(limit / 4, server.service.changes_ended()).await;
         // The other half of the time is for the clients.
         let left = (limit / 2).saturating_sub(begun.elapsed());
         node.cluster.leave(&node.name, left).await;

@@ -55,13 +55,13 @@ fn page(server: &Server, path: &str) -> Option<Page> {
         },
         "/counters" => Page::json(&admin::counters(server)),
         "/debug/connections" => Page::json(&connections(server)),
-        path => return asset(path, &store_urls(&server.node.config.now())),
+        path => return asset(path, &store_urls(&server.core.config.now())),
     })
 }
 
 /// Why the node may not serve, if that is so.
 pub(super) fn not_ready(server: &Server) -> Option<&'static str> {
-    let node = &server.node;
+    let node = &server.core;
     if !server.accepts.load(Ordering::Relaxed) {
         return Some("starting");
     }
@@ -71,9 +71,8 @@ pub(super) fn not_ready(server: &Server) -> Option<&'static str> {
     if node.process.places_differently() {
         return Some("most nodes have another configuration");
     }
-    let has_no_lease = node.store.is_some() && node.replication.begin().is_none();
-    if has_no_lease {
-        return Some("the lease in etcd has ended");
+    if let Some(reason) = server.service.not_ready() {
+        return Some(reason);
     }
     node.cluster.has_doubtful_users().then_some(
         "etcd does not answer: requests with keys are refused, because keys may be deleted",
@@ -99,7 +98,7 @@ fn connections(server: &Server) -> serde_json::Value {
         })
     });
     let shown: Vec<_> = shown.collect();
-    json!({ "node": server.node.name, "open": open, "shown": shown.len(), "connections": shown })
+    json!({ "node": server.core.name, "open": open, "shown": shown.len(), "connections": shown })
 }
 
 fn as_ms(duration: Duration) -> u64 {

@@ -15,7 +15,7 @@ pub(super) async fn answer(node: &Node, line: &str) -> Value {
     };
     match node.replication.quota(bucket.to_owned(), change).await {
         Ok(report) => json!({
-            "asked": node.name,
+            "asked": node.core.name,
             "bucket": bucket,
             "quota": report.quota,
             "usage": report.usage,

@@ -5,14 +5,13 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use anyhow::Context;
 use prism_config::{Change, Config, ConfigError, ConfigReader, Effect};
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
-use super::server::{Server, ServiceShared, access_log_to, newcomers, quota};
+use super::server::{Server, access_log_to, newcomers};
 
 /// The outcome of a reload.
 #[derive(Debug, Default)]
@@ -44,7 +43,7 @@ pub(super) fn reload_by_signal(server: &Server) {
     if !done.is_empty() {
         server.requests.audit.record(&Action {
             actor: Actor::Signal { signal: "SIGHUP" },
-            at: &server.node.name,
+            at: &server.core.name,
             action: "reload",
             subject: None,
             outcome: &done.outcome(),
@@ -76,7 +75,7 @@ fn reload_config(server: &Server) -> Reloaded {
 
 /// The part of the present file that is for the service of `server`.
 fn new_config(server: &Server) -> anyhow::Result<Config> {
-    let present = server.node.config.now();
+    let present = server.core.config.now();
     let Some(file) = &server.file else {
         return Ok((*present).clone());
     };
@@ -90,8 +89,8 @@ fn new_config(server: &Server) -> anyhow::Result<Config> {
 /// The changes to `new`, by their effect at this node. Fails if those that apply now do not fit
 /// the fields that stay.
 fn sorted(server: &Server, new: &Config) -> Result<Reloaded, ConfigError> {
-    let present = server.node.config.now();
-    let this = ConfigReader::Node(&server.node.name);
+    let present = server.core.config.now();
+    let this = ConfigReader::Node(&server.core.name);
     let mut done = Reloaded::default();
     for change in present.changes_to(new) {
         let place = match change.effect_at(this) {
@@ -119,9 +118,9 @@ impl Reloaded {
                 false
             }
         });
-        match server.node.config.now().with_changes(&self.now, new) {
+        match server.core.config.now().with_changes(&self.now, new) {
             Ok(config) => {
-                server.node.config.replace(config);
+                server.core.config.replace(config);
                 spread(server);
             }
             Err(error) => self.faults.push(error.in_one_line()),
@@ -195,22 +194,14 @@ fn act(server: &Server, new: &Config, change: &Change) -> anyhow::Result<()> {
 
 /// Gives the parts of the node the present configuration. Other parts look at it themselves.
 fn spread(server: &Server) {
-    let (node, config) = (&server.node, server.node.config.now());
-    if let Some(settings) = config.node(&node.name) {
+    let config = server.core.config.now();
+    if let Some(settings) = config.node(&server.core.name) {
         server.link.set_mbit_s(settings.link_mbit_s);
     }
     server.gateway.reconfigure();
-    match &server.service {
-        ServiceShared::Objects(objects) => objects.reconfigure(&config),
-        ServiceShared::Upstreams(upstreams) => upstreams.reconfigure(&config),
-    }
+    server.service.reconfigure(&config);
     let connections = config.limits.connections.into();
     server.clients.set(connections, newcomers(&config));
-    if let Some(store) = &node.store {
-        let recheck = Duration::from_secs(config.store.recheck_s.into());
-        store.set_bounds(config.store.reserve_bytes, quota(&config), recheck);
-    }
-    node.scrub.look_again();
     if let Some(sampling) = &server.sampling {
         sampling.store(config.trace.sample_per_million, Ordering::Relaxed);
     }

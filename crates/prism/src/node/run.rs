@@ -1,31 +1,26 @@
 //! The process around a node: its threads, its admin socket, its signals.
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_common::supervise::{supervise, supervise_thread};
+use prism_common::supervise::supervise;
 use prism_gateway::{Farewells, farewells};
 use prism_process::notify::{Notifier, Watchdog};
 use prism_process::pages::serve as show;
-use prism_replicas::{Node, follow_pauses, follow_views};
 use prism_service::Stage;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::certificates::{keep_acme, watch_terms};
 use super::files::{HangUps, follow_files};
-use super::server::{Server, ServiceShared};
-use super::state::figures;
+use super::server::Server;
 use super::stops::Stops;
 use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
 use super::worker::Reports;
 use super::{admin, leave, pages, worker};
 
-/// Time between two seals of the store's log.
-const SEAL_EVERY: Duration = Duration::from_secs(2);
 /// The longest wait of a successor for its lease in etcd.
 const LEASED_IN: Duration = Duration::from_secs(10);
 /// Time between two looks at it.
@@ -67,15 +62,9 @@ fn run(
     ready: impl FnOnce(),
 ) -> anyhow::Result<Ended> {
     let server = Arc::new(server);
-    let shown = Arc::downgrade(&server);
-    let figures = move || {
-        shown
-            .upgrade()
-            .map_or(Value::Null, |server| figures(&server))
-    };
-    // Nobody else sets them.
-    let _ = server.node.figures.set(Box::new(figures));
-    let node = &server.node;
+    let observed: Weak<Server> = Arc::downgrade(&server);
+    server.core.observe(observed);
+    let node = &server.core;
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
@@ -109,16 +98,8 @@ fn run(
         .collect::<Result<_, _>>()
         .context("starting a worker thread")?;
     drop((bound, farewell));
-    let scrubbing = node.store.is_some().then(|| {
-        let node = node.clone();
-        let work = move || {
-            if let Some(store) = &node.store {
-                supervise_thread("scrub", || node.scrub.run(&node, store));
-            }
-        };
-        std::thread::Builder::new().name("scrub".into()).spawn(work)
-    });
-    let scrubbing = scrubbing.transpose().context("starting the scrubber")?;
+    let service = server.service.clone().start_thread();
+    let beside = service.context("starting the service's thread")?;
     let started = Workers {
         count: workers,
         bound: all_bound,
@@ -130,8 +111,8 @@ fn run(
     let attended = attend(&server, listener, started, ready);
     // The other workers have to end too, if one has failed to start.
     node.orders.enter(Stage::Ending);
-    node.scrub.end();
-    if let Some(thread) = scrubbing {
+    server.service.end_thread();
+    if let Some(thread) = beside {
         // Never an error, because the thread is supervised.
         let _ = thread.join();
     }
@@ -177,7 +158,7 @@ fn attend(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let node = &server.node;
+        let node = &server.core;
         let path = node.config.now().admin_socket(&node.name);
         let admin = admin::Admin::open(&path, inherited.admin.take(), to_successors)
             .with_context(|| format!("admin socket {}", path.display()))?;
@@ -213,15 +194,12 @@ fn attend(
         );
         let mut ended = Ended::Stopped;
         tokio::select! {
-            () = supervise("the log's end", async || keep_sealed(node).await) => {}
             () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
             () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
             () = keep_acme(server) => {}
             () = watchdog.keep() => {}
-            () = supervise("views", async || follow_views(node).await) => {}
-            () = supervise("callers", async || follow_users(server).await) => {}
+            () = server.service.follow_cluster() => {}
             () = supervise("the users' lease", async || log_doubt(server).await) => {}
-            () = supervise("pauses", async || follow_pauses(node).await) => {}
             () = show_pages(server, listener) => {}
             accepted = accepting => accepted?,
             stopped = stopped => ended = stopped?,
@@ -236,7 +214,7 @@ async fn begin(
     inherited: &mut Inheritance,
     notifier: &Notifier,
 ) -> anyhow::Result<()> {
-    let node = &server.node;
+    let node = &server.core;
     if !node.orders.now().to_successor {
         server.accepts.store(true, Ordering::Relaxed);
         notifier.ready();
@@ -280,7 +258,7 @@ async fn stop(
     let mut stops = match stops {
         Some(stops) => {
             // The connections that wait in this process are adopted before they can move.
-            let mut passing = server.node.orders.passing();
+            let mut passing = server.core.orders.passing();
             let _ = passing.wait_for(|passes| !passes).await;
             stops
         }
@@ -312,7 +290,7 @@ async fn stop(
     }
     tracing::info!("stopping: connections move to other nodes");
     watchdog.stopping();
-    leave::wind_down(&server.node, farewells).await;
+    leave::wind_down(server, farewells).await;
     Ok(Ended::Stopped)
 }
 
@@ -321,7 +299,7 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
     let Some(listener) = listener else {
         return std::future::pending().await;
     };
-    let mut passing = server.node.orders.passing();
+    let mut passing = server.core.orders.passing();
     loop {
         // The successor answers while it has the connections.
         let _ = passing.wait_for(|passes| !passes).await;
@@ -335,23 +313,9 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
     }
 }
 
-/// Gives the service the present users, whenever they change. Never returns.
-async fn follow_users(server: &Server) {
-    let mut users = server.node.cluster.users.clone();
-    loop {
-        let present = users.borrow_and_update().clone();
-        if let ServiceShared::Objects(objects) = &server.service {
-            objects.replace_users(&present);
-        }
-        if users.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-    }
-}
-
 /// Logs that this node begins and ceases to refuse requests with keys. Never returns.
 async fn log_doubt(server: &Server) {
-    let cluster = &server.node.cluster;
+    let cluster = &server.core.cluster;
     loop {
         cluster.doubt_changes(false).await;
         tracing::warn!(
@@ -361,23 +325,5 @@ async fn log_doubt(server: &Server) {
         );
         cluster.doubt_changes(true).await;
         tracing::info!("etcd has confirmed the users: requests with keys are admitted again");
-    }
-}
-
-/// Seals the log of the store, if there is one, from time to time. Never returns.
-async fn keep_sealed(node: &Arc<Node>) {
-    if node.store.is_none() {
-        return std::future::pending().await;
-    }
-    loop {
-        tokio::time::sleep(SEAL_EVERY).await;
-        let node = node.clone();
-        let sealing = tokio::task::spawn_blocking(move || match &node.store {
-            Some(store) => store.seal_log(),
-            None => Ok(()),
-        });
-        if let Ok(Err(error)) = sealing.await {
-            tracing::debug!(%error, "cannot seal the log");
-        }
     }
 }

@@ -1,20 +1,20 @@
 //! A node with all of its parts, opened by its configuration.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use prism_acme::{Answer, Keeper};
 use prism_config::{Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running};
+use prism_core::{Core, Observed, StoreReport};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::{
-    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey, SwitchAddress, Transit,
+    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey, SwitchAddress,
 };
 use prism_membership::{Cluster, Directory};
-use prism_objects::owner_of_unread;
 use prism_pki::Identity;
 use prism_process::notify::Notifier;
 use prism_proto::control::ControlKey;
@@ -24,14 +24,18 @@ use prism_service::{AccessLog, AccessLogTo, AuditLog, Link, Requests};
 use prism_store::Store;
 use tokio::sync::watch;
 
+use super::objects::ObjectNode;
+use super::service::NodeService;
 use super::spans;
+use super::state::figures;
+use super::upstreams::UpstreamNode;
 
 /// A node with all of its parts.
 pub(crate) struct Server {
-    /// Its store and its place in the cluster.
-    pub(crate) node: Arc<Node>,
+    /// Its part below the service.
+    pub(crate) core: Arc<Core>,
     /// The service that answers requests.
-    pub(crate) service: ServiceShared,
+    pub(super) service: Arc<dyn NodeService>,
     /// The connections.
     pub(crate) gateway: Arc<prism_gateway::Shared>,
     pub(crate) https: Option<Https>,
@@ -59,35 +63,13 @@ pub(crate) struct Server {
     pub(crate) started: Instant,
 }
 
-/// The part of the service that the threads of a node share.
-pub(crate) enum ServiceShared {
-    /// The object store.
-    Objects(Arc<prism_objects::Shared>),
-    /// HTTP servers behind the backends.
-    Upstreams(Arc<prism_upstream::Shared>),
-}
+impl Observed for Server {
+    fn report(&self) -> StoreReport {
+        self.service.report()
+    }
 
-impl ServiceShared {
-    /// The service of a node. `keeps_duties`: the duties of its servers outlive the process.
-    fn of(
-        config: &Config,
-        settings: &prism_config::Node,
-        node: &Arc<Node>,
-        link: &Arc<Link>,
-        keeps_duties: bool,
-    ) -> anyhow::Result<Self> {
-        if config.service.upstream.is_none() {
-            let users = node.cluster.users.borrow().clone();
-            let shared = prism_objects::Shared::new(config, &users, link.clone());
-            return Ok(Self::Objects(Arc::new(shared)));
-        }
-        let process = node.process.clone();
-        let counters = node.counters.clone();
-        let mut shared = prism_upstream::Shared::new(config, &node.name, process, counters);
-        if settings.is_backend() && keeps_duties {
-            shared = with_duties(shared, &settings.store, &node.name)?;
-        }
-        Ok(Self::Upstreams(Arc::new(shared)))
+    fn figures(&self) -> serde_json::Value {
+        figures(self)
     }
 }
 
@@ -109,40 +91,47 @@ impl Server {
             .map(|switch| signing_key(switch, name))
             .transpose()?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
-        let node = Arc::new(Node::new(running.clone(), name, cluster, store)?);
-        // `prism serve` has no file, and leaves none.
-        let service = ServiceShared::of(&config, settings, &node, &link, file.is_some())?;
+        let core = Arc::new(Core::new(running.clone(), name, cluster));
+        let service: Arc<dyn NodeService> = if config.service.upstream.is_some() {
+            // `prism serve` has no file, and leaves none.
+            let keeps_duties = file.is_some();
+            let service = UpstreamNode::open(&config, settings, core.clone(), keeps_duties)?;
+            Arc::new(service)
+        } else {
+            let node = Arc::new(Node::new(core.clone(), store)?);
+            Arc::new(ObjectNode::new(&config, node, link.clone()))
+        };
         let receivers = spans::receivers(&config, settings)?;
         let sampling = receivers
             .as_ref()
             .map(|receivers| receivers.sampling.clone());
         if let Some(receivers) = &receivers {
-            node.process.trace.observe(receivers.hand_offs.clone());
+            core.process.trace.observe(receivers.hand_offs.clone());
         }
         let spans = receivers.map(|receivers| receivers.requests);
         let access = access_log(&config)?;
         let audit = audit_log(&config)?;
         let requests = Arc::new(Requests::new(access, audit, spans));
-        let directory = node.cluster.directory.clone();
+        let directory = core.cluster.directory.clone();
         let own_name = name.to_owned();
         let parts = Parts {
             config: running,
-            process: node.process.clone(),
-            counters: node.counters.clone(),
+            process: core.process.clone(),
+            counters: core.counters.clone(),
             requests: requests.clone(),
             link: link.clone(),
-            orders: node.orders.clone(),
+            orders: core.orders.clone(),
             neighbours: Box::new(move || neighbours(&own_name, &directory.borrow())),
-            challenges: challenges(&config, &node.cluster),
+            challenges: challenges(&config, &core.cluster),
         };
         let acme = if settings.is_frontend() {
-            Keeper::new(&config, name, &node.cluster).context("[service.acme]")?
+            Keeper::new(&config, name, &core.cluster).context("[service.acme]")?
         } else {
             None
         };
         Ok(Self {
             gateway: Arc::new(prism_gateway::Shared::new(settings, parts)),
-            node,
+            core,
             service,
             https,
             acme,
@@ -171,16 +160,16 @@ impl Server {
 
     pub(crate) fn settings(&self) -> anyhow::Result<prism_config::Node> {
         Ok(self
-            .node
+            .core
             .config
             .now()
-            .known_node(&self.node.name)
+            .known_node(&self.core.name)
             .cloned()?)
     }
 
     /// The name of a thread. With several services the service's name is in front.
     pub(super) fn thread_name(&self, role: &str) -> String {
-        let config = self.node.config.now();
+        let config = self.core.config.now();
         if config.whole().service.are_several() {
             format!("{}/{role}", config.service.name)
         } else {
@@ -191,24 +180,25 @@ impl Server {
     /// The addresses that clients connect to.
     pub(super) fn services(&self) -> Vec<SocketAddr> {
         let tls = self.https.iter().flat_map(|https| &https.service.addresses);
-        let plain = &self.node.config.now().service.address;
+        let plain = &self.core.config.now().service.address;
         plain.iter().chain(tls.copied()).collect()
     }
 
     pub(crate) fn endpoint_config(&self) -> anyhow::Result<EndpointConfig> {
         let settings = self.settings()?;
-        let (node, config) = (&self.node, &*self.node.config.now());
+        let core = &self.core;
+        let config = &*core.config.now();
         let service = &config.service;
         Ok(EndpointConfig {
-            name: node.name.clone(),
+            name: core.name.clone(),
             addresses: settings.address.iter().collect(),
             services: service.address.iter().collect(),
             listen: settings.is_frontend(),
             peer_port: config.peers.port,
-            peers: other_nodes(&node.name, &node.cluster.directory.borrow()),
+            peers: other_nodes(&core.name, &core.cluster.directory.borrow()),
             identity: self.identity.clone(),
             switch: self.switch_address(config, &settings)?,
-            placement: node.cluster.placement_digest(config),
+            placement: core.cluster.placement_digest(config),
             fence: match config.switch.as_ref().map(|switch| switch.mode) {
                 Some(HookMode::Host) => Fence::Host,
                 _ => Fence::Switch,
@@ -224,7 +214,7 @@ impl Server {
             carry_window: service.congestion_window == CongestionWindow::Carry,
             tls: self.https.as_ref().map(|https| https.service.clone()),
             clients: self.clients.clone(),
-            transit: Some(self.transit()),
+            transit: Some(self.service.transit()),
         })
     }
 
@@ -245,33 +235,16 @@ impl Server {
 
     /// Reads the key for commands again. Returns whether it is another one.
     pub(super) fn read_signing_key(&self) -> Result<bool, prism_config::SecretError> {
-        let config = self.node.config.now();
+        let config = self.core.config.now();
         let (Some(switch), Some(signing)) = (&config.switch, &self.signing) else {
             return Ok(false);
         };
-        let read = signing_key(switch, &self.node.name)?;
+        let read = signing_key(switch, &self.core.name)?;
         Ok(signing.send_if_modified(|present| {
             let is_new = *present != read;
             *present = read;
             is_new
         }))
-    }
-
-    /// Finds the node for a connection by its next request, at a frontend to which backends return
-    /// connections.
-    fn transit(&self) -> Transit {
-        match &self.service {
-            ServiceShared::Upstreams(upstreams) => {
-                let upstreams = Arc::downgrade(upstreams);
-                Arc::new(move |_, unread| upstreams.upgrade()?.owner_of_unread(unread))
-            }
-            ServiceShared::Objects(objects) => {
-                let node = Arc::downgrade(&self.node);
-                let objects = objects.clone();
-                let limits = move || *objects.limits();
-                Arc::new(move |_, unread| owner_of_unread(&*node.upgrade()?, &limits(), unread))
-            }
-        }
     }
 }
 
@@ -350,24 +323,6 @@ fn challenges(config: &Config, cluster: &Cluster) -> Option<Challenges> {
     }))
 }
 
-/// The upstreams with the duties that operators have given to the servers of this backend.
-fn with_duties(
-    upstreams: prism_upstream::Shared,
-    directory: &Path,
-    name: &str,
-) -> anyhow::Result<prism_upstream::Shared> {
-    let file = directory.join(format!("servers-{name}.json"));
-    upstreams.with_duties(&file).with_context(|| {
-        let file = file.display();
-        format!("the duties of servers in {file}; correct it, or remove it: all are up then")
-    })
-}
-
-/// The quota of a store.
-pub(super) fn quota(config: &Config) -> Option<u64> {
-    Some(config.store.quota_bytes).filter(|bytes| *bytes > 0)
-}
-
 /// The place of the access log.
 pub(super) fn access_log_to(config: &Config) -> AccessLogTo {
     match &config.log.access {
@@ -409,37 +364,4 @@ fn neighbours(own_name: &str, directory: &Directory) -> Vec<Neighbour> {
         is_frontend: host.is_frontend(),
     });
     neighbours.collect()
-}
-
-/// Opens the store of the node called `name`, if it is a backend that keeps objects.
-pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
-    let node = config.known_node(name)?;
-    if !node.is_backend() || config.service.upstream.is_some() {
-        return Ok(None);
-    }
-    let limits = &config.limits;
-    let settings = prism_store::Config {
-        max_object_len: limits.max_object_bytes,
-        durability: match node.durability {
-            prism_config::Durability::Fsync => prism_store::Durability::Fsync,
-            prism_config::Durability::None => prism_store::Durability::None,
-        },
-        node: node.name.clone(),
-        quota_bytes: quota(config),
-        reserve_bytes: config.store.reserve_bytes,
-        recheck: Duration::from_secs(config.store.recheck_s.into()),
-        ..prism_store::Config::default()
-    };
-    let store = Store::open(&node.store, settings).map_err(|error| {
-        let path = node.store.display().to_string();
-        let error = anyhow::Error::new(error);
-        // Some errors name the directory themselves.
-        if error.to_string().contains(&path) {
-            error
-        } else {
-            error.context(format!("the store {path}"))
-        }
-    })?;
-    tracing::info!(recovery = ?store.recovery(), "store opened");
-    Ok(Some(store))
 }

@@ -2,44 +2,30 @@
 //! nodes ask each other for, and those of the switch. The names of its fields may change.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::Config;
+use prism_core::NodeFigures;
 use prism_figures::{
     CertificateEnd, DurationTally, MovedConnection, NodeState, PeerTally, RelayTally, RequestTally,
-    ServerFault, ServerState, StepTally, StoreState, with_alerts,
+    StepTally, with_alerts,
 };
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_membership::Host;
 use prism_process::fetch;
-use prism_replicas::NodeFigures;
-use prism_upstream::ServerFigures;
 use serde_json::{Map, Value, json};
 
 use super::certificates::ends;
-use super::metrics::free_bytes;
 use super::pages::not_ready;
-use super::server::{Server, ServiceShared};
+use super::server::Server;
 
 /// The state of the cluster of a node.
 pub(super) async fn state(server: &Server) -> Value {
-    let (node, config) = (&server.node, server.node.config.now());
-    let (figures, cluster, switch) = tokio::join!(
-        node.replication.figures(),
-        node.replication.survey(),
-        switch(&config)
-    );
+    let (node, config) = (&server.core, server.core.config.now());
+    let (figures, cluster, switch) = tokio::join!(node.figures(), node.survey(), switch(&config));
     let directory = node.cluster.directory.borrow().clone();
     let mut nodes = figures.unwrap_or_default();
-    let service = match &server.service {
-        ServiceShared::Objects(_) => "objects",
-        ServiceShared::Upstreams(_) => "upstream",
-    };
-    let servers = match &server.service {
-        ServiceShared::Objects(_) => Value::Null,
-        ServiceShared::Upstreams(upstreams) => servers(upstreams, &mut nodes).into(),
-    };
+    let servers = server.service.servers_of(&mut nodes);
     let nodes = nodes.into_iter().map(|known| {
         let host = directory.iter().find(|(name, _)| *name == known.name);
         described(known, host.map(|(_, host)| host))
@@ -49,78 +35,13 @@ pub(super) async fn state(server: &Server) -> Value {
         "name": node.name,
         "version": env!("PRISM_VERSION"),
         "time_ms": as_ms(SystemTime::now()),
-        "service": service,
+        "service": server.service.kind(),
         "store_urls": store_urls(&config),
         "servers": servers,
         "nodes": nodes.collect::<Vec<_>>(),
         "cluster": cluster,
         "switch": switch,
     }))
-}
-
-/// The servers of all backends, in the order of the upstreams. They move here from the figures of
-/// their nodes.
-fn servers(upstreams: &prism_upstream::Shared, nodes: &mut [NodeFigures]) -> Vec<Value> {
-    let mut all = Vec::new();
-    for node in nodes {
-        let answers = node.figures.is_ok();
-        let figures = node.figures.as_mut().ok();
-        let own = figures.and_then(|figures| figures.as_object_mut()?.remove("servers"));
-        let own = match own {
-            Some(Value::Array(own)) => own,
-            _ => {
-                let mut unknown = upstreams.unknown_servers_of(&node.name);
-                // A node of a release without these figures may have healthy servers.
-                unknown
-                    .iter_mut()
-                    .for_each(|one| one.gets_requests = answers);
-                unknown.iter().map(|one| json!(server_state(one))).collect()
-            }
-        };
-        for mut one in own {
-            if let Some(fields) = one.as_object_mut() {
-                fields.insert("backend".into(), node.name.clone().into());
-                all.push(one);
-            }
-        }
-    }
-    let names = upstreams.upstream_names();
-    all.sort_by_key(|one| {
-        let upstream = one.get("upstream").and_then(Value::as_str);
-        let mut names = names.iter();
-        // A node that has not reloaded yet may have other upstreams.
-        names
-            .position(|name| Some(name.as_str()) == upstream)
-            .unwrap_or(usize::MAX)
-    });
-    all
-}
-
-fn server_state(figures: &ServerFigures) -> ServerState {
-    let errors = figures.errors.iter().filter(|(_, count)| *count > 0);
-    let last_fault = figures.last_fault.as_ref().map(|fault| ServerFault {
-        reason: fault.reason.clone(),
-        by: if fault.is_by_check {
-            "check"
-        } else {
-            "request"
-        }
-        .to_owned(),
-        ago_s: fault.ago.as_secs(),
-    });
-    ServerState {
-        upstream: figures.upstream.clone(),
-        address: figures.address.to_string(),
-        backend: String::new(),
-        state: figures.state.word().to_owned(),
-        gets_requests: figures.gets_requests,
-        under_way: figures.under_way.into(),
-        errors: errors
-            .map(|(reason, count)| ((*reason).to_owned(), *count))
-            .collect(),
-        ejections: figures.ejections,
-        last_fault,
-    }
 }
 
 /// The URLs at which S3 clients reach the service, for the page; none without an object store. A
@@ -193,8 +114,8 @@ async fn switch(config: &Config) -> Value {
 }
 
 /// The figures of this node. The node that asks knows its name, its roles and its address.
-pub(super) fn figures(server: &Arc<Server>) -> Value {
-    let node = &server.node;
+pub(super) fn figures(server: &Server) -> Value {
+    let node = &server.core;
     let counters = &node.process.counters;
     let totals = server.requests.totals();
     let requests = totals.answers.iter().map(|(kind, tally)| RequestTally {
@@ -241,28 +162,23 @@ pub(super) fn figures(server: &Arc<Server>) -> Value {
         handed_off: handed_off(server),
         moves: moves(server),
         steps: steps(server),
-        store: store(server),
+        store: server.service.store_state(),
         certificates: certificates.collect(),
         access_log_dropped_lines: dropped.unwrap_or_default(),
         suspects: suspects(server),
-        servers: match &server.service {
-            ServiceShared::Objects(_) => None,
-            ServiceShared::Upstreams(upstreams) => {
-                Some(upstreams.servers().iter().map(server_state).collect())
-            }
-        },
+        servers: server.service.servers(),
     })
 }
 
 fn handed_off(server: &Server) -> Vec<PeerTally> {
-    let moved = server.node.process.moves.by_peer().into_iter();
+    let moved = server.core.process.moves.by_peer().into_iter();
     moved
         .map(|(node, count)| PeerTally { node, count })
         .collect()
 }
 
 fn moves(server: &Server) -> Vec<MovedConnection> {
-    let last = server.node.process.moves.last().into_iter();
+    let last = server.core.process.moves.last().into_iter();
     let described = last.map(|moved| MovedConnection {
         n: moved.number,
         at_ms: as_ms(moved.at),
@@ -273,7 +189,7 @@ fn moves(server: &Server) -> Vec<MovedConnection> {
 }
 
 fn steps(server: &Server) -> Vec<StepTally> {
-    let trace = &server.node.process.trace;
+    let trace = &server.core.process.trace;
     let of_part = |part: Part| {
         let steps = part.durations().iter().zip(trace.durations(part));
         steps.map(move |(step, duration)| {
@@ -291,24 +207,10 @@ fn steps(server: &Server) -> Vec<StepTally> {
     Part::ALL.into_iter().flat_map(of_part).collect()
 }
 
-fn store(server: &Server) -> Option<StoreState> {
-    let node = &server.node;
-    let store = node.store.as_ref()?;
-    let open_changes = store.open_changes().older_than(Duration::ZERO, None);
-    Some(StoreState {
-        used_bytes: store.bytes_used(),
-        quota_bytes: node.config.now().store.quota_bytes,
-        free_bytes: free_bytes(node),
-        corrupt_reads: store.integrity().corrupt_reads(),
-        scrub_faults: node.scrub.totals().faults,
-        open_changes: open_changes.len() as u64,
-    })
-}
-
 /// The backends that leave this node's handshakes unanswered.
 fn suspects(server: &Server) -> Vec<String> {
-    let view = server.node.replication.view();
-    let health = &server.node.process.health;
+    let view = server.core.view.now();
+    let health = &server.core.process.health;
     let names = view.backends().map(|name| name.as_str());
     let suspects = names.filter(|name| health.is_suspect(name));
     suspects.map(str::to_owned).collect()

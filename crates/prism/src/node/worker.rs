@@ -5,17 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use prism_common::supervise::keep;
+use prism_core::{Core, CoreNode, keep_jobs};
 use prism_gateway::{Farewell, Gateway};
 use prism_handoff::{Endpoint, EndpointConfig, Handle};
-use prism_objects::Objects;
 use prism_process::notify::Beat;
-use prism_replicas::{Node, Replicator, keep_tasks};
 use prism_service::{Peers, Service};
-use prism_upstream::Upstreams;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
-use super::server::{Server, ServiceShared, other_nodes};
+use super::server::{Server, other_nodes};
 
 /// The signs that a worker gives the process around it.
 pub(super) struct Reports {
@@ -42,8 +40,8 @@ pub(super) fn run(
         .enable_all()
         .build()?;
     LocalSet::new().block_on(&runtime, async {
-        let node = &server.node;
-        let services = server.node.config.now().service.address.to_string();
+        let node = &server.core;
+        let services = server.core.config.now().service.address.to_string();
         let opened = Endpoint::bind(endpoint, node.process.clone()).await;
         let endpoint = opened.with_context(|| {
             format!(
@@ -58,8 +56,7 @@ pub(super) fn run(
         drop(bound);
         let stall_timeout = node.config.now().limits.stall_timeout();
         let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
-        let replicator = Rc::new(Replicator::new(node.clone(), to_others.clone()));
-        keep_tasks(&replicator);
+        keep_jobs(&Rc::new(CoreNode::new(node.clone(), to_others.clone())));
         tokio::task::spawn_local(beat.keep());
         let cluster = node.clone();
         let taking = handle.clone();
@@ -71,40 +68,31 @@ pub(super) fn run(
         keep("the directory", async move || {
             follow_directory(&node, &following).await;
         });
-        let thread = Thread {
+        let worker = Worker {
             shared: server.gateway.clone(),
             handle,
             peers: to_others,
             endpoint,
             farewell,
         };
-        match &server.service {
-            ServiceShared::Objects(objects) => {
-                thread.run(Objects::new(objects.clone(), replicator)).await;
-            }
-            ServiceShared::Upstreams(upstreams) => {
-                prism_upstream::keep_tasks(upstreams, &thread.peers);
-                thread
-                    .run(Upstreams::new(upstreams.clone(), replicator))
-                    .await;
-            }
-        }
+        server.service.serve(worker).await;
         Ok(())
     })
 }
 
 /// A worker's parts that do not depend on the service.
-struct Thread {
+pub(super) struct Worker {
     shared: Arc<prism_gateway::Shared>,
     handle: Handle,
-    peers: Rc<Peers>,
+    /// The streams to other nodes.
+    pub(super) peers: Rc<Peers>,
     endpoint: Endpoint,
     farewell: Farewell,
 }
 
-impl Thread {
+impl Worker {
     /// Serves until the node ends.
-    async fn run<S: Service>(self, service: S) {
+    pub(super) async fn run<S: Service>(self, service: S) {
         let gateway = Gateway::new(self.shared, service, self.handle, self.peers);
         let gateway = Rc::new(gateway);
         let following = gateway.clone();
@@ -117,7 +105,7 @@ impl Thread {
 }
 
 /// Sends new clients to other frontends while this node refuses requests with keys.
-async fn follow_doubt(node: &Node, handle: &Handle) {
+async fn follow_doubt(node: &Core, handle: &Handle) {
     loop {
         node.cluster.doubt_changes(false).await;
         handle.take_new_clients(false);
@@ -127,7 +115,7 @@ async fn follow_doubt(node: &Node, handle: &Handle) {
 }
 
 /// Gives the endpoint the addresses of the other nodes, whenever they change.
-async fn follow_directory(node: &Arc<Node>, handle: &Handle) {
+async fn follow_directory(node: &Arc<Core>, handle: &Handle) {
     let mut directory = node.cluster.directory.clone();
     loop {
         let others = other_nodes(&node.name, &directory.borrow_and_update());

@@ -210,7 +210,7 @@ pub(in crate::node) async fn take_connections(server: &Arc<Server>, link: &Link)
         match checked {
             Ok(()) => {
                 taken += 1;
-                server.node.process.parking.adopt(parked);
+                server.core.process.parking.adopt(parked);
             }
             Err(error) => {
                 refused += 1;

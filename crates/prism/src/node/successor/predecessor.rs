@@ -145,7 +145,7 @@ async fn beside(
     farewells: &mut Farewells,
     stops: &mut Stops,
 ) -> PassedOn {
-    let orders = &server.node.orders;
+    let orders = &server.core.orders;
     let begun = Instant::now();
     let mut ordered = begun;
     let mut heard = begun;
@@ -218,7 +218,7 @@ async fn beside(
 
 /// Waits for a moment in which no answer is old.
 async fn young(server: &Arc<Server>) {
-    let limit = server.node.config.now().limits.drain_timeout() / 2;
+    let limit = server.core.config.now().limits.drain_timeout() / 2;
     let begun = Instant::now();
     let longest = || server.gateway.connections.longest_answer();
     while begun.elapsed() < limit && longest().is_some_and(|time| time > YOUNG) {
@@ -229,7 +229,7 @@ async fn young(server: &Arc<Server>) {
 /// Stops a node with a store: peers ask it no more, new connections wait in the kernel, and the
 /// present ones are parked after their present answer.
 async fn quiet(server: &Arc<Server>, farewells: &mut Farewells) {
-    let node = &server.node;
+    let node = &server.core;
     let orders = &node.orders;
     let open = &node.process.counters.connections_open;
     let begun = Instant::now();
@@ -259,14 +259,14 @@ fn releases_flows(process: &Process, gone: Instant) -> bool {
 impl Estate {
     /// Sends the successor all listeners.
     fn open(server: &Arc<Server>, link: Link, sockets: Sockets) -> io::Result<Self> {
-        let node = &server.node;
+        let node = &server.core;
         let mut listeners = node.process.listeners.copies()?;
         listeners.extend(sockets.pages);
         let estate = Self {
             link,
-            machine: Predecessor::new(node.store.is_some()),
+            machine: Predecessor::new(server.service.has_store()),
             process: node.process.clone(),
-            config: server.node.config.clone(),
+            config: server.core.config.clone(),
             sent: HashMap::new(),
             listeners,
             admin: sockets.admin,

@@ -1,0 +1,234 @@
+//! The node of a service whose requests HTTP servers behind the backends answer.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Context;
+use prism_common::supervise::supervise;
+use prism_config::Config;
+use prism_core::{Core, CoreNode, NodeFigures, follow_views};
+use prism_figures::{ServerFault, ServerState};
+use prism_handoff::Transit;
+use prism_process::{Metric, Value as MetricValue};
+use prism_upstream::{Duty, ServerFigures, Shared};
+use serde_json::{Value, json};
+
+use super::service::{NodeService, Work};
+use super::worker::Worker;
+
+/// The service with upstreams.
+pub(super) struct UpstreamNode {
+    core: Arc<Core>,
+    shared: Arc<Shared>,
+}
+
+impl UpstreamNode {
+    /// The service of a node. `keeps_duties`: the duties of its servers outlive the process.
+    pub(super) fn open(
+        config: &Config,
+        settings: &prism_config::Node,
+        core: Arc<Core>,
+        keeps_duties: bool,
+    ) -> anyhow::Result<Self> {
+        let process = core.process.clone();
+        let counters = core.counters.clone();
+        let mut shared = Shared::new(config, &core.name, process, counters);
+        if settings.is_backend() && keeps_duties {
+            shared = with_duties(shared, &settings.store, &core.name)?;
+        }
+        Ok(Self {
+            core,
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Gives servers another duty: `server DUTY NAME`.
+    async fn assign(&self, line: &str) -> Value {
+        let mut words = line.split(' ').skip(1);
+        let duty = words.next().and_then(Duty::named);
+        let (Some(duty), Some(name), None) = (duty, words.next(), words.next()) else {
+            return json!({ "error": "try: server drain|up|down NAME" });
+        };
+        match self.shared.assign(name, duty).await {
+            Ok(places) => {
+                let places = places.iter().map(
+                    |place| json!({ "backend": place.backend, "address": place.server.to_string() }),
+                );
+                json!({
+                    "node": self.core.name,
+                    "duty": duty.word(),
+                    "servers": places.collect::<Vec<_>>(),
+                })
+            }
+            Err(error) => json!({ "error": error }),
+        }
+    }
+}
+
+impl NodeService for UpstreamNode {
+    fn kind(&self) -> &'static str {
+        "upstream"
+    }
+
+    fn protocol(&self) -> &'static str {
+        "http"
+    }
+
+    fn transit(&self) -> Transit {
+        let shared = Arc::downgrade(&self.shared);
+        Arc::new(move |_, unread| shared.upgrade()?.owner_of_unread(unread))
+    }
+
+    fn serve(&self, worker: Worker) -> Work<'_> {
+        let nodes = Rc::new(CoreNode::new(self.core.clone(), worker.peers.clone()));
+        prism_upstream::keep_tasks(&self.shared, &worker.peers);
+        let service = prism_upstream::Upstreams::new(self.shared.clone(), nodes);
+        Box::pin(worker.run(service))
+    }
+
+    fn follow_cluster(&self) -> Work<'_> {
+        Box::pin(supervise("views", async || {
+            follow_views(&self.core, async |_| {}).await;
+        }))
+    }
+
+    fn reconfigure(&self, config: &Config) {
+        self.shared.reconfigure(config);
+    }
+
+    fn obey<'s>(&'s self, line: &'s str) -> Option<Work<'s, Value>> {
+        if line.starts_with("server ") {
+            return Some(Box::pin(self.assign(line)));
+        }
+        let is_of_store = line.starts_with("quota ") || line.starts_with("scrub ");
+        let refusal = json!({ "error": "its service has an upstream and stores nothing" });
+        is_of_store.then(|| -> Work<'_, Value> { Box::pin(std::future::ready(refusal)) })
+    }
+
+    fn add_metrics(&self, metrics: &mut Vec<Metric>) {
+        let servers = self.shared.servers();
+        servers.iter().for_each(|one| add_server(one, metrics));
+    }
+
+    fn servers(&self) -> Option<Vec<ServerState>> {
+        let servers = self.shared.servers();
+        Some(servers.iter().map(server_state).collect())
+    }
+
+    /// In the order of the upstreams.
+    fn servers_of(&self, nodes: &mut [NodeFigures]) -> Value {
+        let mut all = Vec::new();
+        for node in nodes {
+            let answers = node.figures.is_ok();
+            let figures = node.figures.as_mut().ok();
+            let own = figures.and_then(|figures| figures.as_object_mut()?.remove("servers"));
+            let own = match own {
+                Some(Value::Array(own)) => own,
+                _ => {
+                    let mut unknown = self.shared.unknown_servers_of(&node.name);
+                    // A node of a release without these figures may have healthy servers.
+                    unknown
+                        .iter_mut()
+                        .for_each(|one| one.gets_requests = answers);
+                    unknown.iter().map(|one| json!(server_state(one))).collect()
+                }
+            };
+            for mut one in own {
+                if let Some(fields) = one.as_object_mut() {
+                    fields.insert("backend".into(), node.name.clone().into());
+                    all.push(one);
+                }
+            }
+        }
+        let names = self.shared.upstream_names();
+        all.sort_by_key(|one| {
+            let upstream = one.get("upstream").and_then(Value::as_str);
+            let mut names = names.iter();
+            // A node that has not reloaded yet may have other upstreams.
+            names
+                .position(|name| Some(name.as_str()) == upstream)
+                .unwrap_or(usize::MAX)
+        });
+        all.into()
+    }
+}
+
+/// The upstreams with the duties that operators have given to the servers of this backend.
+fn with_duties(upstreams: Shared, directory: &Path, name: &str) -> anyhow::Result<Shared> {
+    let file = directory.join(format!("servers-{name}.json"));
+    upstreams.with_duties(&file).with_context(|| {
+        let file = file.display();
+        format!("the duties of servers in {file}; correct it, or remove it: all are up then")
+    })
+}
+
+fn server_state(figures: &ServerFigures) -> ServerState {
+    let errors = figures.errors.iter().filter(|(_, count)| *count > 0);
+    let last_fault = figures.last_fault.as_ref().map(|fault| ServerFault {
+        reason: fault.reason.clone(),
+        by: if fault.is_by_check {
+            "check"
+        } else {
+            "request"
+        }
+        .to_owned(),
+        ago_s: fault.ago.as_secs(),
+    });
+    ServerState {
+        upstream: figures.upstream.clone(),
+        address: figures.address.to_string(),
+        backend: String::new(),
+        state: figures.state.word().to_owned(),
+        gets_requests: figures.gets_requests,
+        under_way: figures.under_way.into(),
+        errors: errors
+            .map(|(reason, count)| ((*reason).to_owned(), *count))
+            .collect(),
+        ejections: figures.ejections,
+        last_fault,
+    }
+}
+
+/// Adds the figures of a server behind this backend.
+fn add_server(figures: &ServerFigures, metrics: &mut Vec<Metric>) {
+    let mut add =
+        |name: &'static str, help: &'static str, value, own: Option<(&'static str, &str)>| {
+            let metric = Metric::new(name, help, value);
+            let metric = metric.with("upstream", figures.upstream.as_str());
+            let metric = metric.with("address", figures.address.to_string());
+            metrics.push(match own {
+                Some((label, value)) => metric.with(label, value),
+                None => metric,
+            });
+        };
+    for state in prism_upstream::ServerState::ALL {
+        let value = MetricValue::Gauge(f64::from(u8::from(state == figures.state)));
+        let help = "1 for the state of each server of an upstream.";
+        add("upstream_state", help, value, Some(("state", state.word())));
+    }
+    for (reason, count) in &figures.errors {
+        let help = "Requests that this server of an upstream has failed, by the reason.";
+        let value = MetricValue::Counter(*count);
+        add("upstream_errors", help, value, Some(("reason", reason)));
+    }
+    for (name, help, value) in [
+        (
+            "upstream_up",
+            "1 while this server of an upstream gets requests.",
+            MetricValue::Gauge(f64::from(u8::from(figures.gets_requests))),
+        ),
+        (
+            "upstream_requests_under_way",
+            "Requests that this server is answering.",
+            MetricValue::Gauge(figures.under_way.into()),
+        ),
+        (
+            "upstream_ejections",
+            "How often this server was ejected.",
+            MetricValue::Counter(figures.ejections),
+        ),
+    ] {
+        add(name, help, value, None);
+    }
+}
