@@ -4,8 +4,9 @@
 It runs the tests of `cargo test --release --workspace`, with these differences:
 
 - The program has all of its features.
-- Several test programs, or groups of a program's tests, run at a time. Groups that judge
-  time or look at the whole machine run one by one.
+- Several test programs, or groups of a program's tests, run at a time, by the times that
+  are recorded in test-times.json. Groups that judge time or look at the whole machine run
+  one by one.
 - Each group has a time limit.
 - Skipped tests are counted.
 - A namespace that a test has left behind is a failure.
@@ -17,7 +18,9 @@ Usage: scripts/test.py [FILTER...]
        scripts/test.py --tier check|test|long
        (`make check`, `make test`, and the part of `make test-long` that this program runs)
        scripts/test.py --tier TIER --list
-       (the groups of a tier, with the seconds that each took last)
+       (the groups of a tier, with the recorded seconds of each)
+       scripts/test.py --tier TIER --record
+       (records the times, after a group has become much longer or shorter)
 """
 
 import argparse
@@ -34,19 +37,6 @@ from programs import FEATURES, build, groups_of
 
 # The integration tests of these packages run one at a time within a process.
 SERIAL_PACKAGES = {"prism", "prism-lab", "prism-lab-cli"}
-# Groups that run at a time, of the groups in none of the lists below.
-LANES = 2
-# Groups that wait more than they compute. One more lane runs them, one by one.
-WAITING = {
-    "prism connections", "prism hostile", "prism page", "prism tls_sessions", "prism refill", "packages",
-    "prism relaying", "prism migrate", "prism observe", "prism quota", "prism buckets", "prism slow_disk",
-    "prism notify",
-}
-# Groups that count bytes and packets, and judge no time. They run after the groups above.
-COUNTING = {"prism bulk"}
-# Groups that run beside COUNTING, because they only wait for time to pass. The groups of
-# LOW_PRIORITY_PACKAGES run beside COUNTING too.
-BESIDE_COUNTING = {"prism owners", "prism-etcd etcd"}
 # Groups that run last, one by one. They judge rates, times or memory, which other tests
 # would change, or they check the removal of abandoned labs.
 ALONE = {
@@ -58,13 +48,6 @@ LOW_PRIORITY_PACKAGES = {
     "prism-bench", "prism-cluster", "prism-common", "prism-config", "prism-figures", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-pki", "prism-proto", "prism-s3",
     "prism-store", "prism-tls", "prism-upstream",
 }
-# The longest groups begin first, so that no lane ends long after the others.
-LONGEST = [
-    "prism upstreams", "prism connections", "prism-lab-cli benches", "prism host_mode", "prism sessions",
-    "prism chaos", "prism successor", "prism tls_clients", "prism refill", "prism hostile", "prism replicas",
-    "prism tls_sessions", "prism mixture", "prism objects", "prism uploads", "prism clients", "prism cluster",
-    "prism serve", "prism crash", "prism-store scrub", "prism-proto simulation", "prism-switch aging",
-]
 # Each group is in one tier. CHECK has the tests inside the crates, the tests of
 # LOW_PRIORITY_PACKAGES, the documentation, and the groups of this list. The tier `test` also
 # runs CHECK.
@@ -105,8 +88,16 @@ LONG_FORMS = [
 # The time limit of a group, far above its normal time, and of a long form.
 LIMIT_S = int(os.environ.get("PRISM_TEST_LIMIT_S", "480"))
 LONG_LIMIT_S = max(LIMIT_S, 1800)
-# The seconds that each group took last, for --list.
-LAST_TIMES = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "test-seconds.json")
+# The seconds that each group took, and its seconds of processor time. By them the groups are
+# scheduled. `--record` writes them.
+TIMES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test-times.json")
+# A group that has no times yet.
+UNKNOWN = {"seconds": 60.0, "cpu_s": 40.0}
+# Groups that run at a time. Their processor time together is at most this share of all
+# processors; more would expire timeouts in nodes.
+MOST_AT_A_TIME, MOST_LOAD = 5, 0.85
+# A group of the lowest priority takes processors from no other one, so it counts less.
+LOW_PRIORITY_LOAD = 0.4
 # A processor on which no thread runs for this time stands still, and timeouts in nodes
 # expire. A busy processor runs a thread within some 0.05 s.
 STALL_S = 0.2
@@ -243,42 +234,46 @@ def packages_job(programs, words):
 
 
 def run_all(jobs):
-    """Runs the jobs: the lanes, then COUNTING and the jobs beside it, then ALONE."""
-    jobs = sorted(jobs, key=lambda job: LONGEST.index(job.label) if job.label in LONGEST else len(LONGEST))
-
-    def take_jobs(belongs):
-        nonlocal jobs
-        taken = [job for job in jobs if belongs(job)]
-        jobs = [job for job in jobs if job not in taken]
-        return taken
-
-    low_priority = take_jobs(lambda job: job.low_priority)
-    counting, beside, alone, waiting = (
-        take_jobs(lambda job, labels=labels: job.label in labels)
-        for labels in (COUNTING, BESIDE_COUNTING, ALONE, WAITING)
-    )
-    abreast([waiting] + [jobs + waiting] * LANES)
-    abreast([counting, beside, low_priority])
-    abreast([alone])
+    """Runs the jobs side by side, then those of ALONE one by one."""
+    times = recorded_times()
+    alone = [job for job in jobs if job.label in ALONE]
+    others = [job for job in jobs if job.label not in ALONE]
+    side_by_side(others, times, MOST_LOAD * len(os.sched_getaffinity(0)))
+    side_by_side(alone, times, 0)
 
 
-def abreast(lanes):
-    """Runs the jobs of each lane in order. The first lane that reaches a job runs it."""
-    taken, turn = set(), threading.Lock()
+def load(job, times):
+    """The processors that a job takes while it runs."""
+    time_of = times.get(job.label, UNKNOWN)
+    share = time_of["cpu_s"] / max(time_of["seconds"], 0.1)
+    return share * (LOW_PRIORITY_LOAD if job.low_priority else 1)
 
-    def run(lane):
-        for job in lane:
-            with turn:
-                if job in taken:
-                    continue
-                taken.add(job)
-            job.run()
 
-    threads = [threading.Thread(target=run, args=[lane], daemon=True) for lane in lanes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def side_by_side(jobs, times, most_load):
+    """Runs jobs while their loads together are at most `most_load`; at least one runs. The
+    longest job that fits begins first."""
+    waiting = sorted(jobs, key=lambda job: -times.get(job.label, UNKNOWN)["seconds"])
+    running, changed = {}, threading.Condition()
+
+    def run(job):
+        job.run()
+        with changed:
+            del running[job]
+            changed.notify()
+
+    with changed:
+        while waiting:
+            left = most_load - sum(running.values())
+            fitting = (job for job in waiting if not running or load(job, times) <= left)
+            job = next(fitting, None) if len(running) < MOST_AT_A_TIME else None
+            if job is None:
+                changed.wait()
+                continue
+            waiting.remove(job)
+            running[job] = load(job, times)
+            threading.Thread(target=run, args=[job], daemon=True).start()
+        while running:
+            changed.wait()
 
 
 def run_again(jobs, stalls):
@@ -318,35 +313,40 @@ def belongs(job, tier):
 
 
 def list_jobs(jobs):
-    """Prints the jobs, with the seconds that each took last."""
-    last = last_seconds()
+    """Prints the jobs, with the recorded seconds of each."""
+    times = recorded_times()
     print(f"\n{'GROUPS':<72} {'TIER':<6} {'SECONDS':>8}")
     for job in jobs:
-        seconds = f"{last[job.label]:.1f}" if job.label in last else "-"
+        seconds = f"{times[job.label]['seconds']:.1f}" if job.label in times else "-"
         print(f"{job.label:<72} {job.tier:<6} {seconds:>8}")
-    total = sum(last.get(job.label, 0) for job in jobs)
-    print(f"({len(jobs)} groups; the sum of the last times known is {total:.0f} s, before groups run side by side)")
+    total = sum(times.get(job.label, UNKNOWN)["seconds"] for job in jobs)
+    print(f"({len(jobs)} groups; {total:.0f} s one by one)")
 
 
-def last_seconds():
+def recorded_times():
     try:
-        with open(LAST_TIMES, encoding="utf-8") as file:
+        with open(TIMES, encoding="utf-8") as file:
             return json.load(file)
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         return {}
 
 
-def note_seconds(jobs):
-    """Notes the seconds of whole groups that passed."""
-    last = {**last_seconds(), **{job.label: round(job.seconds, 1) for job in jobs if job.status == 0}}
-    with open(LAST_TIMES, "w", encoding="utf-8") as file:
-        json.dump(last, file, indent=1, sort_keys=True)
+def record_times(jobs):
+    """Records the times of groups that passed, beside those of other tiers."""
+    times = recorded_times()
+    for job in jobs:
+        if job.status == 0:
+            times[job.label] = {"seconds": round(job.seconds, 1), "cpu_s": round(job.cpu_s, 1)}
+    lines = (f"{json.dumps(label)}: {json.dumps(times[label])}" for label in sorted(times))
+    with open(TIMES, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--tier", choices=TIERS, help="the groups of this tier; `test` includes `check`")
     parser.add_argument("--list", action="store_true", help="build, list the groups and run none")
+    parser.add_argument("--record", action="store_true", help=f"record the times of groups in {os.path.basename(TIMES)}")
     parser.add_argument("word", nargs="*", help="only tests whose name contains one of the words")
     options = parser.parse_args()
     words = options.word
@@ -366,7 +366,7 @@ def main():
     stalls = Stalls()
     try:
         run_all(jobs)
-        abreast([forms])
+        side_by_side(forms, {}, 0)
         jobs += forms
         again = run_again(jobs, stalls)
     except KeyboardInterrupt:
@@ -383,8 +383,8 @@ def main():
         if sum(counts) or job.status:
             columns = " ".join(f"{count:>{width}}" for count, width in zip(counts, (7, 7, 8)))
             print(f"{job.label:<40} {columns} {job.seconds:>8.1f} {job.cpu_s:>7.1f}")
-    if not words:
-        note_seconds(jobs)
+    if options.record:
+        record_times(jobs)
     failures += [f"left behind: namespace {name}" for name in sorted(namespaces() - before)]
     skipped = sum(job.output.count("SKIPPED") for job in jobs)
     print(f"{'in all':<40} {totals[0]:>7} {totals[1]:>7} {totals[2]:>8} {time.monotonic() - start:>8.1f}")
