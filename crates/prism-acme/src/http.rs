@@ -11,19 +11,17 @@ use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use prism_http::{BodyReader, Limits, Method, ResponseHead};
+use prism_http::{BufferedStream, Limits, Method, read_answer, read_body};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 /// Timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer in bytes. A chain of certificates has about 8 KiB.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// Bytes of one read.
-const PIECE_BYTES: usize = 16 << 10;
 /// The files with the authorities that a system trusts: Debian's, Fedora's and openSUSE's.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -73,16 +71,15 @@ impl Https {
         let name = ServerName::try_from(bare.to_owned()).map_err(io::Error::other)?;
         let tcp = TcpStream::connect((bare, port)).await?;
         let connector = tokio_rustls::TlsConnector::from(self.0);
-        let mut stream = connector.connect(name, tcp).await?;
+        let mut stream = BufferedStream::new(connector.connect(name, tcp).await?);
         let head = request_head(&parts, body.len());
         stream.write_all(&[&head, &*body].concat()).await?;
-        stream.flush().await?;
         let method = match parts.method {
             http::Method::HEAD => Method::Head,
             http::Method::POST => Method::Post,
             _ => Method::Get,
         };
-        read_answer(&mut stream, &method).await
+        read(&mut stream, &method).await
     }
 }
 
@@ -130,36 +127,14 @@ fn request_head(parts: &http::request::Parts, body_bytes: usize) -> Vec<u8> {
     head
 }
 
-async fn read_answer(
-    stream: &mut (impl AsyncReadExt + Unpin),
+/// Reads the answer to a request of this method.
+async fn read(
+    stream: &mut BufferedStream<TlsStream<TcpStream>>,
     method: &Method,
 ) -> io::Result<BytesResponse> {
-    let mut buffer = Vec::new();
-    let head = loop {
-        let parsed = ResponseHead::parse(&buffer, &Limits::DEFAULT);
-        if let Some((head, len)) = parsed.map_err(io::Error::other)? {
-            buffer.drain(..len);
-            break head;
-        }
-        if fill(stream, &mut buffer).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    };
+    let head = read_answer(stream, &Limits::DEFAULT).await?;
     let framing = head.framing(method).map_err(io::Error::other)?;
-    let mut reader = BodyReader::new(framing, MAX_ANSWER_BYTES as u64);
-    let mut body = Vec::new();
-    while !reader.is_done() {
-        if buffer.is_empty() && fill(stream, &mut buffer).await? == 0 {
-            reader.end_of_input().map_err(io::Error::other)?;
-            break;
-        }
-        let step = reader.consume(&buffer).map_err(io::Error::other)?;
-        body.extend_from_slice(buffer.get(step.data).unwrap_or_default());
-        buffer.drain(..step.consumed);
-        if body.len() > MAX_ANSWER_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-    }
+    let body = read_body(stream, framing, MAX_ANSWER_BYTES).await?;
     let mut response = Response::builder().status(head.status());
     for (name, value) in head.headers().iter() {
         response = response.header(name, value);
@@ -169,12 +144,6 @@ async fn read_answer(
         parts: response.into_parts().0,
         body: Box::new(Bytes::from(body)),
     })
-}
-
-/// Reads more bytes; 0 at the end.
-async fn fill(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
-    buffer.reserve(PIECE_BYTES);
-    stream.read_buf(buffer).await
 }
 
 fn system_authorities() -> anyhow::Result<PathBuf> {

@@ -5,16 +5,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{BodyReader, Limits, Method, ResponseHead};
+use prism_http::{
+    BodyReader, BufferedStream, Input, Limits, Method, ResponseFraming, ResponseHead, read_answer,
+    read_body, take_body,
+};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::endpoint::Endpoint;
 
-/// Bytes of one read.
-const PIECE_BYTES: usize = 16 << 10;
 /// A connection notices a host that has vanished after 2 + 2 * 1 = 4 s, also while a watch
 /// waits.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
@@ -27,9 +28,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 /// A connection, idle or in an exchange.
 pub(crate) struct MemberConnection {
     endpoint: Endpoint,
-    stream: Box<dyn ByteStream>,
-    /// Bytes that were read and not parsed yet.
-    buffer: Vec<u8>,
+    stream: BufferedStream<Box<dyn ByteStream>>,
 }
 
 impl MemberConnection {
@@ -57,8 +56,7 @@ impl MemberConnection {
         };
         Ok(Self {
             endpoint: endpoint.clone(),
-            stream,
-            buffer: Vec::new(),
+            stream: BufferedStream::new(stream),
         })
     }
 
@@ -76,71 +74,36 @@ impl MemberConnection {
             body.len()
         );
         self.stream.write_all(request.as_bytes()).await?;
-        self.stream.flush().await?;
-        loop {
-            let parsed = ResponseHead::parse(&self.buffer, &Limits::DEFAULT);
-            match parsed.map_err(io::Error::other)? {
-                Some((head, len)) => {
-                    self.buffer.drain(..len);
-                    return Ok(head);
-                }
-                None => self.fill().await?,
-            }
-        }
+        Ok(read_answer(&mut self.stream, &Limits::DEFAULT).await?)
     }
 
-    /// The reader of the body behind a head.
-    pub(crate) fn body_of(head: &ResponseHead, max_bytes: u64) -> io::Result<BodyReader> {
-        let framing = head.framing(&Method::Post).map_err(io::Error::other)?;
-        Ok(BodyReader::new(framing, max_bytes))
+    /// The framing of the body behind a head.
+    pub(crate) fn framing(head: &ResponseHead) -> io::Result<ResponseFraming> {
+        head.framing(&Method::Post).map_err(io::Error::other)
     }
 
     /// Reads the whole body. Returns also whether the connection can be used again.
     pub(crate) async fn read_all(
         &mut self,
         head: &ResponseHead,
-        max_bytes: u64,
+        max_bytes: usize,
     ) -> io::Result<(Vec<u8>, bool)> {
-        let mut reader = Self::body_of(head, max_bytes)?;
-        let mut body = Vec::new();
-        while !reader.is_done() {
-            if self.buffer.is_empty()
-                && let Err(error) = self.fill().await
-            {
-                match reader.end_of_input() {
-                    Ok(()) => return Ok((body, false)),
-                    Err(_) => return Err(error),
-                }
-            }
-            self.take_body(&mut reader, &mut body)?;
-            // The bound applies to the bytes read, because nothing else bounds a declared length.
-            if body.len() as u64 > max_bytes {
-                return Err(io::ErrorKind::FileTooLarge.into());
-            }
-        }
-        Ok((body, head.keep_alive() && self.buffer.is_empty()))
+        let framing = Self::framing(head)?;
+        let body = read_body(&mut self.stream, framing, max_bytes).await?;
+        let ends = matches!(framing, ResponseFraming::UntilClose);
+        let is_clean = self.stream.buffered().is_empty();
+        Ok((body, !ends && head.keep_alive() && is_clean))
     }
 
-    /// Moves the bytes read of a body to `into`. It is cancel safe.
-    pub(crate) fn take_body(
+    /// Reads more of a body to `into`. The end of the connection is an error. It is cancel safe.
+    pub(crate) async fn read_some(
         &mut self,
         reader: &mut BodyReader,
         into: &mut Vec<u8>,
     ) -> io::Result<()> {
-        while !self.buffer.is_empty() && !reader.is_done() {
-            let step = reader.consume(&self.buffer).map_err(io::Error::other)?;
-            into.extend_from_slice(self.buffer.get(step.data).unwrap_or_default());
-            self.buffer.drain(..step.consumed);
+        if self.stream.buffered().is_empty() && self.stream.fill().await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(())
-    }
-
-    /// Reads more bytes. The end of the connection is an error. It is cancel safe.
-    pub(crate) async fn fill(&mut self) -> io::Result<()> {
-        self.buffer.reserve(PIECE_BYTES);
-        match self.stream.read_buf(&mut self.buffer).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
+        take_body(&mut self.stream, reader, into).map_err(io::Error::other)
     }
 }

@@ -57,12 +57,13 @@ impl Watch {
             .await
             .map_err(broken)?;
         if head.status() != 200 {
-            let text = connection.read_all(&head, MAX_LINE_BYTES as u64).await;
+            let text = connection.read_all(&head, MAX_LINE_BYTES).await;
             let (text, _) = text.map_err(broken)?;
             return Err(Error::refused(head.status(), &text));
         }
         // The answer ends only with the connection.
-        let body = MemberConnection::body_of(&head, u64::MAX).map_err(broken)?;
+        let framing = MemberConnection::framing(&head).map_err(broken)?;
+        let body = BodyReader::new(framing, u64::MAX);
         Ok(Self {
             connection,
             body,
@@ -87,9 +88,8 @@ impl Watch {
             if self.text.len() > MAX_LINE_BYTES {
                 return Err(Error::malformed("a line without an end"));
             }
-            self.connection.fill().await.map_err(|e| self.broken(e))?;
-            let taken = self.connection.take_body(&mut self.body, &mut self.text);
-            taken.map_err(|e| self.broken(e))?;
+            let reading = self.connection.read_some(&mut self.body, &mut self.text);
+            reading.await.map_err(|error| self.broken(error))?;
         }
     }
 

@@ -43,9 +43,10 @@ pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
 pub(crate) fn may_answer(node: &Node, operation: &Operation) -> bool {
     let replication = &node.replication;
     match operation.object() {
-        Some(ObjectRef { bucket, key }) => {
-            replication.may_answer(operation.only_reads_object(), bucket.as_str(), key.as_str())
+        Some(ObjectRef { bucket, key }) if operation.only_reads_object() => {
+            replication.may_read(bucket.as_str(), key.as_str())
         }
+        Some(ObjectRef { bucket, key }) => replication.is_primary(bucket.as_str(), key.as_str()),
         // Every backend in sync knows every bucket.
         None => replication.is_in_sync(),
     }
@@ -59,7 +60,11 @@ fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
     let bucket = bucket.as_str();
     let key = key.as_str();
     let replication = &node.replication;
-    let mut names = replication.answerers(operation.only_reads_object(), bucket, key);
+    let mut names = if operation.only_reads_object() {
+        replication.readers(bucket, key)
+    } else {
+        Vec::from_iter(replication.primary(bucket, key))
+    };
     if names.len() > 1 {
         names.sort_by_key(|name| node.core.process.is_leaving(name));
     }

@@ -4,15 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use prism_http::{Limits, ResponseHead};
+use prism_http::{BufferedStream, Limits, Method, read_answer, read_body};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Time for a request and its answer.
 const DEADLINE: Duration = Duration::from_millis(700);
 /// Longest answer.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// The JSON document at `path`.
 ///
@@ -20,22 +19,18 @@ const MAX_BYTES: u64 = 1 << 20;
 /// The process is out of reach, does not answer within 700 ms, or answers something else.
 pub async fn fetch(address: SocketAddr, path: &str) -> io::Result<Value> {
     let answered = tokio::time::timeout(DEADLINE, ask(address, path)).await;
-    let bytes = answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    let head = ResponseHead::parse(&bytes, &Limits::DEFAULT).map_err(io::Error::other)?;
-    let (head, head_bytes) = head.ok_or(io::ErrorKind::UnexpectedEof)?;
+    answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn ask(address: SocketAddr, path: &str) -> io::Result<Value> {
+    let mut stream = BufferedStream::new(TcpStream::connect(address).await?);
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let head = read_answer(&mut stream, &Limits::DEFAULT).await?;
     if head.status() != 200 {
         return Err(io::Error::other(format!("status {}", head.status())));
     }
-    // The server ends the connection behind the document.
-    let body = bytes.get(head_bytes..).unwrap_or_default();
-    Ok(serde_json::from_slice(body)?)
-}
-
-async fn ask(address: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut bytes = Vec::new();
-    stream.take(MAX_BYTES).read_to_end(&mut bytes).await?;
-    Ok(bytes)
+    let framing = head.framing(&Method::Get).map_err(io::Error::other)?;
+    let body = read_body(&mut stream, framing, MAX_BYTES).await?;
+    Ok(serde_json::from_slice(&body)?)
 }

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::task::Poll;
 
 use prism_handoff::{RelayStep, RelayStream};
+use prism_http::Input;
 use tokio::net::TcpStream;
 
 /// Bytes that are sealed at once: fewer than those with which a stream waits until they leave.
@@ -21,13 +22,7 @@ pub enum Step {
 }
 
 /// A connection to which requests go and from which answers come.
-pub trait Upstream {
-    /// The bytes that were read and not consumed.
-    fn buffered(&self) -> &[u8];
-
-    /// Drops the first `n` of them.
-    fn consume(&mut self, n: usize);
-
+pub trait Upstream: Input {
     /// Whether it had an earlier request, so that the other side may have ended it.
     fn was_used(&self) -> bool;
 
@@ -40,15 +35,6 @@ pub trait Upstream {
     /// cancelled without loss.
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step;
 
-    /// Reads more; 0 at the end. May be cancelled without loss.
-    async fn fill(&mut self) -> io::Result<usize> {
-        loop {
-            if let Step::Read(read) = self.write_or_fill(&[], true).await {
-                return read;
-            }
-        }
-    }
-
     /// Ends the direction of requests, if that is possible.
     async fn end_requests(&mut self);
 
@@ -59,7 +45,7 @@ pub trait Upstream {
 }
 
 /// A stream to another node, and whether it was used before.
-impl Upstream for (RelayStream, bool) {
+impl Input for (RelayStream, bool) {
     fn buffered(&self) -> &[u8] {
         self.0.buffered()
     }
@@ -68,6 +54,17 @@ impl Upstream for (RelayStream, bool) {
         self.0.consume(n);
     }
 
+    async fn fill(&mut self) -> io::Result<usize> {
+        // Bytes that were taken leave meanwhile.
+        loop {
+            if let RelayStep::Read(read) = self.0.fill_or_flush().await {
+                return read;
+            }
+        }
+    }
+}
+
+impl Upstream for (RelayStream, bool) {
     fn was_used(&self) -> bool {
         self.1
     }

@@ -130,7 +130,7 @@ fn answer(node: &Node, store: &Store, question: Question) -> Result<Reply, S3Err
         Question::SealBucket { bucket, record } => {
             node.apply_told(store, &bucket, &record)?;
             // This node may have objects that it does not read, and that others have deleted.
-            let is_read_here = |key: &str| replication.may_answer(true, &bucket, key);
+            let is_read_here = |key: &str| replication.may_read(&bucket, key);
             store.buckets().check_deletable(&bucket, is_read_here)
         }
         Question::CatchUpPage(wanted) => return wanted.page(node, store).map(Reply::CatchUpPage),

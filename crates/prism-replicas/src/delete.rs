@@ -79,7 +79,7 @@ pub(crate) fn delete_here(
     let mut plain = Vec::new();
     for target in targets {
         let key = target.key.as_str();
-        let version = if replication.may_answer(false, bucket, key) {
+        let version = if replication.is_primary(bucket, key) {
             named(target.version.as_deref())
         } else {
             tracing::warn!(

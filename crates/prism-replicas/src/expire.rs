@@ -83,7 +83,7 @@ async fn expire(
     id: UploadId,
 ) -> Result<bool, S3Error> {
     let replication = &replicator.node.replication;
-    if !replication.may_answer(false, bucket, &key) {
+    if !replication.is_primary(bucket, &key) {
         return Ok(false);
     }
     if replication.begin().is_none() {

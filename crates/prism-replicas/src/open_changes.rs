@@ -59,7 +59,7 @@ async fn forget_deletions(replicator: &Replicator) -> Result<(), S3Error> {
         for deletion in old {
             let bucket = &deletion.scope.bucket;
             let key = &deletion.scope.key;
-            if !node.replication.may_answer(false, bucket, key)
+            if !node.replication.is_primary(bucket, key)
                 || apply_everywhere(replicator, &deletion).await
             {
                 gone.push(deletion);

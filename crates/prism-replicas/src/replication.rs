@@ -160,7 +160,7 @@ impl Replication {
     }
 
     /// The primary of a key; `None` if no replica is in sync.
-    pub(crate) fn primary(&self, bucket: &str, key: &str) -> Option<String> {
+    pub fn primary(&self, bucket: &str, key: &str) -> Option<String> {
         let view = self.view();
         view.primary(bucket, key).map(NodeName::to_string)
     }
@@ -185,27 +185,22 @@ impl Replication {
             && writers.iter().any(|name| name.as_str() == self.name)
     }
 
-    /// The nodes that may answer an operation on a key, in the order to ask them: this node
-    /// first, nodes out of reach last.
-    pub fn answerers(&self, reads_only: bool, bucket: &str, key: &str) -> Vec<String> {
-        if reads_only {
-            self.readers(bucket, key)
-        } else {
-            Vec::from_iter(self.primary(bucket, key))
-        }
+    /// Whether this node is the primary of a key, which decides about its changes.
+    pub fn is_primary(&self, bucket: &str, key: &str) -> bool {
+        let view = self.view();
+        let primary = view.primary(bucket, key);
+        primary.is_some_and(|name| name.as_str() == self.name)
     }
 
-    /// Whether this node may answer a request about a key: as its primary, or as a reader.
-    pub fn may_answer(&self, reads_only: bool, bucket: &str, key: &str) -> bool {
-        let (view, is_this) = (self.view(), |name: &NodeName| name.as_str() == self.name);
-        if reads_only {
-            view.readers(bucket, key).any(is_this)
-        } else {
-            view.primary(bucket, key).is_some_and(is_this)
-        }
+    /// Whether this node may answer a read of a key now.
+    pub fn may_read(&self, bucket: &str, key: &str) -> bool {
+        let view = self.view();
+        view.readers(bucket, key)
+            .any(|name| name.as_str() == self.name)
     }
 
-    /// The nodes at which a key may be read, in the order of [`Self::answerers`].
+    /// The nodes that may answer a read of a key now, in the order to ask them: this node first,
+    /// nodes out of reach last.
     pub fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
         let view = self.view();
         let readers = view.readers(bucket, key);

@@ -88,14 +88,12 @@ fn a_change_is_taken_from_the_primary_that_this_node_knows_and_from_no_other() {
 }
 
 #[test]
-fn only_an_owner_may_answer_in_the_first_epoch_as_in_any() {
+fn one_replica_decides_about_a_key_and_all_of_its_replicas_read_it() {
     let nodes = ["a", "b", "c", "d"].map(|name| replication(name, 2));
-    for (reads_only, owners) in [(true, 2), (false, 1)] {
-        let may = nodes
-            .iter()
-            .filter(|n| n.may_answer(reads_only, "bucket", "key"));
-        assert_eq!(may.count(), owners, "reads only: {reads_only}");
-    }
+    let primaries = nodes.iter().filter(|n| n.is_primary("bucket", "key"));
+    assert_eq!(primaries.count(), 1);
+    let readers = nodes.iter().filter(|n| n.may_read("bucket", "key"));
+    assert_eq!(readers.count(), 2);
 }
 
 #[test]

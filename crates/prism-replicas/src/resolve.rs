@@ -52,7 +52,7 @@ impl Replicator {
             return Ok(());
         };
         // Only the primary answers requests about uploads.
-        let open = if self.node.replication.may_answer(false, bucket, key) {
+        let open = if self.node.replication.is_primary(bucket, key) {
             here.of_key(bucket, key)
         } else {
             Vec::from_iter(here.of_object(bucket, key))
@@ -208,7 +208,7 @@ impl Replicator {
         };
         let mut open = Vec::new();
         let replication = &self.node.replication;
-        let is_own = |scope: &Scope| replication.may_answer(false, &scope.bucket, &scope.key);
+        let is_own = |scope: &Scope| replication.is_primary(&scope.bucket, &scope.key);
         for (scope, _) in changes.iter().filter(|(scope, _)| is_own(scope)) {
             open.extend(without_epochs(here.of_key(&scope.bucket, &scope.key)));
         }
@@ -238,7 +238,7 @@ pub(crate) fn standings(
         return Err(Code::ServiceUnavailable.into());
     }
     for (scope, stamp) in changes {
-        let is_primary = replication.may_answer(false, &scope.bucket, &scope.key);
+        let is_primary = replication.is_primary(&scope.bucket, &scope.key);
         if !is_primary || open_changes.contains(scope) {
             return Err(Code::ServiceUnavailable.into());
         }

@@ -5,28 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use prism_handoff::{Companion, Connection, Moved, RelayStream};
+use prism_http::Input;
 use tokio::net::TcpStream;
-
-/// A source of bytes.
-pub trait Input {
-    /// The bytes that were read and not consumed.
-    fn buffered(&self) -> &[u8];
-    /// Drops the first `n` buffered bytes.
-    fn consume(&mut self, n: usize);
-    /// Reads more bytes; 0 at the end. May be cancelled without loss.
-    async fn fill(&mut self) -> io::Result<usize>;
-
-    /// Moves buffered bytes to `room`, or reads to it; 0 at the end. May be cancelled without
-    /// loss.
-    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        if self.buffered().is_empty() && self.fill().await? == 0 {
-            return Ok(0);
-        }
-        let read = io::Read::read(&mut self.buffered(), room)?;
-        self.consume(read);
-        Ok(read)
-    }
-}
 
 /// A connection: the source of a request and the sink of its answer.
 pub trait Io: Input {

@@ -36,7 +36,7 @@ pub use counters::RequestCounters;
 pub use date::DateCache;
 pub use exchange::{AnswerRecord, Exchange, Movement, send, set};
 pub use http1::{Http1, Http1Parts};
-pub use io::{Input, Io};
+pub use io::Io;
 pub use join::join_all;
 pub use link::Link;
 pub use observe::{
@@ -48,6 +48,7 @@ pub use peers::{
     read_answer,
 };
 pub use prism_handoff::Moved;
+pub use prism_http::Input;
 pub use queue::Queue;
 pub use request::Request;
 pub use request_body::{BodyFailure, MAX_SKIP_BYTES, RequestBody};

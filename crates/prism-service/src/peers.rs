@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use prism_handoff::{Handle, PeerError, RelayStream};
 use prism_http::{
-    BodyError, BodyFraming, BodyReader, HeadError, Headers, Limits, RequestHead, ResponseFraming,
-    ResponseHead,
+    AnswerError, BodyError, BodyFraming, HeadError, Headers, Limits, RequestHead, ResponseFraming,
+    ResponseHead, read_body,
 };
 use prism_proto::facts::{Facts, Form};
 use prism_proto::relay::{
@@ -53,6 +53,17 @@ pub enum RelayError {
     /// on.
     #[error("the connection broke: {0}")]
     Connection(#[source] io::Error),
+}
+
+impl From<AnswerError> for RelayError {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::None => Self::NotRead,
+            AnswerError::Broken(error) => Self::Broken(error),
+            AnswerError::Head(error) => Self::Answer(error),
+            AnswerError::Body(error) => Self::Body(error),
+        }
+    }
 }
 
 impl RelayError {
@@ -316,37 +327,12 @@ async fn is_closed(upstream: &mut RelayStream) -> bool {
     matches!(looked, Poll::Ready(Ok(0) | Err(_)))
 }
 
-/// The head of the next answer, which may be an interim one (1xx).
-async fn read_any_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
-    loop {
-        if let Some((head, len)) = ResponseHead::parse(upstream.buffered(), &Limits::ANSWER)? {
-            upstream.consume(len);
-            return Ok(head);
-        }
-        match upstream.fill().await {
-            Ok(0) if upstream.buffered().is_empty() => return Err(RelayError::NotRead),
-            Ok(0) => return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => {}
-            Err(error) => return Err(RelayError::Broken(error)),
-        }
-    }
-}
-
 /// The head of the final answer. Interim answers (1xx) are skipped.
 ///
 /// # Errors
 /// [`RelayError::NotRead`] if the stream ends before the first answer.
 pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
-    let mut head = read_any_answer(upstream).await?;
-    while head.status() < 200 {
-        head = match read_any_answer(upstream).await {
-            Err(RelayError::NotRead) => {
-                return Err(RelayError::Broken(io::ErrorKind::UnexpectedEof.into()));
-            }
-            read => read?,
-        };
-    }
-    Ok(head)
+    Ok(prism_http::read_answer(upstream, &Limits::ANSWER).await?)
 }
 
 /// The body of an answer.
@@ -358,20 +344,5 @@ pub async fn read_all(
     framing: ResponseFraming,
     max_bytes: usize,
 ) -> Result<Vec<u8>, RelayError> {
-    let mut reader = BodyReader::new(framing, max_bytes as u64);
-    let mut bytes = Vec::new();
-    while !reader.is_done() {
-        if upstream.buffered().is_empty() && upstream.fill().await.map_err(RelayError::Broken)? == 0
-        {
-            reader.end_of_input()?;
-            break;
-        }
-        let step = reader.consume(upstream.buffered())?;
-        bytes.extend_from_slice(upstream.buffered().get(step.data).unwrap_or_default());
-        upstream.consume(step.consumed);
-        if bytes.len() > max_bytes {
-            return Err(RelayError::Body(BodyError::TooLong));
-        }
-    }
-    Ok(bytes)
+    Ok(read_body(upstream, framing, max_bytes).await?)
 }

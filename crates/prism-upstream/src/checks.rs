@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use prism_config::HealthCheck;
-use prism_http::{Limits, ResponseHead};
+use prism_http::{AnswerError, Limits, read_answer};
 use prism_service::join_all;
 
 use crate::Shared;
@@ -172,16 +172,10 @@ async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> R
         let written = write_some(&server.stream, unsent).await.map_err(ended)?;
         unsent = unsent.get(written..).unwrap_or_default();
     }
-    loop {
-        let parsed = ResponseHead::parse(server.input.buffered(), &Limits::ANSWER);
-        match parsed.map_err(|_| Reason::Malformed)? {
-            Some((head, len)) if head.status() < 200 => server.input.consume(len),
-            Some((head, _)) => return Ok(head.status()),
-            None => match server.input.fill(&server.stream).await {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return Err(Reason::Ended),
-            },
-        }
+    match read_answer(&mut server, &Limits::ANSWER).await {
+        Ok(head) => Ok(head.status()),
+        Err(AnswerError::Head(_)) => Err(Reason::Malformed),
+        Err(_) => Err(Reason::Ended),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use prism_proxy::Answer;
 
 use crate::pool::{Pool, UnderWay};
-use crate::server::{Input, Server};
+use crate::server::{AnswerBytes, Server};
 
 /// The longest time for which an answer waits. A hand-off takes some milliseconds, and ends well
 /// before in any case; a request that came later would be carried out again.
@@ -34,7 +34,7 @@ pub(crate) struct Parked {
     pub(crate) offers_login: bool,
     under_way: UnderWay,
     stream: TcpStream,
-    input: Input,
+    input: AnswerBytes,
     until: Instant,
 }
 

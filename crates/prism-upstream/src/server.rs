@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use prism_http::Input;
 use prism_proxy::{Step, Upstream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -21,7 +22,7 @@ const MAX_IDLE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) stream: TcpStream,
-    pub(crate) input: Input,
+    pub(crate) input: AnswerBytes,
     /// Bytes that the server gets in front of the request.
     pub(crate) preface: Vec<u8>,
     /// Whether it had an earlier request.
@@ -30,7 +31,7 @@ pub(crate) struct Server {
 
 /// Bytes of a server that were read and not consumed.
 #[derive(Debug, Default)]
-pub(crate) struct Input {
+pub(crate) struct AnswerBytes {
     buffer: Vec<u8>,
     /// Bytes at its beginning that were consumed.
     start: usize,
@@ -58,14 +59,14 @@ impl Server {
     fn of(stream: TcpStream, was_idle: bool) -> Self {
         Self {
             stream,
-            input: Input::default(),
+            input: AnswerBytes::default(),
             preface: Vec::new(),
             was_idle,
         }
     }
 }
 
-impl Upstream for Server {
+impl Input for Server {
     fn buffered(&self) -> &[u8] {
         self.input.buffered()
     }
@@ -74,6 +75,12 @@ impl Upstream for Server {
         self.input.consume(n);
     }
 
+    async fn fill(&mut self) -> io::Result<usize> {
+        self.input.fill(&self.stream).await
+    }
+}
+
+impl Upstream for Server {
     fn was_used(&self) -> bool {
         self.was_idle
     }
@@ -98,7 +105,7 @@ impl Upstream for Server {
     }
 }
 
-impl Input {
+impl AnswerBytes {
     /// The bytes.
     pub(crate) fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..).unwrap_or_default()
