@@ -34,6 +34,13 @@ impl Config {
         for (index, upstream) in all.iter().enumerate() {
             let field = |leaf: &str| all.field(index, leaf);
             self.check_upstream(all, upstream, &field, found);
+            if let Some(name) = &upstream.name {
+                found.name(&field("name"), name);
+                let mut earlier = all.iter().take(index);
+                let is_new = !earlier.any(|one| one.name.as_ref() == Some(name));
+                let fault = format!("{name:?} is another upstream's");
+                found.check(is_new, &field("name"), fault, "give each its own");
+            }
             if let Some(taker) = taker {
                 let fault = format!("gets no request, because upstream {taker} gets all");
                 let fix = "put it in front, or give the other one `paths` or `hosts`";

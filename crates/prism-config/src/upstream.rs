@@ -49,6 +49,9 @@ impl From<Vec<Upstream>> for Upstreams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Upstream {
+    /// Default: the requests that it gets, such as `www.example.com/api/`. Its name for operators,
+    /// and between nodes.
+    pub name: Option<String>,
     /// Required, unless every backend has its own `upstream`. The address and port of the server,
     /// or several of them, as a backend reaches them.
     #[serde(skip_serializing_if = "ServiceAddrs::is_empty")]
@@ -107,6 +110,7 @@ pub struct Upstream {
 impl Default for Upstream {
     fn default() -> Self {
         Self {
+            name: None,
             address: ServiceAddrs::default(),
             backends: Vec::new(),
             hosts: Vec::new(),

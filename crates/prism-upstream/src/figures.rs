@@ -130,12 +130,13 @@ impl Errors {
     }
 }
 
-/// The names of upstreams: the requests that each gets, such as `www.example.com/api/`. No two are
-/// equal.
+/// The names of upstreams: their own, or else the requests that each gets, such as
+/// `www.example.com/api/`. No two are equal.
 pub(crate) fn names<'u>(upstreams: impl Iterator<Item = &'u Upstream>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for upstream in upstreams {
-        let name = name(upstream);
+        let name = upstream.name.clone();
+        let name = name.unwrap_or_else(|| requests_of(upstream));
         let numbered = (2..).map(|number| format!("{name} ({number})"));
         let mut candidates = std::iter::once(name.clone()).chain(numbered);
         names.extend(candidates.find(|one| !names.contains(one)));
@@ -143,7 +144,7 @@ pub(crate) fn names<'u>(upstreams: impl Iterator<Item = &'u Upstream>) -> Vec<St
     names
 }
 
-fn name(upstream: &Upstream) -> String {
+fn requests_of(upstream: &Upstream) -> String {
     let paths = if upstream.paths.is_empty() {
         "/".to_owned()
     } else {
@@ -173,6 +174,11 @@ mod tests {
                 ..Upstream::default()
             },
             Upstream {
+                name: Some("app".into()),
+                paths: texts(&["/app/"]),
+                ..Upstream::default()
+            },
+            Upstream {
                 hosts: texts(&["www.example.com"]),
                 methods: texts(&["GET", "HEAD"]),
                 headers: texts(&["X-Beta: yes"]),
@@ -183,6 +189,7 @@ mod tests {
         ];
         let expected = [
             "/static/,/img/",
+            "app",
             "GET,HEAD www.example.com/ X-Beta: yes",
             "/",
             "/ (2)",

@@ -96,6 +96,15 @@ fn faults_are_named() {
             "service.upstream.health.fall: 0 is out of range",
         ),
         (
+            "[service.upstream]\naddress = \"127.0.0.1:9\"\nname = \"my app\"\n",
+            "service.upstream.name: \"my app\" is not a valid name",
+        ),
+        (
+            "[[service.upstream]]\naddress = \"127.0.0.1:9\"\nname = \"a\"\npaths = [\"/a/\"]\n\
+             [[service.upstream]]\naddress = \"127.0.0.1:8\"\nname = \"a\"\n",
+            "service.upstream[1].name: \"a\" is another upstream's",
+        ),
+        (
             "[service.upstream]\naddress = \"127.0.0.1:9\"\ncookie = \"a b\"\n",
             "service.upstream.cookie: \"a b\" is not the name",
         ),
