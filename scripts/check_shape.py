@@ -22,7 +22,6 @@ USUAL_TYPES = {"Args", "Command", "Config", "Error", "Event", "State"}
 LATER = {
     "lines of crates/prism-store": 11_800,
     "circle of modules in crates/prism-handoff": 15,
-    "circle of modules in crates/prism-store": 16,
     "circle of modules in crates/prism-replicas": 7,
     "lines of crates/prism-handoff/src/connection.rs": 540,
     "lines of crates/prism-handoff/src/import.rs": 520,

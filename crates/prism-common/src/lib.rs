@@ -1,11 +1,12 @@
-//! The tools of every part of a process: supervised tasks, files that are read again when they
-//! change, counters, random keys, and numbers that nobody can guess.
+//! The tools of every part of a process: supervised tasks, work done in groups, files that are read
+//! again when they change, counters, random keys, and numbers that nobody can guess.
 //!
 //! Not here: the subject of any part. This crate depends on no other crate of the workspace.
 #![forbid(unsafe_code)]
 
 pub mod counter;
 pub mod followed;
+pub mod group;
 pub mod random;
 pub mod supervise;
 pub mod unguessable;

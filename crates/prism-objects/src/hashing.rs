@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
+use prism_common::group::Group;
 use prism_s3::hashes::{Hashes, TOGETHER, update_together};
 use prism_s3::{Code, S3Error};
-use prism_store::Group;
 
 /// Length from which a piece waits for others, in bytes.
 const LONG_BYTES: usize = 32 << 10;

@@ -22,7 +22,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{config::Durability, error::OpenError, log_tag::LogTag};
+use crate::{config::Durability, error::OpenError, layout::present, log_tag::LogTag};
 use journal::{Log, Tail};
 pub(crate) use versions::tables;
 
@@ -155,14 +155,6 @@ pub(crate) fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = entries.map(|entry| Ok(entry?.path()));
     let paths: io::Result<Vec<_>> = paths.collect();
     Ok(paths?.into_iter().filter(|path| path.is_dir()).collect())
-}
-
-/// `None` where the error is of the kind `absent`.
-fn present<T>(result: io::Result<T>, absent: io::ErrorKind) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == absent => Ok(None),
-        result => result.map(Some),
-    }
 }
 
 #[cfg(test)]

@@ -30,9 +30,12 @@ use crate::{
     keys::bucket_of,
     lsm::{Batch, FILES, Lsm, OBJECTS, VERSIONS},
     record::{FileRecord, Payload, Record},
-    store::Store,
     view::View,
 };
+
+/// The record of the tree `system` that names the generation whose sums are complete. It is
+/// missing after a record that was not counted.
+const USAGE_KEY: &str = "usage";
 
 /// The bytes and objects of one bucket in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -65,14 +68,6 @@ enum Counted {
     Files,
 }
 
-impl Store {
-    /// The usage of a bucket in this store. Does not block.
-    #[must_use]
-    pub fn bucket_usage(&self, bucket: &str) -> BucketUsage {
-        self.inner.usage.get(bucket)
-    }
-}
-
 impl BucketUsage {
     fn encode(self) -> Vec<u8> {
         [self.bytes.to_be_bytes(), self.objects.to_be_bytes()].concat()
@@ -100,20 +95,19 @@ impl UsageOfBuckets {
     pub(crate) fn open(lsm: &Lsm, generation: u64) -> Result<Self, OpenError> {
         let view = lsm.view();
         let mut batch = Batch::default();
-        let is_counted = lsm
-            .usage_counted_by()?
-            .is_some_and(|by| by.checked_add(1) == Some(generation));
+        let counted_by = lsm.number(USAGE_KEY)?;
+        let is_counted = counted_by.is_some_and(|by| by.checked_add(1) == Some(generation));
         let sums = if is_counted {
             read(&view)?
         } else {
             count_again(&view, &mut batch)?
         };
-        lsm.stage_usage_counted_by(&mut batch, Some(generation));
+        batch.insert(&lsm.system, USAGE_KEY, generation.to_be_bytes());
         lsm.commit(batch, PersistMode::SyncAll)?;
         Ok(Self(RwLock::new(sums)))
     }
 
-    fn get(&self, bucket: &str) -> BucketUsage {
+    pub(crate) fn get(&self, bucket: &str) -> BucketUsage {
         let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
         sums.get(bucket).copied().unwrap_or_default()
     }
@@ -123,7 +117,7 @@ impl UsageOfBuckets {
     pub(crate) fn stage(&self, view: &View<'_>, batch: &mut Batch) -> NewUsage {
         let (deltas, are_complete) = deltas(view, batch);
         if !are_complete {
-            view.lsm.stage_usage_counted_by(batch, None);
+            batch.remove(&view.lsm.system, USAGE_KEY);
         }
         let changed = deltas.into_iter().filter(|(_, d)| *d != Delta::default());
         let new: NewUsage = changed
@@ -281,7 +275,7 @@ impl Counted {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Bucket, Config, ObjectMeta, Proof, Stamp};
+    use crate::{Bucket, Config, ObjectMeta, Proof, Stamp, Store, past::Past};
 
     fn open(dir: &std::path::Path) -> Store {
         let config = Config {
@@ -311,7 +305,7 @@ mod tests {
         let wanted = store.bucket_usage("bucket");
         let (bytes, objects) = (100_010, 2);
         assert_eq!(wanted, BucketUsage { bytes, objects });
-        let lsm = &store.inner.lsm;
+        let lsm = &store.storage().lsm;
         let mut batch = Batch::default();
         // As an older release leaves it.
         let wrong = BucketUsage { bytes: 1, objects };
@@ -321,7 +315,7 @@ mod tests {
         drop(store);
         let store = open(dir.path());
         assert_eq!(store.bucket_usage("bucket"), wrong, "sums are read");
-        store.inner.lsm.next_generation().unwrap();
+        Past::next(&store.storage().lsm).unwrap();
         drop(store);
         let store = open(dir.path());
         assert_eq!(store.bucket_usage("bucket"), wanted);
@@ -338,21 +332,24 @@ mod tests {
             .accept_record("bucket", &bucket, Proof::TRUSTED)
             .unwrap();
         put(&store, "whole", 10);
-        let lsm = &store.inner.lsm;
+        let lsm = &store.storage().lsm;
         let mut batch = Batch::default();
         let key = crate::keys::object_key("bucket", "damaged");
         batch.insert(&lsm.objects, key.clone(), [1]);
         lsm.commit(batch, PersistMode::Buffer).unwrap();
         let mut batch = Batch::default();
         batch.remove(&lsm.objects, key);
-        assert_eq!(store.inner.usage.stage(&lsm.view(), &mut batch), vec![]);
+        assert_eq!(
+            store.committer().usage.stage(&lsm.view(), &mut batch),
+            vec![]
+        );
         lsm.commit(batch, PersistMode::Buffer).unwrap();
-        assert_eq!(lsm.usage_counted_by().unwrap(), None);
+        assert_eq!(lsm.number(USAGE_KEY).unwrap(), None);
         drop(store);
         let store = open(dir.path());
         let (bytes, objects) = (10, 1);
         let wanted = BucketUsage { bytes, objects };
         assert_eq!(store.bucket_usage("bucket"), wanted);
-        assert!(store.inner.lsm.usage_counted_by().unwrap().is_some());
+        assert!(store.storage().lsm.number(USAGE_KEY).unwrap().is_some());
     }
 }

@@ -40,9 +40,9 @@ impl Buckets<'_> {
         if self.get(bucket)?.which.phase != Phase::Deleting {
             return Err(Error::Busy);
         }
-        let committer = &self.store.inner.committer;
+        let index = &self.store.committer().index;
         // Before the view is taken: the view has every change that is no longer under way.
-        let is_busy = committer.index.has_any_of(bucket) || committer.locks.is_busy(bucket);
+        let is_busy = index.has_any_of(bucket) || self.store.primary.locks.is_busy(bucket);
         if self.store.catch_up().has_any_of(bucket, counts)? {
             return Err(Error::NotEmpty);
         }
@@ -65,7 +65,7 @@ impl Buckets<'_> {
         if documents.any(|text| text.len() > CONFIG_MAX) {
             return Err(Error::MetaTooLarge);
         }
-        self.store.inner.files.check_room(0)?;
+        self.store.files().check_room(0)?;
         self.set(bucket, record, SetBy::Change(before))
     }
 
@@ -118,13 +118,13 @@ impl Buckets<'_> {
     /// block.
     #[must_use]
     pub fn has(&self, bucket: &str) -> bool {
-        self.store.inner.committer.buckets.has(bucket)
+        self.store.committer().buckets.has(bucket)
     }
 
     /// A number that changes with every bucket's record. Does not block.
     #[must_use]
     pub fn version(&self) -> u64 {
-        self.store.inner.committer.buckets.version()
+        self.store.committer().buckets.version()
     }
 
     /// The record of a bucket's name, also if the bucket is gone. May block on disk.
@@ -168,8 +168,7 @@ impl Buckets<'_> {
     /// # Errors
     /// [`Error::NoSuchBucket`].
     pub fn get(&self, bucket: &str) -> Result<BucketInfo, Error> {
-        check_bucket(bucket)?;
-        self.store.view().existing_bucket(bucket)
+        self.store.existing_bucket(bucket)
     }
 
     /// All buckets, by name, at most [`BUCKETS_MAX`]. May block on disk.

@@ -44,10 +44,10 @@ impl Store {
         bucket: &str,
         deletions: &[ToDelete<'_>],
     ) -> Result<Vec<DeleteResult>, Error> {
-        self.buckets().get(bucket)?;
+        self.existing_bucket(bucket)?;
         let others = |deletion: &ToDelete<'_>| {
             check_key(deletion.key)?;
-            self.inner.others_of(bucket, deletion.key)
+            self.primary.others_of(bucket, deletion.key)
         };
         let mut results: Vec<DeleteResult> = vec![Ok(None); deletions.len()];
         let mut rounds = HashMap::new();
@@ -85,9 +85,9 @@ impl Store {
             deletions: deletions.collect(),
             condition: None,
         });
-        let removed: Vec<DeleteResult> = match self.inner.submit(op, None) {
+        let removed: Vec<DeleteResult> = match self.primary.submit(op, None) {
             Ok(outcome) => {
-                self.inner.release(&outcome);
+                self.committer().release(&outcome);
                 outcome.removed.into_iter().map(Ok).collect()
             }
             Err(failure) if group.len() > 1 && failure.is_of_one_key() => {
@@ -118,7 +118,7 @@ impl Store {
         change: impl FnOnce(&mut ObjectMeta) + Send + 'static,
     ) -> Result<Option<VersionId>, Error> {
         let object_key = checked_key(bucket, key)?;
-        self.inner.files.check_room(0)?;
+        self.files().check_room(0)?;
         let outcome = self.submit(Op::Change {
             object_key,
             version,

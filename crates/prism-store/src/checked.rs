@@ -10,10 +10,10 @@ use std::{fmt, fs::File, os::unix::fs::MetadataExt, sync::Arc};
 use crate::{
     blocks::{self, BLOCK_LEN},
     error::Error,
-    inner::Inner,
     known::{Changed, Known},
     layout::FileId,
     record::FileRecord,
+    storage::Storage,
 };
 
 /// An object's file, or a part's, open for reading. It stays readable,
@@ -30,9 +30,9 @@ struct Opened {
     unproven: Option<Unproven>,
 }
 
-/// The recorded checksums of a file's blocks, and the store that notes comparisons.
+/// The recorded checksums of a file's blocks, and the place where comparisons are noted.
 struct Unproven {
-    store: Arc<Inner>,
+    storage: Arc<Storage>,
     crcs: Vec<u32>,
 }
 
@@ -40,15 +40,13 @@ impl CheckedFile {
     /// Opens a file of `recorded` bytes; `None` if it is missing. `record` gives the checksums
     /// where they are needed.
     pub(crate) fn open(
-        store: &Arc<Inner>,
+        storage: &Arc<Storage>,
         id: FileId,
         recorded: u64,
         record: impl FnOnce() -> Result<Option<FileRecord>, Error>,
     ) -> Result<Option<Self>, Error> {
-        let file = match store.files.open_file(id) {
-            Ok(file) => file,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e.into()),
+        let Some(file) = storage.files.open_file(id)? else {
+            return Ok(None);
         };
         let data = file.metadata()?;
         let len = data.len();
@@ -56,7 +54,7 @@ impl CheckedFile {
         if len != recorded {
             return Err(wrong_length(len, recorded));
         }
-        let unproven = if store.known.good_until(id, changed, 0..len) == len {
+        let unproven = if storage.known.good_until(id, changed, 0..len) == len {
             None
         } else {
             let record = record()?.ok_or_else(|| Error::corrupt("no checksums"))?;
@@ -67,7 +65,7 @@ impl CheckedFile {
                 return Err(Error::corrupt("number of blocks differs"));
             }
             Some(Unproven {
-                store: Arc::clone(store),
+                storage: Arc::clone(storage),
                 crcs: record.crcs,
             })
         };
@@ -129,8 +127,8 @@ impl CheckedFile {
         let opened = &self.0;
         match &opened.unproven {
             None => end,
-            Some(Unproven { store, .. }) => {
-                let known = &store.known;
+            Some(Unproven { storage, .. }) => {
+                let known = &storage.known;
                 known.good_until(opened.id, opened.changed, at..end)
             }
         }
@@ -144,7 +142,7 @@ impl CheckedFile {
     pub fn check(&self, at: u64, end: u64) -> Result<u64, Error> {
         let opened = &self.0;
         let known = self.good_until(at, end);
-        let (Some(Unproven { store, crcs }), true) = (&opened.unproven, known <= at) else {
+        let (Some(Unproven { storage, crcs }), true) = (&opened.unproven, known <= at) else {
             return Ok(known);
         };
         let block = at / BLOCK_LEN;
@@ -155,11 +153,11 @@ impl CheckedFile {
         let from = block * BLOCK_LEN;
         let to = opened.len.min((block + 1) * BLOCK_LEN);
         if let Err(error) = blocks::verify_block(&opened.file, from, to, *recorded) {
-            let view = store.lsm.view();
-            store.corruption.note(&view, opened.id, from, &error);
+            let view = storage.lsm.view();
+            storage.corruption.note(&view, opened.id, from, &error);
             return Err(error);
         }
-        let known = &store.known;
+        let known = &storage.known;
         known.note_good(opened.id, opened.changed, index, crcs.len());
         Ok(self.good_until(to, end).max(to).min(end))
     }

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, ErrorKind::NotFound},
     os::fd::AsRawFd,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -17,7 +17,7 @@ use rustix::{
 use crate::{
     config::{Config, Durability},
     error::{Error, OpenError},
-    layout::{FileId, Layout, sync_dir},
+    layout::{FileId, Layout, present, sync_dir},
 };
 
 /// Free bytes below which the store commits nothing: more than one batch and a few full write
@@ -128,9 +128,18 @@ impl Files {
         Ok(sync_dir(&self.layout.shard(shard))?)
     }
 
-    /// Opens a file for reading. May block on disk.
-    pub(crate) fn open_file(&self, id: FileId) -> io::Result<File> {
-        File::open(self.layout.file(id))
+    /// Opens a file for reading; `None` if it is missing. May block on disk.
+    pub(crate) fn open_file(&self, id: FileId) -> io::Result<Option<File>> {
+        present(File::open(self.layout.file(id)), NotFound)
+    }
+
+    /// Opens a file to repair it; `None` if it is missing. May block on disk.
+    pub(crate) fn open_damaged(&self, id: FileId) -> io::Result<Option<File>> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(self.layout.file(id));
+        present(file, NotFound)
     }
 
     /// Removes a file without a record. A failure leaves an orphan, which the next opening
@@ -154,7 +163,7 @@ pub(crate) struct Usage {
 
 /// The bytes that a change takes and gives back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Change {
+pub(crate) struct BytesChange {
     pub(crate) taken: u64,
     pub(crate) given: u64,
 }
@@ -190,15 +199,15 @@ impl Usage {
         }
     }
 
-    pub(crate) fn apply(&self, change: Change) {
+    pub(crate) fn apply(&self, change: BytesChange) {
         let after = self.used().saturating_add(change.taken);
         self.used
             .store(after.saturating_sub(change.given), Ordering::Relaxed);
     }
 
     /// Takes back a change whose commit failed.
-    pub(crate) fn revert(&self, change: Change) {
-        self.apply(Change {
+    pub(crate) fn revert(&self, change: BytesChange) {
+        self.apply(BytesChange {
             taken: change.given,
             given: change.taken,
         });
@@ -228,8 +237,8 @@ fn unnamed(dir: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn change(taken: u64, given: u64) -> Change {
-        Change { taken, given }
+    fn change(taken: u64, given: u64) -> BytesChange {
+        BytesChange { taken, given }
     }
 
     #[test]

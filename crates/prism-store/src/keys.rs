@@ -32,7 +32,7 @@ use prism_cluster::replica::Stamp;
 
 use crate::{
     error::Error,
-    types::{Place, UploadId, check_bucket, check_key},
+    types::{UploadId, VersionPlace, check_bucket, check_key},
 };
 
 /// Ends the key within a tree's key; a 0 in the key itself is followed by 255.
@@ -51,6 +51,11 @@ pub(crate) fn bucket_prefix(bucket: &str) -> Vec<u8> {
 /// The key of a bucket's document.
 pub(crate) fn document_key(bucket: &str, name: &str) -> Vec<u8> {
     [&bucket_prefix(bucket), name.as_bytes()].concat()
+}
+
+/// The key of a document of the caller in the tree `system`.
+pub(crate) fn note_key(name: &str) -> String {
+    format!("note/{name}")
 }
 
 /// The key of an object in the tree `objects`, which sorts by the key's bytes within a bucket. The
@@ -185,11 +190,11 @@ pub(crate) fn part_number(part_key: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*number))
 }
 
-pub(crate) fn version_key(object_key: &[u8], place: &Place) -> Vec<u8> {
+pub(crate) fn version_key(object_key: &[u8], place: &VersionPlace) -> Vec<u8> {
     [&versions_of(object_key), place.as_slice()].concat()
 }
 
-pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, Place)> {
+pub(crate) fn split_version_key(version_key: &[u8]) -> Option<(String, VersionPlace)> {
     let (_, key, place) = split_escaped::<{ Stamp::LEN }>(version_key)?;
     Some((key, place))
 }

@@ -140,11 +140,8 @@ impl Layout {
 
     /// The contents of a file of the directory, if it exists. Blocks on disk.
     pub(crate) fn read(&self, name: &str) -> Result<Option<String>, OpenError> {
-        match fs::read_to_string(self.root.join(name)) {
-            Ok(text) => Ok(Some(text)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(OpenError::io(format!("read {name}"))(e)),
-        }
+        let text = fs::read_to_string(self.root.join(name));
+        present(text, io::ErrorKind::NotFound).map_err(OpenError::io(format!("read {name}")))
     }
 
     /// Replaces a file of the directory by one with this line, durably. Blocks on disk.
@@ -192,6 +189,14 @@ fn create_durably(dir: &Path) -> io::Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// `None` where the error is of the kind `absent`.
+pub(crate) fn present<T>(result: io::Result<T>, absent: io::ErrorKind) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == absent => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Makes the entries of a directory durable.

@@ -53,9 +53,7 @@ mod config;
 mod damage;
 mod error;
 mod files;
-mod group;
 mod hot;
-mod inner;
 mod keys;
 mod known;
 mod layout;
@@ -67,17 +65,24 @@ mod notes;
 mod object;
 mod past;
 mod pending;
+mod pins;
+mod primary;
 mod put;
 mod read;
 mod record;
 mod recovery;
 mod repair;
 mod replica;
+mod replicas;
 mod scan;
+mod scope;
 mod scrub;
+mod storage;
 mod store;
 mod types;
+mod under_way;
 mod uploads;
+mod version_summary;
 mod view;
 mod write_behind;
 
@@ -91,7 +96,6 @@ pub use commit::Condition;
 pub use config::{Config, Durability, INLINE_MAX, OBJECT_LEN_LIMIT};
 pub use damage::{ObjectPlace, Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
-pub use group::Group;
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
 pub use notes::StoreNotes;
@@ -104,11 +108,11 @@ pub use put::{Commit, PutWriter};
 pub use recovery::RecoveryReport;
 pub use repair::DamagedBlock;
 pub use replica::{
-    Bytes, CatchUp, Change, Decided, Deletion, Handed, Keeps, Missing, OpenChanges, PageRequest,
-    Piece, Prepare, Replicas, Scope, ScopePage, ScopedChange, TakeIn, Unprepared, VersionName,
-    VersionSummary,
+    CatchUp, Deletion, Handed, Missing, OpenChanges, PageRequest, Piece, ScopePage, TakeIn,
 };
+pub use replicas::{Bytes, Decided, Replicas, Unprepared};
 pub use scan::VersionPosition;
+pub use scope::{Change, Keeps, Prepare, Scope, ScopedChange};
 pub use scrub::{Integrity, ScrubReport};
 pub use store::Store;
 pub use types::{
@@ -116,3 +120,4 @@ pub use types::{
     KEY_MAX, OBJECT_LEN_MAX, ObjectInfo, ObjectMeta, PARTS_MAX, Part, PartVersion, Position,
     Removed, Step, ToDelete, Upload, UploadId, UploadName, VERSIONS_MAX, VersionId, Versioning,
 };
+pub use version_summary::{VersionName, VersionSummary};

@@ -22,8 +22,6 @@ use crate::{
     error::{Error, OpenError},
     layout::{Layout, SHARDS, sync_dir},
     log_tag::LogTag,
-    past::Past,
-    view::View,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -50,13 +48,6 @@ pub(crate) const FILES: &str = "files";
 
 /// The number of commits; see `past`.
 const COMMITS_KEY: &str = "commits";
-const REPLICAS_KEY: &str = "replicas";
-const SCRUBBED_KEY: &str = "scrubbed";
-const EPOCH_KEY: &str = "epoch";
-/// The cluster's state in that epoch, as it was saved.
-const CLUSTER_KEY: &str = "cluster";
-/// The generation that counted the usage of buckets last.
-const USAGE_KEY: &str = "usage";
 
 /// The trees.
 pub(crate) struct Lsm {
@@ -82,7 +73,7 @@ pub(crate) struct Lsm {
     pub(crate) changes: Keyspace,
     /// The usage of each bucket by its name; see `bucket_usage`.
     pub(crate) usage: Keyspace,
-    /// Single records: see `past`, `notes` and the names of keys above.
+    /// Single records, each named by the module that keeps it.
     pub(crate) system: Keyspace,
     /// The mark of every batch of the log, for the audit.
     log_tag: LogTag,
@@ -100,8 +91,8 @@ pub(crate) struct Lsm {
 }
 
 impl Lsm {
-    /// Opens the trees, or creates them in a store that has none, and begins an opening. Blocks.
-    pub(crate) fn open(layout: &Layout, config: &Config) -> Result<(Self, Past), OpenError> {
+    /// Opens the trees, or creates them in a store that has none. Blocks.
+    pub(crate) fn open(layout: &Layout, config: &Config) -> Result<Self, OpenError> {
         if !layout.db().exists() {
             if has_files(layout)? {
                 return Err(OpenError::MetadataMissing(layout.root().to_owned()));
@@ -114,17 +105,19 @@ impl Lsm {
             Some(tag) => tag,
             None => LogTag::new()?,
         };
-        let lsm = Self {
+        Ok(Self {
             log_bytes_cut,
             ..Self::open_at(&layout.db(), config, log_tag)?
-        };
-        // The first commit, because the opening is listed with the commits that it found.
-        let past = lsm.next_generation()?;
-        if known.is_none() {
-            // After a batch with the tag: all batches without it precede it.
-            log_tag.write(layout)?;
+        })
+    }
+
+    /// Writes the log's tag, if the store has none yet. The first commit comes before: all batches
+    /// without the tag precede one with it. Blocks.
+    pub(crate) fn write_tag(&self, layout: &Layout) -> Result<(), OpenError> {
+        match LogTag::read(layout)? {
+            Some(_) => Ok(()),
+            None => self.log_tag.write(layout),
         }
-        Ok((lsm, past))
     }
 
     fn open_at(path: &Path, config: &Config, log_tag: LogTag) -> Result<Self, OpenError> {
@@ -162,8 +155,8 @@ impl Lsm {
             log_bytes_cut: 0,
             db,
         };
-        let commits = lsm.system_value(COMMITS_KEY)?.map(u64::from_be_bytes);
-        lsm.commits.store(commits.unwrap_or(0), Ordering::Release);
+        let commits = lsm.number(COMMITS_KEY)?.unwrap_or(0);
+        lsm.commits.store(commits, Ordering::Release);
         Ok(lsm)
     }
 
@@ -183,63 +176,16 @@ impl Lsm {
         bytes.map_err(|_| OpenError::Metadata(format!("record {key:?} is damaged").into()))
     }
 
-    /// The number of replicas of each key that this store was filled with, if it is recorded.
-    pub(crate) fn replicas(&self) -> Result<Option<u32>, OpenError> {
-        Ok(self.system_value(REPLICAS_KEY)?.map(u32::from_be_bytes))
+    /// A number in the tree `system`.
+    pub(crate) fn number(&self, key: &str) -> Result<Option<u64>, OpenError> {
+        Ok(self.system_value(key)?.map(u64::from_be_bytes))
     }
 
-    /// Records the number of replicas, durably. Blocks.
-    pub(crate) fn record_replicas(&self, replicas: u32) -> Result<(), OpenError> {
+    /// Writes a record of the tree `system`, durably. Blocks.
+    pub(crate) fn record(&self, key: &str, value: &[u8]) -> fjall::Result<()> {
         let mut batch = Batch::default();
-        batch.insert(&self.system, REPLICAS_KEY, replicas.to_be_bytes());
-        Ok(self.commit(batch, PersistMode::SyncAll)?)
-    }
-
-    /// The epoch of the store: the first if it never adopted another.
-    pub(crate) fn epoch(&self) -> Result<u64, OpenError> {
-        let recorded = self.system_value(EPOCH_KEY)?;
-        Ok(recorded.map_or(1, u64::from_be_bytes))
-    }
-
-    /// The cluster's state that was saved with the epoch, if any was.
-    pub(crate) fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
-        let state = self.system.get(CLUSTER_KEY)?;
-        Ok(state.map(|state| state.to_vec()))
-    }
-
-    pub(crate) fn stage_state(&self, batch: &mut Batch, state: Vec<u8>) {
-        batch.insert(&self.system, CLUSTER_KEY, state);
-    }
-
-    pub(crate) fn stage_epoch(&self, batch: &mut Batch, epoch: u64) {
-        batch.insert(&self.system, EPOCH_KEY, epoch.to_be_bytes());
-    }
-
-    /// The generation whose counts of usage are complete; none after a record was not counted.
-    pub(crate) fn usage_counted_by(&self) -> Result<Option<u64>, OpenError> {
-        Ok(self.system_value(USAGE_KEY)?.map(u64::from_be_bytes))
-    }
-
-    /// Notes the generation that counts the usage of buckets; none: the next opening counts all
-    /// of it again.
-    pub(crate) fn stage_usage_counted_by(&self, batch: &mut Batch, generation: Option<u64>) {
-        match generation {
-            Some(generation) => batch.insert(&self.system, USAGE_KEY, generation.to_be_bytes()),
-            None => batch.remove(&self.system, USAGE_KEY),
-        }
-    }
-
-    /// When the last complete scrub began; 0 if none did.
-    pub(crate) fn last_scrub_ms(&self) -> u64 {
-        let recorded = self.system_value(SCRUBBED_KEY).ok().flatten();
-        recorded.map_or(0, u64::from_be_bytes)
-    }
-
-    /// Records when a complete scrub began, durably. Blocks.
-    pub(crate) fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
-        let mut batch = Batch::default();
-        batch.insert(&self.system, SCRUBBED_KEY, began_ms.to_be_bytes());
-        Ok(self.commit(batch, PersistMode::SyncData)?)
+        batch.insert(&self.system, key, value);
+        self.commit(batch, PersistMode::SyncAll)
     }
 
     /// Appends an empty batch to the log: damage at its very end looks like an interrupted write.
@@ -312,13 +258,10 @@ impl Lsm {
         Ok(())
     }
 
-    /// A view of the trees in which every commit is whole or absent.
-    pub(crate) fn view(&self) -> View<'_> {
+    /// The trees as of the last commit: every commit is whole or absent.
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let committed = self.committed.read();
-        let committed = committed.unwrap_or_else(PoisonError::into_inner);
-        let lsm = self;
-        let snapshot = committed.clone();
-        View { lsm, snapshot }
+        committed.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

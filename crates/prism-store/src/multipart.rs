@@ -45,7 +45,7 @@ impl Uploads<'_> {
     /// [`Error::NoSpace`].
     pub fn create(&self, bucket: &str, key: &str, meta: ObjectMeta) -> Result<UploadId, Error> {
         let object_key = checked_key(bucket, key)?;
-        self.store.inner.files.check_room(0)?;
+        self.store.files().check_room(0)?;
         let id = UploadId::new(meta.created_ms, u64::from_be_bytes(random()?));
         let stamp = Stamp::NONE;
         self.store.submit(Op::CreateUpload {
@@ -87,7 +87,7 @@ impl Uploads<'_> {
         self.get(name)?;
         let target = Target::Part(name.id, number);
         let object_key = object_key(name.bucket, name.key);
-        PutWriter::new(&self.store.inner, target, object_key, expected_len)
+        PutWriter::new(&self.store.primary, target, object_key, expected_len)
     }
 
     /// At most `max` parts with greater numbers than `after`, and whether more follow. May
@@ -132,7 +132,7 @@ impl Uploads<'_> {
         after: Option<(&str, Option<UploadId>)>,
         max: usize,
     ) -> Result<(Vec<Upload>, bool), Error> {
-        self.store.buckets().get(bucket)?;
+        self.store.existing_bucket(bucket)?;
         let begin = match after {
             None => Bound::Unbounded,
             Some((key, None)) => Bound::Included(behind_key(bucket, key)),
@@ -205,14 +205,14 @@ impl Uploads<'_> {
         if !parts.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(Error::InvalidName("parts not in order"));
         }
-        self.store.inner.files.check_room(0)?;
+        self.store.files().check_room(0)?;
         let outcome = self.store.submit(Op::Complete(CompleteOp {
             object_key,
             upload: name.id,
             parts: parts.iter().map(|(n, version)| (*n, version.0)).collect(),
             meta,
             condition,
-            id: self.store.inner.files.new_id()?,
+            id: self.store.files().new_id()?,
         }))?;
         Ok(committed(&outcome, outcome.len))
     }

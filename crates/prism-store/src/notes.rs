@@ -8,35 +8,11 @@ use prism_cluster::StoreMark;
 use crate::{
     commit::{Op, When},
     error::Error,
-    inner::Inner,
-    lsm::{Batch, Lsm},
+    keys::note_key,
+    primary::Primary,
     store::Store,
     types::check_key,
 };
-
-impl Lsm {
-    pub(crate) fn stage_note(&self, batch: &mut Batch, name: &str, document: Vec<u8>) {
-        batch.insert(&self.system, note_key(name), document);
-    }
-
-    fn noted(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let document = self.system.get(note_key(name))?;
-        Ok(document.map(|document| document.to_vec()))
-    }
-}
-
-impl Inner {
-    fn note(&self, notes: &[(&str, &[u8])]) -> Result<(), Error> {
-        for (name, _) in notes {
-            check_key(name)?;
-        }
-        let notes = notes.iter();
-        let notes = notes.map(|(name, document)| ((*name).to_owned(), document.to_vec()));
-        let note = Op::Note(notes.collect());
-        self.finish(self.submit_when(note, None, When::Always))?;
-        Ok(())
-    }
-}
 
 impl Store {
     /// Keeps documents by their names, all of them or none, in place of those that the names had.
@@ -47,7 +23,14 @@ impl Store {
     /// [`Error::InvalidName`] for a name of 0 or more than [`KEY_MAX`](crate::KEY_MAX) bytes;
     /// [`Error::NoSpace`], [`Error::Stalled`].
     pub fn note(&self, notes: &[(&str, &[u8])]) -> Result<(), Error> {
-        self.inner.note(notes)
+        for (name, _) in notes {
+            check_key(name)?;
+        }
+        let notes = notes.iter();
+        let notes = notes.map(|(name, document)| ((*name).to_owned(), document.to_vec()));
+        let note = Op::Note(notes.collect());
+        self.committer().commit(note, When::Always)?;
+        Ok(())
     }
 
     /// The document of this name, if one was kept. May block on disk.
@@ -56,13 +39,14 @@ impl Store {
     /// [`Error::InvalidName`] for a name that no document can have.
     pub fn noted(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         check_key(name)?;
-        self.inner.lsm.noted(name)
+        let document = self.storage().lsm.system.get(note_key(name))?;
+        Ok(document.map(|document| document.to_vec()))
     }
 
     /// A handle that does not keep the store open. Does not block.
     #[must_use]
     pub fn handle(&self) -> StoreNotes {
-        StoreNotes(Arc::downgrade(&self.inner))
+        StoreNotes(Arc::downgrade(&self.primary))
     }
 }
 
@@ -72,34 +56,31 @@ impl Store {
 /// # Errors
 /// Every function fails by [`Error::Closed`] once the store has been closed.
 #[derive(Debug, Clone)]
-pub struct StoreNotes(Weak<Inner>);
+pub struct StoreNotes(Weak<Primary>);
 
 impl StoreNotes {
     /// See [`Store::note`]. Blocks on disk.
     pub fn note(&self, notes: &[(&str, &[u8])]) -> Result<(), Error> {
-        self.inner()?.note(notes)
+        self.store()?.note(notes)
     }
 
     /// See [`Store::mark`]. Does not block.
     pub fn mark(&self) -> Result<StoreMark, Error> {
-        Ok(self.inner()?.store_mark())
+        Ok(self.store()?.mark())
     }
 
     /// See [`Store::has_lived`]. Does not block.
     pub fn has_lived(&self, mark: &StoreMark) -> Result<bool, Error> {
-        Ok(self.inner()?.has_lived(mark))
+        Ok(self.store()?.has_lived(mark))
     }
 
     /// See [`Store::renew_identity`]. Blocks on disk.
     pub fn renew_identity(&self) -> Result<u64, Error> {
-        self.inner()?.renew_identity()
+        self.store()?.renew_identity()
     }
 
-    fn inner(&self) -> Result<Arc<Inner>, Error> {
-        self.0.upgrade().ok_or(Error::Closed)
+    fn store(&self) -> Result<Store, Error> {
+        let primary = self.0.upgrade().ok_or(Error::Closed)?;
+        Ok(Store { primary })
     }
-}
-
-fn note_key(name: &str) -> String {
-    format!("note/{name}")
 }

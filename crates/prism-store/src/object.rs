@@ -3,10 +3,9 @@
 
 use std::{
     any::Any,
-    collections::HashMap,
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use prism_cluster::replica::Stamp;
@@ -14,10 +13,10 @@ use prism_cluster::replica::Stamp;
 use crate::{
     checked::CheckedFile,
     error::Error,
-    inner::Inner,
     layout::FileId,
+    storage::Storage,
     types::{ObjectMeta, UploadId, VersionId},
-    uploads::{Garbage, Manifest},
+    uploads::Manifest,
 };
 
 /// An object opened for reading. It stays readable, unchanged, whatever is
@@ -40,21 +39,13 @@ pub struct Object {
 
 /// A value that a reader derives from an object, such as the head of an answer. The store
 /// never looks at it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Derived(OnceLock<Box<dyn Any + Send + Sync>>);
 
 impl Derived {
     /// The value, made by the first call; `None` if that made another type.
     pub fn get_or_make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.0.get_or_init(|| Box::new(make())).downcast_ref()
-    }
-}
-
-impl fmt::Debug for Derived {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Derived")
-            .field(&self.0.get().is_some())
-            .finish()
     }
 }
 
@@ -147,9 +138,9 @@ impl Parts {
     pub fn open(&self, index: usize) -> Result<CheckedFile, Error> {
         let part = self.manifest.parts.get(index);
         let part = part.ok_or(Error::InvalidName("no such part"))?;
-        let store = &self.pin.store;
-        let record = || store.lsm.view().file(part.file);
-        let file = CheckedFile::open(store, part.file, part.len, record)?;
+        let storage = &self.pin.storage;
+        let record = || storage.lsm.view().file(part.file);
+        let file = CheckedFile::open(storage, part.file, part.len, record)?;
         file.ok_or_else(|| Error::corrupt("file of a part missing"))
     }
 
@@ -158,89 +149,34 @@ impl Parts {
     }
 }
 
-/// The manifests that are being read, at most as many as readers. An open file outlives its
-/// name, but the other files of the object would be gone, so they stay as long as a reader has
-/// the object.
-#[derive(Debug, Default)]
-pub(crate) struct Pins {
-    by_manifest: Mutex<HashMap<FileId, Pinned>>,
-}
-
-#[derive(Debug, Default)]
-struct Pinned {
-    readers: usize,
-    /// Whether the last reader collects the files.
-    doomed: bool,
-}
-
-impl Pins {
-    pub(crate) fn pin(&self, manifest: FileId) {
-        self.locked().entry(manifest).or_default().readers += 1;
-    }
-
-    /// A reader is done; whether the caller has to collect the manifest now.
-    pub(crate) fn unpin(&self, manifest: FileId) -> bool {
-        let mut pins = self.locked();
-        let Some(pin) = pins.get_mut(&manifest) else {
-            return false;
-        };
-        pin.readers = pin.readers.saturating_sub(1);
-        if pin.readers > 0 {
-            return false;
-        }
-        let doomed = pin.doomed;
-        pins.remove(&manifest);
-        doomed
-    }
-
-    /// The object is gone; whether the caller has to collect the manifest now. Otherwise its last
-    /// reader will.
-    pub(crate) fn doom(&self, manifest: FileId) -> bool {
-        match self.locked().get_mut(&manifest) {
-            None => true,
-            Some(pin) => {
-                pin.doomed = true;
-                false
-            }
-        }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<FileId, Pinned>> {
-        self.by_manifest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Keeps the files of a manifest as long as a reader has it.
 pub(crate) struct Pin {
-    store: Arc<Inner>,
+    storage: Arc<Storage>,
     id: FileId,
+    collect: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Pin {
-    pub(crate) fn new(store: &Arc<Inner>, id: FileId) -> Self {
-        store.pins.pin(id);
-        let store = Arc::clone(store);
-        Self { store, id }
+    /// Pins a manifest. `collect` removes its files, if the object is gone when the last reader
+    /// is done. The thread may be one that must not block.
+    pub(crate) fn new(
+        storage: &Arc<Storage>,
+        id: FileId,
+        collect: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        storage.pins.pin(id);
+        Self {
+            storage: Arc::clone(storage),
+            id,
+            collect: Box::new(collect),
+        }
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if !self.store.pins.unpin(self.id) {
-            return;
-        }
-        // The object was replaced while it was read, which is rare. This thread may be one
-        // that must not block. If no other starts, the next opening of the store cleans up.
-        let store = Arc::clone(&self.store);
-        let garbage = Garbage::Manifest(self.id);
-        let collect = move || store.collect(garbage);
-        if let Err(error) = std::thread::Builder::new()
-            .name("prism-collect".into())
-            .spawn(collect)
-        {
-            tracing::warn!(%error, "files of a replaced object stay until the next start");
+        if self.storage.pins.unpin(self.id) {
+            (self.collect)();
         }
     }
 }
@@ -251,24 +187,5 @@ impl fmt::Debug for Parts {
             .field("id", &self.pin.id)
             .field("count", &self.count())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_reader_of_what_is_gone_sees_to_it() {
-        let (pins, id) = (Pins::default(), FileId::from_bytes([1; 8]));
-        assert!(pins.doom(id));
-        pins.pin(id);
-        pins.pin(id);
-        assert!(!pins.doom(id));
-        assert!(!pins.unpin(id));
-        assert!(pins.unpin(id));
-        assert!(!pins.unpin(id));
-        pins.pin(id);
-        assert!(!pins.unpin(id));
     }
 }

@@ -11,22 +11,16 @@
 //!
 //! A release that does not know the last two leaves them as they are.
 
-use std::{
-    io,
-    sync::{Arc, PoisonError},
-};
+use std::{io, sync::Arc};
 
 use fjall::PersistMode;
 use prism_cluster::{Opening, StoreLife, StoreMark};
 
 use crate::{
-    commit::{Op, When},
     error::{Error, OpenError},
     files::random,
-    inner::Inner,
     layout::FileId,
     lsm::{Batch, Lsm},
-    store::Store,
 };
 
 const GENERATION_KEY: &str = "generation";
@@ -43,10 +37,34 @@ pub(crate) struct Past {
     id: u64,
     /// The commits that the present opening found.
     found: u64,
-    life: StoreLife,
+    pub(crate) life: StoreLife,
 }
 
 impl Past {
+    /// Starts a new generation of file ids, and lists it with the commits found, durably. Blocks.
+    pub(crate) fn next(lsm: &Lsm) -> Result<Self, OpenError> {
+        let generation = lsm.number(GENERATION_KEY)?.unwrap_or(0) + 1;
+        if generation > FileId::GENERATION_MAX {
+            return Err(OpenError::GenerationsExhausted);
+        }
+        let identity = match lsm.number(IDENTITY_KEY)? {
+            Some(identity) => identity,
+            None => random_id().map_err(OpenError::io("draw an identity"))?,
+        };
+        let past = Self::begin(identity, generation, listed(lsm)?, lsm.commits());
+        let past = past.map_err(OpenError::io("draw the id of an opening"))?;
+        let mut batch = Batch::default();
+        batch.insert(&lsm.system, GENERATION_KEY, generation.to_be_bytes());
+        past.stage(lsm, &mut batch)?;
+        lsm.commit(batch, PersistMode::SyncAll)?;
+        Ok(past)
+    }
+
+    /// The same opening with another identity, and a life that begins with it.
+    pub(crate) fn renewed(&self, commits: u64) -> io::Result<Self> {
+        Self::begin(random_id()?, self.generation, StoreLife::default(), commits)
+    }
+
     /// Begins an opening that found so many commits.
     fn begin(
         identity: u64,
@@ -65,7 +83,15 @@ impl Past {
         })
     }
 
-    fn mark(&self, commits: u64) -> StoreMark {
+    pub(crate) fn stage(&self, lsm: &Lsm, batch: &mut Batch) -> Result<(), Error> {
+        let openings = serde_json::to_vec(&self.life);
+        let openings = openings.map_err(|error| Error::Metadata(Arc::new(error)))?;
+        batch.insert(&lsm.system, IDENTITY_KEY, self.identity.to_be_bytes());
+        batch.insert(&lsm.system, OPENINGS_KEY, openings);
+        Ok(())
+    }
+
+    pub(crate) fn mark(&self, commits: u64) -> StoreMark {
         StoreMark {
             store: self.identity,
             opening: self.generation,
@@ -76,122 +102,13 @@ impl Past {
     }
 }
 
-impl Lsm {
-    /// Starts a new generation of file ids, and lists it with the commits found, durably. Blocks.
-    pub(crate) fn next_generation(&self) -> Result<Past, OpenError> {
-        let last = self.system_value(GENERATION_KEY)?.map(u64::from_be_bytes);
-        let generation = last.unwrap_or(0) + 1;
-        if generation > FileId::GENERATION_MAX {
-            return Err(OpenError::GenerationsExhausted);
-        }
-        let identity = match self.system_value(IDENTITY_KEY)? {
-            Some(identity) => u64::from_be_bytes(identity),
-            None => random_id().map_err(OpenError::io("draw an identity"))?,
-        };
-        let life = self.openings()?;
-        let past = Past::begin(identity, generation, life, self.commits());
-        let past = past.map_err(OpenError::io("draw the id of an opening"))?;
-        let mut batch = Batch::default();
-        batch.insert(&self.system, GENERATION_KEY, generation.to_be_bytes());
-        self.stage_past(&mut batch, &past)?;
-        self.commit(batch, PersistMode::SyncAll)?;
-        Ok(past)
-    }
-
-    /// The openings that are listed; none in a store of a release that lists none.
-    fn openings(&self) -> Result<StoreLife, OpenError> {
-        let Some(listed) = self.system.get(OPENINGS_KEY)? else {
-            return Ok(StoreLife::default());
-        };
-        let life = serde_json::from_slice(&listed);
-        life.map_err(|_| OpenError::Metadata(format!("record {OPENINGS_KEY:?} is damaged").into()))
-    }
-
-    pub(crate) fn stage_past(&self, batch: &mut Batch, past: &Past) -> Result<(), Error> {
-        let openings = serde_json::to_vec(&past.life);
-        let openings = openings.map_err(|error| Error::Metadata(Arc::new(error)))?;
-        batch.insert(&self.system, IDENTITY_KEY, past.identity.to_be_bytes());
-        batch.insert(&self.system, OPENINGS_KEY, openings);
-        Ok(())
-    }
-}
-
-impl Inner {
-    pub(crate) fn past(&self) -> Arc<Past> {
-        let past = self.past.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&past)
-    }
-
-    /// Takes the place of the past in memory, once it is on the disk.
-    pub(crate) fn set_past(&self, past: Arc<Past>) {
-        *self.past.write().unwrap_or_else(PoisonError::into_inner) = past;
-    }
-
-    pub(crate) fn store_mark(&self) -> StoreMark {
-        self.past().mark(self.lsm.commits())
-    }
-
-    pub(crate) fn has_lived(&self, mark: &StoreMark) -> bool {
-        let past = self.past();
-        mark.store == past.identity && past.life.has_lived(mark, self.lsm.commits())
-    }
-
-    pub(crate) fn renew_identity(&self) -> Result<u64, Error> {
-        let identity = random_id()?;
-        let generation = self.past().generation;
-        let life = StoreLife::default();
-        let past = Past::begin(identity, generation, life, self.lsm.commits())?;
-        let renewal = Op::Renew(Arc::new(past));
-        self.finish(self.submit_when(renewal, None, When::Always))?;
-        Ok(identity)
-    }
-}
-
-impl Store {
-    /// A number other than 0 that every created store has for itself. A copy of a store has the
-    /// same, until [`Store::renew_identity`]. Does not block.
-    #[must_use]
-    pub fn identity(&self) -> u64 {
-        self.inner.past().identity
-    }
-
-    /// The openings of this store, up to the present one. Does not block.
-    #[must_use]
-    pub fn life(&self) -> StoreLife {
-        self.inner.past().life.clone()
-    }
-
-    /// The mark of this store at this moment. It counts the commits that are as durable as
-    /// configured, and so every answered write. Does not block.
-    ///
-    /// Without `fsync` a loss of power takes back commits that a mark may count. The store has
-    /// not lived such a mark.
-    #[must_use]
-    pub fn mark(&self) -> StoreMark {
-        self.inner.store_mark()
-    }
-
-    /// Whether this store reported the mark, or goes on from the one that did: see
-    /// [`StoreLife::has_lived`]. A mark of another identity is one of another store. For marks of
-    /// earlier openings the commits of this one do not count, so the answer is the same at any
-    /// time. Does not block.
-    ///
-    /// A copy that was not made at one moment, file by file from an open store, may count commits
-    /// of which it lacks a part.
-    #[must_use]
-    pub fn has_lived(&self, mark: &StoreMark) -> bool {
-        self.inner.has_lived(mark)
-    }
-
-    /// Gives the store another identity, and a life that begins with this opening. The cluster
-    /// then takes it for another store. Returns the identity. Blocks on disk.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`], [`Error::Stalled`]. The store then has one of both identities at the
-    /// next opening, and its former one until then.
-    pub fn renew_identity(&self) -> Result<u64, Error> {
-        self.inner.renew_identity()
-    }
+/// The openings that are listed; none in a store of a release that lists none.
+fn listed(lsm: &Lsm) -> Result<StoreLife, OpenError> {
+    let Some(listed) = lsm.system.get(OPENINGS_KEY)? else {
+        return Ok(StoreLife::default());
+    };
+    let life = serde_json::from_slice(&listed);
+    life.map_err(|_| OpenError::Metadata(format!("record {OPENINGS_KEY:?} is damaged").into()))
 }
 
 /// Random, and not 0.
@@ -205,7 +122,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Config;
+    use crate::{Config, Store};
 
     fn open(dir: &Path) -> Result<Store, OpenError> {
         let config = Config {
@@ -216,7 +133,7 @@ mod tests {
     }
 
     fn change(store: &Store, change: impl FnOnce(&Lsm, &mut Batch)) {
-        let (lsm, mut batch) = (&store.inner.lsm, Batch::default());
+        let (lsm, mut batch) = (&store.storage().lsm, Batch::default());
         change(lsm, &mut batch);
         lsm.commit(batch, PersistMode::SyncAll).unwrap();
     }
@@ -242,7 +159,7 @@ mod tests {
         let store = open(dir.path()).unwrap();
         let mark = store.mark();
         change(&store, |lsm, batch| {
-            let generation = store.inner.past().generation + 1;
+            let generation = store.committer().past().generation + 1;
             batch.insert(&lsm.system, GENERATION_KEY, generation.to_be_bytes());
         });
         drop(store);
@@ -272,8 +189,8 @@ mod tests {
         let store = open(dir.path()).unwrap();
         let before = store.mark().commits;
         change(&store, |_, _| {});
-        store.inner.lsm.note_scrub(1).unwrap();
-        store.inner.lsm.seal_log().unwrap();
+        store.integrity().note_scrub(1).unwrap();
+        store.storage().lsm.seal_log().unwrap();
         assert_eq!(store.mark().commits, before + 3);
         drop(store);
         let store = open(dir.path()).unwrap();

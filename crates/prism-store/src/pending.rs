@@ -8,7 +8,7 @@ use crate::{
     error::Error,
     layout::FileId,
     record::{Payload, Record},
-    replica::{Change, Scope},
+    scope::{Change, Scope},
     types::ObjectMeta,
 };
 

@@ -8,11 +8,12 @@ use crate::{
     commit::{Condition, Op, Outcome, PutOp},
     config::{Durability, INLINE_MAX},
     error::Error,
-    inner::Inner,
     keys::checked_key,
     layout::FileId,
+    primary::Primary,
     record::{FileRecord, PutBytes, Record},
-    replica::Prepare,
+    scope::Prepare,
+    storage::Storage,
     store::Store,
     types::{Committed, ObjectMeta, UploadId},
     write_behind::WriteBehind,
@@ -28,7 +29,7 @@ const ROOM_CHECK_INTERVAL: u64 = 4 * 1024 * 1024;
 /// [`INLINE_MAX`] bytes of the object in memory, and 4 bytes for each MiB of it.
 #[must_use = "an object that is not committed is discarded"]
 pub struct PutWriter {
-    store: Arc<Inner>,
+    store: Arc<Primary>,
     target: Target,
     object_key: Vec<u8>,
     expected: Option<u64>,
@@ -97,8 +98,8 @@ impl Store {
         expected_len: Option<u64>,
     ) -> Result<PutWriter, Error> {
         let object_key = checked_key(bucket, key)?;
-        self.buckets().get(bucket)?;
-        PutWriter::new(&self.inner, Target::Object, object_key, expected_len)
+        self.existing_bucket(bucket)?;
+        PutWriter::new(&self.primary, Target::Object, object_key, expected_len)
     }
 }
 
@@ -112,17 +113,17 @@ impl PutWriter {
     /// without a commit the caller removes the file.
     pub(crate) fn finish_piece(self) -> Result<(FileId, PutBytes), Error> {
         self.check_complete()?;
-        let id = self.store.files.new_id()?;
+        let id = self.store.storage.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
         if let Some(file) = file {
-            self.store.files.publish(&file, id)?;
+            self.store.storage.files.publish(&file, id)?;
         }
         Ok((id, bytes))
     }
 
     /// The caller has checked the names, and the bucket or the upload.
     pub(crate) fn new(
-        store: &Arc<Inner>,
+        store: &Arc<Primary>,
         target: Target,
         object_key: Vec<u8>,
         expected: Option<u64>,
@@ -150,10 +151,10 @@ impl PutWriter {
         let replaces = if is_part {
             0
         } else {
-            store.replaceable(&object_key)?
+            replaceable(&store.storage, &object_key)?
         };
-        store.files.usage.check(announced, replaces)?;
-        store.files.check_room(announced)?;
+        store.storage.files.usage.check(announced, replaces)?;
+        store.storage.files.check_room(announced)?;
         let mut writer = Self {
             store: Arc::clone(store),
             target,
@@ -231,7 +232,7 @@ impl PutWriter {
             return Err(Error::WritesDisabled);
         };
         let has_body = prepare.body().is_some();
-        let id = self.store.files.new_id()?;
+        let id = self.store.storage.files.new_id()?;
         let (bytes, file) = self.sink.into_bytes(self.written, self.object_key)?;
         let op = Op::Prepare(prepare, has_body.then_some((bytes, id)));
         commit_op(&self.store, op, id, file.as_ref()).map(drop)
@@ -253,7 +254,7 @@ impl PutWriter {
     /// [`Error::LengthMismatch`], [`Error::MetaTooLarge`].
     pub fn ready(self, meta: ObjectMeta, condition: Option<Condition>) -> Result<Commit, Error> {
         self.check_complete()?;
-        let id = self.store.files.new_id()?;
+        let id = self.store.storage.files.new_id()?;
         let object_key = self.object_key;
         let (bytes, file) = self.sink.into_bytes(self.written, object_key.clone())?;
         let part = match self.target {
@@ -294,7 +295,7 @@ impl PutWriter {
             return Err(Error::TooLarge);
         }
         if written >= self.next_room_check {
-            let files = &self.store.files;
+            let files = &self.store.storage.files;
             files.usage.check(written, self.replaces)?;
             files.check_room(more)?;
             self.next_room_check = written + ROOM_CHECK_INTERVAL;
@@ -327,7 +328,7 @@ impl PutWriter {
 
     fn spill(&mut self) -> Result<(), Error> {
         if let Sink::Memory(bytes) = &self.sink {
-            let mut file = self.store.files.create()?;
+            let mut file = self.store.storage.files.create()?;
             let mut crcs = Box::<BlockCrcs>::default();
             file.write_all(bytes)?;
             crcs.update(bytes);
@@ -347,7 +348,7 @@ impl PutWriter {
 /// An object, or a part, that is complete.
 #[must_use = "an object that is not committed is discarded"]
 pub struct Commit {
-    store: Arc<Inner>,
+    store: Arc<Primary>,
     op: Op,
     id: FileId,
     file: Option<File>,
@@ -370,18 +371,19 @@ impl Store {
     /// [go with others](PutWriter::goes_with_others). The results come in their order. Blocks
     /// on disk.
     pub fn commit_all(&self, commits: Vec<Commit>) -> Vec<Result<Committed, Error>> {
-        let store = &self.inner;
+        let store = &self.primary;
         if store.replicas.get().is_some() || commits.iter().any(|commit| commit.file.is_some()) {
             return commits.into_iter().map(Commit::commit).collect();
         }
-        if let Err(error) = store.files.check_room(0) {
+        if let Err(error) = store.storage.files.check_room(0) {
             return commits.iter().map(|_| Err(error.clone())).collect();
         }
         let commits = commits.into_iter().map(|commit| (commit.op, commit.len));
         let (ops, lens): (Vec<_>, Vec<_>) = commits.unzip();
-        let results = store.submit_all(ops).into_iter().zip(lens);
+        let committer = &store.committer;
+        let results = committer.submit_all(ops).into_iter().zip(lens);
         results
-            .map(|(result, len)| Ok(committed(&store.finish(result)?, len)))
+            .map(|(result, len)| Ok(committed(&committer.finish(result)?, len)))
             .collect()
     }
 }
@@ -396,7 +398,17 @@ pub(crate) fn committed(outcome: &Outcome, len: u64) -> Committed {
 }
 
 /// Commits, and removes what was replaced.
-fn commit_op(store: &Inner, op: Op, id: FileId, file: Option<&File>) -> Result<Outcome, Error> {
-    store.files.check_room(0)?;
-    store.finish(store.submit(op, file.map(|file| (file, id))))
+fn commit_op(store: &Primary, op: Op, id: FileId, file: Option<&File>) -> Result<Outcome, Error> {
+    store.storage.files.check_room(0)?;
+    store.commit(op, file.map(|file| (file, id)))
+}
+
+/// The bytes that the replacement of an object gives back to the quota; 0 without a quota. The
+/// commit asks again.
+fn replaceable(storage: &Storage, object_key: &[u8]) -> Result<u64, Error> {
+    if !storage.files.usage.is_limited() {
+        return Ok(0);
+    }
+    let current = storage.lsm.view().object(object_key)?;
+    Ok(current.map_or(0, |record| record.len))
 }

@@ -1,6 +1,6 @@
 //! Reads of objects and of versions.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread};
 
 use crate::{
     blocks,
@@ -11,9 +11,11 @@ use crate::{
     keys::{checked_key, object_key},
     layout::FileId,
     object::{Body, Derived, Object, Parts, Pin},
+    primary::Primary,
     record::{Payload, Record},
     store::Store,
     types::{ObjectInfo, VersionId},
+    uploads::Garbage,
     view::View,
 };
 
@@ -26,11 +28,11 @@ impl Store {
     /// ago comes from memory. May block on disk.
     pub fn get(&self, bucket: &str, key: &str) -> Result<Option<Arc<Object>>, Error> {
         let object_key = object_key(bucket, key);
-        let hot = &self.inner.hot;
+        let hot = &self.committer().hot;
         let (found, leave) = hot.get(&object_key);
         if let Some(object) = found
             && match &object.body {
-                Body::File(file) => file.is_still_good(&self.inner.known),
+                Body::File(file) => file.is_still_good(&self.storage().known),
                 Body::Inline(_) | Body::Parts(_) => true,
             }
         {
@@ -63,7 +65,7 @@ impl Store {
         let note = |error: &Error| {
             if version.is_none() && error.is_damage() {
                 let object_key = object_key(bucket, key);
-                self.inner.corruption.note_object(&object_key, error);
+                self.storage().corruption.note_object(&object_key, error);
             }
         };
         let mut missing = None;
@@ -81,7 +83,8 @@ impl Store {
                     Some(inline_body(&view, &record, id, crc).inspect_err(note)?)
                 }
                 Payload::File { id } => {
-                    let opened = CheckedFile::open(&self.inner, id, record.len, || view.file(id));
+                    let opened =
+                        CheckedFile::open(self.storage(), id, record.len, || view.file(id));
                     opened?.map(Body::File)
                 }
                 Payload::Parts { id } => {
@@ -160,7 +163,9 @@ impl Store {
     ) -> Result<Option<Parts>, Error> {
         // Pinned before it is looked up: a commit that replaces the object from now on sees
         // the pin.
-        let pin = Pin::new(&self.inner, id);
+        let primary = Arc::clone(&self.primary);
+        let collect = move || collect_apart(&primary, Garbage::Manifest(id));
+        let pin = Pin::new(self.storage(), id, collect);
         let view = self.view();
         let record = self.lookup(&view, bucket, key, version)?;
         if record.is_none_or(|record| record.payload != Payload::Parts { id }) {
@@ -169,6 +174,17 @@ impl Store {
         let manifest = view.manifest(id)?;
         let manifest = manifest.ok_or_else(|| Error::corrupt("manifest missing"))?;
         Ok(Some(Parts::new(pin, manifest)))
+    }
+}
+
+/// Collects the files of an object that was replaced while it was read, which is rare. The
+/// calling thread may be one that must not block. If no other starts, the next opening of the
+/// store cleans up.
+fn collect_apart(primary: &Arc<Primary>, garbage: Garbage) {
+    let primary = Arc::clone(primary);
+    let thread = thread::Builder::new().name("prism-collect".into());
+    if let Err(error) = thread.spawn(move || primary.committer.collect(garbage)) {
+        tracing::warn!(%error, "files of a replaced object stay until the next start");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     codec::{Reader, decode, put_meta},
     error::Error,
     layout::FileId,
-    types::{BucketInfo, ObjectMeta, Place, VersionId, Versioning, place},
+    types::{BucketInfo, ObjectMeta, VersionId, VersionPlace, Versioning, place},
 };
 
 /// The version of files' records.
@@ -213,7 +213,7 @@ impl Record {
     }
 
     /// The place of this version, also while it is current.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> VersionPlace {
         place(match self.version {
             Some(VersionId::Of(stamp)) => stamp,
             _ => self.stamp,

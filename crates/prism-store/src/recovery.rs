@@ -9,7 +9,7 @@ use std::{fs, io, path::Path};
 
 use crate::{
     error::OpenError,
-    files::{Change, Files},
+    files::{BytesChange, Files},
     keys::split_object_key,
     layout::{FileId, SHARDS},
     lsm::Lsm,
@@ -52,7 +52,7 @@ pub(crate) fn recover(lsm: &Lsm, files: &Files) -> Result<RecoveryReport, OpenEr
     if files.usage.is_limited() {
         used += view.inline_bytes()?;
     }
-    files.usage.apply(Change {
+    files.usage.apply(BytesChange {
         taken: used,
         given: 0,
     });

@@ -5,7 +5,7 @@
 //! scope with the same stamp: objects in the tree, parts of uploads, and objects without
 //! checksums or manifest. [`Integrity::damaged_scope`] tells which.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+use std::{fs::File, ops::Range, os::unix::fs::FileExt};
 
 use crate::{
     blocks::{self, BLOCK_LEN, crc32c},
@@ -15,7 +15,7 @@ use crate::{
     layout::FileId,
     object::Body,
     record::{FileRecord, Payload},
-    replica::Scope,
+    scope::Scope,
     scrub::Integrity,
     view::View,
 };
@@ -131,7 +131,7 @@ impl Integrity<'_> {
                 "the other copy differs from the checksum too",
             ));
         }
-        let files = &self.store.inner.files;
+        let files = self.store.files();
         let file = match found.file {
             Some(file) => file,
             None => {
@@ -168,11 +168,7 @@ impl Integrity<'_> {
         let Some(record) = view.file(id)? else {
             return Ok(None);
         };
-        let path = self.store.inner.files.layout().file(id);
-        let file = match File::options().read(true).write(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            file => Some(file?),
-        };
+        let file = self.store.files().open_damaged(id)?;
         Ok(Some(Found {
             id,
             record,

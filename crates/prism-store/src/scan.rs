@@ -14,7 +14,7 @@ use crate::{
     merge::{merged, under},
     record::{Payload, Record},
     store::Store,
-    types::{Entry, KEY_MAX, Place, Position, Step, VersionId, Versioning},
+    types::{Entry, KEY_MAX, Position, Step, VersionId, VersionPlace, Versioning},
     view::View,
 };
 
@@ -44,7 +44,7 @@ impl Store {
         begin: Position<'_>,
         visit: impl FnMut(Entry) -> Step,
     ) -> Result<(), Error> {
-        self.buckets().get(bucket)?;
+        self.existing_bucket(bucket)?;
         let argument = match begin {
             Position::Start => "",
             Position::After(text) | Position::Behind(text) => text,
@@ -76,7 +76,7 @@ impl Store {
         begin: VersionPosition<'_>,
         visit: impl FnMut(Entry) -> Step,
     ) -> Result<(), Error> {
-        self.buckets().get(bucket)?;
+        self.existing_bucket(bucket)?;
         let view = self.view();
         let (all_objects, all_versions) =
             (object_key(bucket, prefix), escaped_prefix(bucket, prefix));
@@ -177,7 +177,7 @@ fn within_key(view: &View<'_>, object_key: &[u8], id: VersionId) -> Result<Bound
 }
 
 /// A record by its key, and its place if it is not current. A key's current record comes first.
-type Found = Result<((String, Option<Place>), Record), Error>;
+type Found = Result<((String, Option<VersionPlace>), Record), Error>;
 
 fn of_object(found: Result<(UserKey, Record), Error>) -> Found {
     let (tree_key, record) = found?;

@@ -3,7 +3,7 @@
 //! kernel's cache, as far as the kernel allows. The caller sets the pace, and handles faults.
 
 use std::{
-    io,
+    fs::File,
     ops::Bound,
     sync::{Arc, atomic::Ordering},
 };
@@ -14,15 +14,17 @@ use crate::{
     damage::{Place, Repair, ScrubFault, object_place, place_of},
     error::Error,
     files::forget_cached,
-    inner::Inner,
     keys::object_key_of,
     layout::FileId,
     read::inline_body,
     record::{FileRecord, Payload, Record},
+    storage::Storage,
     store::Store,
     view::View,
 };
 
+/// The record of the tree `system` that says when the last complete scrub began.
+const SCRUBBED_KEY: &str = "scrubbed";
 /// Records looked at by one view of the tree, so that no view is open for long.
 const PAGE: usize = 64;
 
@@ -71,7 +73,7 @@ impl Integrity<'_> {
         found: &mut dyn FnMut(&ScrubFault),
     ) -> Result<ScrubReport, Error> {
         let mut scrub = Scrub {
-            store: &self.store.inner,
+            storage: self.store.storage(),
             pace,
             found,
             report: ScrubReport::default(),
@@ -88,28 +90,34 @@ impl Integrity<'_> {
     /// none. May block on disk.
     #[must_use]
     pub fn last_scrub_ms(&self) -> u64 {
-        self.store.inner.lsm.last_scrub_ms()
+        let recorded = self.store.storage().lsm.number(SCRUBBED_KEY);
+        recorded.ok().flatten().unwrap_or(0)
     }
 
     /// Records a complete scrub. May block on disk.
     pub fn note_scrub(&self, began_ms: u64) -> Result<(), Error> {
-        self.store.inner.lsm.note_scrub(began_ms)
+        let lsm = &self.store.storage().lsm;
+        Ok(lsm.record(SCRUBBED_KEY, &began_ms.to_be_bytes())?)
     }
 
     /// The number of reads that met damage since the store was opened. Does not block.
     #[must_use]
     pub fn corrupt_reads(&self) -> u64 {
-        self.store.inner.corruption.reads.load(Ordering::Relaxed)
+        self.store
+            .storage()
+            .corruption
+            .reads
+            .load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of faults. A second call has no effect. Does not block.
     pub fn set_repair(&self, repair: Arc<dyn Repair>) {
-        let _ = self.store.inner.corruption.repair.set(repair);
+        let _ = self.store.storage().corruption.repair.set(repair);
     }
 }
 
 struct Scrub<'a> {
-    store: &'a Inner,
+    storage: &'a Storage,
     pace: &'a mut dyn FnMut(u64) -> bool,
     found: &'a mut dyn FnMut(&ScrubFault),
     report: ScrubReport,
@@ -120,7 +128,7 @@ impl Scrub<'_> {
     fn report(&mut self, fault: &ScrubFault) {
         self.report.faults += 1;
         (self.found)(fault);
-        self.store.corruption.tell(fault);
+        self.storage.corruption.tell(fault);
     }
 
     /// Counts bytes, and says whether to go on.
@@ -132,12 +140,10 @@ impl Scrub<'_> {
 
     /// The tree's own files.
     fn tree(&mut self) -> Result<(), Error> {
-        let store = self.store;
         let mut faults = Vec::new();
-        let layout = store.files.layout();
-        let read = store
-            .lsm
-            .audit_logs(layout, &mut |fault| faults.push(fault))?;
+        let layout = self.storage.files.layout();
+        let lsm = &self.storage.lsm;
+        let read = lsm.audit_logs(layout, &mut |fault| faults.push(fault))?;
         self.read(read);
         for keyspace in audit::keyspaces(&layout.db())? {
             if self.ended {
@@ -166,7 +172,7 @@ impl Scrub<'_> {
     ) -> Result<(), Error> {
         let mut after = Bound::Unbounded;
         while !self.ended {
-            let view = self.store.lsm.view();
+            let view = self.storage.lsm.view();
             let mut last = None;
             let mut bytes = 0;
             for item in behind(&view, after).take(PAGE) {
@@ -199,7 +205,7 @@ impl Scrub<'_> {
     fn files(&mut self) -> Result<(), Error> {
         let mut after = None;
         while !self.ended {
-            let view = self.store.lsm.view();
+            let view = self.storage.lsm.view();
             let page: Result<Vec<_>, _> = view.files_after(after).take(PAGE).collect();
             drop(view);
             let page = match page {
@@ -222,46 +228,46 @@ impl Scrub<'_> {
 
     fn file(&mut self, id: FileId, record: &FileRecord) -> Result<(), Error> {
         self.report.files += 1;
-        let file = match self.store.files.open_file(id) {
-            Ok(file) => file,
-            Err(error) => {
-                let is_missing = error.kind() == io::ErrorKind::NotFound;
-                if !is_missing {
-                    self.damaged(id, record, 0, error.to_string());
-                } else if self.store.lsm.view().has_file(id)? {
-                    self.damaged(id, record, 0, "file missing".into());
-                }
-                return Ok(());
-            }
+        let what = match self.storage.files.open_file(id) {
+            Ok(Some(file)) => return self.blocks(id, record, &file),
+            Ok(None) if !self.storage.lsm.view().has_file(id)? => return Ok(()),
+            Ok(None) => "file missing".into(),
+            Err(error) => error.to_string(),
         };
+        self.damaged(id, record, 0, what);
+        Ok(())
+    }
+
+    /// The blocks of a file.
+    fn blocks(&mut self, id: FileId, record: &FileRecord, file: &File) -> Result<(), Error> {
         let len = file.metadata()?.len();
         if len != record.len || record.crcs.len() as u64 != len.div_ceil(BLOCK_LEN) {
             let what = format!("file of {len} bytes instead of {}", record.len);
             self.damaged(id, record, 0, what);
             return Ok(());
         }
-        forget_cached(&file);
+        forget_cached(file);
         for (at, recorded) in (0..).step_by(BLOCK_LEN as usize).zip(&record.crcs) {
             let end = len.min(at + BLOCK_LEN);
-            if let Err(error) = blocks::verify_block(&file, at, end, *recorded) {
+            if let Err(error) = blocks::verify_block(file, at, end, *recorded) {
                 self.damaged(id, record, at, error.to_string());
             }
             if !self.read(end - at) {
                 break;
             }
         }
-        forget_cached(&file);
+        forget_cached(file);
         Ok(())
     }
 
     fn damaged(&mut self, id: FileId, record: &FileRecord, offset: u64, what: String) {
-        let place = place_of(&self.store.lsm.view(), id, &record.object_key, offset);
+        let place = place_of(&self.storage.lsm.view(), id, &record.object_key, offset);
         self.report(&ScrubFault { place, what });
     }
 
     /// Reports a tree that cannot be read on.
     fn unreadable(&mut self, error: &Error) -> Result<(), Error> {
-        let path = self.store.files.layout().db();
+        let path = self.storage.files.layout().db();
         let offset = None;
         let place = Place::Store { path, offset };
         let what = error.to_string();

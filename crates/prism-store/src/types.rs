@@ -312,13 +312,13 @@ pub struct ToDelete<'a> {
 }
 
 /// The place of a version among those of its key.
-pub(crate) type Place = [u8; Stamp::LEN];
+pub(crate) type VersionPlace = [u8; Stamp::LEN];
 
-pub(crate) fn place(stamp: Stamp) -> Place {
+pub(crate) fn place(stamp: Stamp) -> VersionPlace {
     stamp.to_bytes().map(|byte| !byte)
 }
 
-pub(crate) fn stamp_at(place: Place) -> Stamp {
+pub(crate) fn stamp_at(place: VersionPlace) -> Stamp {
     Stamp::from_bytes(place.map(|byte| !byte))
 }
 

@@ -17,8 +17,8 @@ use crate::{
     merge::under,
     pending::PendingRecord,
     record::{FileRecord, Payload, Record, bucket_info},
-    replica::Scope,
-    types::{BucketInfo, Place, UploadId, VersionId, place},
+    scope::Scope,
+    types::{BucketInfo, UploadId, VersionId, VersionPlace, place},
     uploads::{Garbage, Manifest, UploadRecord},
 };
 
@@ -28,7 +28,18 @@ type Entry<T> = Result<(UserKey, T), Error>;
 /// The trees as of one moment. Every read may block on disk.
 pub(crate) struct View<'a> {
     pub(crate) lsm: &'a Lsm,
-    pub(crate) snapshot: Snapshot,
+    snapshot: Snapshot,
+}
+
+impl Lsm {
+    /// A view of the trees in which every commit is whole or absent.
+    pub(crate) fn view(&self) -> View<'_> {
+        let snapshot = self.snapshot();
+        View {
+            lsm: self,
+            snapshot,
+        }
+    }
 }
 
 impl View<'_> {
@@ -137,15 +148,19 @@ impl View<'_> {
     }
 
     /// A version that is not current.
-    pub(crate) fn version(&self, object_key: &[u8], at: &Place) -> Result<Option<Record>, Error> {
+    pub(crate) fn version(
+        &self,
+        object_key: &[u8],
+        at: &VersionPlace,
+    ) -> Result<Option<Record>, Error> {
         let key = version_key(object_key, at);
         self.get(&self.lsm.versions, key, Record::decode)
     }
 
     /// The place of the null version of a key, unless it is current.
-    pub(crate) fn null_place(&self, object_key: &[u8]) -> Result<Option<Place>, Error> {
+    pub(crate) fn null_place(&self, object_key: &[u8]) -> Result<Option<VersionPlace>, Error> {
         self.get(&self.lsm.nulls, object_key, |value| {
-            Place::try_from(value).map_err(|_| Error::corrupt("place of a null version"))
+            VersionPlace::try_from(value).map_err(|_| Error::corrupt("place of a null version"))
         })
     }
 
@@ -154,7 +169,7 @@ impl View<'_> {
         &self,
         object_key: &[u8],
         id: VersionId,
-    ) -> Result<Option<Place>, Error> {
+    ) -> Result<Option<VersionPlace>, Error> {
         match id {
             VersionId::Of(stamp) => Ok(Some(place(stamp))),
             VersionId::Null => self.null_place(object_key),
@@ -165,7 +180,7 @@ impl View<'_> {
     pub(crate) fn versions_of(
         &self,
         object_key: &[u8],
-    ) -> impl Iterator<Item = Result<(Place, Record), Error>> {
+    ) -> impl Iterator<Item = Result<(VersionPlace, Record), Error>> {
         let prefix = versions_of(object_key);
         let found = self.snapshot.prefix(&self.lsm.versions, prefix);
         decoded(found, |key, value| {

@@ -22,8 +22,7 @@ use std::{
 use rustix::{fs::SeekFrom, io::Errno};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::present;
-use crate::log_tag::LogTag;
+use crate::{layout::present, log_tag::LogTag};
 
 const START: u8 = 1;
 const ITEM: u8 = 2;

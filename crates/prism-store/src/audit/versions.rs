@@ -9,8 +9,8 @@ use std::{
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{TreeFault, present};
-use crate::codec::Reader;
+use super::TreeFault;
+use crate::{codec::Reader, files::forget_cached, layout::present};
 
 /// Most attempts to read a version that another one replaces meanwhile.
 const LOOKS: usize = 5;
@@ -138,7 +138,7 @@ fn file(fields: &mut Reader<'_>) -> Option<(u64, u128)> {
 /// The checksum of a file, read from the disk; `None` if `pace` ends the work.
 fn hash(path: &Path, pace: &mut dyn FnMut(u64) -> bool) -> io::Result<Option<u128>> {
     let mut file = fs::File::open(path)?;
-    crate::files::forget_cached(&file);
+    forget_cached(&file);
     let mut sum = Xxh3::new();
     let mut buffer = vec![0; READ_LEN];
     loop {

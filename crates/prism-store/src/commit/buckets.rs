@@ -28,7 +28,7 @@ impl Stage<'_> {
         let known = self.view.bucket_record(&name)?;
         let mine = known.as_ref().map(|known| known.which);
         // Every later stamp of this store is above it.
-        self.store.committer.observe(record.stamp);
+        self.committer.observe(record.stamp);
         let stamp = mine.map(|mine| mine.stamp);
         let take = match by {
             SetBy::Change(before) if stamp != before => return Err(Error::BucketChanged),
@@ -75,7 +75,7 @@ impl Stage<'_> {
 
     /// Whether a bucket's name has objects, uploads or open changes.
     fn has_any(&self, name: &str) -> Result<bool, Error> {
-        Ok(self.store.committer.index.has_any_of(name) || self.view.has_any_of(name)?)
+        Ok(self.committer.index.has_any_of(name) || self.view.has_any_of(name)?)
     }
 }
 

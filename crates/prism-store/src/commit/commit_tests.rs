@@ -13,7 +13,7 @@ use crate::{
 const QUOTA: usize = 1000;
 
 fn put(store: &Store, key: &str, len: usize, given: Option<Given>) -> Queued {
-    let (id, bytes) = (store.inner.files.new_id().unwrap(), vec![7; len]);
+    let (id, bytes) = (store.files().new_id().unwrap(), vec![7; len]);
     let record = Record {
         stamp: Stamp::NONE,
         version: None,
@@ -55,9 +55,9 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         .buckets()
         .accept_record("b", &bucket, Proof::TRUSTED)
         .unwrap();
-    let inner = &store.inner;
+    let committer = store.committer();
     let given = || {
-        let (stamp, versioning) = (inner.committer.stamp(1, None), Versioning::Never);
+        let (stamp, versioning) = (committer.stamp(1, None), Versioning::Never);
         Some(Given { stamp, versioning })
     };
     let deleted = object_key("b", "deleted");
@@ -67,7 +67,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         condition: None,
     });
     for queued in [put(&store, "deleted", 10, given()), queued(delete, given())] {
-        let submitted = inner.submit_when(queued.op, queued.given, queued.when);
+        let submitted = committer.submit(queued.op, queued.given, queued.when);
         submitted.unwrap();
     }
     let deletion = store.view().deletion(&deleted).unwrap();
@@ -77,7 +77,7 @@ fn an_operation_that_fails_halfway_changes_nothing_beside_one_that_succeeds() {
         put(&store, "deleted", QUOTA, given()),
         put(&store, "last", 30, given()),
     ];
-    let results = inner.commit(together);
+    let results = committer.commit_group(together);
     let errors: Vec<_> = results.iter().map(|result| result.as_ref().err()).collect();
     let [None, Some(failure), None] = errors.as_slice() else {
         unreachable!("{errors:?}");

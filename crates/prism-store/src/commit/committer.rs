@@ -3,52 +3,118 @@
 use std::{
     collections::HashSet,
     sync::{
-        PoisonError, RwLock,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use prism_cluster::replica::{Stamp, StampClock};
+use prism_cluster::replica::{Phase, Stamp, StampClock, origin};
+use prism_common::group::Group;
 
 use super::op::{OpResult, Queued};
 use crate::{
-    group::Group,
-    replica::{Index, Locks},
+    bucket_usage::UsageOfBuckets,
+    config::{Config, Durability},
+    error::{Error, OpenError},
+    hot::Hot,
+    object::Object,
+    past::Past,
+    storage::Storage,
+    under_way::Index,
 };
+
+/// Bytes of recently read small objects that stay in memory.
+const HOT_BYTES: u64 = 8 * 1024 * 1024;
+
+/// The record of the tree `system` with the store's epoch, and the one with the cluster's state
+/// in that epoch, as it was saved.
+pub(super) const EPOCH_KEY: &str = "epoch";
+pub(super) const CLUSTER_KEY: &str = "cluster";
 
 /// The queue of operations, and the state that only commits change.
 pub(crate) struct Committer {
+    pub(super) storage: Arc<Storage>,
     pub(super) group: Group<Queued, OpResult>,
     pub(crate) index: Index,
     pub(crate) buckets: Names,
-    pub(crate) locks: Locks,
+    pub(crate) usage: UsageOfBuckets,
+    pub(crate) hot: Hot<Object>,
     clock: StampClock,
     /// The store's epoch. The commit that changes it has a batch of its own, so all of a batch
     /// is of one epoch.
     pub(super) epoch: AtomicU64,
+    /// The identity and the openings.
+    past: RwLock<Arc<Past>>,
+    pub(super) durability: Durability,
     pub(super) batches: AtomicU64,
+    /// The number of batches at the time when the log was last sealed.
+    sealed_batches: AtomicU64,
 }
 
 impl Committer {
-    pub(crate) fn new(origin: u64, epoch: u64) -> Self {
-        Self {
-            group: Group::new(),
-            index: Index::default(),
-            buckets: Names::default(),
-            locks: Locks::default(),
-            clock: StampClock::new(origin),
-            epoch: AtomicU64::new(epoch),
-            batches: AtomicU64::new(0),
+    /// Reads the state of the store. Blocks on disk.
+    pub(crate) fn open(
+        storage: Arc<Storage>,
+        past: Past,
+        config: &Config,
+    ) -> Result<Self, OpenError> {
+        let index = Index::default();
+        for record in storage.lsm.view().all_pending() {
+            let record = record?;
+            let pending = record.pending();
+            index.insert(record.scope, pending);
         }
+        Ok(Self {
+            group: Group::new(),
+            index,
+            buckets: Names::read(&storage)?,
+            usage: UsageOfBuckets::open(&storage.lsm, past.generation)?,
+            hot: Hot::new(HOT_BYTES, config.hot_files),
+            clock: StampClock::new(origin(&config.node, past.generation)),
+            // The first epoch, if the store never adopted another.
+            epoch: AtomicU64::new(storage.lsm.number(EPOCH_KEY)?.unwrap_or(1)),
+            past: RwLock::new(Arc::new(past)),
+            durability: config.durability,
+            batches: AtomicU64::new(0),
+            sealed_batches: AtomicU64::new(0),
+            storage,
+        })
     }
 
     pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
     }
 
+    /// Seals the log, if there was a batch since the last call.
+    pub(crate) fn seal_log(&self) -> Result<(), Error> {
+        let batches = self.batches();
+        let sealed = self.sealed_batches.swap(batches, Ordering::Relaxed);
+        if sealed == batches || self.durability == Durability::None {
+            return Ok(());
+        }
+        self.storage.files.check_room_for_tree()?;
+        self.storage.lsm.seal_log()
+    }
+
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The cluster's state that was saved with the epoch, if any was.
+    pub(crate) fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
+        let state = self.storage.lsm.system.get(CLUSTER_KEY)?;
+        Ok(state.map(|state| state.to_vec()))
+    }
+
+    pub(crate) fn past(&self) -> Arc<Past> {
+        let past = self.past.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&past)
+    }
+
+    /// Takes the place of the past in memory, once it is on the disk.
+    pub(super) fn set_past(&self, past: Arc<Past>) {
+        *self.past.write().unwrap_or_else(PoisonError::into_inner) = past;
     }
 
     /// A stamp above `above`, the present one of the key.
@@ -65,7 +131,7 @@ impl Committer {
 
 /// The names of the buckets that exist and are not being deleted. They are in memory because
 /// every request asks for one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Names {
     live: RwLock<HashSet<String>>,
     /// Changes with every record.
@@ -73,14 +139,19 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// The version begins at a number that no other process has for long.
+    fn read(storage: &Storage) -> Result<Self, Error> {
+        let buckets = storage.lsm.view().buckets(usize::MAX)?.into_iter();
+        let live = buckets.filter(|bucket| bucket.which.phase == Phase::Live);
+        Ok(Self {
+            live: RwLock::new(live.map(|bucket| bucket.name).collect()),
+            version: AtomicU64::new(now_us().wrapping_mul(1 << 20)),
+        })
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         let names = self.live.read().unwrap_or_else(PoisonError::into_inner);
         names.contains(name)
-    }
-
-    /// Begins at a number that no other process has for long.
-    pub(crate) fn begin(&self, version: u64) {
-        self.version.store(version, Ordering::Release);
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -98,7 +169,7 @@ impl Names {
     }
 }
 
-pub(super) fn now_us() -> u64 {
+fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
 }

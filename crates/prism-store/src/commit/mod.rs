@@ -17,7 +17,6 @@ mod versions;
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use fjall::PersistMode;
-use prism_cluster::replica::Phase;
 
 pub(crate) use committer::Committer;
 pub use op::Condition;
@@ -32,32 +31,25 @@ pub(crate) use versions::{check_version, version_of};
 use crate::{
     config::Durability,
     error::Error,
-    inner::Inner,
     lsm::{Batch, OBJECTS},
+    uploads::Garbage,
 };
-use committer::now_us;
 use op::{Mark, Queued, independent};
 use stage::Stage;
 
-impl Inner {
-    /// Reads the open changes and the names of the buckets.
-    pub(crate) fn load(&self) -> Result<(), Error> {
-        for bucket in self.lsm.view().buckets(usize::MAX)? {
-            let is_live = bucket.which.phase == Phase::Live;
-            self.committer.buckets.set(&bucket.name, is_live);
-        }
-        self.committer.buckets.begin(now_us().wrapping_mul(1 << 20));
-        for record in self.lsm.view().all_pending() {
-            let record = record?;
-            let pending = record.pending();
-            self.committer.index.insert(record.scope, pending);
-        }
-        Ok(())
+/// Most garbage read at a time.
+const GARBAGE_PAGE: usize = 100;
+
+impl Committer {
+    /// Commits an operation that no other replica makes, if it counts in the epoch of the
+    /// commit, and removes what was replaced. Blocks on disk.
+    pub(crate) fn commit(&self, op: Op, when: When) -> Result<Outcome, Error> {
+        self.finish(self.submit(op, None, when))
     }
 
     /// Commits `op` together with the others that wait, if it counts in the epoch of the
     /// commit. Blocks on disk.
-    pub(crate) fn submit_when(&self, op: Op, given: Option<Given>, when: When) -> OpResult {
+    pub(crate) fn submit(&self, op: Op, given: Option<Given>, when: When) -> OpResult {
         let results = self.submit_queued(vec![Queued { op, given, when }]);
         results.into_iter().next().unwrap_or_else(lost)
     }
@@ -76,27 +68,27 @@ impl Inner {
         let how_many = |queued: &mut dyn Iterator<Item = &Queued>| {
             independent(&mut queued.map(|queued| &queued.op))
         };
-        let group = &self.committer.group;
-        let results = group.submit_all(queued, how_many, |ops| self.commit(ops));
+        let work = |ops| self.commit_group(ops);
+        let results = self.group.submit_all(queued, how_many, work);
         let results = results.into_iter();
         results.map(|result| result.unwrap_or_else(lost)).collect()
     }
 
     /// One result per operation, in order.
-    fn commit(&self, ops: Vec<Queued>) -> Vec<OpResult> {
+    fn commit_group(&self, ops: Vec<Queued>) -> Vec<OpResult> {
         let mut shards = BTreeSet::new();
         let mut batch = Batch::default();
-        let view = self.lsm.view();
+        let view = self.storage.lsm.view();
         let mut results: Vec<OpResult> = ops
             .into_iter()
             .map(|Queued { op, given, when }| {
-                if !when.counts(self.committer.epoch()) {
+                if !when.counts(self.epoch()) {
                     return Err(Error::OtherEpoch.into());
                 }
                 let own = op.shards();
                 let outcome = Stage::run(self, &view, &mut batch, op, given)?;
                 shards.extend(own);
-                self.files.usage.apply(outcome.bytes);
+                self.storage.files.usage.apply(outcome.bytes);
                 Ok(outcome)
             })
             .collect();
@@ -104,7 +96,7 @@ impl Inner {
         if let Err(failure) = self.write(&shards, batch) {
             for result in &mut results {
                 if let Ok(outcome) = result {
-                    self.files.usage.revert(outcome.bytes);
+                    self.storage.files.usage.revert(outcome.bytes);
                     *result = Err(failure.clone());
                 }
             }
@@ -122,12 +114,12 @@ impl Inner {
     fn mark(&self, mark: &Mark) {
         match mark {
             Mark::Pending(scope, pending) => {
-                self.committer.index.insert(scope.clone(), *pending);
+                self.index.insert(scope.clone(), *pending);
             }
-            Mark::Over(scope) => self.committer.index.remove(scope),
-            Mark::Bucket(name, is_there) => self.committer.buckets.set(name, *is_there),
+            Mark::Over(scope) => self.index.remove(scope),
+            Mark::Bucket(name, is_there) => self.buckets.set(name, *is_there),
             Mark::Adopted(epoch) => {
-                self.committer.epoch.fetch_max(*epoch, Ordering::AcqRel);
+                self.epoch.fetch_max(*epoch, Ordering::AcqRel);
             }
             Mark::Renewed(past) => self.set_past(past.clone()),
         }
@@ -137,25 +129,69 @@ impl Inner {
         if batch.is_empty() {
             return Ok(());
         }
-        let mode = match self.config.durability {
+        let mode = match self.durability {
             Durability::Fsync => {
                 for shard in shards {
-                    self.files.sync_shard(*shard)?;
+                    self.storage.files.sync_shard(*shard)?;
                 }
                 PersistMode::SyncData
             }
             Durability::None => PersistMode::Buffer,
         };
-        self.files.check_room_for_tree()?;
-        self.lsm.wait_for_room()?;
-        self.committer.batches.fetch_add(1, Ordering::Relaxed);
+        self.storage.files.check_room_for_tree()?;
+        self.storage.lsm.wait_for_room()?;
+        self.batches.fetch_add(1, Ordering::Relaxed);
         // The tree flushes its log before its memory changes, so that no reader sees a write that
         // a loss of power could take back.
         let _hidden = self.hot.hide(&batch.keys_of(OBJECTS));
-        self.lsm.commit(batch, mode).map_err(|error| Failure {
-            error: error.into(),
-            in_doubt: true,
-        })
+        self.storage
+            .lsm
+            .commit(batch, mode)
+            .map_err(|error| Failure {
+                error: error.into(),
+                in_doubt: true,
+            })
+    }
+
+    /// The outcome of a commit, after [`Committer::release`]. Blocks on disk.
+    pub(crate) fn finish(&self, result: OpResult) -> Result<Outcome, Error> {
+        let outcome = result.map_err(|failure| failure.error)?;
+        self.release(&outcome);
+        Ok(outcome)
+    }
+
+    /// Removes the files and the garbage that a commit left. Readers that have a file open go on
+    /// reading it. Blocks on disk.
+    pub(crate) fn release(&self, outcome: &Outcome) {
+        for id in &outcome.freed {
+            self.storage.files.remove(*id);
+        }
+        for garbage in &outcome.garbage {
+            match garbage {
+                Garbage::Manifest(id) if !self.storage.pins.doom(*id) => {}
+                garbage => self.collect(*garbage),
+            }
+        }
+    }
+
+    /// Removes garbage and its files. A failure leaves it for the next opening. Blocks on disk.
+    pub(crate) fn collect(&self, garbage: Garbage) {
+        if let Err(error) = self.commit(Op::Collect(garbage), When::Always) {
+            tracing::warn!(?garbage, %error, "garbage stays until the store is opened again");
+        }
+    }
+
+    /// Removes the garbage of earlier processes.
+    pub(crate) fn collect_all(&self) -> Result<(), Error> {
+        loop {
+            let found = self.storage.lsm.view().garbage(GARBAGE_PAGE)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for garbage in found {
+                self.commit(Op::Collect(garbage), When::Always)?;
+            }
+        }
     }
 }
 

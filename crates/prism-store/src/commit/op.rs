@@ -6,13 +6,14 @@ use prism_cluster::replica::{Bucket, Pending, Proof, Stamp, Standing};
 
 use crate::{
     error::Error,
-    files,
+    files::BytesChange,
     layout::FileId,
     past::Past,
     record::{PutBytes, Record},
-    replica::{Change as Prepared, Prepare, Scope, VersionSummary},
+    scope::{Change, Prepare, Scope},
     types::{ObjectMeta, Removed, UploadId, VersionId, Versioning},
     uploads::{Garbage, Manifest, UploadRecord},
+    version_summary::VersionSummary,
 };
 
 /// Most operations in one batch: with the largest inline objects and metadata
@@ -22,7 +23,7 @@ const GROUP_MAX: usize = 256;
 /// The condition of a write on the metadata that its object has at the moment of the commit.
 pub type Condition = Box<dyn Fn(Option<&ObjectMeta>) -> bool + Send>;
 
-pub(crate) type Change = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
+pub(crate) type MetaChange = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
 
 pub(crate) enum Op {
     Put(PutOp),
@@ -32,7 +33,7 @@ pub(crate) enum Op {
         object_key: Vec<u8>,
         /// The version; none for the object.
         version: Option<VersionId>,
-        change: Change,
+        change: MetaChange,
     },
     /// Sets the record of a bucket.
     SetBucket {
@@ -176,7 +177,7 @@ pub(crate) struct Outcome {
     pub(crate) len: u64,
     pub(crate) stamp: Stamp,
     /// The change of the bytes of objects and parts.
-    pub(crate) bytes: files::Change,
+    pub(crate) bytes: BytesChange,
     /// The name of the new version; none without versions.
     pub(crate) version: Option<VersionId>,
     /// The result of each deletion, in order; none for a key without versions.
@@ -315,7 +316,7 @@ impl Op {
                 _ => Keys::of_scopes(items.iter().map(|(scope, ..)| scope)),
             },
             Self::Prepare(prepare, _) => match prepare.changes.as_slice() {
-                [one] if matches!(one.change, Prepared::Complete { .. }) => Keys::Alone,
+                [one] if matches!(one.change, Change::Complete { .. }) => Keys::Alone,
                 [one] => Keys::of_scope(&one.scope),
                 changes => Keys::of_scopes(changes.iter().map(|change| &change.scope)),
             },

@@ -14,7 +14,7 @@ use crate::{
     layout::FileId,
     pending::{PendingRecord, StoredBytes},
     record::{Payload, PutBytes, Record},
-    replica::{Change, Prepare, Scope, ScopedChange},
+    scope::{Change, Prepare, Scope, ScopedChange},
     types::{ObjectMeta, UploadId, Versioning},
     uploads::UploadRecord,
     view::{View, holds},
@@ -28,7 +28,7 @@ impl Stage<'_> {
     ) -> Result<(), Error> {
         let mut receipts = Vec::with_capacity(prepare.changes.len());
         for change in &prepare.changes {
-            let receipt = receipt(self.view, self.store.committer.epoch(), &prepare, change)?;
+            let receipt = receipt(self.view, self.committer.epoch(), &prepare, change)?;
             if let (Receipt::Prepare { .. }, Change::Write { len, .. }) =
                 (receipt, change.change.what())
             {
@@ -227,7 +227,7 @@ impl Stage<'_> {
                 error => error,
             })?;
         let len = manifest.parts.iter().map(|part| part.len).sum();
-        let id = self.store.files.new_id()?;
+        let id = self.committer.storage.files.new_id()?;
         self.complete_upload(object_key, id, &manifest)?;
         Ok((id, len))
     }

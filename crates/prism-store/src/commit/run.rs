@@ -4,14 +4,14 @@
 use prism_cluster::replica::Stamp;
 
 use super::{
+    committer::{CLUSTER_KEY, Committer, EPOCH_KEY},
     op::{CompleteOp, Given, Mark, Op, OpResult, Outcome, PutOp},
     stage::{Stage, check, manifest_of, open_bucket},
     versions::{Base, How},
 };
 use crate::{
     error::Error,
-    inner::Inner,
-    keys::{bucket_of, part_key},
+    keys::{bucket_of, note_key, part_key},
     layout::FileId,
     lsm::Batch,
     record::{Payload, Record},
@@ -23,7 +23,7 @@ use crate::{
 impl<'a> Stage<'a> {
     /// Stages one operation. On error the batch is as before.
     pub(super) fn run(
-        store: &'a Inner,
+        committer: &'a Committer,
         view: &'a View<'a>,
         batch: &'a mut Batch,
         op: Op,
@@ -31,8 +31,8 @@ impl<'a> Stage<'a> {
     ) -> OpResult {
         let before = batch.len();
         let mut stage = Self {
-            store,
-            lsm: &store.lsm,
+            committer,
+            lsm: &committer.storage.lsm,
             view,
             batch,
             outcome: Outcome::default(),
@@ -83,12 +83,13 @@ impl Stage<'_> {
             }
             Op::Note(notes) => {
                 for (name, document) in notes {
-                    self.lsm.stage_note(self.batch, &name, document);
+                    self.batch
+                        .insert(&self.lsm.system, note_key(&name), document);
                 }
                 Ok(())
             }
             Op::Renew(past) => {
-                self.lsm.stage_past(self.batch, &past)?;
+                past.stage(self.lsm, self.batch)?;
                 self.outcome.marks.push(Mark::Renewed(past));
                 Ok(())
             }
@@ -155,6 +156,18 @@ impl Stage<'_> {
         self.complete_upload(object_key, complete.id, &manifest)?;
         self.outcome.len = len;
         Ok(())
+    }
+
+    fn adopt(&mut self, epoch: u64, state: Option<Vec<u8>>) {
+        let present = self.committer.epoch();
+        if let Some(state) = state.filter(|_| epoch >= present) {
+            self.batch.insert(&self.lsm.system, CLUSTER_KEY, state);
+        }
+        if epoch > present {
+            let system = &self.lsm.system;
+            self.batch.insert(system, EPOCH_KEY, epoch.to_be_bytes());
+            self.outcome.marks.push(Mark::Adopted(epoch));
+        }
     }
 
     fn forget(&mut self, deletions: Vec<(Vec<u8>, Stamp)>) -> Result<(), Error> {

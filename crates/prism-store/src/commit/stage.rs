@@ -2,10 +2,12 @@
 
 use prism_cluster::replica::{Phase, Stamp};
 
-use super::op::{Condition, Outcome};
+use super::{
+    committer::Committer,
+    op::{Condition, Outcome},
+};
 use crate::{
     error::Error,
-    inner::Inner,
     keys::{bucket_of, part_key, upload_key},
     layout::FileId,
     lsm::{Batch, Lsm},
@@ -18,7 +20,7 @@ use crate::{
 /// An operation while it is staged: what it reads, the batch that it writes to, and what
 /// comes of it.
 pub(super) struct Stage<'a> {
-    pub(super) store: &'a Inner,
+    pub(super) committer: &'a Committer,
     pub(super) lsm: &'a Lsm,
     pub(super) view: &'a View<'a>,
     pub(super) batch: &'a mut Batch,
@@ -28,7 +30,7 @@ pub(super) struct Stage<'a> {
 impl Stage<'_> {
     /// The stamp of a change: the given one, or one above `current`.
     pub(super) fn stamp(&self, given: Option<Stamp>, current: Option<Stamp>) -> Stamp {
-        let committer = &self.store.committer;
+        let committer = self.committer;
         given.unwrap_or_else(|| committer.stamp(committer.epoch(), current))
     }
 
@@ -89,7 +91,7 @@ impl Stage<'_> {
 
     /// Counts `len` bytes, if the quota allows them in place of `given` bytes, which `lose` counts.
     pub(super) fn admit(&mut self, len: u64, given: u64) -> Result<(), Error> {
-        self.store.files.usage.check(len, given)?;
+        self.committer.storage.files.usage.check(len, given)?;
         self.outcome.bytes.taken += len;
         Ok(())
     }

@@ -6,29 +6,23 @@ use std::collections::BTreeMap;
 
 use prism_cluster::replica::{Missed, Settlement, Stamp, is_over, missed};
 
-use super::{DiscardOp, Fetched, TakeInOp, Taken, op::Mark, prepare::current, stage::Stage};
+use super::{
+    op::{DiscardOp, Fetched, TakeInOp, Taken},
+    prepare::current,
+    stage::Stage,
+};
 use crate::{
     error::Error,
     keys::{part_key, version_key},
     layout::FileId,
     record::{Payload, Record},
-    replica::{Scope, VersionSummary},
-    types::{Place, VersionId, Versioning, place},
+    scope::Scope,
+    types::{VersionId, VersionPlace, Versioning, place},
+    version_summary::VersionSummary,
     view::{View, holds},
 };
 
 impl Stage<'_> {
-    pub(super) fn adopt(&mut self, epoch: u64, state: Option<Vec<u8>>) {
-        let present = self.store.committer.epoch();
-        if let Some(state) = state.filter(|_| epoch >= present) {
-            self.lsm.stage_state(self.batch, state);
-        }
-        if epoch > present {
-            self.lsm.stage_epoch(self.batch, epoch);
-            self.outcome.marks.push(Mark::Adopted(epoch));
-        }
-    }
-
     pub(super) fn take_in(&mut self, op: TakeInOp) -> Result<(), Error> {
         let since = op.since;
         let scope = op.scope;
@@ -73,7 +67,7 @@ impl Stage<'_> {
         versions: Vec<(VersionSummary, Option<Fetched>)>,
     ) -> Result<(), Error> {
         let own = own_versions(self.view, object_key)?;
-        let stays = |at: &Place, own: &Record| {
+        let stays = |at: &VersionPlace, own: &Record| {
             let found = versions.binary_search_by_key(at, |(wanted, _)| place(wanted.at));
             let wanted = found.ok().and_then(|index| versions.get(index));
             wanted.is_some_and(|(wanted, _)| wanted.is(own))
@@ -241,7 +235,7 @@ impl Stage<'_> {
 pub(crate) fn own_versions(
     view: &View<'_>,
     object_key: &[u8],
-) -> Result<BTreeMap<Place, (Record, bool)>, Error> {
+) -> Result<BTreeMap<VersionPlace, (Record, bool)>, Error> {
     let current = view.object(object_key)?;
     let current = current.map(|record| Ok((record.place(), (record, true))));
     let others = view.versions_of(object_key);

@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     keys::{bucket_of, version_key},
     record::{Payload, Record},
-    types::{BucketInfo, ObjectMeta, Place, Removed, VersionId, Versioning},
+    types::{BucketInfo, ObjectMeta, Removed, VersionId, VersionPlace, Versioning},
     view::View,
 };
 
@@ -46,7 +46,7 @@ pub(super) struct Base {
     /// The stamp of the last change of any of its versions.
     last: Option<Stamp>,
     /// The null version and its place, unless it is current.
-    null: Option<(Place, Option<Record>)>,
+    null: Option<(VersionPlace, Option<Record>)>,
 }
 
 impl Base {
@@ -333,7 +333,12 @@ impl Stage<'_> {
         Ok(())
     }
 
-    pub(super) fn remove_version(&mut self, object_key: &[u8], place: &Place, is_null: bool) {
+    pub(super) fn remove_version(
+        &mut self,
+        object_key: &[u8],
+        place: &VersionPlace,
+        is_null: bool,
+    ) {
         let key = version_key(object_key, place);
         self.batch.remove(&self.lsm.versions, key);
         if is_null {
@@ -366,7 +371,7 @@ pub(crate) fn version_of(
     view: &View<'_>,
     object_key: &[u8],
     id: VersionId,
-) -> Result<(Record, Option<Place>), Error> {
+) -> Result<(Record, Option<VersionPlace>), Error> {
     if let Some(record) = view.object(object_key)?.filter(|record| record.id() == id) {
         return Ok((record, None));
     }

@@ -6,12 +6,12 @@ use std::{collections::HashSet, iter, ops::Bound};
 use prism_cluster::replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
 
-use super::Scope;
 use crate::{
     commit::{DiscardOp, Op, When},
     error::Error,
     keys::{bucket_prefix, escaped_prefix, split_upload_key, upload_key},
     merge::{merged, under},
+    scope::Scope,
     store::Store,
     types::{VERSIONS_MAX, check_bucket},
     view::{View, holds},
@@ -88,7 +88,7 @@ impl CatchUp<'_> {
     }
 
     pub(super) fn life(&self, bucket: &str) -> Result<Stamp, Error> {
-        Ok(self.store.buckets().get(bucket)?.which.life)
+        Ok(self.store.existing_bucket(bucket)?.which.life)
     }
 
     /// Compares the answer to `request` of another store, in sync as of the epoch `since`,
@@ -166,7 +166,7 @@ impl CatchUp<'_> {
     ) -> ScopePage {
         page.items.retain(|(scope, _)| scope.part().is_none());
         if request.after.is_none() && !request.uploads {
-            let index = &self.store.inner.committer.index;
+            let index = &self.store.committer().index;
             let open =
                 index.select(|scope, _| scope.bucket == request.bucket && wanted(&scope.key));
             let open = open.into_iter().map(|(scope, open)| (scope, open.stamp));
@@ -255,7 +255,7 @@ impl CatchUp<'_> {
                     since,
                     of_gone,
                 });
-                self.store.submit_when(op, when)?;
+                self.store.committer().commit(op, when)?;
                 weight = 0;
             }
         }

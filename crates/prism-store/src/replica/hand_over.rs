@@ -3,14 +3,15 @@
 use prism_cluster::replica::Stamp;
 use serde::{Deserialize, Serialize};
 
-use super::{CatchUp, Scope};
+use super::CatchUp;
 use crate::{
     checked::CheckedFile,
     commit::own_versions,
     error::Error,
     object::{Body, Object},
-    record::{Payload, Record},
-    types::{ObjectMeta, UploadId, VersionId, check_bucket, check_key, place, stamp_at},
+    scope::Scope,
+    types::{ObjectMeta, UploadId, place, stamp_at},
+    version_summary::VersionSummary,
 };
 
 /// Describes a copy whose bytes follow; those of the pieces follow one after the other.
@@ -73,47 +74,6 @@ pub struct Piece {
     pub headers: Vec<(String, String)>,
 }
 
-/// The kind of name that a version has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum VersionName {
-    /// No name: it is from before its bucket kept versions.
-    None,
-    /// The null version.
-    Null,
-    /// Named by the place where it lies.
-    Place,
-}
-
-/// One version of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VersionSummary {
-    /// Its place among the versions of the key.
-    pub at: Stamp,
-    /// Its name.
-    pub name: VersionName,
-    /// The stamp of its last change.
-    pub stamp: Stamp,
-    /// When a delete marker was made, in milliseconds since the Unix epoch; none for other
-    /// versions.
-    pub marker_ms: Option<u64>,
-}
-
-impl VersionSummary {
-    fn of_record(at: Stamp, record: &Record) -> Self {
-        let is_marker = record.payload == Payload::Marker;
-        Self {
-            at,
-            name: match record.version {
-                None => VersionName::None,
-                Some(VersionId::Null) => VersionName::Null,
-                Some(VersionId::Of(_)) => VersionName::Place,
-            },
-            stamp: record.stamp,
-            marker_ms: is_marker.then_some(record.meta.created_ms),
-        }
-    }
-}
-
 impl CatchUp<'_> {
     /// A copy of a scope for another store, and its bytes. For a key with versions it is their
     /// list; with a `version`, the copy of the one at this place. May block on disk.
@@ -122,8 +82,7 @@ impl CatchUp<'_> {
     /// [`Error::Corrupt`]; [`Error::NoSuchBucket`]; [`Error::Unsettled`] if the bucket begins
     /// another life.
     pub fn hand_over(&self, scope: &Scope, version: Option<Stamp>) -> Result<Found, Error> {
-        check_bucket(&scope.bucket)?;
-        check_key(&scope.key)?;
+        scope.check()?;
         let life = self.life(&scope.bucket)?;
         let found = match (scope.upload, version) {
             (None, None) => self.find_object(scope)?,
@@ -184,7 +143,7 @@ impl CatchUp<'_> {
         };
         let file = record.file()?;
         // A missing file means that the part was replaced: the other store will ask again.
-        let opened = CheckedFile::open(&self.store.inner, file, record.len, || view.file(file))?;
+        let opened = CheckedFile::open(self.store.storage(), file, record.len, || view.file(file))?;
         let handed = Handed::new(record.stamp, record.meta, Some(record.len));
         Ok(opened.map(|file| (handed, Some(Body::File(file)))))
     }

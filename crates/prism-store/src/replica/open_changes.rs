@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use prism_cluster::replica::{Pending, Stamp, Standing, has};
 
-use super::{Decided, Prepare, Scope};
 use crate::{
     commit::{Op, When},
     error::Error,
     put::{PutWriter, Target},
+    replicas::Decided,
+    scope::{Prepare, Scope},
     store::Store,
-    types::{check_bucket, check_key},
     view::holds,
 };
 
@@ -37,13 +37,12 @@ impl OpenChanges<'_> {
     /// [`Error::NoSpace`], [`Error::TooLarge`], [`Error::InvalidName`].
     pub fn begin_prepare(&self, prepare: Prepare) -> Result<PutWriter, Error> {
         for change in &prepare.changes {
-            check_bucket(&change.scope.bucket)?;
-            check_key(&change.scope.key)?;
+            change.scope.check()?;
         }
         let object_key = prepare.changes.first().map(|c| c.scope.object_key());
         let len = prepare.body_len();
         PutWriter::new(
-            &self.store.inner,
+            &self.store.primary,
             Target::Prepare(prepare),
             object_key.unwrap_or_default(),
             Some(len),
@@ -53,8 +52,7 @@ impl OpenChanges<'_> {
     /// The standing of a change whose primary is this node. May block on disk.
     pub fn standing(&self, scope: &Scope, stamp: Stamp) -> Result<Standing, Error> {
         // Before the view is taken: the view has every change that is no longer under way.
-        let locks = &self.store.inner.committer.locks;
-        let under_way = locks.is_under_way(scope, stamp);
+        let under_way = self.store.primary.locks.is_under_way(scope, stamp);
         let holds = holds(&self.store.view(), scope)?;
         Ok(if under_way && holds != Some(stamp) {
             Standing::UnderWay
@@ -66,34 +64,34 @@ impl OpenChanges<'_> {
     /// Whether no change is open. Does not block.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.store.inner.committer.index.is_empty()
+        self.store.committer().index.is_empty()
     }
 
     /// Whether a change of this scope is open. Does not block.
     #[must_use]
     pub fn contains(&self, scope: &Scope) -> bool {
-        self.store.inner.committer.index.get(scope).is_some()
+        self.store.committer().index.get(scope).is_some()
     }
 
     /// The open change of an object. Does not block.
     #[must_use]
     pub fn of_object(&self, bucket: &str, key: &str) -> Option<(Scope, Pending)> {
         let scope = Scope::object(bucket, key);
-        let pending = self.store.inner.committer.index.get(&scope)?;
+        let pending = self.store.committer().index.get(&scope)?;
         Some((scope, pending))
     }
 
     /// The open changes of a key, of its uploads and of their parts. Does not block.
     #[must_use]
     pub fn of_key(&self, bucket: &str, key: &str) -> Vec<(Scope, Pending)> {
-        let index = &self.store.inner.committer.index;
+        let index = &self.store.committer().index;
         index.select(|scope, _| scope.key == key && scope.bucket == bucket)
     }
 
     /// The open changes that were begun before an epoch. Does not block.
     #[must_use]
     pub fn begun_before(&self, epoch: u64) -> Vec<(Scope, Pending)> {
-        let index = &self.store.inner.committer.index;
+        let index = &self.store.committer().index;
         index.select(|_, open| open.pending.epoch < epoch)
     }
 
@@ -101,7 +99,7 @@ impl OpenChanges<'_> {
     /// block.
     #[must_use]
     pub fn older_than(&self, age: Duration, bucket: Option<&str>) -> Vec<(Scope, Stamp)> {
-        let found = self.store.inner.committer.index.select(|scope, open| {
+        let found = self.store.committer().index.select(|scope, open| {
             bucket.is_none_or(|bucket| scope.bucket == bucket) && open.since.elapsed() >= age
         });
         let found = found.into_iter();
@@ -118,7 +116,7 @@ impl OpenChanges<'_> {
     }
 
     fn settle_when(&self, items: Vec<(Scope, Stamp, Standing)>, when: When) -> Result<(), Error> {
-        let index = &self.store.inner.committer.index;
+        let index = &self.store.committer().index;
         let open = |(scope, stamp, standing): &(Scope, Stamp, Standing)| {
             let open = index.get(scope);
             *standing != Standing::UnderWay && open.is_some_and(|open| open.stamp == *stamp)
@@ -127,7 +125,7 @@ impl OpenChanges<'_> {
         if items.is_empty() {
             return Ok(());
         }
-        self.store.submit_when(Op::Settle(items), when)?;
+        self.store.committer().commit(Op::Settle(items), when)?;
         Ok(())
     }
 
@@ -160,12 +158,11 @@ impl OpenChanges<'_> {
     /// [`Error::OtherEpoch`]; [`Error::Unsettled`] where this store was the change's primary
     /// and does not know whether it was committed.
     pub fn has_change(&self, scope: &Scope, open: Pending, epoch: u64) -> Result<bool, Error> {
-        let committer = &self.store.inner.committer;
-        if committer.epoch() != epoch {
+        if self.store.epoch() != epoch {
             return Err(Error::OtherEpoch);
         }
         // Before the view is taken: the view has every change that is no longer under way.
-        let under_way = committer.locks.is_under_way(scope, open.stamp);
+        let under_way = self.store.primary.locks.is_under_way(scope, open.stamp);
         let view = self.store.view();
         let pending = view.pending(scope)?.map(|record| record.pending());
         let has = has(open, holds(&view, scope)?, pending);

@@ -5,13 +5,17 @@ use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use prism_cluster::replica::Stamp;
 
-use super::{Replicas, Scope};
 use crate::{
     commit::{Op, When},
     error::{Error, OpenError},
+    replicas::Replicas,
+    scope::Scope,
     store::Store,
 };
 
+/// The record of the tree `system` that says with how many replicas of each key the store was
+/// filled.
+const REPLICAS_KEY: &str = "replicas";
 /// The least time for which a deletion is remembered. Nothing that was sent before it is
 /// still on its way then, because nodes give each other up much earlier.
 const DELETION_AGE: Duration = Duration::from_secs(600);
@@ -31,7 +35,7 @@ impl Store {
     /// Makes every later change on these replicas too. Call it once, before the first write:
     /// a second call has no effect.
     pub fn replicate(&self, replicas: Arc<dyn Replicas>) {
-        let _ = self.inner.replicas.set(replicas);
+        let _ = self.primary.replicas.set(replicas);
     }
 
     /// Records how many replicas each key has, or compares the number with the recorded one.
@@ -40,8 +44,9 @@ impl Store {
     /// # Errors
     /// [`OpenError::Replicas`] if the store has buckets and was filled with another number.
     pub fn expect_replicas(&self, replicas: u32) -> Result<(), OpenError> {
-        let buckets = self.buckets().list()?;
-        let recorded = self.inner.lsm.replicas()?;
+        let buckets = self.view().buckets(1)?;
+        let lsm = &self.storage().lsm;
+        let recorded = lsm.system_value(REPLICAS_KEY)?.map(u32::from_be_bytes);
         let is_filled = !buckets.is_empty();
         match recorded.or(is_filled.then_some(1)) {
             Some(noted) if noted == replicas => Ok(()),
@@ -49,14 +54,14 @@ impl Store {
                 noted,
                 wanted: replicas,
             }),
-            _ => self.inner.lsm.record_replicas(replicas),
+            _ => Ok(lsm.record(REPLICAS_KEY, &replicas.to_be_bytes())?),
         }
     }
 
     /// The epoch by which this store acts. It is durable. Does not block.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.inner.committer.epoch()
+        self.committer().epoch()
     }
 
     /// Adopts an epoch, and saves the cluster's state with it: from now on no change of an
@@ -70,14 +75,15 @@ impl Store {
             Ordering::Less => false,
         };
         if is_new {
-            self.submit_when(Op::Adopt(epoch, state), When::Always)?;
+            self.committer()
+                .commit(Op::Adopt(epoch, state), When::Always)?;
         }
         Ok(())
     }
 
     /// The cluster's state that was saved last, if any was. May block on disk.
     pub fn saved_state(&self) -> Result<Option<Vec<u8>>, Error> {
-        self.inner.lsm.saved_state()
+        self.committer().saved_state()
     }
 
     /// Deletions behind the object key `after` that are old enough at `now_ms` to be

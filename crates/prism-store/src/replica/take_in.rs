@@ -5,16 +5,19 @@ use std::{collections::HashMap, sync::Arc};
 
 use prism_cluster::replica::{Missed, Stamp, missed};
 
-use super::{CatchUp, Handed, Scope, VersionName, VersionSummary};
+use super::{CatchUp, Handed};
 use crate::{
     commit::{Fetched, Op, TakeInOp, Taken, When, own_versions},
     error::Error,
-    inner::Inner,
     layout::FileId,
+    primary::Primary,
     put::{PutWriter, Target},
     record::{Payload, PutBytes, Record},
-    types::{UploadId, VersionId, check_bucket, check_key, place},
+    scope::Scope,
+    storage::Storage,
+    types::{UploadId, VersionId, place},
     uploads::{Manifest, ManifestPart, UploadRecord},
+    version_summary::{VersionName, VersionSummary},
     view::holds,
 };
 
@@ -36,10 +39,9 @@ impl CatchUp<'_> {
         mut handed: Handed,
         since: Option<u64>,
     ) -> Result<TakeIn, Error> {
-        check_bucket(&scope.bucket)?;
-        check_key(&scope.key)?;
+        scope.check()?;
         let mut take_in = TakeIn {
-            store: Arc::clone(&self.store.inner),
+            store: Arc::clone(&self.store.primary),
             object_key: scope.object_key(),
             scope,
             since,
@@ -74,7 +76,7 @@ impl CatchUp<'_> {
 /// trace.
 #[must_use = "a copy that is not finished is discarded"]
 pub struct TakeIn {
-    store: Arc<Inner>,
+    store: Arc<Primary>,
     scope: Scope,
     object_key: Vec<u8>,
     /// The epoch of the copy; none for a copy that replaces a damaged scope.
@@ -175,7 +177,8 @@ impl TakeIn {
             taken,
         });
         let when = self.since.map_or(When::Always, When::In);
-        let result = self.store.submit_when(op, None, when);
+        let committer = &self.store.committer;
+        let result = committer.submit(op, None, when);
         // A commit in doubt may have referred to the files. The next opening finds out.
         if result
             .as_ref()
@@ -183,7 +186,7 @@ impl TakeIn {
         {
             self.named.clear();
         }
-        Ok(self.store.finish(result)?.found > 0)
+        Ok(committer.finish(result)?.found > 0)
     }
 
     /// Finds the versions that this store lacks. Delete markers need no bytes.
@@ -193,7 +196,7 @@ impl TakeIn {
         if versions.is_empty() || !is_ordered || nulls.count() > 1 {
             return Err(Error::corrupt("versions of another store"));
         }
-        let view = self.store.lsm.view();
+        let view = self.store.storage.lsm.view();
         if missed(since, holds(&view, &self.scope)?, Some(self.stamp)) == Missed::Take {
             let own = own_versions(&view, &self.object_key)?;
             for version in &versions {
@@ -202,7 +205,14 @@ impl TakeIn {
                     continue;
                 }
                 match version.marker() {
-                    Some(marker) => drop(self.fetched.insert(version.at, marker)),
+                    Some(record) => {
+                        let marker = Fetched {
+                            record,
+                            bytes: Vec::new(),
+                            manifest: None,
+                        };
+                        self.fetched.insert(version.at, marker);
+                    }
                     None => self.missing.push(*version),
                 }
             }
@@ -258,7 +268,7 @@ impl TakeIn {
         self.end_pieces()?;
         if let Some(receiving) = self.receiving.take() {
             self.fetched
-                .insert(receiving.at, receiving.into_fetched(&self.store)?);
+                .insert(receiving.at, receiving.into_fetched(&self.store.storage)?);
         }
         Ok(())
     }
@@ -267,14 +277,14 @@ impl TakeIn {
 impl Drop for TakeIn {
     fn drop(&mut self) {
         for id in &self.named {
-            self.store.files.remove(*id);
+            self.store.storage.files.remove(*id);
         }
     }
 }
 
 impl Receiving {
     /// Begins the next piece, if there is one.
-    fn begin_next(&mut self, store: &Arc<Inner>, object_key: &[u8]) -> Result<(), Error> {
+    fn begin_next(&mut self, store: &Arc<Primary>, object_key: &[u8]) -> Result<(), Error> {
         let next = match &self.handed.pieces {
             Some((_, pieces)) => pieces.get(self.done.len()).map(|piece| piece.len),
             None => self.handed.len.filter(|_| self.done.is_empty()),
@@ -287,7 +297,7 @@ impl Receiving {
         Ok(())
     }
 
-    fn into_fetched(self, store: &Inner) -> Result<Fetched, Error> {
+    fn into_fetched(self, storage: &Storage) -> Result<Fetched, Error> {
         if let Some(writer) = &self.writer {
             let written = writer.written();
             let left = writer.left();
@@ -310,7 +320,7 @@ impl Receiving {
                     headers: piece.headers,
                 });
                 let parts = parts.collect();
-                let id = store.files.new_id()?;
+                let id = storage.files.new_id()?;
                 (
                     Payload::Parts { id },
                     Some((id, Manifest { upload, parts })),
@@ -328,31 +338,6 @@ impl Receiving {
             record,
             bytes: self.done,
             manifest,
-        })
-    }
-}
-
-impl VersionSummary {
-    fn id(&self) -> Option<VersionId> {
-        match self.name {
-            VersionName::None => None,
-            VersionName::Null => Some(VersionId::Null),
-            VersionName::Place => Some(VersionId::Of(self.at)),
-        }
-    }
-
-    /// Whether this record is of the same state of the version.
-    pub(crate) fn is(&self, record: &Record) -> bool {
-        record.stamp == self.stamp && record.version == self.id()
-    }
-
-    /// The delete marker that this describes.
-    fn marker(&self) -> Option<Fetched> {
-        let record = Record::marker(self.stamp, self.id(), self.marker_ms?);
-        Some(Fetched {
-            record,
-            bytes: Vec::new(),
-            manifest: None,
         })
     }
 }

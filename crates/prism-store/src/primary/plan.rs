@@ -5,7 +5,6 @@ use std::fs::File;
 
 use prism_cluster::replica::Stamp;
 
-use super::{Bytes, Change, Keeps, Scope, ScopedChange};
 use crate::{
     commit::{
         CompleteOp, Condition, Failure, Op, Outcome, PutOp, check, check_version,
@@ -14,12 +13,14 @@ use crate::{
     error::Error,
     layout::FileId,
     record::{Payload, PutBytes, Record},
+    replicas::Bytes,
+    scope::{Change, Keeps, Scope, ScopedChange},
     types::{Removed, VERSIONS_MAX, VersionId, Versioning},
     view::{View, holds},
 };
 
 /// The file of a change's bytes, and its name to be.
-pub(crate) type Unnamed<'a> = Option<(&'a File, FileId)>;
+pub(super) type Unnamed<'a> = Option<(&'a File, FileId)>;
 
 /// A change whose conditions hold.
 pub(super) struct Plan {

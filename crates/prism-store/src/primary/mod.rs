@@ -1,23 +1,42 @@
 //! A change at its primary. Its scopes are locked, and the change is planned. The other
 //! replicas prepare it while its bytes become durable here. Then it is committed, and the
-//! other replicas are told.
+//! other replicas are told. A store that is alone commits at once.
 
-use std::sync::Arc;
+mod plan;
+
+use std::sync::{Arc, OnceLock};
 
 use prism_cluster::replica::Refusal;
 
-use super::{
-    Decided, Prepare, Replicas, Scope, Unprepared,
-    plan::{Unnamed, plan},
-};
 use crate::{
-    commit::{Given, Op, OpResult, When},
+    commit::{Committer, Given, Op, OpResult, Outcome, When},
+    config::Config,
     error::Error,
-    inner::Inner,
     keys::split_object_key,
+    replicas::{Decided, Replicas, Unprepared},
+    scope::{Prepare, Scope},
+    storage::Storage,
+    under_way::Locks,
 };
+use plan::{Unnamed, plan};
 
-impl Inner {
+/// A store that makes changes: alone, or as the primary of their keys.
+pub(crate) struct Primary {
+    pub(crate) committer: Committer,
+    pub(crate) storage: Arc<Storage>,
+    /// The other nodes; unset where each key has one replica.
+    pub(crate) replicas: OnceLock<Arc<dyn Replicas>>,
+    /// The scopes whose changes are under way.
+    pub(crate) locks: Locks,
+    pub(crate) config: Config,
+}
+
+impl Primary {
+    /// Commits on all replicas, and removes what was replaced. Blocks.
+    pub(crate) fn commit(&self, op: Op, file: Unnamed<'_>) -> Result<Outcome, Error> {
+        self.committer.finish(self.submit(op, file))
+    }
+
     /// Commits on all replicas, or here if there are no others. Names the file, and removes it
     /// unless the operation may still take effect. Blocks.
     pub(crate) fn submit(&self, op: Op, file: Unnamed<'_>) -> OpResult {
@@ -53,7 +72,7 @@ impl Inner {
 
     fn submit_here(&self, op: Op, when: When, file: Unnamed<'_>) -> OpResult {
         if let Some((file, id)) = file {
-            self.files.publish(file, id)?;
+            self.storage.files.publish(file, id)?;
         }
         self.commit_named(op, None, when, file)
     }
@@ -65,9 +84,9 @@ impl Inner {
         when: When,
         file: Unnamed<'_>,
     ) -> OpResult {
-        let result = self.submit_when(op, given, when);
+        let result = self.committer.submit(op, given, when);
         match (&result, file) {
-            (Err(failure), Some((_, id))) if !failure.in_doubt => self.files.remove(id),
+            (Err(failure), Some((_, id))) if !failure.in_doubt => self.storage.files.remove(id),
             _ => {}
         }
         result
@@ -88,9 +107,9 @@ impl Inner {
             self.check_settled(scopes)?;
             return self.submit_here(op, When::In(epoch), file);
         }
-        let locked = self.committer.locks.lock(scopes)?;
+        let locked = self.locks.lock(scopes)?;
         self.check_settled(scopes)?;
-        let plan = plan(&self.lsm.view(), scopes, op, file)?;
+        let plan = plan(&self.storage.lsm.view(), scopes, op, file)?;
         if plan.changes.is_empty() {
             return Ok(plan.outcome);
         }
@@ -112,7 +131,7 @@ impl Inner {
             changes: plan.changes,
         };
         let answer = replicas.prepare(others, prepare, plan.bytes);
-        let named = file.map_or(Ok(()), |(file, id)| self.files.publish(file, id));
+        let named = file.map_or(Ok(()), |(file, id)| self.storage.files.publish(file, id));
         // Waits even if naming failed, so that no replica is still at work afterwards.
         let prepared = answer.recv().unwrap_or(Err(Unprepared::Overloaded));
         if let Err(Unprepared::Refused(_, Refusal::Newer(newer))) = &prepared {
@@ -121,7 +140,7 @@ impl Inner {
         if let Err(error) = named.and(prepared.map_err(Error::from)) {
             drop(locked);
             if let Some((_, id)) = file {
-                self.files.remove(id);
+                self.storage.files.remove(id);
             }
             replicas.decided(others, aborted);
             return Err(error.into());

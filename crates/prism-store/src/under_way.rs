@@ -10,8 +10,7 @@ use std::{
 
 use prism_cluster::replica::{Pending, Stamp};
 
-use super::Scope;
-use crate::error::Error;
+use crate::{error::Error, scope::Scope};
 
 /// The longest that a change waits for others of the same key.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
