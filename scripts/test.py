@@ -45,7 +45,7 @@ ALONE = {
 }
 # Packages whose tests use no network. They run at the lowest priority.
 LOW_PRIORITY_PACKAGES = {
-    "prism-bench", "prism-cluster", "prism-common", "prism-config", "prism-figures", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-pki", "prism-proto", "prism-s3",
+    "prism-audit", "prism-bench", "prism-cluster", "prism-common", "prism-config", "prism-figures", "prism-objects", "prism-replicas", "prism-service", "prism-gateway", "prism-membership", "prism-hash", "prism-http", "prism-pki", "prism-proto", "prism-s3",
     "prism-store", "prism-tls", "prism-upstream",
 }
 # Each group is in one tier. CHECK has the tests inside the crates, the tests of

@@ -4,6 +4,7 @@
 //! Not here: the subject of any part. This crate depends on no other crate of the workspace.
 #![forbid(unsafe_code)]
 
+pub mod absent;
 pub mod counter;
 pub mod followed;
 pub mod group;

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
+use prism_audit::{AuditError, TreeFault};
+
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -92,6 +94,17 @@ impl OpenError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
+    }
+}
+
+impl From<AuditError> for OpenError {
+    fn from(error: AuditError) -> Self {
+        match error {
+            AuditError::Damaged(TreeFault { path, offset, what }) => {
+                Self::Damaged { path, offset, what }
+            }
+            AuditError::Io { what, source } => Self::Io { what, source },
+        }
     }
 }
 

@@ -9,15 +9,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags},
-    rand::{GetRandomFlags, getrandom},
-};
+use prism_common::absent::present;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::{
     config::{Config, Durability},
     error::{Error, OpenError},
-    layout::{FileId, Layout, present, sync_dir},
+    layout::{FileId, Layout, sync_dir},
 };
 
 /// Free bytes below which the store commits nothing: more than one batch and a few full write
@@ -212,19 +210,6 @@ impl Usage {
             given: change.taken,
         });
     }
-}
-
-/// Makes the kernel read a file from the disk again. A hint, and without effect
-/// on file systems in memory.
-pub(crate) fn forget_cached(file: &File) {
-    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-}
-
-/// Unguessable bytes, at most 256.
-pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(bytes)
 }
 
 fn unnamed(dir: &Path) -> io::Result<File> {

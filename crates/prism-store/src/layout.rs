@@ -15,6 +15,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use prism_common::absent::present;
+
 use crate::error::OpenError;
 
 /// The format that this release reads and writes.
@@ -189,14 +191,6 @@ fn create_durably(dir: &Path) -> io::Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// `None` where the error is of the kind `absent`.
-pub(crate) fn present<T>(result: io::Result<T>, absent: io::ErrorKind) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == absent => Ok(None),
-        result => result.map(Some),
-    }
 }
 
 /// Makes the entries of a directory durable.

@@ -41,7 +41,6 @@
 //! [`Error::Metadata`], [`Error::Corrupt`], [`Error::WritesDisabled`]. The sections on errors
 //! name the others.
 
-mod audit;
 mod blocks;
 mod bucket_usage;
 mod buckets;

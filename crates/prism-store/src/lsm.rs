@@ -15,13 +15,13 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
     OwnedWriteBatch, PersistMode, Snapshot, UserKey, UserValue,
 };
+use prism_audit::{Flushes, LogTag, TreeFault};
 
 use crate::{
-    audit::{self, TreeFault},
-    config::Config,
+    config::{Config, Durability},
     error::{Error, OpenError},
     layout::{Layout, SHARDS, sync_dir},
-    log_tag::LogTag,
+    log_tag,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -99,11 +99,15 @@ impl Lsm {
             }
             create(layout, config)?;
         }
-        let known = LogTag::read(layout)?;
-        let log_bytes_cut = audit::before_opening(&layout.db(), known, config.durability)?;
+        let known = log_tag::read(layout)?;
+        let flushes = match config.durability {
+            Durability::Fsync => Flushes::Each,
+            Durability::None => Flushes::Never,
+        };
+        let log_bytes_cut = prism_audit::before_opening(&layout.db(), known, flushes)?;
         let log_tag = match known {
             Some(tag) => tag,
-            None => LogTag::new()?,
+            None => log_tag::draw()?,
         };
         Ok(Self {
             log_bytes_cut,
@@ -114,9 +118,9 @@ impl Lsm {
     /// Writes the log's tag, if the store has none yet. The first commit comes before: all batches
     /// without the tag precede one with it. Blocks.
     pub(crate) fn write_tag(&self, layout: &Layout) -> Result<(), OpenError> {
-        match LogTag::read(layout)? {
+        match log_tag::read(layout)? {
             Some(_) => Ok(()),
-            None => self.log_tag.write(layout),
+            None => log_tag::write(self.log_tag, layout),
         }
     }
 
@@ -228,14 +232,14 @@ impl Lsm {
         layout: &Layout,
         found: &mut dyn FnMut(TreeFault),
     ) -> io::Result<u64> {
-        if !matches!(LogTag::read(layout), Ok(Some(tag)) if tag == self.log_tag) {
+        if !matches!(log_tag::read(layout), Ok(Some(tag)) if tag == self.log_tag) {
             found(TreeFault {
-                path: layout.root().join(LogTag::FILE),
+                path: layout.root().join(log_tag::FILE),
                 offset: None,
                 what: "not the tag of this log".into(),
             });
         }
-        audit::logs(&layout.db(), self.log_tag, &self.committing, found)
+        prism_audit::logs(&layout.db(), self.log_tag, &self.committing, found)
     }
 
     /// Makes a batch durable by `mode`, which is at least as durable as configured, counts it,
@@ -244,7 +248,7 @@ impl Lsm {
         let _one = self.committing.lock();
         let commits = self.commits().saturating_add(1);
         let mut tagged = self.db.batch().durability(Some(mode));
-        tagged.insert(&self.system, LogTag::KEY, self.log_tag.bytes());
+        tagged.insert(&self.system, LogTag::KEY, self.log_tag.0);
         tagged.insert(&self.system, COMMITS_KEY, commits.to_be_bytes());
         batch.move_into(&mut tagged);
         tagged.commit()?;
@@ -351,7 +355,7 @@ fn create(layout: &Layout, config: &Config) -> Result<(), OpenError> {
     if new.exists() {
         fs::remove_dir_all(&new).map_err(OpenError::io("remove an unfinished db.new"))?;
     }
-    let lsm = Lsm::open_at(&new, config, LogTag::new()?)?;
+    let lsm = Lsm::open_at(&new, config, log_tag::draw()?)?;
     lsm.db.persist(PersistMode::SyncAll)?;
     drop(lsm);
     fs::rename(&new, layout.db()).map_err(OpenError::io("rename db.new"))?;

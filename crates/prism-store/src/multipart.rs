@@ -7,11 +7,11 @@
 use std::ops::Bound;
 
 use prism_cluster::replica::Stamp;
+use prism_common::random;
 
 use crate::{
     commit::{CompleteOp, Condition, Op},
     error::Error,
-    files::random,
     keys::{behind_key, checked_key, escaped_prefix, object_key, split_upload_key, upload_key},
     merge::under,
     put::{PutWriter, Target, committed},
@@ -46,7 +46,7 @@ impl Uploads<'_> {
     pub fn create(&self, bucket: &str, key: &str, meta: ObjectMeta) -> Result<UploadId, Error> {
         let object_key = checked_key(bucket, key)?;
         self.store.files().check_room(0)?;
-        let id = UploadId::new(meta.created_ms, u64::from_be_bytes(random()?));
+        let id = UploadId::new(meta.created_ms, u64::from_be_bytes(random::bytes()?));
         let stamp = Stamp::NONE;
         self.store.submit(Op::CreateUpload {
             object_key,

@@ -15,10 +15,10 @@ use std::{io, sync::Arc};
 
 use fjall::PersistMode;
 use prism_cluster::{Opening, StoreLife, StoreMark};
+use prism_common::random;
 
 use crate::{
     error::{Error, OpenError},
-    files::random,
     layout::FileId,
     lsm::{Batch, Lsm},
 };
@@ -113,7 +113,7 @@ fn listed(lsm: &Lsm) -> Result<StoreLife, OpenError> {
 
 /// Random, and not 0.
 fn random_id() -> io::Result<u64> {
-    random().map(|bytes| u64::from_be_bytes(bytes).max(1))
+    random::bytes().map(|bytes| u64::from_be_bytes(bytes).max(1))
 }
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use prism_audit::{TreeFault, forget_cached};
+
 use crate::{
-    audit::{self, TreeFault},
     blocks::{self, BLOCK_LEN},
     damage::{Place, Repair, ScrubFault, object_place, place_of},
     error::Error,
-    files::forget_cached,
     keys::object_key_of,
     layout::FileId,
     read::inline_body,
@@ -145,12 +145,12 @@ impl Scrub<'_> {
         let lsm = &self.storage.lsm;
         let read = lsm.audit_logs(layout, &mut |fault| faults.push(fault))?;
         self.read(read);
-        for keyspace in audit::keyspaces(&layout.db())? {
+        for keyspace in prism_audit::keyspaces(&layout.db())? {
             if self.ended {
                 break;
             }
             let mut pace = |bytes| self.read(bytes);
-            audit::tables(&keyspace, &mut pace, &mut |fault| faults.push(fault))?;
+            prism_audit::tables(&keyspace, &mut pace, &mut |fault| faults.push(fault))?;
         }
         for TreeFault { path, offset, what } in faults {
             let place = Place::Store { path, offset };

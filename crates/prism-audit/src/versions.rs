@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use prism_common::absent::present;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::TreeFault;
-use crate::{codec::Reader, files::forget_cached, layout::present};
+use crate::{TreeFault, forget_cached};
 
 /// Most attempts to read a version that another one replaces meanwhile.
 const LOOKS: usize = 5;
@@ -53,7 +53,7 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Files, TreeFault>> {
 }
 
 fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
-    let mut fields = Reader(bytes);
+    let mut fields = Fields(bytes);
     let number = u64::from_le_bytes(fields.array()?);
     let checksum = u128::from_le_bytes(fields.array()?);
     (fields.0 == [0]).then_some((number, checksum))
@@ -61,7 +61,10 @@ fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
 
 /// Compares every file of a keyspace's present version with its checksum. `pace` gets the bytes
 /// read, and ends the work by returning `false`.
-pub(crate) fn tables(
+///
+/// # Errors
+/// The kernel's. Damage is not an error.
+pub fn tables(
     keyspace: &Path,
     pace: &mut dyn FnMut(u64) -> bool,
     found: &mut dyn FnMut(TreeFault),
@@ -106,12 +109,12 @@ fn listed(keyspace: &Path, version: &[u8]) -> Option<Files> {
         let section = version.get(start..)?;
         section
             .get(..usize::try_from(entry.len()).ok()?)
-            .map(Reader)
+            .map(Fields)
     };
     let mut files = Files::new();
     let mut tables = section(b"tables")?;
-    for _ in 0..tables.u8()? {
-        for _ in 0..tables.u8()? {
+    for _ in 0..tables.byte()? {
+        for _ in 0..tables.byte()? {
             for _ in 0..u32::from_le_bytes(tables.array()?) {
                 let (id, checksum) = file(&mut tables)?;
                 tables.array::<8>()?;
@@ -128,11 +131,27 @@ fn listed(keyspace: &Path, version: &[u8]) -> Option<Files> {
 }
 
 /// Number and checksum of a file, whose kind must be 0. Numbers are little-endian here.
-fn file(fields: &mut Reader<'_>) -> Option<(u64, u128)> {
+fn file(fields: &mut Fields<'_>) -> Option<(u64, u128)> {
     let id = u64::from_le_bytes(fields.array()?);
-    let kind = fields.u8()?;
+    let kind = fields.byte()?;
     let checksum = u128::from_le_bytes(fields.array()?);
     (kind == 0).then_some((id, checksum))
+}
+
+/// The bytes not read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let [byte] = self.array()?;
+        Some(byte)
+    }
 }
 
 /// The checksum of a file, read from the disk; `None` if `pace` ends the work.

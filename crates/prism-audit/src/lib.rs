@@ -1,8 +1,8 @@
-//! The check of the tree's own files for damage. The tree compares the blocks that it reads.
+//! The check of the files of fjall's trees for damage. The tree compares the blocks that it reads.
 //! It does not compare the list of its tables, nor blocks that no one reads. In its log it
 //! takes the first unreadable byte for the end.
 //!
-//! This module reads the files by the layout of fjall 3. The tree itself checks that
+//! This crate reads the files by the layout of fjall 3. The tree itself checks that
 //! `db/version` is `FJL` 3:
 //!
 //! ```text
@@ -11,8 +11,12 @@
 //! db/keyspaces/N/vM            a version: names and checksums of its files
 //! db/keyspaces/N/{tables,blobs}/ID
 //! ```
+//!
+//! Not here: the meaning of keys and values, and the repair of damage (`prism-store`).
+#![forbid(unsafe_code)]
 
 mod journal;
+mod tag;
 mod versions;
 
 use std::{
@@ -22,48 +26,76 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::{config::Durability, error::OpenError, layout::present, log_tag::LogTag};
+use prism_common::absent::present;
+
 use journal::{Log, Tail};
-pub(crate) use versions::tables;
+pub use tag::LogTag;
+pub use versions::tables;
 
 /// A fault in the tree's files.
 #[derive(Debug)]
-pub(crate) struct TreeFault {
-    pub(crate) path: PathBuf,
+pub struct TreeFault {
+    /// The file.
+    pub path: PathBuf,
     /// The first byte that may be wrong, where that is known.
-    pub(crate) offset: Option<u64>,
-    pub(crate) what: String,
+    pub offset: Option<u64>,
+    /// A description of the damage.
+    pub what: String,
+}
+
+/// Why a tree cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// A file is damaged. The tree would forget what lies behind the damage.
+    #[error("{} is damaged: {}", .0.path.display(), .0.what)]
+    Damaged(TreeFault),
+    /// The kernel refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// The action, and its path.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// How each write of the log reaches the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flushes {
+    /// It is flushed before the next one begins.
+    Each,
+    /// The kernel writes it some time.
+    Never,
 }
 
 /// Checks the log and the versions before the tree is opened, because the tree would cut the log
 /// at the first unreadable byte. Only the very end may be unreadable: a write that the loss of
 /// power interrupted. A store that does not flush its writes lost more of them, so everything
 /// behind the damage is cut off. Returns the number of bytes cut off.
-pub(crate) fn before_opening(
-    db: &Path,
-    tag: Option<LogTag>,
-    durability: Durability,
-) -> Result<u64, OpenError> {
-    for keyspace in keyspaces(db).map_err(OpenError::io("read the keyspaces"))? {
+///
+/// # Errors
+/// [`AuditError`].
+pub fn before_opening(db: &Path, tag: Option<LogTag>, flushes: Flushes) -> Result<u64, AuditError> {
+    for keyspace in keyspaces(db).map_err(failed("read the keyspaces"))? {
         let found = versions::current(&keyspace);
-        if let Err(fault) = found.map_err(OpenError::io("read a version"))? {
-            return Err(damaged(fault));
+        if let Err(fault) = found.map_err(failed("read a version"))? {
+            return Err(AuditError::Damaged(fault));
         }
     }
-    let journals = journals(db).map_err(OpenError::io("read the log"))?;
+    let journals = journals(db).map_err(failed("read the log"))?;
     let last = journals.last().cloned();
     for path in journals {
-        let fail = |e| OpenError::io(format!("read {}", path.display()))(e);
+        let fail = |e| failed(format!("read {}", path.display()))(e);
         let inspected = Log::open(&path, tag).and_then(|mut log| log.inspect());
         let is_last = last.as_ref() == Some(&path);
         match inspected.map_err(fail)? {
             Tail::Clean => {}
             Tail::Torn { at } if is_last => return cut(&path, at).map_err(fail),
-            Tail::Damaged { at } if is_last && durability == Durability::None => {
+            Tail::Damaged { at } if is_last && flushes == Flushes::Never => {
                 return cut(&path, at).map_err(fail);
             }
             Tail::Torn { at } | Tail::Damaged { at } => {
-                return Err(damaged(journal_fault(path, at)));
+                return Err(AuditError::Damaged(journal_fault(path, at)));
             }
         }
     }
@@ -72,7 +104,10 @@ pub(crate) fn before_opening(
 
 /// Reports the faults of the log of an open tree, and returns its length in bytes. Writers of
 /// the log lock `writing`.
-pub(crate) fn logs(
+///
+/// # Errors
+/// The kernel's. Damage is not an error.
+pub fn logs(
     db: &Path,
     tag: LogTag,
     writing: &Mutex<()>,
@@ -117,12 +152,9 @@ fn journal_fault(path: PathBuf, at: u64) -> TreeFault {
     }
 }
 
-fn damaged(fault: TreeFault) -> OpenError {
-    OpenError::Damaged {
-        path: fault.path,
-        offset: fault.offset,
-        what: fault.what,
-    }
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> AuditError {
+    let what = what.into();
+    move |source| AuditError::Io { what, source }
 }
 
 /// Cuts an unfinished write off the end of a log.
@@ -150,11 +182,20 @@ fn journals(db: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Directories of keyspaces.
-pub(crate) fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// The kernel's.
+pub fn keyspaces(db: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(db.join("keyspaces"))?;
     let paths = entries.map(|entry| Ok(entry?.path()));
     let paths: io::Result<Vec<_>> = paths.collect();
     Ok(paths?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
+/// Makes the kernel read a file from the disk again. A hint, and without effect on file systems
+/// in memory.
+pub fn forget_cached(file: &fs::File) {
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 #[cfg(test)]

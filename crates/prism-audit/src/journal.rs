@@ -19,10 +19,11 @@ use std::{
     path::Path,
 };
 
+use prism_common::absent::present;
 use rustix::{fs::SeekFrom, io::Errno};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{layout::present, log_tag::LogTag};
+use crate::tag::LogTag;
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -108,7 +109,7 @@ impl Log {
             let [.., last] = &mut window;
             *last = byte;
             let len = match self.tag {
-                Some(tag) if window == tag.bytes() => TAG_END,
+                Some(tag) if window == tag.0 => TAG_END,
                 // A batch's head and the first byte of its first item.
                 None if matches!(window, [_, _, START, .., ITEM | CLEAR]) => HEAD + 1,
                 _ => continue,

@@ -22,13 +22,13 @@ fn the_formats_that_the_audit_reads_are_those_of_these_releases() {
         assert!(
             locked == 1 && lock.contains(&exact),
             "{name} is not {version}. Compare with the new release, then change it here:\n\
-             - fjall, src/journal/entry.rs and writer.rs: the layout in audit/journal.rs; one \
+             - fjall, src/journal/entry.rs and writer.rs: the layout in src/journal.rs of prism-audit; one \
              batch at a time is written and flushed; a new log is all zeros; batches have \
              ascending sequence numbers\n\
              - fjall, src/batch/mod.rs: items are written in the order in which they were \
              inserted, so the tag comes first\n\
              - fjall, src/journal/recovery.rs: what does it cut off, and what does it refuse?\n\
-             - lsm-tree, src/version: the layout in audit/versions.rs; `current`; which \
+             - lsm-tree, src/version: the layout in src/versions.rs; `current`; which \
              checksums there are of tables and blobs\n\
              - sfa: the archive that a version is\n\
              - run `scrub::`, `crash::` and `disk::` of prism-store with PRISM_CRASH_KILLS=300 \

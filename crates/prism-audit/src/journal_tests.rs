@@ -29,18 +29,18 @@ fn batch_of(sequence: u64, items: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// As the store writes it, with one item.
-pub(in crate::audit) fn batch(sequence: u64, value: &[u8]) -> Vec<u8> {
+pub(crate) fn batch(sequence: u64, value: &[u8]) -> Vec<u8> {
     let tag = item(LogTag::KEY.as_bytes(), &TAG);
     batch_of(sequence, &[tag, item(b"key", value)])
 }
 
 /// As a user can write it, or an older release has.
-pub(in crate::audit) fn batch_without_tag(sequence: u64, value: &[u8]) -> Vec<u8> {
+pub(crate) fn batch_without_tag(sequence: u64, value: &[u8]) -> Vec<u8> {
     batch_of(sequence, &[item(b"key", value)])
 }
 
-pub(in crate::audit) fn tag() -> LogTag {
-    LogTag::from_bytes(TAG)
+pub(crate) fn tag() -> LogTag {
+    LogTag(TAG)
 }
 
 fn tail_of(bytes: &[u8], tag: Option<LogTag>) -> Tail {
