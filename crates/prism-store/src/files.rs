@@ -31,7 +31,7 @@ pub(crate) struct Files {
     generation: u64,
     next: AtomicU64,
     reserve_bytes: AtomicU64,
-    durability: Durability,
+    pub(crate) durability: Durability,
     pub(crate) usage: Usage,
 }
 

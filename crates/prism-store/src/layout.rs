@@ -102,11 +102,6 @@ impl Layout {
         self.root.join("db")
     }
 
-    /// The directory in which a new tree is made.
-    pub(crate) fn db_new(&self) -> PathBuf {
-        self.root.join("db.new")
-    }
-
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -41,6 +41,19 @@
 //! [`Error::Metadata`], [`Error::Corrupt`], [`Error::WritesDisabled`]. The sections on errors
 //! name the others.
 
+// Each module uses only modules of its own layer and of those below, without a circle:
+//
+// - operations: `buckets`, `change`, `multipart`, `notes`, `put`, `read`, `repair`, `replica`,
+//   `scan`, `scrub`
+// - the store, and changes on all replicas: `store`, `primary`
+// - changes of this store: `commit`
+// - open objects: `object`, `checked`
+// - trees and files together: `storage`, `recovery`, `damage`, `bucket_usage`
+// - trees: `view`, `past`, `lsm`
+// - files, and facts in memory: `files`, `hot`, `known`, `log_tag`, `pins`, `under_way`,
+//   `write_behind`
+// - formats and values: all others
+
 mod blocks;
 mod bucket_usage;
 mod buckets;

@@ -351,7 +351,7 @@ fn separated(buffer: u64) -> KeyspaceCreateOptions {
 
 /// Makes the trees under another name first, so that a half-made tree is never opened.
 fn create(layout: &Layout, config: &Config) -> Result<(), OpenError> {
-    let new = layout.db_new();
+    let new = layout.root().join("db.new");
     if new.exists() {
         fs::remove_dir_all(&new).map_err(OpenError::io("remove an unfinished db.new"))?;
     }

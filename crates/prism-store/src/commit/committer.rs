@@ -46,7 +46,6 @@ pub(crate) struct Committer {
     pub(super) epoch: AtomicU64,
     /// The identity and the openings.
     past: RwLock<Arc<Past>>,
-    pub(super) durability: Durability,
     pub(super) batches: AtomicU64,
     /// The number of batches at the time when the log was last sealed.
     sealed_batches: AtomicU64,
@@ -75,7 +74,6 @@ impl Committer {
             // The first epoch, if the store never adopted another.
             epoch: AtomicU64::new(storage.lsm.number(EPOCH_KEY)?.unwrap_or(1)),
             past: RwLock::new(Arc::new(past)),
-            durability: config.durability,
             batches: AtomicU64::new(0),
             sealed_batches: AtomicU64::new(0),
             storage,
@@ -90,7 +88,7 @@ impl Committer {
     pub(crate) fn seal_log(&self) -> Result<(), Error> {
         let batches = self.batches();
         let sealed = self.sealed_batches.swap(batches, Ordering::Relaxed);
-        if sealed == batches || self.durability == Durability::None {
+        if sealed == batches || self.storage.files.durability == Durability::None {
             return Ok(());
         }
         self.storage.files.check_room_for_tree()?;

@@ -129,7 +129,7 @@ impl Committer {
         if batch.is_empty() {
             return Ok(());
         }
-        let mode = match self.durability {
+        let mode = match self.storage.files.durability {
             Durability::Fsync => {
                 for shard in shards {
                     self.storage.files.sync_shard(*shard)?;
