@@ -20,13 +20,8 @@ PACKED_STATEMENTS, COMMENT_COLUMNS = 150, 100
 # Names that each program or module may have.
 USUAL_TYPES = {"Args", "Command", "Config", "Error", "Event", "State"}
 LATER = {
-    "circle of modules in crates/prism-handoff": 15,
     "circle of modules in crates/prism-replicas": 7,
-    "lines of crates/prism-handoff/src/connection.rs": 540,
-    "lines of crates/prism-handoff/src/import.rs": 520,
-    "lines of crates/prism-handoff/src/relay_stream.rs": 490,
     "lines of crates/prism-switch/src/leases.rs": 500,
-    "lines of the function own_connection in crates/prism-handoff/src/import.rs": 91,
 }
 TEXT = re.compile(
     r"""(?P<line>//[^\n]*)|/\*.*?\*/|b?r(?P<raw>\#*)".*?"(?P=raw)|b?"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\\n])'""",

@@ -3,7 +3,6 @@
 //! reasons are in docs/design/tls.md.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use prism_sys::tcp::ktls::{ContentType, send_record};
@@ -22,10 +21,6 @@ const WORTHWHILE_BYTES: u64 = 256 << 10;
 const SETTLE_STEP: Duration = Duration::from_millis(1);
 
 impl Connection {
-    pub(crate) fn is_in_kernel(&self) -> bool {
-        (self.state.tls.as_ref()).is_some_and(|tls| tls.is_in_kernel())
-    }
-
     /// Whether the kernel makes the records of a message that begins now. The connection leaves the
     /// kernel's socket if the kernel's key does not last for the message.
     pub(crate) async fn kernel_goes_on(&mut self) -> io::Result<bool> {
@@ -54,8 +49,8 @@ impl Connection {
         if self.is_in_kernel() {
             return Ok(true);
         }
-        let shared = self.state.shared.clone();
-        let Some(offered) = shared.kernel_tls().filter(|_| len >= WORTHWHILE_BYTES) else {
+        let worker = self.state.worker.clone();
+        let Some(offered) = worker.kernel_tls().filter(|_| len >= WORTHWHILE_BYTES) else {
             return Ok(false);
         };
         let records = self.state.tls.as_mut();
@@ -68,7 +63,7 @@ impl Connection {
         let socket = present(&self.stream)?;
         let entered = self.state.tls.as_mut().map(|tls| tls.enter_kernel(socket));
         match entered {
-            Some(Ok(())) => shared.counters.tls_kernel_begun.add_one(),
+            Some(Ok(())) => worker.counters.tls_kernel_begun.add_one(),
             Some(Err(error)) => {
                 tracing::debug!(client = %self.client(), %error, "records are made in user space");
             }
@@ -90,7 +85,7 @@ impl Connection {
                 Err(io::Error::other(error))
             }
             Err(_) => {
-                self.state.shared.counters.tls_kernel_left.add_one();
+                self.state.worker.counters.tls_kernel_left.add_one();
                 Ok(())
             }
             Ok(_) => Err(io::ErrorKind::NotConnected.into()),
@@ -125,13 +120,5 @@ impl Connection {
             tokio::time::sleep(SETTLE_STEP).await;
         }
         Ok(())
-    }
-
-    /// Whether TCP has every record: see [`crate::kernel_tx`].
-    pub(crate) fn is_settled(&self) -> io::Result<bool> {
-        match (&self.state.tls, &self.stream) {
-            (Some(records), Some(socket)) => records.is_settled(socket.as_fd()),
-            _ => Ok(true),
-        }
     }
 }

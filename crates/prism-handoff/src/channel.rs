@@ -1,20 +1,23 @@
 //! Channels between nodes: persistent mutual TLS connections that carry frames (docs/protocol.md,
 //! section 2). There is one for each worker and peer. Either end sends hand-offs on it, so a
-//! verdict leaves together with the next hand-off to the same peer. `peers` dials channels, and
-//! `node_tls` has the handshake.
+//! verdict leaves together with the next hand-off to the same peer.
+//!
+//! Not here: who dials channels (`peers`), their handshake (`node_tls`), and what becomes of a
+//! hand-off that has arrived (`import`).
 
 mod outbox;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{FlowKey, Passage};
 use prism_proto::facts::Form;
-use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Permit, Refusal};
+use prism_proto::node::{FRAME_PREFIX_BYTES, Frame, HandOff, Refusal};
+use prism_sys::clock::monotonic_ns;
 use prism_tls::{Event, MAX_RECORD_BYTES, SealError, Session};
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
@@ -24,12 +27,13 @@ use tokio::sync::oneshot;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::buffers::{read_once, receive};
-use crate::control::now_ns;
-use crate::endpoint::Shared;
+use crate::deferred::DeferredWork;
 use crate::given_up::HandOffEnd;
 use crate::node_tls::Secured;
 use crate::peer_shares::{Admitted, PartBytes};
-use crate::peers::Peers;
+use crate::poll::poll_once;
+use crate::process::Process;
+use prism_common::unguessable;
 
 use outbox::{KEPT_BYTES, Outbox, append};
 
@@ -45,19 +49,29 @@ pub(crate) struct Arrived {
     pub(crate) at_ns: u64,
 }
 
+/// The receiver of the frames that need more than the channel itself.
+pub(crate) trait FrameReceiver {
+    /// The work of a hand-off that has arrived.
+    fn import(self: Rc<Self>, arrived: Arrived) -> Pin<Box<dyn Future<Output = ()>>>;
+
+    /// The node `peer` leaves.
+    fn on_leaving(&self, peer: &str);
+}
+
 /// One live channel.
 pub(crate) struct Channel {
     pub(crate) peer: String,
     /// The peer speaks of passes.
-    has_passes: bool,
+    pub(crate) has_passes: bool,
     /// The form of the context of a request that the peer reads.
     pub(crate) form: Form,
     session: RefCell<Session>,
     outbox: Outbox,
     /// The deferred work has an entry that sends the outbox.
     will_send: Cell<bool>,
-    pub(crate) shared: Rc<Shared>,
-    pub(crate) peers: Weak<Peers>,
+    process: Arc<Process>,
+    deferred: Rc<DeferredWork>,
+    receiver: Rc<dyn FrameReceiver>,
     /// Verdicts under way, by hand-off.
     verdicts: RefCell<HashMap<u64, oneshot::Sender<Frame>>>,
     open: Cell<bool>,
@@ -68,9 +82,17 @@ pub(crate) struct Channel {
     _admitted: Option<Admitted>,
 }
 
+/// The parts of a worker that its channels use.
+#[derive(Clone)]
+pub(crate) struct ChannelParts {
+    pub(crate) process: Arc<Process>,
+    pub(crate) deferred: Rc<DeferredWork>,
+    pub(crate) receiver: Rc<dyn FrameReceiver>,
+}
+
 impl Channel {
     /// Takes over a TLS connection with the node `peer`.
-    pub(crate) fn start(secured: Secured, peer: String, peers: &Rc<Peers>) -> Rc<Self> {
+    pub(crate) fn start(secured: Secured, peer: String, parts: &ChannelParts) -> Rc<Self> {
         let Secured {
             tcp,
             session,
@@ -87,8 +109,9 @@ impl Channel {
             session: RefCell::new(session),
             outbox: Outbox::default(),
             will_send: Cell::default(),
-            shared: peers.shared.clone(),
-            peers: Rc::downgrade(peers),
+            process: parts.process.clone(),
+            deferred: parts.deferred.clone(),
+            receiver: parts.receiver.clone(),
             verdicts: RefCell::default(),
             open: Cell::new(true),
             leaver: RefCell::default(),
@@ -118,36 +141,6 @@ impl Channel {
     /// Frames can still be sent, but the peer has not read for a while.
     pub(crate) fn is_stuck(&self) -> bool {
         self.outbox.is_stuck()
-    }
-
-    /// The word that the peer may take a flow of this node by the command of `epoch`, and the way
-    /// for it to give the flow back. `None` if the switch does not ask for passes.
-    pub(crate) fn permit(&self, flow: FlowKey, epoch: u64) -> Option<Permit> {
-        let client = flow.client.ip();
-        let peers = self.peers.upgrade()?;
-        let source = self.shared.address_for(client)?;
-        let to = self.passage(&peers, flow, epoch)?;
-        let pass = self.shared.control.as_ref()?.pass(&to)?;
-        Some(Permit { pass, source })
-    }
-
-    /// The same of a hand-off that this node passes on, with the source's address.
-    pub(crate) fn permit_onward(
-        &self,
-        flow: FlowKey,
-        epoch: u64,
-        permit: Permit,
-    ) -> Option<Permit> {
-        let peers = self.peers.upgrade()?;
-        let to = self.passage(&peers, flow, epoch)?;
-        let pass = self.shared.control.as_ref()?.onward(permit.pass, &to)?;
-        Some(Permit { pass, ..permit })
-    }
-
-    fn passage(&self, peers: &Peers, flow: FlowKey, epoch: u64) -> Option<Passage> {
-        let via = peers.address_for(&self.peer, flow.client.ip());
-        let via = via.filter(|_| self.has_passes)?;
-        Some(Passage { flow, epoch, via })
     }
 
     /// Sends and expects nothing more. TCP still repeats the bytes that have left until the peer
@@ -188,7 +181,7 @@ impl Channel {
             self.outbox.send();
         } else if !self.will_send.replace(true) {
             let channel = self.clone();
-            self.shared.deferred.add_batched(move || {
+            self.deferred.add_batched(move || {
                 channel.will_send.set(false);
                 channel.outbox.send();
             });
@@ -238,10 +231,19 @@ impl Channel {
         }
     }
 
+    /// Tells the peer that this node leaves. Waits for its answer, or for the end of the channel.
+    pub(crate) async fn announce_leaving(self: &Rc<Self>) {
+        let id = unguessable::number();
+        let heard = self.await_verdict(id);
+        if self.send(&Frame::Leaving { id }).is_ok() {
+            let _ = heard.wait().await;
+        }
+    }
+
     async fn read(self: &Rc<Self>, tcp: OwnedReadHalf, mut sealed: Vec<u8>) -> io::Result<()> {
         sealed.reserve_exact(SEALED_BYTES.saturating_sub(sealed.len()));
         let mut frames = Vec::new();
-        let mut frames_share = self.shared.process.peer_shares.part_of(&self.peer);
+        let mut frames_share = self.process.peer_shares.part_of(&self.peer);
         let mut told = None;
         loop {
             let mut start = 0;
@@ -280,7 +282,7 @@ impl Channel {
         if share.set(bytes.saturating_sub(KEPT_BYTES)) {
             return Ok(());
         }
-        self.shared.counters.frames_malformed.add_one();
+        self.process.counters.frames_malformed.add_one();
         Err(io::Error::other(
             "the peer has begun too many long frames at once",
         ))
@@ -308,7 +310,7 @@ impl Channel {
             // A frame over the limit ends the channel, because the start of the one behind it
             // cannot be found.
             let announced = Frame::announced_len(rest).map_err(|error| {
-                self.shared.counters.frames_malformed.add_one();
+                self.process.counters.frames_malformed.add_one();
                 io::Error::other(error)
             });
             let Some(len) = announced? else {
@@ -324,7 +326,7 @@ impl Channel {
     }
 
     async fn on_frame(self: &Rc<Self>, bytes: &[u8]) -> io::Result<()> {
-        let at_ns = now_ns();
+        let at_ns = monotonic_ns();
         match Frame::decode(bytes) {
             Ok(Frame::HandOff(hand_off)) => {
                 let arrived = Arrived {
@@ -332,7 +334,11 @@ impl Channel {
                     channel: self.clone(),
                     at_ns,
                 };
-                arrived.import().await;
+                // The import is over at once if the switch answers at once.
+                let mut work = self.receiver.clone().import(arrived);
+                if poll_once(work.as_mut()).await.is_pending() {
+                    tokio::task::spawn_local(work);
+                }
             }
             Ok(Frame::Ask { id }) => self.answer(id),
             Ok(
@@ -342,20 +348,18 @@ impl Channel {
                 | Frame::Heard { id }),
             ) => match self.verdicts.borrow_mut().remove(&id) {
                 Some(waiting) => drop(waiting.send(verdict)),
-                None => self.shared.counters.verdicts_unexpected.add_one(),
+                None => self.process.counters.verdicts_unexpected.add_one(),
             },
             Ok(Frame::Leaving { id }) => {
-                let leavers = &self.shared.process.leavers;
+                let leavers = &self.process.leavers;
                 let mut leaver = self.leaver.borrow_mut();
                 leaver.get_or_insert_with(|| leavers.add(&self.peer));
                 drop(leaver);
-                if let Some(peers) = self.peers.upgrade() {
-                    peers.forget_relays(&self.peer);
-                }
+                self.receiver.on_leaving(&self.peer);
                 self.send_verdict(&Frame::Heard { id });
             }
             Err(error) => {
-                self.shared.counters.frames_malformed.add_one();
+                self.process.counters.frames_malformed.add_one();
                 tracing::warn!(peer = self.peer, %error,
                     "a node sent a frame that cannot be decoded; compare the nodes' versions");
                 let id = Frame::peek_hand_off_id(bytes).ok_or_else(|| io::Error::other(error))?;
@@ -373,7 +377,7 @@ impl Channel {
     /// Answers a source that asks for the outcome of its hand-off. There is no answer while the
     /// switch has not decided, so the source asks again.
     fn answer(self: &Rc<Self>, id: u64) {
-        let frame = match self.shared.process.given_up.ask(id) {
+        let frame = match self.process.given_up.ask(id) {
             Some(HandOffEnd::GivenUp(pass)) => Frame::Refused {
                 id,
                 reason: Refusal::SwitchFailed,

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use prism_proto::claim::{self, CLAIM_AFTER_NS, Claim};
 use prism_proto::control::{FlowKey, Owner};
+use prism_sys::clock::monotonic_ns;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::control::{Control, now_ns};
+use crate::control::Control;
 
 /// The largest number of claims under way at once; hand-offs need room among the commands too.
 const MAX_CLAIMS: usize = 256;
@@ -80,7 +81,7 @@ impl Claims {
     /// Adds a connection that was accepted, or that stays after a failed hand-off. In the second
     /// case `epoch` is that of the last command for it.
     pub(crate) fn add(&self, flow: FlowKey, here: Owner, epoch: Option<u64>) -> Rc<Claimed> {
-        let claimed = Claimed::new(flow, here, epoch, now_ns());
+        let claimed = Claimed::new(flow, here, epoch, monotonic_ns());
         let due_ns = claimed.since_ns.saturating_add(CLAIM_AFTER_NS);
         let mut young = self.young.borrow_mut();
         if young.is_empty() {
@@ -126,9 +127,9 @@ impl Claims {
                 self.changed.notified().await;
                 continue;
             };
-            let wait = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+            let wait = Duration::from_nanos(due_ns.saturating_sub(monotonic_ns()));
             tokio::time::sleep(wait + SLACK).await;
-            while let Some(claimed) = self.next_due(now_ns()) {
+            while let Some(claimed) = self.next_due(monotonic_ns()) {
                 let Ok(permit) = room.clone().acquire_owned().await else {
                     return;
                 };
@@ -189,7 +190,7 @@ impl Claims {
         if control.flows.is_young() {
             claimed.hold(control);
         }
-        let due_ns = now_ns().saturating_add(AGAIN_NS);
+        let due_ns = monotonic_ns().saturating_add(AGAIN_NS);
         let entry = (due_ns, Rc::downgrade(claimed));
         self.again.borrow_mut().push_back(entry);
         self.changed.notify_one();

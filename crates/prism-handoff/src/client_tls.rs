@@ -2,7 +2,6 @@
 //! speak TLS. `prism_tls::Handshake` has the rest.
 
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use prism_tls::Session;
@@ -10,9 +9,11 @@ use prism_tls::accept::ServerConfig;
 use rustls::HandshakeKind;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-use crate::connection::{Connection, ConnectionState};
-use crate::endpoint::{Incoming, Shared};
+use crate::connection::Connection;
+use crate::connection_state::ConnectionState;
+use crate::incoming::Incoming;
 use crate::newcomers::told_to_leave;
 use crate::node_tls;
 use crate::records::Records;
@@ -23,38 +24,37 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const NOT_HTTPS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 44\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use an https:// URL\n";
 
-impl Shared {
-    /// Does the handshake with one client, and gives its connection to the application.
-    pub(crate) async fn secure(
-        self: Rc<Self>,
-        mut stream: TcpStream,
-        mut state: Box<ConnectionState>,
-        config: ServerConfig,
-    ) {
-        let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
-        let done = tokio::select! {
-            done = handshake => done.unwrap_or_else(|_| failed("the client took longer than 10 s")),
-            () = told_to_leave(state.leave()) => {
-                failed("it gave way to other connections, because too many are not authenticated")
+/// Does the handshake with one client, and gives its connection to the application.
+pub(crate) async fn secure(
+    mut stream: TcpStream,
+    mut state: Box<ConnectionState>,
+    config: ServerConfig,
+    incoming: mpsc::Sender<Incoming>,
+) {
+    let counters = state.worker.counters.clone();
+    let handshake = tokio::time::timeout(HANDSHAKE, shake_hands(&mut stream, &config));
+    let done = tokio::select! {
+        done = handshake => done.unwrap_or_else(|_| failed("the client took longer than 10 s")),
+        () = told_to_leave(state.leave()) => {
+            failed("it gave way to other connections, because too many are not authenticated")
+        }
+    };
+    match done {
+        Ok((records, resumed)) => {
+            counters.tls_handshakes.add_one();
+            if resumed {
+                counters.tls_resumed.add_one();
             }
-        };
-        match done {
-            Ok((records, resumed)) => {
-                self.counters.tls_handshakes.add_one();
-                if resumed {
-                    self.counters.tls_resumed.add_one();
-                }
-                state.tls = Some(records);
-                let connection = Connection::new(stream, state);
-                let _ = self.incoming.send(Incoming::Client(connection)).await;
-            }
-            Err(error) => {
-                self.counters.tls_failed.add_one();
-                let client = state.flow.client;
-                tracing::debug!(%client, %error, "a TLS handshake failed");
-                drop(stream);
-                self.on_closed(&state);
-            }
+            state.tls = Some(records);
+            let connection = Connection::new(stream, state);
+            let _ = incoming.send(Incoming::Client(connection)).await;
+        }
+        Err(error) => {
+            counters.tls_failed.add_one();
+            let client = state.flow.client;
+            tracing::debug!(%client, %error, "a TLS handshake failed");
+            drop(stream);
+            state.on_closed();
         }
     }
 }

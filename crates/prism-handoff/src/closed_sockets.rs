@@ -12,13 +12,14 @@ use std::time::Duration;
 use prism_proto::control::{Answer, FlowKey, FlowState, Ops, Owner, Status, Term};
 use prism_proto::import::Remains;
 use prism_proto::steering::{Command, CommandOutcome};
+use prism_sys::clock::monotonic_ns;
 use prism_sys::diag::{Connection as Tuple, Destroyed, Diag, DiagError};
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::control::{Control, now_ns};
+use crate::control::Control;
 
 /// The interval of look-ups without a report, in case a report was lost.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -113,7 +114,7 @@ impl ClosedSockets {
             let CommandOutcome::Answered(answer) = asked.await else {
                 continue;
             };
-            if remains.is_left(&answer) && !self.control.has(&remains.flow) {
+            if remains.is_left(&answer) && !self.control.flows.has(&remains.flow) {
                 self.watch(remains.owner, remains.flow, remains.epoch, None);
             }
             return;
@@ -157,7 +158,7 @@ impl ClosedSockets {
             }
             let next = self.due.borrow().first().map(|(at, _)| *at);
             let mut wait = match next {
-                Some(at) => Duration::from_nanos(at.saturating_sub(now_ns())),
+                Some(at) => Duration::from_nanos(at.saturating_sub(monotonic_ns())),
                 None => RESCAN,
             };
             if events.is_some() && self.alive.get() == 0 {
@@ -201,7 +202,7 @@ impl ClosedSockets {
     }
 
     fn on_due(&self) {
-        let now = now_ns();
+        let now = monotonic_ns();
         for _ in 0..MAX_LOOKS {
             let first = self.due.borrow().first().copied();
             match first {
@@ -235,7 +236,7 @@ impl ClosedSockets {
             }
         };
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        let due_ns = now_ns().saturating_add(wait_ns);
+        let due_ns = monotonic_ns().saturating_add(wait_ns);
         let closing = Closing {
             release,
             due_ns,
@@ -315,7 +316,10 @@ impl ClosedSockets {
 
     fn on_released(&self, release: &Release) {
         self.control.counters.flows_released.add_one();
-        self.control.copies.release(release.flow, release.epoch);
+        self.control
+            .flows
+            .copies
+            .release(release.flow, release.epoch);
     }
 
     /// Whether the flow is still to be released: this worker has announced it since, or its epoch
@@ -324,7 +328,7 @@ impl ClosedSockets {
         matches!(answer.status, Status::OldTerm | Status::Ahead)
             && answer.owner == release.owner
             && answer.epoch < release.epoch
-            && !self.control.has(&release.flow)
+            && !self.control.flows.has(&release.flow)
     }
 }
 

@@ -12,7 +12,8 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::SwitchAddress;
 use crate::counters::Counters;
-use crate::endpoint::Process;
+use crate::identity::WorkerIdentity;
+use crate::process::Process;
 
 const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
@@ -52,7 +53,7 @@ impl Switch {
                 continue;
             }
             let request = Request::decode(&buffer[..len], KEY_ID, &ControlKey::new(KEY)).unwrap();
-            let answer = self.table.lock().unwrap().apply(&request, now_ns());
+            let answer = self.table.lock().unwrap().apply(&request, monotonic_ns());
             let answer = answer.encode(&ControlKey::new(KEY));
             socket.send_to(&answer, from).unwrap();
         }
@@ -63,14 +64,14 @@ impl Switch {
         let request = Request {
             key_id: KEY_ID,
             request_id: 0,
-            time_ns: now_ns(),
+            time_ns: monotonic_ns(),
             ops: Ops::OWN.and(Ops::UNBLOCK),
             epoch: EPOCH,
             flow,
             owner,
             run: RunId::NONE,
         };
-        let answer = self.table.lock().unwrap().apply(&request, now_ns());
+        let answer = self.table.lock().unwrap().apply(&request, monotonic_ns());
         assert_eq!(
             (answer.status, answer.state),
             (Status::Ok, FlowState::Forward)
@@ -99,7 +100,8 @@ fn run<F: Future>(work: impl FnOnce(Arc<Switch>, Rc<Control>, Arc<Counters>) -> 
         let (switch, process) = (Switch::start(), Arc::new(Process::default()));
         let address = SwitchAddress::new(switch.address, KEY_ID, KEY);
         let here = [Ipv4Addr::LOCALHOST.into()];
-        let control = Control::open(&here, NO_DIGEST, &address, process.clone()).unwrap();
+        let identity = WorkerIdentity::new(&here, NO_DIGEST, &address).unwrap();
+        let control = Control::open(identity, &process).unwrap();
         let (running, clock) = (control.clone(), control.clone());
         tokio::task::spawn_local(async move { running.run().await });
         tokio::task::spawn_local(async move { clock.refresh_clock().await });

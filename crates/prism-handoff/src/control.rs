@@ -6,24 +6,25 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Passage, RunId, Term};
+use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Term};
+use prism_proto::lease::TermNotice;
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
+use prism_sys::clock::monotonic_ns;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::copies::Copies;
 use crate::counters::Counters;
-use crate::endpoint::{Process, of_family};
 use crate::flows::Flows;
-use crate::lease::{Holder, Taking};
+use crate::health::Health;
+use crate::identity::WorkerIdentity;
 use crate::outages::Outages;
-use crate::signing::{self, SigningKey, SwitchAddress};
+use crate::process::Process;
+use crate::signing::{self, SigningKey};
 
 /// The largest number of commands under way. At 6 µs for a round trip one worker cannot use as
 /// many. Further ones wait.
@@ -44,7 +45,7 @@ const CLOCK_DEADLINE_NS: u64 = 250_000_000;
 /// One worker's client of the switch.
 pub(crate) struct Control {
     /// This worker, whose run its commands and its lease name.
-    pub(crate) holder: Holder,
+    pub(crate) identity: WorkerIdentity,
     /// The socket itself. An answer is often there before the reactor knows, and `try_recv` of a
     /// tokio socket would not look.
     direct: std::net::UdpSocket,
@@ -56,15 +57,12 @@ pub(crate) struct Control {
     room: Semaphore,
     /// The task that repeats datagrams has a new deadline.
     rearm: Notify,
-    /// Whether this worker takes new clients; its lease announces that.
-    pub(crate) taking: Taking,
     /// The flows of this worker.
     pub(crate) flows: Flows,
-    /// The copies of these flows, for each host of a pair.
-    pub(crate) copies: Copies,
     pub(crate) outages: Outages,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) process: Arc<Process>,
+    /// The peers' health. The way to them may be away together with the switch.
+    health: Arc<Health>,
 }
 
 /// The term that a command is sent with.
@@ -79,11 +77,6 @@ pub(crate) enum Stamp {
 enum Waiting {
     Wakes(Waker),
     Ended(CommandOutcome),
-}
-
-/// The time of `CLOCK_MONOTONIC`, which all processes of a host share.
-pub(crate) fn now_ns() -> u64 {
-    prism_sys::clock::monotonic_ns()
 }
 
 /// The query of the switch's clock, which changes nothing.
@@ -101,52 +94,32 @@ pub(crate) fn clock_query() -> Command {
 }
 
 impl Control {
-    /// Opens the socket, at that of the node's `addresses` that is of the switch's family. Spawn
-    /// [`Self::run`] beside it.
-    pub(crate) fn open(
-        addresses: &[IpAddr],
-        placement: u64,
-        switch: &SwitchAddress,
-        process: Arc<Process>,
-    ) -> io::Result<Rc<Self>> {
-        let node = of_family(addresses, switch.control.ip()).ok_or_else(|| {
-            let control = switch.control;
-            io::Error::other(format!(
-                "this node has no address of the family of {control}"
-            ))
-        })?;
-        let direct = std::net::UdpSocket::bind((node, 0))?;
-        direct.connect(switch.control)?;
+    /// Opens the socket. Spawn [`Self::run`] beside it.
+    pub(crate) fn open(identity: WorkerIdentity, process: &Process) -> io::Result<Rc<Self>> {
+        let direct = std::net::UdpSocket::bind((identity.node, 0))?;
+        direct.connect(identity.switch.control)?;
         direct.set_nonblocking(true)?;
         let socket = UdpSocket::from_std(direct.try_clone()?)?;
-        let run = RunId(fastrand::u16(1..));
-        let SigningKey { key_id, key, .. } = switch.signing_key();
-        let steering = Steering::new(key_id, key, fastrand::u64(..)).of_run(run);
+        let counters = process.counters.clone();
+        let hosts = identity.switch.hosts.len();
         Ok(Rc::new(Self {
-            holder: Holder {
-                switch: switch.clone(),
-                node,
-                run,
-                placement,
-            },
             direct,
             socket,
-            steering: RefCell::new(steering),
+            steering: RefCell::new(identity.steering()),
+            identity,
             waiting: RefCell::default(),
             room: Semaphore::new(MAX_PENDING),
             rearm: Notify::new(),
-            taking: Taking::default(),
-            flows: Flows::default(),
-            copies: Copies::new(switch.hosts.len()),
+            flows: Flows::new(hosts, counters.clone(), process.held_flows.clone()),
             outages: Outages::default(),
-            counters: process.counters.clone(),
-            process,
+            counters,
+            health: process.health.clone(),
         }))
     }
 
     /// Whether the switch counts as in reach.
     pub(crate) fn is_reachable(&self) -> bool {
-        self.outages.is_reachable(now_ns())
+        self.outages.is_reachable(monotonic_ns())
     }
 
     /// Whether the switch is in reach and knows all flows, so that it decides.
@@ -159,9 +132,24 @@ impl Control {
         self.steering.borrow().term()
     }
 
-    /// Notes a term that the agent has told.
-    pub(crate) fn observe_term(&self, term: Term) {
-        self.steering.borrow_mut().observe_term(term);
+    /// Handles the agent's news of its term. False: the agent is to hear of a greater one.
+    pub(crate) fn on_notice(&self, notice: TermNotice) -> bool {
+        if notice.term < self.term() {
+            return false;
+        }
+        self.steering.borrow_mut().observe_term(notice.term);
+        self.flows.on_notice(notice);
+        true
+    }
+
+    /// Holds the flow if this is the confirmation that it is `here`, and returns its epoch.
+    pub(crate) fn note(&self, outcome: CommandOutcome, here: Owner) -> Option<u64> {
+        self.flows.note(outcome, self.term(), here)
+    }
+
+    /// Holds a flow that no other host can have, though the switch has not confirmed it.
+    pub(crate) fn hold(&self, flow: FlowKey, here: Owner, epoch: u64) {
+        self.flows.hold(flow, here, epoch, self.term());
     }
 
     /// The switch has confirmed the flow in `term`.
@@ -182,7 +170,7 @@ impl Control {
 
     /// The estimate of the switch's clock, once there is one.
     pub(crate) fn switch_clock_ns(&self) -> Option<u64> {
-        self.steering.borrow().switch_clock_ns(now_ns())
+        self.steering.borrow().switch_clock_ns(monotonic_ns())
     }
 
     /// The estimate of the switch's clock at the time `at_ns` of this host's clock.
@@ -233,24 +221,9 @@ impl Control {
         self.call_in_with(stamp, None, command, deadline_ns).await
     }
 
-    /// This node's word that another one may take a flow from it.
-    pub(crate) fn pass(&self, to: &Passage) -> Option<Pass> {
-        self.holder.switch.key.borrow().pass(to)
-    }
-
-    /// For a hand-off without a pass; `None` if all nodes share the key.
-    pub(crate) fn void_pass(&self) -> Option<Pass> {
-        self.holder.switch.key.borrow().is_own.then_some(Pass::VOID)
-    }
-
-    /// This node's word that a pass which it has got is for another node.
-    pub(crate) fn onward(&self, pass: Pass, to: &Passage) -> Option<Pass> {
-        self.holder.switch.key.borrow().onward(pass, to)
-    }
-
     /// Signs with the node's present key, until dropped.
     pub(crate) async fn follow_key(&self) {
-        let mut keys = self.holder.switch.key.clone();
+        let mut keys = self.identity.switch.key.clone();
         keys.mark_changed();
         loop {
             signing::changed(&mut keys).await;
@@ -267,7 +240,7 @@ impl Control {
         command: Command,
         deadline_ns: u64,
     ) -> CommandOutcome {
-        let mut now = now_ns();
+        let mut now = monotonic_ns();
         let until_ns = now.saturating_add(deadline_ns);
         let _room = match self.room.try_acquire() {
             Ok(room) => room,
@@ -278,7 +251,7 @@ impl Control {
                     self.note_reachability(CommandOutcome::Unanswered);
                     return CommandOutcome::Unanswered;
                 };
-                now = now_ns();
+                now = monotonic_ns();
                 room
             }
         };
@@ -310,12 +283,12 @@ impl Control {
     fn note_reachability(&self, outcome: CommandOutcome) {
         match outcome {
             CommandOutcome::Answered(_) => {
-                if self.outages.on_answer(now_ns()) {
+                if self.outages.on_answer(monotonic_ns()) {
                     // The way to the peers may have been away with the switch.
-                    self.process.health.test_suspects();
+                    self.health.test_suspects();
                 }
             }
-            CommandOutcome::Unanswered => self.outages.on_silence(now_ns()),
+            CommandOutcome::Unanswered => self.outages.on_silence(monotonic_ns()),
         }
     }
 
@@ -323,7 +296,7 @@ impl Control {
     pub(crate) async fn run(&self) {
         loop {
             let next = self.steering.borrow().next_timeout_ns();
-            let wait_ns = next.map(|at| at.saturating_sub(now_ns()));
+            let wait_ns = next.map(|at| at.saturating_sub(monotonic_ns()));
             let timer = tokio::time::sleep(Duration::from_nanos(wait_ns.unwrap_or(0)));
             tokio::select! {
                 readable = self.socket.readable() => {
@@ -334,7 +307,7 @@ impl Control {
                 }
                 () = self.rearm.notified() => {}
                 () = timer, if wait_ns.is_some() => {
-                    let now = now_ns();
+                    let now = monotonic_ns();
                     self.steering.borrow_mut().handle_timeout(now);
                     self.deliver();
                     self.transmit(now);
@@ -405,13 +378,13 @@ impl Control {
         self.deliver();
         // A correction of the clock makes repetitions due at once.
         if self.steering.borrow().has_ready() {
-            self.transmit(now_ns());
+            self.transmit(monotonic_ns());
         }
     }
 
     fn handle_datagram(&self, datagram: &[u8]) {
         let mut steering = self.steering.borrow_mut();
-        if let Err(error) = steering.handle_datagram(datagram, now_ns()) {
+        if let Err(error) = steering.handle_datagram(datagram, monotonic_ns()) {
             tracing::debug!(%error, "control datagram refused");
         }
         self.flows.hear_of(steering.term());

@@ -6,105 +6,63 @@
 //! worker that cannot freeze therefore copies nothing: after a take-over an outdated entry would
 //! let them through.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use prism_proto::control::{FlowKey, MESSAGE_BYTES, Term};
+use prism_proto::control::{MESSAGE_BYTES, Term};
 use prism_proto::copy::{Copier, Copy, DEADLINE_NS};
 use prism_proto::export::Method;
 use prism_proto::steering::{CommandId, Steering};
+use prism_sys::clock::monotonic_ns;
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-use crate::control::{Control, now_ns};
-use crate::endpoint::Shared;
+use crate::control::Control;
+use crate::copy_backlog::HostBacklog;
+use crate::process::Process;
 use crate::signing::SigningKey;
 
 /// The longest wait. A new term, and its end, are noticed by then.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The copies of one worker's flows.
-#[derive(Debug, Default)]
-pub(crate) struct Copies {
-    /// For each host of the pair.
-    hosts: Vec<CopyTarget>,
-    /// The part of this worker in the gauge.
-    lag: Cell<u64>,
+/// The copying of one worker's flows.
+#[derive(Clone)]
+pub(crate) struct FlowCopies {
+    pub(crate) control: Rc<Control>,
+    pub(crate) process: Arc<Process>,
+    /// How the node means to stop a connection's packets.
+    pub(crate) method: Method,
 }
 
-#[derive(Debug, Default)]
-struct CopyTarget {
-    copier: RefCell<Copier>,
-    changed: Notify,
-}
-
-impl Copies {
-    pub(crate) fn new(hosts: usize) -> Self {
-        let hosts = std::iter::repeat_with(CopyTarget::default).take(hosts);
-        Self {
-            hosts: hosts.collect(),
-            lag: Cell::new(0),
-        }
-    }
-
-    /// The registry has a new state of `flow`.
-    pub(crate) fn touch(&self, flow: FlowKey) {
-        self.each(|copier| copier.touch(flow));
-    }
-
-    /// The flow has ended, and was released at `epoch`.
-    pub(crate) fn release(&self, flow: FlowKey, epoch: u64) {
-        self.each(|copier| copier.release(flow, epoch));
-    }
-
-    fn each(&self, change: impl Fn(&mut Copier)) {
-        for host in &self.hosts {
-            let mut copier = host.copier.borrow_mut();
-            if copier.has_standby() {
-                change(&mut copier);
-                host.changed.notify_one();
+impl FlowCopies {
+    /// Copies the flows to the host number `index` of the pair, whenever it is the standby, until
+    /// dropped.
+    pub(crate) async fn copy_all(&self, index: usize) {
+        let control = &self.control;
+        let (Some(address), Some(host)) = (
+            control.identity.switch.hosts.get(index),
+            control.flows.copies.hosts.get(index),
+        ) else {
+            return std::future::pending().await;
+        };
+        // Copies under way ended with the former task.
+        host.copier.replace(Copier::default());
+        loop {
+            match CopyLink::open(control, *address) {
+                Ok(mut way) => way.copy(self, host).await,
+                Err(error) => tracing::debug!(%address, %error, "cannot copy flows"),
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
-}
 
-impl Control {
-    /// Counts the flows that the standby lacks; without one, all.
-    fn count_uncopied(&self) {
-        let registry = self.flows.registry.borrow();
-        let hosts = self.copies.hosts.iter();
-        let lag = hosts.map(|host| host.copier.borrow().lag(&registry)).min();
-        let lag = lag.unwrap_or(0) as u64;
-        let former = self.copies.lag.replace(lag);
-        let gauge = &self.counters.flows_uncopied;
-        gauge.add(lag.saturating_sub(former));
-        gauge.sub(former.saturating_sub(lag));
-    }
-}
-
-/// Copies the flows of this worker to the host number `index` of the pair, whenever it is the
-/// standby, until dropped.
-pub(crate) async fn copy_all(shared: &Shared, index: usize) {
-    let Some(control) = &shared.control else {
-        return std::future::pending().await;
-    };
-    let (Some(address), Some(host)) = (
-        control.holder.switch.hosts.get(index),
-        control.copies.hosts.get(index),
-    ) else {
-        return std::future::pending().await;
-    };
-    // Copies under way ended with the former task.
-    host.copier.replace(Copier::default());
-    loop {
-        match CopyLink::open(control, *address) {
-            Ok(mut way) => way.copy(shared, host).await,
-            Err(error) => tracing::debug!(%address, %error, "cannot copy flows"),
-        }
-        tokio::time::sleep(PAUSE).await;
+    /// Whether this worker freezes the sockets of hand-offs.
+    fn freezes(&self) -> bool {
+        self.method == Method::Freeze && self.process.freezer().is_some()
     }
 }
 
@@ -119,23 +77,23 @@ struct CopyLink<'c> {
 
 impl<'c> CopyLink<'c> {
     fn open(control: &'c Control, address: SocketAddr) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind((control.holder.node, 0))?;
+        let socket = std::net::UdpSocket::bind((control.identity.node, 0))?;
         socket.connect(address)?;
         socket.set_nonblocking(true)?;
         Ok(Self {
             control,
             socket: UdpSocket::from_std(socket)?,
-            keys: control.holder.switch.key.clone(),
-            steering: steering(control),
+            keys: control.identity.switch.key.clone(),
+            steering: control.identity.steering(),
             under_way: HashMap::new(),
         })
     }
 
     /// Copies until dropped.
-    async fn copy(&mut self, shared: &Shared, host: &CopyTarget) {
+    async fn copy(&mut self, copies: &FlowCopies, host: &HostBacklog) {
         loop {
             let has_heard = self.receive(host);
-            let may_copy = shared.method() == Method::Freeze
+            let may_copy = copies.freezes()
                 && self.control.term() != Term::NONE
                 && !self.control.flows.is_young();
             if self.keys.has_changed().unwrap_or(false) {
@@ -146,18 +104,22 @@ impl<'c> CopyLink<'c> {
                 self.start(host);
             }
             self.transmit();
-            self.control.count_uncopied();
-            match has_heard {
+            let flows = &self.control.flows;
+            flows
+                .copies
+                .count_lag(&flows.registry.borrow(), &self.control.counters);
+            if has_heard {
                 // The other tasks of this worker come first.
-                true => tokio::task::yield_now().await,
-                false => self.wait(host, may_copy).await,
+                tokio::task::yield_now().await;
+            } else {
+                self.wait(host, may_copy).await;
             }
         }
     }
 
     /// Handles what has arrived, and what has not. Returns whether a copy has ended.
-    fn receive(&mut self, host: &CopyTarget) -> bool {
-        let now = now_ns();
+    fn receive(&mut self, host: &HostBacklog) -> bool {
+        let now = monotonic_ns();
         let mut buffer = [0; MESSAGE_BYTES + 1];
         while let Ok(len) = self.socket.try_recv(&mut buffer) {
             let datagram = buffer.get(..len).unwrap_or_default();
@@ -177,13 +139,13 @@ impl<'c> CopyLink<'c> {
         }
         if !copier.has_standby() && self.under_way.is_empty() && heard != Term::NONE {
             // A host that has lost its term may come back in a lesser one.
-            self.steering = steering(self.control);
+            self.steering = self.control.identity.steering();
         }
         has_ended
     }
 
-    fn start(&mut self, host: &CopyTarget) {
-        let now = now_ns();
+    fn start(&mut self, host: &HostBacklog) {
+        let now = monotonic_ns();
         let term = self.control.term();
         let registry = self.control.flows.registry.borrow();
         let mut copier = host.copier.borrow_mut();
@@ -197,7 +159,7 @@ impl<'c> CopyLink<'c> {
 
     /// Sends what is due. A datagram that the socket does not take is repeated like a lost one.
     fn transmit(&mut self) {
-        let now = now_ns();
+        let now = monotonic_ns();
         while let Some(datagram) = self.steering.poll_transmit(now) {
             if let Err(error) = self.socket.try_send(&datagram) {
                 tracing::debug!(%error, "copy of a flow not sent");
@@ -206,10 +168,10 @@ impl<'c> CopyLink<'c> {
     }
 
     /// Waits until there may be something to do.
-    async fn wait(&self, host: &CopyTarget, may_copy: bool) {
+    async fn wait(&self, host: &HostBacklog, may_copy: bool) {
         let next = host.copier.borrow().next_timeout_ns();
         let timers = [self.steering.next_timeout_ns(), next.filter(|_| may_copy)];
-        let now = now_ns();
+        let now = monotonic_ns();
         let waits = timers.into_iter().flatten();
         let waits = waits.map(|at| Duration::from_nanos(at.saturating_sub(now)));
         let wait = waits.min().map_or(PAUSE, |wait| wait.min(PAUSE));
@@ -219,11 +181,4 @@ impl<'c> CopyLink<'c> {
             () = tokio::time::sleep(wait) => {}
         }
     }
-}
-
-fn steering(control: &Control) -> Steering {
-    let switch = &control.holder.switch;
-    let run = control.holder.run;
-    let SigningKey { key_id, key, .. } = switch.signing_key();
-    Steering::new(key_id, key, fastrand::u64(..)).of_run(run)
 }

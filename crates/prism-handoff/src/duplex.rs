@@ -9,8 +9,8 @@ use rustix::net::SendFlags;
 use tokio::io::Interest;
 
 use crate::buffers::MAX_BUFFERED_BYTES;
-use crate::connection::{Connection, SEAL_BYTES, present, watched};
-use crate::records::{OpenedRecords, not_sealed};
+use crate::connection::{Connection, present, watched};
+use crate::records::{OpenedRecords, SEAL_BYTES, not_sealed};
 
 /// What [`Connection::write_or_fill`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

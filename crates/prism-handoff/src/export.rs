@@ -15,16 +15,17 @@ use prism_proto::tcp_state::MAX_QUEUE_BYTES;
 use prism_sys::tcp::info::send_queue_bytes;
 use tokio::time::Instant;
 
-use crate::channel::Channel;
-use crate::connection::{Connection, ConnectionState, present};
+use crate::connection::{Connection, present};
+use crate::connection_state::ConnectionState;
 use crate::control::Control;
 use crate::cost::{Costs, metered};
-use crate::endpoint::{Handle, Shared};
+use crate::peers::Peers;
 use crate::settling::Settling;
-use crate::trace::{Part, Record, Step};
+use crate::trace::{HandOffStep, Part, Record};
+use crate::worker::Worker;
 use prism_common::unguessable;
 
-use driver::Driver;
+use driver::{Driver, Target};
 
 /// The longest wait for the client's acknowledgements, and the interval of looks. A client that
 /// stalls for longer moves with its queues full.
@@ -54,140 +55,132 @@ pub enum Exported {
     Unknown,
 }
 
-impl Handle {
-    /// Hands `connection` over to `peer`, with the bytes that were read and not consumed,
-    /// and with `context` (at most 4 KiB) for the peer's application.
-    ///
-    /// It ends within some 15 s, the sum of the deadlines of `prism_proto::export` and of a dial.
-    /// Run it to its end: if the future is dropped, the connection is closed.
-    pub async fn export(&self, connection: Connection, peer: &str, context: &[u8]) -> Exported {
-        let in_either_form = |_| context.to_vec();
-        self.export_with(connection, peer, in_either_form).await
+/// Hands `connection` over to `peer`, with the bytes that were read and not consumed, and with a
+/// context in the form that the peer reads.
+pub(crate) async fn export(
+    worker: &Rc<Worker>,
+    peers: &Rc<Peers>,
+    mut connection: Connection,
+    peer: &str,
+    context: impl Fn(Form) -> Vec<u8>,
+) -> Exported {
+    let counters = &worker.counters;
+    let client = connection.client();
+    counters.exports_started.add_one();
+    let (exported, spent) = {
+        let export = pin!(try_export(worker, peers, &mut connection, peer, &context));
+        metered(Costs::is_sample(), export).await
+    };
+    let exported = match exported {
+        Ok(gone) => gone,
+        Err(reason) => {
+            let of_reason = match reason {
+                Kept::SwitchSilent => &counters.kept_switch_silent,
+                Kept::SwitchRefused(_) => &counters.kept_switch_refused,
+                Kept::SaveFailed => &counters.kept_save_failed,
+                Kept::TargetRefused(_) => &counters.kept_target_refused,
+                Kept::TargetSilent => &counters.kept_target_silent,
+                Kept::MovedTooOften => &counters.kept_moved_too_often,
+            };
+            of_reason.add_one();
+            Exported::Kept { connection, reason }
+        }
+    };
+    let count = match exported {
+        Exported::Moved => &counters.exports_moved,
+        Exported::Kept { .. } => &counters.exports_kept,
+        Exported::Lost => &counters.exports_lost,
+        Exported::Unknown => &counters.exports_unknown,
+    };
+    count.add_one();
+    if matches!(exported, Exported::Moved) {
+        worker.process.moves.add(client, peer);
     }
+    if let (Exported::Moved, Some(spent)) = (&exported, spent) {
+        worker.process.costs.took_here(spent);
+    }
+    exported
+}
 
-    /// The same with a context in the form that the peer reads.
-    pub async fn export_with(
-        &self,
-        mut connection: Connection,
-        peer: &str,
-        context: impl Fn(Form) -> Vec<u8>,
-    ) -> Exported {
-        let counters = &self.shared.counters;
-        let client = connection.client();
-        counters.exports_started.add_one();
-        let (exported, spent) = {
-            let export = pin!(self.try_export(&mut connection, peer, &context));
-            metered(Costs::is_sample(), export).await
-        };
-        let exported = match exported {
-            Ok(gone) => gone,
-            Err(reason) => {
-                let of_reason = match reason {
-                    Kept::SwitchSilent => &counters.kept_switch_silent,
-                    Kept::SwitchRefused(_) => &counters.kept_switch_refused,
-                    Kept::SaveFailed => &counters.kept_save_failed,
-                    Kept::TargetRefused(_) => &counters.kept_target_refused,
-                    Kept::TargetSilent => &counters.kept_target_silent,
-                    Kept::MovedTooOften => &counters.kept_moved_too_often,
-                };
-                of_reason.add_one();
-                Exported::Kept { connection, reason }
-            }
-        };
-        let count = match exported {
-            Exported::Moved => &counters.exports_moved,
-            Exported::Kept { .. } => &counters.exports_kept,
-            Exported::Lost => &counters.exports_lost,
-            Exported::Unknown => &counters.exports_unknown,
-        };
-        count.add_one();
-        if matches!(exported, Exported::Moved) {
-            self.shared.process.moves.add(client, peer);
-        }
-        if let (Exported::Moved, Some(spent)) = (&exported, spent) {
-            self.shared.process.costs.took_here(spent);
-        }
-        exported
+/// [`export`], but the error is the reason if the connection stays. The result is never
+/// [`Exported::Kept`].
+async fn try_export(
+    worker: &Rc<Worker>,
+    peers: &Rc<Peers>,
+    connection: &mut Connection,
+    peer: &str,
+    context: &dyn Fn(Form) -> Vec<u8>,
+) -> Result<Exported, Kept> {
+    let mut record = record(connection);
+    let control = reachable_switch(worker)?;
+    let client = connection.client();
+    if worker.process.is_leaving(peer) || !peers.has_family_of(peer, client.ip()) {
+        return Err(Kept::TargetRefused(Refusal::Unwilling));
     }
-
-    /// [`Self::export`], but the error is the reason if the connection stays. The result is never
-    /// [`Exported::Kept`].
-    async fn try_export(
-        &self,
-        connection: &mut Connection,
-        peer: &str,
-        context: &dyn Fn(Form) -> Vec<u8>,
-    ) -> Result<Exported, Kept> {
-        let mut record = record(connection);
-        let control = reachable_switch(&self.shared)?;
-        let client = connection.client();
-        if self.is_leaving(peer) || !self.has_family_of(peer, client) {
-            return Err(Kept::TargetRefused(Refusal::Unwilling));
-        }
-        let settling = connection.state.settling.as_mut();
-        if settling.is_some_and(Settling::is_under_way) {
-            return Err(Kept::SwitchSilent);
-        }
-        let state = &connection.state;
-        if state.moves >= MAX_MOVES {
-            tracing::warn!(client = %state.flow.client, to = peer, moves = state.moves,
-                "a connection moves without an answer to its client: nodes disagree who is to \
-                 answer");
-            return Err(Kept::MovedTooOften);
-        }
-        first_epoch(state, control)?;
-        if !fits(state) {
-            return Err(Kept::SaveFailed);
-        }
-        let channel = match self.peers.channel(peer).await {
-            Ok(channel) if channel.is_stuck() => return Err(Kept::TargetSilent),
-            Ok(channel) => channel,
-            Err(error) => {
-                tracing::info!(%error, "no hand-off: the target is out of reach");
-                return Err(Kept::TargetSilent);
-            }
-        };
-        let context = context(channel.form);
-        if context.len() > MAX_CONTEXT_BYTES {
-            return Err(Kept::SaveFailed);
-        }
-        let may_be_under_way_bytes = if connection.state.confirmed {
-            0
-        } else {
-            TICKETS_BYTES
-        };
-        drain(connection, may_be_under_way_bytes).await?;
-        record.mark(Step::Start);
-        hand_over(&self.shared, connection, Some(channel), &context, record).await
+    let settling = connection.state.settling.as_mut();
+    if settling.is_some_and(Settling::is_under_way) {
+        return Err(Kept::SwitchSilent);
     }
+    let state = &connection.state;
+    if state.moves >= MAX_MOVES {
+        tracing::warn!(client = %state.flow.client, to = peer, moves = state.moves,
+            "a connection moves without an answer to its client: nodes disagree who is to \
+             answer");
+        return Err(Kept::MovedTooOften);
+    }
+    first_epoch(state, control)?;
+    if !fits(state) {
+        return Err(Kept::SaveFailed);
+    }
+    let channel = match peers.channel(peer).await {
+        Ok(channel) if channel.is_stuck() => return Err(Kept::TargetSilent),
+        Ok(channel) => channel,
+        Err(error) => {
+            tracing::info!(%error, "no hand-off: the target is out of reach");
+            return Err(Kept::TargetSilent);
+        }
+    };
+    let context = context(channel.form);
+    if context.len() > MAX_CONTEXT_BYTES {
+        return Err(Kept::SaveFailed);
+    }
+    let may_be_under_way_bytes = if connection.state.confirmed {
+        0
+    } else {
+        TICKETS_BYTES
+    };
+    drain(connection, may_be_under_way_bytes).await?;
+    record.mark(HandOffStep::Start);
+    let target = Target { channel, peers };
+    hand_over(worker, connection, Some(target), &context, record).await
 }
 
 /// Gives the connection another socket on this host, by a hand-off that no peer is offered. It
 /// takes two phases, because a frozen socket would be thawed. The intended result is a refusal as
 /// the reason to stay: the socket is new. With any other reason it is the old one.
 pub(crate) async fn renew(connection: &mut Connection) -> Result<Exported, Kept> {
-    let shared = connection.state.shared.clone();
-    reachable_switch(&shared)?;
+    let worker = connection.state.worker.clone();
+    reachable_switch(&worker)?;
     drain(connection, 0).await?;
     let record = record(connection);
-    hand_over(&shared, connection, None, &[], record).await
+    hand_over(&worker, connection, None, &[], record).await
 }
 
 async fn hand_over(
-    shared: &Rc<Shared>,
+    worker: &Rc<Worker>,
     connection: &mut Connection,
-    channel: Option<Rc<Channel>>,
+    target: Option<Target<'_>>,
     context: &[u8],
     record: Record,
 ) -> Result<Exported, Kept> {
-    let control = shared.control.as_ref().ok_or(Kept::SwitchSilent)?;
+    let control = worker.control.as_ref().ok_or(Kept::SwitchSilent)?;
     connection.state.end_claim();
     let epoch = first_epoch(&connection.state, control)?;
     let driver = Driver {
-        shared,
+        worker,
         control,
         connection,
-        channel,
+        target,
         context,
         tls: None,
         kernel: None,
@@ -205,8 +198,8 @@ fn record(connection: &Connection) -> Record {
     )
 }
 
-fn reachable_switch(shared: &Shared) -> Result<&Rc<Control>, Kept> {
-    let control = shared.control.as_ref().filter(|c| c.decides());
+fn reachable_switch(worker: &Worker) -> Result<&Rc<Control>, Kept> {
+    let control = worker.control.as_ref().filter(|c| c.decides());
     control.ok_or(Kept::SwitchSilent)
 }
 

@@ -7,12 +7,12 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prism_sys::tcp::{TcpInfo, renew};
 
-use crate::endpoint::Shared;
+use crate::process::Process;
 use crate::wait_timer::WaitTimer;
 
 /// The timeout without a round-trip time (RFC 6298, section 2.1).
@@ -26,17 +26,15 @@ const MIN_MARGIN: Duration = Duration::from_millis(200);
 pub(crate) struct FirstFlight(Option<Unheard>);
 
 struct Unheard {
-    shared: Rc<Shared>,
+    process: Arc<Process>,
     timeout: Duration,
 }
 
 impl FirstFlight {
     /// That of an imported socket. `srtt_us` is the source's round-trip time, 0 if unknown. Nothing
-    /// is done without the programs that a renewal needs, and beside the service's listener, which
-    /// would miss clients meanwhile.
-    pub(crate) fn new(shared: &Rc<Shared>, srtt_us: u32) -> Self {
-        let is_able = shared.freezer().is_some() && shared.process.initial_window().is_some();
-        if shared.config.listen || !is_able {
+    /// is done without the programs that a renewal needs.
+    pub(crate) fn new(process: &Arc<Process>, srtt_us: u32) -> Self {
+        if process.freezer().is_none() || process.initial_window().is_none() {
             return Self::default();
         }
         let round_trip = Duration::from_micros(srtt_us.into());
@@ -46,7 +44,7 @@ impl FirstFlight {
             _ => round_trip + MIN_MARGIN.max(2 * round_trip),
         };
         Self(Some(Unheard {
-            shared: shared.clone(),
+            process: process.clone(),
             timeout,
         }))
     }
@@ -92,10 +90,10 @@ impl Unheard {
         if rest < self.timeout {
             return Some(self.timeout - rest);
         }
-        let freezer = self.shared.freezer()?;
-        let window = self.shared.process.initial_window()?;
+        let freezer = self.process.freezer()?;
+        let window = self.process.initial_window()?;
         match renew(socket, freezer, window) {
-            Ok(true) => self.shared.counters.sockets_renewed.add_one(),
+            Ok(true) => self.process.counters.sockets_renewed.add_one(),
             Ok(false) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot send lost bytes of a connection again");

@@ -1,35 +1,44 @@
-//! The flows that this worker owns, and their announcing to a switch that has lost its table
+//! The flows that this worker owns, as the switch has confirmed them or is to hear of them
 //! (docs/design/terms.md). `prism_proto::{registry, announce}` decide what is announced and when.
 //!
 //! A flow enters with an answer of the switch, or without one while a term is young. It leaves with
-//! its connection: [`crate::connection::ConnectionState`] forgets it when it is dropped.
+//! its connection: [`crate::connection_state::ConnectionState`] forgets it when it is dropped.
+//!
+//! Not here: the announcements themselves (`announcements`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use prism_proto::announce::{Announced, Announcer, DEADLINE_NS};
+use prism_proto::announce::{Announced, Announcer};
 use prism_proto::control::{FlowKey, Owner, Pass, Term};
 use prism_proto::lease::TermNotice;
 use prism_proto::registry::{Full, OwnedFlow, Registry};
 use prism_proto::steering::CommandOutcome;
-use prism_proto::term::YOUNG_NS;
+use prism_sys::clock::monotonic_ns;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::claims::Claims;
-use crate::control::{Control, Stamp, now_ns};
+use crate::copy_backlog::CopyBacklog;
+use crate::counters::Counters;
+use crate::held_flows::HeldFlows;
 use crate::passes::Passes;
 
-/// The longest time that a term is young.
-const YOUNG: Duration = Duration::from_nanos(YOUNG_NS);
 /// The time after the beginning of a term in which its lease has told nearly every worker of it.
 const UNTOLD: Duration = Duration::from_millis(500);
 
+/// The announcement of a flow.
+pub(crate) struct Announcement {
+    pub(crate) owned: OwnedFlow,
+    /// The term that it is announced to.
+    pub(crate) term: Term,
+    /// The pass by which this worker owns it.
+    pub(crate) pass: Option<Pass>,
+}
+
 /// The flows of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Flows {
     pub(crate) registry: RefCell<Registry>,
     announcer: RefCell<Announcer>,
@@ -47,12 +56,35 @@ pub(crate) struct Flows {
     done: watch::Sender<Term>,
     /// The last term that this worker has begun to announce to.
     begun: watch::Sender<Term>,
+    /// The copies of the flows, for each host of a pair.
+    pub(crate) copies: CopyBacklog,
+    counters: Arc<Counters>,
+    held_flows: Arc<HeldFlows>,
 }
 
 impl Flows {
-    /// Wakes [`announce_all`] if `term` is a new one.
+    /// The flows of a new worker, at a switch of `hosts` hosts that take copies.
+    pub(crate) fn new(hosts: usize, counters: Arc<Counters>, held_flows: Arc<HeldFlows>) -> Self {
+        Self {
+            registry: RefCell::default(),
+            announcer: RefCell::default(),
+            young: Cell::default(),
+            settled: Cell::default(),
+            begun_at: Cell::default(),
+            raised: RefCell::default(),
+            passes: RefCell::default(),
+            wake: Notify::new(),
+            done: watch::Sender::default(),
+            begun: watch::Sender::default(),
+            copies: CopyBacklog::new(hosts),
+            counters,
+            held_flows,
+        }
+    }
+
+    /// Wakes the announcements if `term` is a new one.
     pub(crate) fn hear_of(&self, term: Term) {
-        if term > self.announcer.borrow().term() {
+        if self.is_new_term(term) {
             self.wake.notify_one();
         }
     }
@@ -98,7 +130,7 @@ impl Flows {
     }
 
     /// Says that all flows are announced, if they are. Returns the term if it is over with it.
-    fn say_done(&self) -> Option<Term> {
+    pub(crate) fn say_done(&self) -> Option<Term> {
         let mut announcer = self.announcer.borrow_mut();
         if let Some(term) = announcer.poll_done() {
             self.done.send_replace(term);
@@ -110,17 +142,15 @@ impl Flows {
         announcer.settle(term);
         Some(term)
     }
-}
 
-impl Control {
-    /// Holds the flow if this is the confirmation that it is `here`, and returns its epoch.
-    pub(crate) fn note(&self, outcome: CommandOutcome, here: Owner) -> Option<u64> {
+    /// Holds the flow if this is the confirmation in `term` that it is `here`. Returns its epoch.
+    pub(crate) fn note(&self, outcome: CommandOutcome, term: Term, here: Owner) -> Option<u64> {
         let CommandOutcome::Answered(answer) = outcome else {
             return None;
         };
-        let mut registry = self.flows.registry.borrow_mut();
+        let mut registry = self.registry.borrow_mut();
         let before = registry.len();
-        let noted = registry.note(&answer, self.term(), here);
+        let noted = registry.note(&answer, term, here);
         self.count_flow(&answer.flow, before, registry.len());
         drop(registry);
         match noted {
@@ -134,13 +164,14 @@ impl Control {
 
     /// Keeps the pass by which this worker is to own the flow at `epoch`.
     pub(crate) fn keep_pass(&self, flow: FlowKey, epoch: u64, pass: Pass) {
-        let mut passes = self.flows.passes.borrow_mut();
-        passes.keep(flow, epoch, pass, now_ns());
+        let mut passes = self.passes.borrow_mut();
+        passes.keep(flow, epoch, pass, monotonic_ns());
     }
 
-    /// Holds a flow that no other host can have, though the switch has not confirmed it.
-    pub(crate) fn hold(&self, flow: FlowKey, here: Owner, epoch: u64) {
-        let mut registry = self.flows.registry.borrow_mut();
+    /// Holds a flow that no other host can have, though the switch has not confirmed it. `term` is
+    /// the present one.
+    pub(crate) fn hold(&self, flow: FlowKey, here: Owner, epoch: u64, term: Term) {
+        let mut registry = self.registry.borrow_mut();
         let before = registry.len();
         let owned = OwnedFlow {
             flow,
@@ -148,26 +179,26 @@ impl Control {
             epoch,
             is_blocked: false,
             is_confirmed: false,
-            term: registry.get(&flow).map_or(self.term(), |owned| owned.term),
+            term: registry.get(&flow).map_or(term, |owned| owned.term),
         };
         let held = registry.hold(owned);
         self.count_flow(&flow, before, registry.len());
         drop(registry);
         match held {
-            Ok(()) => self.flows.announcer.borrow_mut().touch(flow),
+            Ok(()) => self.announcer.borrow_mut().touch(flow),
             Err(full) => self.warn_full(full).unwrap_or_default(),
         }
-        self.flows.wake.notify_one();
+        self.wake.notify_one();
     }
 
     /// Forgets a flow that was held at `epoch` or before. Returns the last term in which the switch
     /// confirmed it.
     pub(crate) fn forget(&self, flow: &FlowKey, epoch: u64) -> Option<Term> {
-        let mut raised = self.flows.raised.borrow_mut();
+        let mut raised = self.raised.borrow_mut();
         if raised.get(flow).is_some_and(|to| *to <= epoch) {
             raised.remove(flow);
         }
-        let mut registry = self.flows.registry.borrow_mut();
+        let mut registry = self.registry.borrow_mut();
         let before = registry.len();
         let term = registry.get(flow)?.term;
         registry.forget(flow, epoch);
@@ -177,101 +208,82 @@ impl Control {
 
     /// Whether this worker has the flow.
     pub(crate) fn has(&self, flow: &FlowKey) -> bool {
-        self.flows.registry.borrow().get(flow).is_some()
+        self.registry.borrow().get(flow).is_some()
     }
 
     /// The epoch of a connection whose last command had `epoch`. It may have been announced above
     /// that.
     pub(crate) fn raised(&self, flow: &FlowKey, epoch: u64) -> u64 {
-        let raised = self.flows.raised.borrow();
+        let raised = self.raised.borrow();
         raised.get(flow).map_or(epoch, |to| epoch.max(*to))
     }
 
-    /// Handles the agent's news of its term. False: the agent is to hear of a greater one.
-    pub(crate) fn on_notice(&self, notice: TermNotice) -> bool {
-        if notice.term < self.term() {
-            return false;
-        }
-        self.observe_term(notice.term);
+    /// Handles the agent's news of the present term.
+    pub(crate) fn on_notice(&self, notice: TermNotice) {
         if notice.is_settled {
-            self.flows.settled.set(notice.term)
+            self.settled.set(notice.term);
         } else {
-            self.flows.young.set(notice.term);
-            self.flows.announcer.borrow_mut().on_new_lease();
+            self.young.set(notice.term);
+            self.announcer.borrow_mut().on_new_lease();
         }
-        self.flows.wake.notify_one();
-        true
+        self.wake.notify_one();
     }
 
-    /// `flow` may have entered the registry, or left it.
-    fn count_flow(&self, flow: &FlowKey, before: usize, after: usize) {
-        match after.cmp(&before) {
-            std::cmp::Ordering::Greater => {
-                self.counters.flows_owned.add_one();
-                self.process.held_flows.add(flow);
-            }
-            std::cmp::Ordering::Less => {
-                self.counters.flows_owned.sub_one();
-                self.process.held_flows.remove(flow);
-            }
-            std::cmp::Ordering::Equal => {}
+    /// Whether `term` is later than the one that this worker announces to.
+    pub(crate) fn is_new_term(&self, term: Term) -> bool {
+        term > self.announcer.borrow().term()
+    }
+
+    /// Begins to announce to the switch in `term`.
+    pub(crate) fn begin_term(&self, term: Term) {
+        self.announcer.borrow_mut().begin(term);
+        self.begun.send_replace(term);
+        self.begun_at.set(Some(Instant::now()));
+    }
+
+    /// The present term counts as settled, whether the agent says so or not.
+    pub(crate) fn end_youth(&self) {
+        self.settled.set(self.announcer.borrow().term());
+    }
+
+    /// Waits until there may be something to announce.
+    pub(crate) async fn changed(&self) {
+        self.wake.notified().await;
+    }
+
+    /// The next flow to announce.
+    pub(crate) fn poll(&self) -> Option<OwnedFlow> {
+        let registry = self.registry.borrow();
+        self.announcer.borrow_mut().poll(&registry)
+    }
+
+    /// The announcement of a flow in the present term.
+    pub(crate) fn announcement(&self, owned: OwnedFlow) -> Announcement {
+        Announcement {
+            owned,
+            term: self.announcer.borrow().term(),
+            pass: self.passes.borrow().of(&owned.flow, owned.epoch),
         }
     }
 
-    fn warn_full<T>(&self, full: Full) -> Option<T> {
-        self.counters.flows_not_held.add_one();
-        tracing::debug!(error = %full);
-        None
-    }
-
-    /// Begins to announce if the switch has begun a term. Returns whether it has.
-    fn begin_term(&self, claims: &Claims) -> bool {
-        let flows = &self.flows;
-        let term = self.term();
-        if term <= flows.announcer.borrow().term() {
-            return false;
-        }
-        // Without the clock of this term, an epoch could not follow what is announced.
-        if self.switch_clock_ns().is_none() {
-            self.ask_clock();
-            return false;
-        }
-        tracing::info!(
-            term = term.0,
-            "the switch has begun a term: announcing flows"
-        );
-        flows.announcer.borrow_mut().begin(term);
-        flows.begun.send_replace(term);
-        flows.begun_at.set(Some(Instant::now()));
-        for claimed in claims.unclaimed() {
-            claimed.hold(self);
-        }
-        true
-    }
-
-    fn next_announcement(&self) -> Option<OwnedFlow> {
-        let registry = self.flows.registry.borrow();
-        self.flows.announcer.borrow_mut().poll(&registry)
-    }
-
-    /// Announces one flow, and handles the answer.
-    async fn announce(&self, owned: OwnedFlow) {
-        let term = self.flows.announcer.borrow().term();
-        let pass = self.flows.passes.borrow().of(&owned.flow, owned.epoch);
-        let command = owned.announcement();
-        let outcome = self
-            .call_in_with(Stamp::Latest(term), pass, command, DEADLINE_NS)
-            .await;
+    /// Handles the answer to an announcement. `present` is the present term. Returns whether the
+    /// switch has the flow by it.
+    pub(crate) fn on_announced(
+        &self,
+        announcement: &Announcement,
+        outcome: CommandOutcome,
+        present: Term,
+    ) -> bool {
+        let Announcement { owned, term, .. } = announcement;
         let announced = {
-            let mut registry = self.flows.registry.borrow_mut();
-            let mut announcer = self.flows.announcer.borrow_mut();
-            announcer.handle(term, &owned, outcome, &mut registry)
+            let mut registry = self.registry.borrow_mut();
+            let mut announcer = self.announcer.borrow_mut();
+            announcer.handle(*term, owned, outcome, &mut registry)
         };
         match announced {
             Announced::Known => {
                 self.counters.flows_announced.add_one();
                 self.copies.touch(owned.flow);
-                self.restamp(&owned.flow, owned.epoch, term);
             }
             // It is moving, or its packets go elsewhere. The socket then ends when it has heard
             // nothing for too long.
@@ -281,38 +293,33 @@ impl Control {
             }
             Announced::Outranked { above } => {
                 let epoch = above.saturating_add(1);
-                self.flows.raised.borrow_mut().insert(owned.flow, epoch);
-                self.hold(owned.flow, owned.owner, epoch);
+                self.raised.borrow_mut().insert(owned.flow, epoch);
+                self.hold(owned.flow, owned.owner, epoch, present);
             }
             Announced::Void => {}
         }
-        self.flows.wake.notify_one();
+        self.wake.notify_one();
+        matches!(announced, Announced::Known)
     }
-}
 
-/// Announces all flows of this worker whenever the switch begins a term, until dropped.
-pub(crate) async fn announce_all(control: &Rc<Control>, claims: &Claims) {
-    let flows = &control.flows;
-    let settles = tokio::time::sleep(Duration::ZERO);
-    let mut settles = pin!(settles);
-    loop {
-        tokio::select! {
-            () = flows.wake.notified() => {}
-            // The agent may be away. No term is young for longer.
-            () = settles.as_mut(), if flows.is_young() => {
-                flows.settled.set(flows.announcer.borrow().term());
-                settles.as_mut().reset(Instant::now() + YOUNG);
+    /// `flow` may have entered the registry, or left it.
+    fn count_flow(&self, flow: &FlowKey, before: usize, after: usize) {
+        match after.cmp(&before) {
+            std::cmp::Ordering::Greater => {
+                self.counters.flows_owned.add_one();
+                self.held_flows.add(flow);
             }
+            std::cmp::Ordering::Less => {
+                self.counters.flows_owned.sub_one();
+                self.held_flows.remove(flow);
+            }
+            std::cmp::Ordering::Equal => {}
         }
-        if control.begin_term(claims) {
-            settles.as_mut().reset(Instant::now() + YOUNG);
-        }
-        while let Some(owned) = control.next_announcement() {
-            let control = control.clone();
-            tokio::task::spawn_local(async move { control.announce(owned).await });
-        }
-        if let Some(term) = flows.say_done() {
-            control.settle(term);
-        }
+    }
+
+    fn warn_full<T>(&self, full: Full) -> Option<T> {
+        self.counters.flows_not_held.add_one();
+        tracing::debug!(error = %full);
+        None
     }
 }

@@ -4,12 +4,15 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use prism_proto::node::HandOff;
 use prism_proto::tcp_state::{NegotiatedOptions, Window};
 use prism_proto::{Behaviour, TcpState};
 use tokio::task::LocalSet;
 
 use super::*;
+use crate::channel::Channel;
 use crate::{Endpoint, EndpointConfig, Peer, Process, Transit};
 use prism_pki::{self as pki, Identity};
 
@@ -120,7 +123,7 @@ fn a_panic_in_one_import_is_told_and_leaves_the_channel_to_others() {
                 pass: None
             })
         );
-        assert_eq!(target.handle().shared.importing.get(), 0);
+        assert_eq!(target.handle().lifecycle.importing.get(), 0);
     });
 }
 

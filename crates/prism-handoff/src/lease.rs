@@ -5,10 +5,12 @@
 //! A run that has said that it takes no new clients cannot take that back. A worker that takes
 //! new clients again therefore holds one more lease, of a further run that owns no flow.
 
-mod taking;
+mod speaker;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,21 +25,20 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::client_intake::ClientIntake;
 use crate::control::Control;
 use crate::counters::Counters;
-use crate::signing::SwitchAddress;
+use crate::process::Process;
 use crate::signing::{self, SigningKey};
 
-pub(crate) use taking::Taking;
-use taking::{CountedRun, Speaker};
+use speaker::{CountedRun, Speaker};
 
-/// The holder of a lease, as the request for it names it.
-pub(crate) struct Holder {
-    pub(crate) switch: SwitchAddress,
-    pub(crate) node: IpAddr,
-    pub(crate) run: RunId,
-    /// Digest of the node's placement.
-    pub(crate) placement: u64,
+/// A worker that holds leases.
+#[derive(Clone)]
+pub(crate) struct Leaseholder {
+    pub(crate) control: Rc<Control>,
+    pub(crate) intake: Rc<ClientIntake>,
+    pub(crate) process: Arc<Process>,
 }
 
 /// The messages of the agent on one connection.
@@ -52,7 +53,7 @@ struct Hearing {
 impl Hearing {
     /// Handles a byte of the agent. A byte without a meaning is ignored. False: the connection is
     /// of no use.
-    fn hear(&mut self, byte: u8, control: &Control, speaker: Speaker) -> bool {
+    fn hear(&mut self, byte: u8, holder: &Leaseholder, speaker: Speaker) -> bool {
         let begins = matches!(byte, TermNotice::YOUNG | TermNotice::SETTLED);
         if begins || !self.notice.is_empty() {
             self.notice.push(byte);
@@ -64,13 +65,13 @@ impl Hearing {
                 return false;
             };
             self.told = notice.term;
-            return control.on_notice(notice);
+            return holder.control.on_notice(notice);
         }
         if let Some(answer) = NewClients::from_byte(byte) {
-            control.taking.note(speaker.number, answer);
+            holder.intake.note(speaker.number, answer);
         }
         if let Some(verdict) = PlacementVerdict::from_byte(byte) {
-            note(verdict, &control.process.counters);
+            note(verdict, &holder.process.counters);
         }
         true
     }
@@ -111,73 +112,78 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(6);
 /// now answers it with a reset, so an idle worker hears soon that a term has begun.
 const REPEATED: Duration = Duration::from_millis(200);
 
-/// Holds a lease for this worker until dropped, and counts it in `workers_leased`. A new term ends
-/// a pause, because the switch waits for the lease ([`prism_proto::term::ABSENT_NS`]).
-pub(crate) async fn keep(control: &Control) {
-    let speaker = Speaker {
-        run: control.holder.run,
-        number: 0,
-    };
-    keep_for(control, speaker).await;
-}
-
-/// Holds a further lease while this worker takes new clients again after it has taken none.
-pub(crate) async fn take_again(control: &Control) {
-    let mut stances = control.taking.follow();
-    loop {
-        // The sender lives as long as `control`.
-        let again = stances.wait_for(|stance| stance.speaker > 0).await;
-        let Ok(number) = again.map(|stance| stance.speaker) else {
-            return;
+impl Leaseholder {
+    /// Holds a lease for this worker until dropped, and counts it in `workers_leased`. A new term
+    /// ends a pause, because the switch waits for the lease ([`prism_proto::term::ABSENT_NS`]).
+    pub(crate) async fn keep(&self) {
+        let speaker = Speaker {
+            run: self.control.identity.run,
+            number: 0,
         };
-        let _counted = CountedRun::new(&control.process.runs);
-        let speaker = Speaker::further(control.holder.run, number);
-        tokio::select! {
-            () = keep_for(control, speaker) => {}
-            _ = stances.wait_for(|stance| stance.speaker != number) => {}
+        self.keep_for(speaker).await;
+    }
+
+    /// Holds a further lease while this worker takes new clients again after it has taken none.
+    pub(crate) async fn take_again(&self) {
+        let mut stances = self.intake.follow();
+        loop {
+            // The sender lives as long as `self`.
+            let again = stances.wait_for(|stance| stance.speaker > 0).await;
+            let Ok(number) = again.map(|stance| stance.speaker) else {
+                return;
+            };
+            let _counted = CountedRun::new(&self.process.runs);
+            let speaker = Speaker::further(self.control.identity.run, number);
+            tokio::select! {
+                () = self.keep_for(speaker) => {}
+                _ = stances.wait_for(|stance| stance.speaker != number) => {}
+            }
         }
     }
-}
 
-async fn keep_for(control: &Control, speaker: Speaker) {
-    let held = &control.counters.workers_leased;
-    let mut wait = AGAIN;
-    loop {
-        let term = control.term();
-        let asked = tokio::time::timeout(DEADLINE, Lease::ask(control, speaker.run, term)).await;
-        match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(mut lease) => {
-                if speaker.owns_flows() {
-                    held.add_one();
+    async fn keep_for(&self, speaker: Speaker) {
+        let control = &self.control;
+        let held = &self.process.counters.workers_leased;
+        let mut wait = AGAIN;
+        loop {
+            let term = control.term();
+            let asking = LeaseConnection::ask(control, speaker.run, term);
+            let asked = tokio::time::timeout(DEADLINE, asking).await;
+            match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(mut lease) => {
+                    if speaker.owns_flows() {
+                        held.add_one();
+                    }
+                    lease.hold(self, speaker).await;
+                    lease.has_ended = true;
+                    if speaker.owns_flows() {
+                        held.sub_one();
+                    }
+                    wait = AGAIN;
                 }
-                lease.hold(control, speaker).await;
-                lease.has_ended = true;
-                if speaker.owns_flows() {
-                    held.sub_one();
+                Err(error) => {
+                    // Once: every later attempt ends the same way, until one succeeds.
+                    if error.kind() == io::ErrorKind::InvalidData && wait == AGAIN {
+                        tracing::warn!(%error, "no lease at the switch")
+                    } else {
+                        tracing::debug!(%error, "no lease at the switch")
+                    }
+                    wait = LATER.min(wait * 2);
                 }
+            }
+            let heard = control.flows.hear_of_another(term);
+            if tokio::time::timeout(wait, heard).await.is_ok() {
                 wait = AGAIN;
+                // All workers hear of a term at about the same time.
+                tokio::time::sleep(AGAIN.mul_f32(fastrand::f32())).await;
             }
-            Err(error) => {
-                // Once: every later attempt ends the same way, until one succeeds.
-                if error.kind() == io::ErrorKind::InvalidData && wait == AGAIN {
-                    tracing::warn!(%error, "no lease at the switch")
-                } else {
-                    tracing::debug!(%error, "no lease at the switch")
-                }
-                wait = LATER.min(wait * 2);
-            }
-        }
-        let heard = control.flows.hear_of_another(term);
-        if tokio::time::timeout(wait, heard).await.is_ok() {
-            wait = AGAIN;
-            // All workers hear of a term at about the same time.
-            tokio::time::sleep(AGAIN.mul_f32(fastrand::f32())).await;
         }
     }
 }
 
-/// A lease. Dropping it tells the agent that the run ends in order, unless it has ended before.
-struct Lease {
+/// The connection of a lease. Dropping it tells the agent that the run ends in order, unless it has
+/// ended before.
+struct LeaseConnection {
     stream: TcpStream,
     has_ended: bool,
     /// The keys that come after the one of this lease.
@@ -186,13 +192,13 @@ struct Lease {
     direct: std::net::TcpStream,
 }
 
-impl Lease {
+impl LeaseConnection {
     /// Asks for a lease. It does not wait for an answer to its first packet once there is a later
     /// term than `term`: that packet went to another host.
     async fn ask(control: &Control, run: RunId, term: Term) -> io::Result<Self> {
-        let holder = &control.holder;
-        let switch = &holder.switch;
-        let node = holder.node;
+        let identity = &control.identity;
+        let switch = &identity.switch;
+        let node = identity.node;
         let mut stream = tokio::select! {
             dialed = dial(switch.control, node) => dialed?,
             () = control.flows.hear_of_another(term) => {
@@ -205,7 +211,7 @@ impl Lease {
             challenge,
             node,
             run,
-            digest: holder.placement,
+            digest: identity.placement,
             term: Some(control.term()),
         };
         let mut keys = switch.key.clone();
@@ -230,15 +236,16 @@ impl Lease {
 
     /// Holds the lease until the connection ends. Says that the worker takes no more clients, and
     /// that it has announced all its flows.
-    async fn hold(&mut self, control: &Control, speaker: Speaker) {
+    async fn hold(&mut self, holder: &Leaseholder, speaker: Speaker) {
+        let flows = &holder.control.flows;
         let mut has_said = false;
         let mut byte = [0; 1];
         let mut hearing = Hearing::default();
-        let mut stances = control.taking.follow();
-        let mut done = speaker.owns_flows().then(|| control.flows.on_new_lease());
+        let mut stances = holder.intake.follow();
+        let mut done = speaker.owns_flows().then(|| flows.on_new_lease());
         let mut keys = self.keys.clone();
         let message = |term| {
-            let runs = control.process.runs.load(Ordering::Relaxed).max(1);
+            let runs = holder.process.runs.load(Ordering::Relaxed).max(1);
             Done { term, runs }.encode()
         };
         let mut last = None;
@@ -248,12 +255,12 @@ impl Lease {
             let told = hearing.told;
             tokio::select! {
                 read = self.stream.read(&mut byte) => match (read, byte) {
-                    (Ok(1), [byte]) if hearing.hear(byte, control, speaker) => {}
+                    (Ok(1), [byte]) if hearing.hear(byte, holder, speaker) => {}
                     _ => return,
                 },
                 // The switch has another table or is another host, and this connection is from
                 // before.
-                () = control.flows.hear_of_another(told), if told != Term::NONE => return,
+                () = flows.hear_of_another(told), if told != Term::NONE => return,
                 // The agent is to hear of it before it forgets the old key.
                 () = signing::changed(&mut keys) => return,
                 term = next_done(&mut done) => {
@@ -264,7 +271,7 @@ impl Lease {
                     }
                 }
                 _ = turns.tick() => {
-                    let settled = speaker.settled_term(control, told).map(message);
+                    let settled = speaker.settled_term(flows, told).map(message);
                     last = if speaker.owns_flows() { last.or(settled) } else { settled };
                     if let Some(message) = &last
                         && self.direct.write_all(message).is_err()
@@ -308,7 +315,7 @@ fn unheard(error: io::Error) -> io::Error {
     }
 }
 
-impl Drop for Lease {
+impl Drop for LeaseConnection {
     fn drop(&mut self) {
         // After a panic connections have ended within requests, as after a crash.
         if !self.has_ended && !std::thread::panicking() {

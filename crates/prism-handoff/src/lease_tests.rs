@@ -9,14 +9,15 @@ use std::time::Instant;
 
 use prism_proto::control::{ControlKey, FlowState, Owner, Request};
 use prism_proto::lease::NO_DIGEST;
+use prism_sys::clock::monotonic_ns;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
+use crate::announcements::announce_all;
 use crate::claims::Claims;
-use crate::control::now_ns;
-use crate::endpoint::Process;
-use crate::flows::announce_all;
+use crate::identity::WorkerIdentity;
+use crate::signing::SwitchAddress;
 
 const KEY: [u8; 16] = [7; 16];
 const KEY_ID: u32 = 1;
@@ -36,7 +37,13 @@ impl Switch {
             let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
             let received = buffer.get(..len).unwrap();
             let request = Request::decode(received, KEY_ID, &key).unwrap();
-            let answer = request.answer(Status::Ok, FlowState::Absent, 0, Owner::NONE, now_ns());
+            let answer = request.answer(
+                Status::Ok,
+                FlowState::Absent,
+                0,
+                Owner::NONE,
+                monotonic_ns(),
+            );
             let term = Term(self.term.load(Ordering::Relaxed));
             let answer = answer.in_term(term).encode(&key);
             socket.send_to(&answer, from).await.unwrap();
@@ -67,7 +74,7 @@ impl Switch {
 }
 
 /// Runs `work` with a switch, and with a worker that wants a lease.
-fn run<F: Future>(work: impl FnOnce(Rc<Switch>, Rc<Control>) -> F) -> F::Output {
+fn run<F: Future>(work: impl FnOnce(Rc<Switch>, Leaseholder) -> F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -80,23 +87,29 @@ fn run<F: Future>(work: impl FnOnce(Rc<Switch>, Rc<Control>) -> F) -> F::Output 
         let here = [Ipv4Addr::LOCALHOST.into()];
         let known = SwitchAddress::new(address, KEY_ID, KEY);
         let process = Arc::new(Process::default());
-        let control = Control::open(&here, NO_DIGEST, &known, process).unwrap();
+        let identity = WorkerIdentity::new(&here, NO_DIGEST, &known).unwrap();
+        let control = Control::open(identity, &process).unwrap();
+        let holder = Leaseholder {
+            control: control.clone(),
+            intake: Rc::default(),
+            process,
+        };
         let answering = switch.clone();
         spawn_local(async move { answering.answer(socket).await });
-        let [running, clock, flows, lease] = std::array::from_fn(|_| control.clone());
+        let [running, clock, flows] = std::array::from_fn(|_| control.clone());
         spawn_local(async move { running.run().await });
         spawn_local(async move { clock.refresh_clock().await });
         spawn_local(async move { announce_all(&flows, &Claims::default()).await });
-        spawn_local(async move { keep(&lease).await });
-        let again = control.clone();
-        spawn_local(async move { take_again(&again).await });
-        work(switch, control).await
+        let [lease, again] = std::array::from_fn(|_| holder.clone());
+        spawn_local(async move { lease.keep().await });
+        spawn_local(async move { again.take_again().await });
+        work(switch, holder).await
     })
 }
 
 #[test]
 fn a_worker_says_again_what_a_settled_term_knows_of_it() {
-    run(async |switch, _control| {
+    run(async |switch, _| {
         for _ in 0..3 {
             let mut stream = switch.grant().await;
             for _ in 0..3 {
@@ -128,28 +141,28 @@ async fn hear(stream: &mut TcpStream, wanted: u8) {
 
 #[test]
 fn a_worker_takes_new_clients_again_by_a_further_run_that_owns_no_flow() {
-    run(async |switch, control| {
+    run(async |switch, holder| {
         let (mut first, own) = switch.grant_to().await;
         hear(&mut first, Done::CODE).await;
-        control.taking.set(false);
+        holder.intake.set(false);
         hear(&mut first, TAKES_NO_MORE).await;
-        control.taking.set(true);
+        holder.intake.set(true);
         let (mut present, mut run) = switch.grant_to().await;
         for _ in 0..2 {
             assert_ne!(run, own);
             // The agent waits for it as for every run.
             hear(&mut present, Done::CODE).await;
-            control.taking.set(false);
+            holder.intake.set(false);
             hear(&mut present, TAKES_NO_MORE).await;
-            control.taking.set(true);
+            holder.intake.set(true);
             hear(&mut present, LEAVING).await;
             let before = run;
             (present, run) = switch.grant_to().await;
             assert_ne!(run, before);
         }
         // The answer to a former run is not that to the present one.
-        let ending = control.clone();
-        let ended = spawn_local(async move { ending.taking.end().await });
+        let ending = holder.intake.clone();
+        let ended = spawn_local(async move { ending.end().await });
         hear(&mut present, TAKES_NO_MORE).await;
         let answers = [
             (&mut first, NewClients::HaveNobodyElse),
@@ -165,7 +178,7 @@ fn a_worker_takes_new_clients_again_by_a_further_run_that_owns_no_flow() {
 
 #[test]
 fn a_new_term_ends_the_pause_before_the_next_attempt() {
-    run(async |switch, control| {
+    run(async |switch, holder| {
         drop(switch.grant().await);
         // The longest pause comes after some failures.
         for _ in 0..5 {
@@ -173,7 +186,7 @@ fn a_new_term_ends_the_pause_before_the_next_attempt() {
         }
         let refused = Instant::now();
         switch.term.store(TERM + 2, Ordering::Relaxed);
-        control.ask_clock();
+        holder.control.ask_clock();
         let _lease = switch.grant().await;
         let pause = refused.elapsed();
         assert!(pause < LATER / 2, "{pause:?}");

@@ -3,18 +3,15 @@
 //!
 //! Not here: moving the connections, which is a hand-off like any other.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use prism_proto::lease::NewClients;
-use prism_proto::node::Frame;
 use tokio::task::JoinSet;
 
-use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::endpoint::{EndpointPhase, Handle};
 use crate::export::Exported;
-use prism_common::unguessable;
+use crate::handle::Handle;
+use crate::lifecycle::WorkerPhase;
 
 /// The time limit for telling the peers. A peer out of reach hands nothing over anyway.
 const HEARD_IN: Duration = Duration::from_secs(1);
@@ -36,14 +33,13 @@ impl Handle {
     /// Refuses connections from peers from now on, and finishes the imports under way. Tells all
     /// peers, and waits a bounded time for their answers. New clients are accepted as before.
     pub async fn leave(&self) {
-        let shared = &self.shared;
-        self.enter(EndpointPhase::Leaving);
+        self.lifecycle.enter(WorkerPhase::Leaving);
         let mut telling = JoinSet::new();
         for name in self.peers.names() {
             let peers = self.peers.clone();
             telling.spawn_local(async move {
                 match peers.channel(&name).await {
-                    Ok(channel) => tell(&channel).await,
+                    Ok(channel) => channel.announce_leaving().await,
                     Err(error) => tracing::debug!(%error, "a peer is not told of this node's end"),
                 }
             });
@@ -53,7 +49,7 @@ impl Handle {
             tracing::info!("not all peers have heard that this node leaves");
         }
         // Each import ends by its own deadlines.
-        while shared.importing.get() > 0 {
+        while self.lifecycle.importing.get() > 0 {
             tokio::time::sleep(IMPORTED_IN).await;
         }
     }
@@ -61,9 +57,8 @@ impl Handle {
     /// Whether the switch sends new clients here. Clients that come nevertheless are accepted: if
     /// no other frontend takes them, the switch sends them here as before.
     pub fn take_new_clients(&self, takes: bool) {
-        let shared = &self.shared;
-        if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
-            control.taking.set(takes);
+        if self.announces_intake() {
+            self.intake.set(takes);
         }
     }
 
@@ -72,9 +67,8 @@ impl Handle {
     /// once if no other frontend takes clients, or if the switch's agent does not answer within 4
     /// s.
     pub async fn send_clients_elsewhere(&self) {
-        let shared = &self.shared;
-        if let Some(control) = shared.control.as_ref().filter(|_| shared.config.listen) {
-            match tokio::time::timeout(ELSEWHERE_IN, control.taking.end()).await {
+        if self.announces_intake() {
+            match tokio::time::timeout(ELSEWHERE_IN, self.intake.end()).await {
                 Ok(NewClients::GoElsewhere) => tokio::time::sleep(HANDSHAKES_END_IN).await,
                 Ok(NewClients::HaveNobodyElse) => {
                     tracing::info!("no other frontend takes new clients");
@@ -91,15 +85,15 @@ impl Handle {
     /// Accepts the clients that are connected already and no others, and waits until the listeners
     /// are closed.
     pub async fn accept_no_more(&self) {
-        self.enter(EndpointPhase::Deaf);
-        let mut listeners = self.shared.listeners.subscribe();
+        self.lifecycle.enter(WorkerPhase::Deaf);
+        let mut listeners = self.lifecycle.listeners.subscribe();
         let _ = listeners.wait_for(|open| *open == 0).await;
     }
 
     /// Hands over a connection between two requests; the next request may have arrived in part. If
     /// it was accepted here, it counts as accepted by `peer` from then on.
     pub async fn pass_over(&self, mut connection: Connection, peer: &str) -> Exported {
-        let own = &self.shared.config.name;
+        let own = &self.worker.config.name;
         let is_own = connection.state.origin == *own;
         if is_own {
             peer.clone_into(&mut connection.state.origin);
@@ -118,31 +112,8 @@ impl Handle {
         }
     }
 
-    pub(crate) fn is_leaving(&self, peer: &str) -> bool {
-        self.shared.process.is_leaving(peer)
-    }
-
-    fn enter(&self, phase: EndpointPhase) {
-        let enter = |present: &mut EndpointPhase| *present = phase.max(*present);
-        self.shared.phase.send_modify(enter);
-    }
-}
-
-impl Channel {
-    /// Tells a peer that has just connected whether this node is leaving.
-    pub(crate) fn greet(self: &Rc<Self>) {
-        if *self.shared.phase.borrow() >= EndpointPhase::Leaving {
-            let channel = self.clone();
-            tokio::task::spawn_local(async move { tell(&channel).await });
-        }
-    }
-}
-
-/// Tells one peer, and waits for its answer or for the end of the channel.
-async fn tell(channel: &Rc<Channel>) {
-    let id = unguessable::number();
-    let heard = channel.await_verdict(id);
-    if channel.send(&Frame::Leaving { id }).is_ok() {
-        let _ = heard.wait().await;
+    /// Whether the switch's agent hears of new clients from this worker.
+    fn announces_intake(&self) -> bool {
+        self.worker.control.is_some() && self.worker.config.listen
     }
 }

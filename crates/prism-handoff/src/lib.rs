@@ -87,16 +87,39 @@
 //! Not here: HTTP, objects, placement, and the switch itself.
 #![forbid(unsafe_code)]
 
+// The modules are layers, and each uses only those below it. From the top:
+//
+// | layer | modules |
+// |---|---|
+// | a worker | `endpoint`, which starts its tasks; `leaving`, `passing` |
+// | its operations | `handle`, `import` |
+// | a connection's use | `closing`, `duplex`, `splicing`, `reading`, `writing`, `by_kernel` |
+// | its hand-off | `export`, `permits` |
+// | other nodes | `peers`, `channel`, `relay_stream`, `node_tls` |
+// | a connection | `connection`, `connection_state` |
+// | the parts of a worker | `worker` |
+// | the switch | `lease`, `copies`, `announcements`, `claims`, `closed_sockets`, `settling` |
+// | commands to it | `control` |
+// | the flows of a worker | `flows`, `copy_backlog` |
+// | the state of a process | `process` and its tables, `config` |
+
+mod announcements;
+mod blanks;
 mod buffers;
 mod by_kernel;
 mod channel;
 mod claims;
+mod client_intake;
 mod client_limits;
 mod client_tls;
 mod closed_sockets;
+mod closing;
+mod config;
 mod connection;
+mod connection_state;
 mod control;
 mod copies;
+mod copy_backlog;
 #[doc(hidden)]
 pub mod cost;
 mod counters;
@@ -110,21 +133,30 @@ mod flows;
 mod frozen;
 mod given_up;
 mod guests;
+mod handle;
 mod health;
 mod held_flows;
+mod identity;
 mod import;
+mod incoming;
 mod kernel_tx;
 mod lease;
 mod leavers;
 mod leaving;
+mod lifecycle;
+mod listeners;
 mod moves;
 mod newcomers;
 mod node_tls;
 mod outages;
+mod parking;
 mod passes;
 mod passing;
 mod peer_shares;
 mod peers;
+mod permits;
+mod poll;
+mod process;
 mod reading;
 mod records;
 mod relay_stream;
@@ -137,18 +169,23 @@ mod switch_check;
 pub mod trace;
 mod versions;
 mod wait_timer;
+mod worker;
+mod writing;
 
 pub use client_limits::ClientLimits;
-pub use connection::{Companion, Connection};
+pub use config::{EndpointConfig, Peer, TlsService, Transit};
+pub use connection::Connection;
+pub use connection_state::Companion;
 pub use duplex::Moved;
-pub use endpoint::{
-    Endpoint, EndpointConfig, Handle, Incoming, Peer, Process, TlsService, Transit,
-};
+pub use endpoint::Endpoint;
 pub use export::Exported;
+pub use handle::Handle;
+pub use incoming::Incoming;
 pub use newcomers::NewcomerLimits;
 pub use peers::PeerError;
 pub use prism_proto::export::{Kept, Method};
 pub use prism_proto::node::Refusal;
+pub use process::Process;
 pub use relay_stream::{RelayStep, RelayStream};
 pub use signing::{SigningKey, SwitchAddress};
 pub use splicing::MAX_PIPES;
@@ -169,8 +206,8 @@ pub mod observe {
 
 /// One process of a node replaces another one, and takes its listeners and connections.
 pub mod succession {
-    pub use crate::endpoint::Listeners;
-    pub use crate::passing::{AdoptError, Parked, Parking};
+    pub use crate::listeners::Listeners;
+    pub use crate::parking::{AdoptError, Parked, Parking};
 }
 
 /// The parts of a [`TlsService`].
@@ -181,6 +218,6 @@ pub mod tls {
 
 /// A check whether the switch answers, and the local ports that it needs.
 pub mod switch {
-    pub use crate::endpoint::LOCAL_PORTS;
+    pub use crate::blanks::LOCAL_PORTS;
     pub use crate::switch_check::SwitchCheckError;
 }

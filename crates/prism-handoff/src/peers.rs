@@ -9,16 +9,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prism_sys::clock::monotonic_ns;
 use tokio::sync::Mutex;
 
-use crate::channel::Channel;
-use crate::control::{Control, now_ns};
+use crate::buffers::Spare;
+use crate::channel::{Channel, ChannelParts};
+use crate::config::{EndpointConfig, Peer, of_family, towards};
+use crate::control::Control;
 use crate::dial::dial;
-use crate::endpoint::{Peer, Shared, of_family, towards};
 use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
 use crate::relay_stream::RelayStream;
-use prism_pki::node_name;
+use prism_pki::{Identity, node_name};
 
 /// The largest number of idle relay streams to each peer.
 const MAX_IDLE_RELAYS: usize = 64;
@@ -56,12 +58,18 @@ pub enum PeerError {
 
 /// One worker's connections to all other nodes.
 pub(crate) struct Peers {
-    pub(crate) shared: Rc<Shared>,
-    nodes: RefCell<HashMap<String, Node>>,
+    nodes: RefCell<HashMap<String, PeerLinks>>,
+    /// This node's addresses, and the node port of all nodes.
+    own_addresses: Vec<IpAddr>,
+    port: u16,
+    identity: Option<Identity>,
+    control: Option<Rc<Control>>,
+    spare: Rc<Spare>,
+    channel_parts: ChannelParts,
 }
 
 /// One other node, and the connections to it.
-struct Node {
+struct PeerLinks {
     /// The address that is dialled; `None` if the nodes have no family in common.
     address: Option<SocketAddr>,
     /// All of its addresses.
@@ -74,27 +82,37 @@ struct Node {
 }
 
 impl Peers {
-    pub(crate) fn new(shared: &Rc<Shared>) -> Rc<Self> {
+    /// The connections of a new worker, to the nodes of `config`.
+    pub(crate) fn new(
+        config: &EndpointConfig,
+        control: Option<Rc<Control>>,
+        spare: Rc<Spare>,
+        channel_parts: ChannelParts,
+    ) -> Self {
         let peers = Self {
-            shared: shared.clone(),
             nodes: RefCell::default(),
+            own_addresses: config.addresses.clone(),
+            port: config.peer_port,
+            identity: config.identity.clone(),
+            control,
+            spare,
+            channel_parts,
         };
-        peers.set(&shared.config.peers);
-        Rc::new(peers)
+        peers.set(&config.peers);
+        peers
     }
 
     /// Replaces the other nodes. Connections to a node that has moved or is gone close after their
     /// last use.
     pub(crate) fn set(&self, peers: &[Peer]) {
         let mut old = self.nodes.take();
-        let own = &self.shared.config.addresses;
-        let port = self.shared.config.peer_port;
         let new = peers.iter().map(|peer| {
-            let address = towards(own, &peer.addresses).map(|ip| SocketAddr::new(ip, port));
+            let address = towards(&self.own_addresses, &peer.addresses);
+            let address = address.map(|ip| SocketAddr::new(ip, self.port));
             let stays = old
                 .remove(&peer.name)
                 .filter(|node| node.address == address && node.addresses == peer.addresses);
-            let node = stays.unwrap_or_else(|| Node {
+            let node = stays.unwrap_or_else(|| PeerLinks {
                 address,
                 addresses: peer.addresses.clone(),
                 channel: None,
@@ -130,10 +148,10 @@ impl Peers {
     }
 
     pub(crate) fn health(&self) -> &Arc<Health> {
-        &self.shared.process.health
+        &self.channel_parts.process.health
     }
 
-    fn of_node<T>(&self, name: &str, of: impl FnOnce(&mut Node) -> T) -> Option<T> {
+    fn of_node<T>(&self, name: &str, of: impl FnOnce(&mut PeerLinks) -> T) -> Option<T> {
         self.nodes.borrow_mut().get_mut(name).map(of)
     }
 
@@ -187,14 +205,21 @@ impl Peers {
 
     async fn dial_channel(self: &Rc<Self>, name: &str) -> Result<Rc<Channel>, PeerError> {
         let secured = self.dial(name, Purpose::Channel).await?;
-        Ok(Channel::start(secured, name.into(), self))
+        Ok(self.start_channel(secured, name.into()))
     }
 
-    /// Uses a channel that the peer has dialled for hand-offs to it, if no other one is open.
-    pub(crate) fn adopt(&self, channel: &Rc<Channel>) {
+    fn start_channel(&self, secured: Secured, peer: String) -> Rc<Channel> {
+        Channel::start(secured, peer, &self.channel_parts)
+    }
+
+    /// Starts a channel that the peer has dialled, and uses it for hand-offs to it, if no other one
+    /// is open.
+    pub(crate) fn adopt(&self, secured: Secured, peer: String) -> Rc<Channel> {
+        let channel = self.start_channel(secured, peer);
         if self.open_channel(&channel.peer).is_none() {
             self.use_channel(&channel.peer, channel.clone());
         }
+        channel
     }
 
     /// A relay stream to `name`, and whether it was used before.
@@ -216,7 +241,7 @@ impl Peers {
         Ok(self.relay_stream(name, secured))
     }
 
-    pub(crate) fn relay_stream(self: &Rc<Self>, name: &str, secured: Secured) -> RelayStream {
+    fn relay_stream(self: &Rc<Self>, name: &str, secured: Secured) -> RelayStream {
         let peers = Rc::downgrade(self);
         let name = name.to_owned();
         let is_lost = move || {
@@ -225,13 +250,14 @@ impl Peers {
                 peers.holds_off(&name)
             })
         };
-        RelayStream::new(secured, self.shared.spare.clone(), Some(Box::new(is_lost)))
+        RelayStream::new(secured, self.spare.clone(), Some(Box::new(is_lost)))
     }
 
     /// Whether `name` is suspect. Nobody is while this host may be cut off.
     fn holds_off(&self, name: &str) -> bool {
-        let control = self.shared.control.as_ref();
-        let is_cut_off = |control: &Rc<Control>| control.outages.cut_off_for(now_ns()).is_some();
+        let control = self.control.as_ref();
+        let is_cut_off =
+            |control: &Rc<Control>| control.outages.cut_off_for(monotonic_ns()).is_some();
         self.health().is_suspect(name) && !control.is_some_and(is_cut_off)
     }
 
@@ -282,7 +308,7 @@ impl Peers {
         purpose: Purpose,
     ) -> Result<Secured, PeerError> {
         let unknown = || PeerError::Unknown(name.to_owned());
-        let identity = self.shared.config.identity.as_ref().ok_or_else(unknown)?;
+        let identity = self.identity.as_ref().ok_or_else(unknown)?;
         let address = self.of_node(name, |node| node.address);
         let Some(address) = address.ok_or_else(unknown)? else {
             return Err(PeerError::OtherFamily(name.to_owned()));
@@ -296,7 +322,11 @@ impl Peers {
             }
             Err(source) => {
                 if self.health().missed(name, source.kind()) {
-                    self.shared.counters.peers_suspected.add_one();
+                    self.channel_parts
+                        .process
+                        .counters
+                        .peers_suspected
+                        .add_one();
                     tracing::warn!(peer = name, error = %source,
                         "a node does not answer; nothing is asked of it until it does");
                 }

@@ -5,63 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::net::RecvFlags;
 
-use crate::buffers::{self, Input, MAX_BUFFERED_BYTES, MIN_READ_BYTES, SPARE_BYTES, read_once};
-use crate::connection::{Connection, ConnectionState, watched};
+use crate::buffers::{self, MAX_BUFFERED_BYTES, SPARE_BYTES};
+use crate::connection::{Connection, watched};
+use crate::connection_state::ConnectionState;
 use crate::newcomers::told_to_leave;
-use crate::records::{OpenedRecords, Records};
+use crate::records::OpenedRecords;
 use crate::stream::Stream;
-
-/// The largest size of a read. The size doubles while reads fill it.
-const MAX_READ_BYTES: usize = 256 << 10;
-
-impl ConnectionState {
-    /// Reads once. Also returns whether the socket is empty now.
-    pub(crate) fn receive(&mut self, socket: impl AsFd) -> io::Result<(usize, bool)> {
-        let room = self.read_bytes.max(MIN_READ_BYTES);
-        let bytes = from_socket(&mut self.tls, &mut self.input).bytes_mut();
-        self.shared.spare.lend(bytes);
-        bytes.reserve(room);
-        let (n, is_empty) = read_once(socket, bytes)?;
-        let filled = n >= room;
-        self.read_bytes = if filled { room * 2 } else { room }.min(MAX_READ_BYTES);
-        Ok((n, is_empty))
-    }
-
-    /// Gives back an empty buffer of at most `most` bytes.
-    fn give_back(&mut self, most: usize) {
-        let bytes = from_socket(&mut self.tls, &mut self.input).bytes_mut();
-        if bytes.is_empty() && bytes.capacity() <= most {
-            self.shared.spare.take_back(bytes);
-        }
-    }
-
-    /// Gives back the buffer at the connection's end.
-    pub(crate) fn give_up_input(&mut self) {
-        let unread = self.input.unread().len();
-        self.input.consume(unread);
-        self.give_back(usize::MAX);
-    }
-
-    /// Opens the records that were received.
-    pub(crate) fn open_records(&mut self) -> io::Result<OpenedRecords> {
-        let Some(records) = &mut self.tls else {
-            return Ok(OpenedRecords::Data(0));
-        };
-        let input = self.input.bytes_mut();
-        let enough = input.len() + MAX_READ_BYTES;
-        let found = records.open(input, enough, &mut self.output)?;
-        records.seal_control(&mut self.output)?;
-        Ok(found)
-    }
-}
-
-/// The buffer for the socket's bytes.
-pub(crate) fn from_socket<'s>(tls: &'s mut Option<Records>, input: &'s mut Input) -> &'s mut Input {
-    match tls {
-        Some(records) => &mut records.sealed,
-        None => input,
-    }
-}
 
 impl Connection {
     /// Reads more. Returns the number of bytes that were added to [`Self::buffered`]; 0 when the
@@ -140,7 +89,7 @@ impl Connection {
         let timeout = self.state.wait_time();
         if self.state.wrote_at.take().is_some() {
             // The client has its answer, and its next request is a round trip away.
-            self.state.shared.deferred.run_some();
+            self.state.worker.deferred.run_some();
         }
         // The reactor knows whether a socket that it watches has bytes.
         let is_watched = matches!(self.stream, Some(Stream::Watched(_)));

@@ -13,6 +13,9 @@ use prism_tls::{Event, MAX_PLAINTEXT_BYTES, RestoreError, SealError, Session};
 use crate::buffers::Input;
 use crate::kernel_tx::{self, KernelTx, RECORDS_FOR_MESSAGE};
 
+/// The largest number of bytes that are sealed before they are written.
+pub(crate) const SEAL_BYTES: usize = 128 << 10;
+
 /// A session, and the records that were read and not opened.
 #[derive(Debug)]
 pub(crate) struct Records {

@@ -2,7 +2,6 @@
 //! same record layer as clients' sessions and channels. Records are opened and sealed in place.
 
 use std::fs::File;
-use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -24,6 +23,7 @@ use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, recei
 use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
 use crate::peer_shares::Admitted;
+use crate::poll::poll_once;
 use crate::records::{not_sealed, seal_file};
 use crate::silence::{LOOK_EVERY, PeerState, Silence};
 use crate::wait_timer::WaitTimer;
@@ -436,7 +436,7 @@ impl Wire {
 
     async fn fill_or_flush(&mut self) -> RelayStep {
         loop {
-            if let Some(filled) = at_once(self.fill()).await {
+            if let Poll::Ready(filled) = poll_once(pin!(self.fill())).await {
                 return RelayStep::Read(filled);
             }
             let interest = if self.output.is_empty() {
@@ -445,7 +445,7 @@ impl Wire {
                 Interest::READABLE | Interest::WRITABLE
             };
             if interest.is_writable()
-                && let Some(sent) = at_once(self.flush()).await
+                && let Poll::Ready(sent) = poll_once(pin!(self.flush())).await
             {
                 return RelayStep::Sent(sent);
             }
@@ -467,16 +467,6 @@ impl Wire {
         output.clear();
         self.sent_bytes = 0;
         Ok(())
-    }
-}
-
-/// The result of `work`, if it need not wait.
-async fn at_once<T>(work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    let looked = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-    match looked {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
     }
 }
 

@@ -58,7 +58,7 @@ async fn settle(control: Rc<Control>, unsettled: Unsettled) {
         pass,
     } = unsettled;
     for _ in 0..MAX_SETTLE_ROUNDS {
-        epoch.set(control.raised(&flow, epoch.get()));
+        epoch.set(control.flows.raised(&flow, epoch.get()));
         let command = Command {
             ops: Ops::OWN.and(Ops::UNBLOCK),
             epoch: epoch.get(),

@@ -91,7 +91,7 @@ impl Connection {
             }
         }
         if self.is_tls() {
-            self.state.shared.counters.tls_kernel_bodies.add_one();
+            self.state.worker.counters.tls_kernel_bodies.add_one();
         }
         PIPES.with_borrow_mut(|kept| {
             if kept.len() < KEPT_PIPES {

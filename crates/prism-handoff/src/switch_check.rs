@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use prism_proto::control::{MESSAGE_BYTES, VERSION};
 use prism_proto::steering::{CommandOutcome, Steering};
+use prism_sys::clock::monotonic_ns;
 
-use crate::control::{clock_query, now_ns};
+use crate::control::clock_query;
 use crate::signing::SigningKey;
 use crate::signing::SwitchAddress;
 
@@ -52,11 +53,11 @@ impl SwitchAddress {
         let SigningKey { key_id, key, .. } = self.signing_key();
         let mut steering = Steering::new(key_id, key, fastrand::u64(..));
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let begun_ns = now_ns();
+        let begun_ns = monotonic_ns();
         steering.start(clock_query(), begun_ns, begun_ns.saturating_add(limit_ns));
         let mut buffer = [0; MESSAGE_BYTES + 1];
         loop {
-            let now = now_ns();
+            let now = monotonic_ns();
             steering.handle_timeout(now);
             if let Some((_, outcome)) = steering.poll_finished() {
                 return Ok(matches!(outcome, CommandOutcome::Answered(_)));
@@ -71,7 +72,7 @@ impl SwitchAddress {
             // An error is about an earlier datagram, or the end of the wait.
             if let Ok(len) = socket.recv(&mut buffer) {
                 let datagram = buffer.get(..len).unwrap_or_default();
-                let _ = steering.handle_datagram(datagram, now_ns());
+                let _ = steering.handle_datagram(datagram, monotonic_ns());
             }
         }
     }

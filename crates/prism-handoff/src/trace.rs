@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::control::now_ns;
 use prism_common::supervise::locked;
+use prism_sys::clock::monotonic_ns;
 
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
 pub const MAX_RECORDS: usize = 1 << 17;
 
 /// Steps of a hand-off in their order, by the part of the node that takes them.
 #[derive(Clone, Copy)]
-pub(crate) enum Step {
+pub(crate) enum HandOffStep {
     // The source.
     Start,
     /// The switch blocks the flow, or the socket is frozen.
@@ -64,7 +64,7 @@ impl Part {
     /// Every part.
     pub const ALL: [Self; 3] = [Self::Source, Self::Target, Self::Transit];
 
-    /// The names of the durations between two steps, in the order of [`Step`].
+    /// The names of the durations between two steps, in the order of [`HandOffStep`].
     pub const fn durations(self) -> &'static [&'static str] {
         match self {
             Self::Source => &["block", "save", "encode", "send", "close", "verdict"],
@@ -73,11 +73,11 @@ impl Part {
         }
     }
 
-    const fn first_step(self) -> Step {
+    const fn first_step(self) -> HandOffStep {
         match self {
-            Self::Source => Step::Start,
-            Self::Target => Step::Received,
-            Self::Transit => Step::TransitReceived,
+            Self::Source => HandOffStep::Start,
+            Self::Target => HandOffStep::Received,
+            Self::Transit => HandOffStep::TransitReceived,
         }
     }
 }
@@ -113,11 +113,11 @@ impl Record {
         }
     }
 
-    pub(crate) fn mark(&mut self, step: Step) {
-        self.mark_at(step, now_ns());
+    pub(crate) fn mark(&mut self, step: HandOffStep) {
+        self.mark_at(step, monotonic_ns());
     }
 
-    pub(crate) fn mark_at(&mut self, step: Step, at_ns: u64) {
+    pub(crate) fn mark_at(&mut self, step: HandOffStep, at_ns: u64) {
         let first = self.part.first_step();
         let index = (step as usize).saturating_sub(first as usize);
         if let Some(slot) = self.at_ns.get_mut(index) {

@@ -11,18 +11,21 @@ use prism_tls::accept::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::config::longest_segment_bytes;
-use super::shared::{EndpointPhase, Incoming, Shared};
-use crate::channel::Channel;
 use crate::client_limits::counted_as;
+use crate::client_tls::secure;
+use crate::config::longest_segment_bytes;
 use crate::connection::Connection;
+use crate::connection_state::ConnectionState;
 use crate::dial::tune;
+use crate::incoming::Incoming;
+use crate::lifecycle::{Lifecycle, WorkerPhase};
 use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
 use crate::peers::Peers;
 use crate::relay_stream::RelayStream;
+use crate::worker::Worker;
 use prism_common::supervise::locked;
 use prism_pki::{Identity, peer_name};
 
@@ -36,6 +39,15 @@ const HANDSHAKE_BOUNDS: Bounds = Bounds {
 };
 /// The pause after a failed `accept` (no descriptors left, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The accepting part of one worker.
+pub(super) struct Acceptor {
+    pub(super) worker: Rc<Worker>,
+    pub(super) peers: Rc<Peers>,
+    pub(super) lifecycle: Rc<Lifecycle>,
+    pub(super) incoming: mpsc::Sender<Incoming>,
+}
+
 /// A listener for clients.
 pub(super) struct ClientListener {
     listener: Arc<TcpListener>,
@@ -45,13 +57,13 @@ pub(super) struct ClientListener {
 
 impl ClientListener {
     /// The listeners of one worker for a service.
-    pub(super) fn open(
-        shared: &Shared,
+    fn open(
+        worker: &Worker,
         service: SocketAddr,
         tls: Option<ServerConfig>,
     ) -> io::Result<Vec<Self>> {
-        let segment_bytes = longest_segment_bytes(shared.config.tunnel_mtu_bytes, service);
-        let listeners = &shared.process.listeners;
+        let segment_bytes = longest_segment_bytes(worker.config.tunnel_mtu_bytes, service);
+        let listeners = &worker.process.listeners;
         let opened = listeners.open(service, segment_bytes)?.into_iter();
         let clients = opened.map(|listener| Self {
             listener,
@@ -88,22 +100,42 @@ async fn next_client(
     Ok((TcpStream::from_std(socket.into())?, client))
 }
 
-impl Shared {
-    pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
-        let mut phase = self.phase.subscribe();
+impl Acceptor {
+    /// The listeners for clients, if the worker accepts any.
+    pub(super) fn client_listeners(&self) -> io::Result<Vec<ClientListener>> {
+        let worker = &self.worker;
+        let config = &worker.config;
+        let mut clients = Vec::new();
+        if !config.listen {
+            return Ok(clients);
+        }
+        for service in &config.services {
+            clients.extend(ClientListener::open(worker, *service, None)?);
+        }
+        if let Some(tls) = &config.tls {
+            for service in &tls.addresses {
+                clients.extend(ClientListener::open(worker, *service, tls.server.clone())?);
+            }
+        }
+        Ok(clients)
+    }
+
+    pub(super) async fn accept_clients(&self, open: &ClientListener) {
+        let mut phase = self.lifecycle.phase.subscribe();
         let mut is_deaf = false;
-        let (mut pauses, mut starts) = (self.pauses.subscribe(), self.pauses.subscribe());
+        let mut pauses = self.lifecycle.pauses.subscribe();
+        let mut starts = self.lifecycle.pauses.subscribe();
         loop {
             if *pauses.borrow() {
                 // Clients that wait are the successor's.
                 tokio::select! {
                     () = accepting(&mut starts) => continue,
-                    _ = phase.wait_for(|phase| *phase >= EndpointPhase::Deaf) => return,
+                    _ = phase.wait_for(|phase| *phase >= WorkerPhase::Deaf) => return,
                 }
             }
             let accepted = tokio::select! {
                 biased;
-                _ = phase.wait_for(|phase| *phase >= EndpointPhase::Deaf), if !is_deaf => {
+                _ = phase.wait_for(|phase| *phase >= WorkerPhase::Deaf), if !is_deaf => {
                     is_deaf = true;
                     continue;
                 }
@@ -122,13 +154,13 @@ impl Shared {
             let Some(newcomer) = self.let_enter(client) else {
                 continue;
             };
-            self.counters.accepted.add_one();
+            self.worker.counters.accepted.add_one();
             // The connection counts as open from here on.
-            let mut state = self.new_state(client, open.service, open.service);
+            let mut state = ConnectionState::new(&self.worker, client, open.service, open.service);
             state.newcomer = Some(newcomer);
-            self.claim(&mut state);
+            state.claim();
             if let Some(tls) = open.tls.clone() {
-                tokio::task::spawn_local(self.clone().secure(stream, state, tls));
+                tokio::task::spawn_local(secure(stream, state, tls, self.incoming.clone()));
                 continue;
             }
             let client = Incoming::Client(Connection::new(stream, state));
@@ -141,9 +173,9 @@ impl Shared {
     /// Makes room for one more client: the oldest newcomer gives way, else the guest that has
     /// rested longest.
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
-        let counters = &self.counters;
-        let process = &self.process;
-        let limits = self.config.clients.newcomers();
+        let counters = &self.worker.counters;
+        let process = &self.worker.process;
+        let limits = self.worker.config.clients.newcomers();
         let address = counted_as(client.ip());
         let left = limits.unknown_per_address;
         let left = left.saturating_sub(process.guests.of_address(address));
@@ -155,7 +187,7 @@ impl Shared {
             counters.address_over_limit.add_one();
             return None;
         };
-        if !self.has_room() {
+        if !self.worker.has_room() {
             if process.clients.oldest_gives_way_to(&newcomer) {
                 counters.unauthenticated_evicted.add_one();
             } else if process.guests.longest_rest_leaves() {
@@ -167,14 +199,10 @@ impl Shared {
         }
         Some(newcomer.counted(counters))
     }
-}
 
-impl Peers {
     pub(super) async fn accept_nodes(self: &Rc<Self>, listener: &TcpListener, identity: &Identity) {
-        let (mut pauses, mut starts) = (
-            self.shared.pauses.subscribe(),
-            self.shared.pauses.subscribe(),
-        );
+        let mut pauses = self.lifecycle.pauses.subscribe();
+        let mut starts = self.lifecycle.pauses.subscribe();
         loop {
             accepting(&mut starts).await;
             let accepted = tokio::select! {
@@ -190,18 +218,18 @@ impl Peers {
                     continue;
                 }
             };
-            let handshakes = &self.shared.process.handshakes;
+            let handshakes = &self.worker.process.handshakes;
             let entered = handshakes.enter(from.ip(), HANDSHAKE_BOUNDS, PEER_HANDSHAKE);
             let Some(newcomer) = entered else {
                 self.refused(from, &"too many handshakes from its address");
                 continue;
             };
-            let peers = self.clone();
+            let acceptor = self.clone();
             let identity = identity.clone();
             tokio::task::spawn_local(async move {
-                let handshake = peers.admit(stream, &identity, newcomer);
+                let handshake = acceptor.admit(stream, &identity, newcomer);
                 if let Err(error) = handshake.await {
-                    peers.refused(from, &error);
+                    acceptor.refused(from, &error);
                 }
             });
         }
@@ -209,8 +237,8 @@ impl Peers {
 
     /// Counts a refused connection to the node port, and logs some of them.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        self.shared.counters.peers_refused.add_one();
-        let mut refusals = locked(&self.shared.process.refusals);
+        self.worker.counters.peers_refused.add_one();
+        let mut refusals = locked(&self.worker.process.refusals);
         if let Some(times) = refusals.count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused connections to the node port");
         }
@@ -218,14 +246,14 @@ impl Peers {
 
     /// Admits a node by its certificate.
     async fn admit(
-        self: &Rc<Self>,
+        &self,
         stream: TcpStream,
         identity: &Identity,
         newcomer: Newcomer,
     ) -> io::Result<()> {
         tune(&stream)?;
         let known = |certificate: &CertificateDer<'_>| {
-            let names = self.names();
+            let names = self.peers.names();
             peer_name(certificate, names.iter().map(String::as_str))
         };
         let accepting = node_tls::accept(identity, stream, known);
@@ -239,20 +267,21 @@ impl Peers {
             }
         };
         drop(newcomer);
-        let shares = &self.shared.process.peer_shares;
-        let clients = &self.shared.config.clients;
+        let shares = &self.worker.process.peer_shares;
+        let clients = &self.worker.config.clients;
         let admitted = shares.admit(&peer, clients.connections());
         let too_many = || io::Error::other(format!("{peer} has too many connections open"));
         secured.admitted = Some(admitted.ok_or_else(too_many)?);
-        self.reached(&peer);
+        self.peers.reached(&peer);
         if purpose == Purpose::Channel {
-            let channel = Channel::start(secured, peer, self);
-            self.adopt(&channel);
-            channel.greet();
+            let channel = self.peers.adopt(secured, peer);
+            if self.lifecycle.is_leaving() {
+                tokio::task::spawn_local(async move { channel.announce_leaving().await });
+            }
             return Ok(());
         }
-        let stream = RelayStream::new(secured, self.shared.spare.clone(), None);
-        let sent = self.shared.incoming.send(Incoming::Relay { stream, peer });
+        let stream = RelayStream::new(secured, self.worker.spare.clone(), None);
+        let sent = self.incoming.send(Incoming::Relay { stream, peer });
         sent.await.map_err(|_| io::ErrorKind::NotConnected.into())
     }
 }

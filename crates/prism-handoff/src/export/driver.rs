@@ -23,19 +23,28 @@ use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::control::{Control, Stamp};
-use crate::endpoint::Shared;
 use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
+use crate::peers::Peers;
+use crate::permits::permit;
 use crate::records::Records;
 use crate::settling::{Settling, Unsettled};
-use crate::trace::{Ended, Record, Step};
+use crate::trace::{Ended, HandOffStep, Record};
+use crate::worker::Worker;
+
+/// The peer that a connection is offered to.
+#[derive(Clone)]
+pub(super) struct Target<'s> {
+    pub(super) channel: Rc<Channel>,
+    pub(super) peers: &'s Rc<Peers>,
+}
 
 pub(super) struct Driver<'s> {
-    pub(super) shared: &'s Rc<Shared>,
+    pub(super) worker: &'s Rc<Worker>,
     pub(super) control: &'s Rc<Control>,
     pub(super) connection: &'s mut Connection,
-    /// To the peer; `None` if the connection is to come back.
-    pub(super) channel: Option<Rc<Channel>>,
+    /// `None` if the connection is to come back.
+    pub(super) target: Option<Target<'s>>,
     pub(super) context: &'s [u8],
     /// The session while it is saved: consumed if the connection moves.
     pub(super) tls: Option<TlsState>,
@@ -54,12 +63,12 @@ impl Driver<'_> {
         };
         let state = &mut self.connection.state;
         let flow = state.flow;
-        let here = self.shared.owner(state.local);
-        let method = match self.channel {
-            Some(_) => self.shared.method(),
+        let here = state.owner();
+        let method = match self.target {
+            Some(_) => self.worker.method(),
             None => Method::TwoPhase,
         };
-        let fence = self.shared.config.fence;
+        let fence = self.worker.config.fence;
         let is_new = !state.confirmed;
         let (mut machine, mut action) = Export::start(fence, method, flow, here, epoch, is_new);
         let mut socket = Socket::Live(stream);
@@ -88,7 +97,7 @@ impl Driver<'_> {
                     (self.connection.state).note(self.control, outcome, here);
                     // The command that takes a frozen connection back blocks nothing.
                     if blocks {
-                        self.record.mark(Step::Blocked);
+                        self.record.mark(HandOffStep::Blocked);
                         self.record.is_blocked_by_switch = true;
                     }
                     Event::Steered(outcome)
@@ -130,13 +139,13 @@ impl Driver<'_> {
         let Socket::Live(stream) = socket else {
             return Socket::Gone;
         };
-        let paused = match self.shared.freezer() {
+        let paused = match self.worker.freezer() {
             Some(freezer) if freezes => Paused::freeze(stream, freezer),
             None if freezes => return Socket::Live(stream),
             _ => Paused::pause(stream),
         };
         if freezes {
-            self.record.mark(Step::Blocked);
+            self.record.mark(HandOffStep::Blocked);
         }
         let paused = match paused {
             Ok(paused) => paused,
@@ -166,7 +175,7 @@ impl Driver<'_> {
         };
         match behaviour.and_then(|known| paused.save_with(flow.client, flow.vip, known)) {
             Ok(tcp) => {
-                self.record.mark(Step::Saved);
+                self.record.mark(HandOffStep::Saved);
                 Socket::Paused(paused, Box::new(tcp))
             }
             Err(error) => {
@@ -183,7 +192,7 @@ impl Driver<'_> {
         let Socket::Paused(paused, tcp) = socket else {
             return (Socket::Gone, Verdict::Unknown);
         };
-        let Some(channel) = self.channel.clone() else {
+        let Some(Target { channel, peers }) = self.target.clone() else {
             let socket = if paused.is_frozen() {
                 Socket::Silent(paused)
             } else {
@@ -203,19 +212,19 @@ impl Driver<'_> {
             input: state.input.unread().to_vec(),
             output: state.output.clone(),
             tls: self.tls.take(),
-            permit: channel.permit(state.flow, epoch),
+            permit: permit(self.worker, peers, &channel, state.flow, epoch),
             tcp: *tcp,
         };
         let mut bytes = hand_off.frame();
-        self.record.mark(Step::Encoded);
+        self.record.mark(HandOffStep::Encoded);
         let verdict = channel.await_verdict(id);
         let frozen = if paused.is_frozen() {
-            Ok((self.shared.process.frozen).keep(state.flow, epoch, &channel.peer, paused))
+            Ok((self.worker.process.frozen).keep(state.flow, epoch, &channel.peer, paused))
         } else {
             Err(paused)
         };
         let sent = channel.send_encoded(&bytes);
-        self.record.mark(Step::Sent);
+        self.record.mark(HandOffStep::Sent);
         self.tls = hand_off.tls.take();
         if self.tls.is_some() {
             bytes.zeroize();
@@ -227,7 +236,7 @@ impl Driver<'_> {
                 Socket::Saved(Box::new(hand_off.tcp))
             }
         };
-        self.record.mark(Step::Closed);
+        self.record.mark(HandOffStep::Closed);
         if let Err(error) = sent {
             tracing::info!(%error, "a hand-off was not sent: its channel has broken");
             return (saved, Verdict::Unknown);
@@ -238,18 +247,16 @@ impl Driver<'_> {
             match tokio::time::timeout(DOUBT_AFTER, verdict.as_mut()).await {
                 Ok(verdict) => verdict,
                 Err(_) => {
-                    if let Some(peers) = channel.peers.upgrade() {
-                        peers.doubt(&channel.peer);
-                    }
+                    peers.doubt(&channel.peer);
                     verdict.await
                 }
             }
         })
         .await;
-        self.record.mark(Step::Verdict);
+        self.record.mark(HandOffStep::Verdict);
         let verdict = verdict.ok().flatten();
         if let Some(Frame::Accepted { spent_ns, .. }) = &verdict {
-            self.shared.process.costs.took_there(*spent_ns);
+            self.worker.process.costs.took_there(*spent_ns);
         }
         self.pass = verdict.as_ref().and_then(pass_of);
         (saved, verdict.as_ref().map_or(Verdict::Unknown, verdict_of))
@@ -264,8 +271,7 @@ impl Driver<'_> {
     }
 
     async fn ask_for_answer(&self, owner: Option<Owner>, deadline_ns: u64) -> Option<Frame> {
-        let channel = self.channel.as_ref();
-        let (channel, peers) = channel.and_then(|c| Some((c, c.peers.upgrade()?)))?;
+        let Target { channel, peers } = self.target.as_ref()?;
         let sent_to = || peers.address(&channel.peer);
         let address = owner.map(|owner| owner.via).or_else(sent_to)?;
         let interval = Duration::from_nanos(ASK_INTERVAL_NS);
@@ -312,28 +318,34 @@ impl Driver<'_> {
             Outcome::Unknown => {
                 let left = self.leave(socket, Exported::Unknown);
                 // No refusal of the client's next SYN would end the flow, if it is still here.
-                if self.shared.config.fence == Fence::Host {
-                    self.shared.on_closed(&self.connection.state);
+                if self.worker.config.fence == Fence::Host {
+                    self.connection.state.on_closed();
                 }
                 left
             }
         };
-        self.shared.process.trace.push(&Ended {
+        self.worker.process.trace.push(&Ended {
             record: &self.record,
-            peer: self.channel.as_ref().map_or("", |channel| &channel.peer),
+            peer: self.peer(),
             context: self.context,
             outcome: name,
         });
         ended
     }
 
+    /// The name of the peer; empty if there is none.
+    fn peer(&self) -> &str {
+        let target = self.target.as_ref();
+        target.map_or("", |target| &target.channel.peer)
+    }
+
     fn leave(&self, socket: Socket, gone: Exported) -> Result<Exported, Kept> {
         match socket {
             // Closing it can wait. At the service's address it cannot, because the socket would be
             // deaf to the client's next connection.
-            Socket::Frozen(frozen) if !self.shared.has_service_address() => {
+            Socket::Frozen(frozen) if !self.worker.config.has_service_address() => {
                 let left_behind = frozen.left_behind();
-                self.shared.deferred.add(move || drop(left_behind));
+                self.worker.deferred.add(move || drop(left_behind));
             }
             socket => end_silently(socket),
         }
@@ -346,7 +358,7 @@ impl Driver<'_> {
         state.epoch = Some(epoch);
         state.confirmed |= settled;
         if !settled {
-            let here = self.shared.owner(state.local);
+            let here = state.owner();
             self.control.hold(state.flow, here, epoch);
             let unsettled = Unsettled {
                 flow: state.flow,
@@ -374,10 +386,10 @@ impl Driver<'_> {
             Socket::Paused(..) | Socket::Frozen(_) | Socket::Saved(_) | Socket::Gone => None,
         };
         if self.connection.stream.is_none() {
-            self.shared.on_closed(state);
+            state.on_closed();
             return Ok(Exported::Lost);
         }
-        self.shared.claim(state);
+        state.claim();
         state.count(true);
         Err(reason)
     }

@@ -9,7 +9,7 @@ use prism_proto::export::Event;
 use prism_sys::tcp::info::send_queue_bytes;
 use prism_sys::tcp::{Paused, RestoreError, Restored, TcpInfo, TcpStateName, restore};
 
-use crate::connection::ConnectionState;
+use crate::connection_state::ConnectionState;
 use crate::frozen::Frozen;
 use crate::stream::Stream;
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use prism_proto::newcomers::LogThrottle;
 use prism_sys::tcp::{Freezer, InitialWindow};
 
-use super::listeners::Listeners;
 use crate::cost::Costs;
 use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
@@ -16,9 +15,10 @@ use crate::guests::GuestTable;
 use crate::health::Health;
 use crate::held_flows::HeldFlows;
 use crate::leavers::Leavers;
+use crate::listeners::Listeners;
 use crate::moves::Moves;
 use crate::newcomers::NewcomerTable;
-use crate::passing::Parking;
+use crate::parking::Parking;
 use crate::peer_shares::PeerShares;
 use crate::trace::Trace;
 
@@ -34,7 +34,7 @@ pub struct Process {
     pub trace: Trace,
     /// The connections that have moved to others.
     pub moves: Moves,
-    pub(crate) held_flows: HeldFlows,
+    pub(crate) held_flows: Arc<HeldFlows>,
     pub(crate) frozen: Arc<FrozenSockets>,
     pub(crate) given_up: Arc<GivenUp>,
     pub(crate) leavers: Leavers,
@@ -65,7 +65,7 @@ pub struct Process {
 impl Process {
     /// Prepares the freezing of sockets, and the carrying of congestion windows if wanted, as far
     /// as the host allows that.
-    pub(super) fn prepare(&self, carry_window: bool) {
+    pub(crate) fn prepare(&self, carry_window: bool) {
         self.freezer.get_or_init(|| {
             allowed(
                 Freezer::new(),
@@ -110,13 +110,13 @@ impl Process {
     }
 
     /// Whether the caller is the first, and has to watch the freezer.
-    pub(super) fn is_first_to_watch(&self) -> bool {
+    pub(crate) fn is_first_to_watch(&self) -> bool {
         !self.is_watched.swap(true, Ordering::Relaxed)
     }
 
     /// Checks from time to time that frozen sockets are silent, and attaches the programs again if
     /// they are not: the process may have entered another control group.
-    pub(super) async fn watch_freezer(&self) {
+    pub(crate) async fn watch_freezer(&self) {
         let Some(Some(freezer)) = self.freezer.get() else {
             return;
         };

@@ -54,7 +54,7 @@ impl Listeners {
 
     /// The calling worker's listeners of `address`: its share of the inherited ones, or a new one.
     /// A new one tells clients to send segments of `segment_bytes` at most.
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         address: SocketAddr,
         segment_bytes: Option<u32>,

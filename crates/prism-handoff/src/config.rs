@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use prism_proto::control::Owner;
 use prism_proto::export::Method;
 use prism_proto::fence::Fence;
 use prism_sys::tcp::ktls::Offered;
@@ -99,9 +100,35 @@ impl EndpointConfig {
     }
 }
 
+impl EndpointConfig {
+    /// Whether clients connect to `address`.
+    pub(crate) fn is_service(&self, address: SocketAddr) -> bool {
+        let tls = self.tls.as_ref();
+        self.services.contains(&address) || tls.is_some_and(|tls| tls.addresses.contains(&address))
+    }
+
+    /// Whether the sockets of imported connections have the service's own address.
+    pub(crate) fn has_service_address(&self) -> bool {
+        self.listen || self.fence == Fence::Host
+    }
+
+    /// This node's address of the family of `peer`.
+    pub(crate) fn address_for(&self, peer: IpAddr) -> Option<IpAddr> {
+        of_family(&self.addresses, peer)
+    }
+
+    /// The owner record of a socket that is bound to `local`.
+    pub(crate) fn owner(&self, local: SocketAddr) -> Owner {
+        Owner {
+            addr: local,
+            via: self.address_for(local.ip()).unwrap_or(local.ip()),
+        }
+    }
+}
+
 /// The longest segment that reaches an owner in a tunnel of packets of `mtu_bytes` bytes, without
 /// its TCP header. 0: there is no tunnel.
-pub(super) fn longest_segment_bytes(mtu_bytes: u32, service: SocketAddr) -> Option<u32> {
+pub(crate) fn longest_segment_bytes(mtu_bytes: u32, service: SocketAddr) -> Option<u32> {
     const TCP_BYTES: u32 = 20;
     let ip_bytes = if service.is_ipv4() { 20 } else { 40 };
     // The packet's own IP header, and the one in front.

@@ -1,0 +1,74 @@
+//! The end of a client's connection, at which the client gets all of the answer.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::connection::{Connection, present};
+use crate::connection_state::ConnectionState;
+use crate::records::not_sealed;
+
+/// The time from a client's close_notify to its FIN, with the jitter of a round trip. Afterwards
+/// the client may be waiting for our close_notify.
+const GOODBYE: Duration = Duration::from_millis(200);
+/// The longest silence of a client that a closing connection waits for, and the longest time for
+/// which it reads and drops what the client still sends.
+const LINGER_SILENCE: Duration = Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(10);
+
+impl Connection {
+    /// Ends the connection so that the client gets all of the answer. It closes our direction and
+    /// waits a bounded time for the client's. The node releases the flow when no packet can leave
+    /// the socket any more.
+    pub async fn close(mut self) {
+        if self.state.output.is_empty() && self.client_has_left().await {
+            return;
+        }
+        let ended = self.end_session().await;
+        let stream = ended.and_then(|()| present(&self.stream));
+        let Ok(Ok(())) = stream.map(|s| SockRef::from(&s).shutdown(Shutdown::Write)) else {
+            return;
+        };
+        self.state.io_timeout = LINGER_SILENCE;
+        let dropping = async {
+            loop {
+                self.state.give_up_input();
+                self.state.read_bytes = 0;
+                if !matches!(self.fill().await, Ok(1..)) {
+                    return;
+                }
+            }
+        };
+        // A reset would take the answer from a client that sends nevertheless.
+        let _ = tokio::time::timeout(LINGER, dropping).await;
+    }
+
+    /// Ends the TLS session, and writes the rest of the output.
+    async fn end_session(&mut self) -> io::Result<()> {
+        if self.is_in_kernel() {
+            return self.close_by_kernel().await;
+        }
+        let ConnectionState { tls, output, .. } = &mut *self.state;
+        if let Some(records) = tls {
+            let sealed = records.session.seal_close_notify(output);
+            sealed.map_err(not_sealed)?;
+        }
+        self.flush(false).await
+    }
+
+    /// Whether the client has closed both TLS and TCP. It would answer a close_notify with a reset.
+    async fn client_has_left(&mut self) -> bool {
+        let Some(records) = &self.state.tls else {
+            return false;
+        };
+        // A client that closes sends its FIN right behind its close_notify.
+        self.state.io_timeout = if records.session.read_closed() {
+            GOODBYE
+        } else {
+            Duration::ZERO
+        };
+        matches!(self.receive().await, Ok(0))
+    }
+}
