@@ -1,32 +1,28 @@
 //! Connections that carry relayed requests between nodes (docs/protocol.md, section 2.4), over the
-//! same record layer as clients' sessions and channels. Records are opened and sealed in place.
+//! same record layer as clients' sessions and channels. Here are the waits for the peer, and their
+//! bounds; `wire` has the records.
+
+mod wire;
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::facts::Form;
 use prism_sys::tcp::TcpInfo;
-use prism_tls::{Event, MAX_PLAINTEXT_BYTES, OpenError, Session};
-use rustix::net::SendFlags;
-use tokio::io::Interest;
+use prism_tls::MAX_PLAINTEXT_BYTES;
 use tokio::net::TcpStream;
-use tokio::task::coop::consume_budget;
 use tokio::time::Instant;
 
-use crate::buffers::{MAX_BUFFERED_BYTES, MIN_READ_BYTES, Spare, read_once, receive};
+use crate::buffers::{MAX_BUFFERED_BYTES, Spare};
 use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
-use crate::peer_shares::Admitted;
-use crate::poll::poll_once;
-use crate::records::{not_sealed, seal_file};
 use crate::silence::{LOOK_EVERY, PeerState, Silence};
 use crate::wait_timer::WaitTimer;
+
+use wire::Wire;
 
 /// Sealed bytes from which on they are sent without waiting for more.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -34,8 +30,6 @@ const FLUSH_BYTES: usize = 64 << 10;
 const PIECE_BYTES: usize = 8 * MAX_PLAINTEXT_BYTES;
 /// The time limit of reads and writes unless the application sets another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The size of a read while reads fill their buffer.
-const LARGE_READ_BYTES: usize = 4 * MIN_READ_BYTES;
 
 /// A connection between two nodes that carries requests one way and answers the other.
 ///
@@ -75,27 +69,6 @@ struct Waits {
     expects_answer: bool,
 }
 
-struct Wire {
-    tcp: Rc<TcpStream>,
-    session: Session,
-    input: Vec<u8>,
-    /// The place in `input` of opened bytes that were not consumed.
-    plain: Range<usize>,
-    /// The place in `input` of the first record that was not opened.
-    sealed_start: usize,
-    /// A lower bound on the bytes of that record.
-    need_bytes: usize,
-    /// The last read has filled its buffer.
-    reads_much: bool,
-    /// The peer will send no more.
-    ended: bool,
-    output: Vec<u8>,
-    /// The number of its bytes that have left.
-    sent_bytes: usize,
-    spare: Rc<Spare>,
-    _admitted: Option<Admitted>,
-}
-
 impl std::fmt::Debug for RelayStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RelayStream")
@@ -129,20 +102,7 @@ impl RelayStream {
             is_lost,
             expects_answer: false,
         };
-        let wire = Wire {
-            tcp,
-            session,
-            input: sealed,
-            plain: 0..0,
-            sealed_start: 0,
-            need_bytes: 0,
-            reads_much: false,
-            ended: false,
-            output: Vec::new(),
-            sent_bytes: 0,
-            spare,
-            _admitted: admitted,
-        };
+        let wire = Wire::new(tcp, session, sealed, spare, admitted);
         Self(Box::new(Inner { wire, waits, form }))
     }
 
@@ -160,23 +120,18 @@ impl RelayStream {
     /// The bytes that were read and not consumed.
     #[must_use]
     pub fn buffered(&self) -> &[u8] {
-        let wire = &self.0.wire;
-        wire.input.get(wire.plain.clone()).unwrap_or_default()
+        self.0.wire.buffered()
     }
 
     /// Consumes the first `bytes` of them.
     pub fn consume(&mut self, bytes: usize) {
-        let wire = &mut self.0.wire;
-        let start = wire.plain.start.saturating_add(bytes);
-        wire.plain.start = start.min(wire.plain.end);
-        wire.forget_if_empty();
+        self.0.wire.consume(bytes);
     }
 
     /// Whether nothing is left of an earlier message, in either direction.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let wire = &self.0.wire;
-        wire.input.is_empty() && wire.output.is_empty() && !wire.ended
+        self.0.wire.is_clean()
     }
 
     /// Whether some written bytes have not left.
@@ -220,7 +175,7 @@ impl RelayStream {
             RelayStep::Sent(Ok(())) => {
                 // The kernel may have taken more since the last look.
                 waits.may_be_waiting = true;
-                wire.spare.take_back(&mut wire.output);
+                wire.give_back_output();
             }
             RelayStep::Sent(Err(_)) => {}
         }
@@ -235,10 +190,8 @@ impl RelayStream {
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Inner { wire, waits, .. } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
-            let Wire { output, spare, .. } = wire;
-            spare.lend(output);
-            wire.session.seal(piece, output).map_err(not_sealed)?;
-            if wire.output.len() - wire.sent_bytes >= FLUSH_BYTES {
+            wire.seal(piece)?;
+            if wire.unsent_bytes() >= FLUSH_BYTES {
                 waits.wait_to_send(wire.flush()).await?;
             }
         }
@@ -256,9 +209,7 @@ impl RelayStream {
         let end = offset.saturating_add(len);
         while at < end {
             let bytes = usize::try_from(end - at).map_or(PIECE_BYTES, |n| n.min(PIECE_BYTES));
-            let Wire { output, spare, .. } = wire;
-            spare.lend(output);
-            seal_file(&mut wire.session, file, at, bytes, output)?;
+            wire.seal_file(file, at, bytes)?;
             waits.wait_to_send(wire.flush()).await?;
             at += bytes as u64;
         }
@@ -268,8 +219,7 @@ impl RelayStream {
     /// Ends a stream between two requests with a close_notify: the peer learns that a request which
     /// it has just sent was not read. Dropping a stream sends none.
     pub async fn close(mut self) {
-        let wire = &mut self.0.wire;
-        if wire.session.seal_close_notify(&mut wire.output).is_ok() {
+        if self.0.wire.seal_end() {
             // It does not matter whether it arrives.
             let _ = self.flush().await;
         }
@@ -283,7 +233,7 @@ impl RelayStream {
     pub async fn flush(&mut self) -> io::Result<()> {
         let Inner { wire, waits, .. } = &mut *self.0;
         waits.wait_to_send(wire.flush()).await?;
-        wire.spare.take_back(&mut wire.output);
+        wire.give_back_output();
         Ok(())
     }
 }
@@ -327,146 +277,6 @@ impl Waits {
         let timer = &mut self.wait_timer;
         let waiting = timer.wait_looking(self.timeout, first_look, look, work);
         waiting.await
-    }
-}
-
-impl Wire {
-    async fn fill(&mut self) -> io::Result<usize> {
-        loop {
-            match self.open() {
-                Ok(0) if self.ended => return Ok(0),
-                Ok(0) => {}
-                Ok(bytes) => return Ok(bytes),
-                Err(error) => {
-                    let alert = self
-                        .session
-                        .seal_fatal_alert(error.alert(), &mut self.output);
-                    if alert.is_ok() {
-                        // It does not matter whether it arrives.
-                        let _ = self.flush().await;
-                    }
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-                }
-            }
-            if self.receive().await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-    }
-
-    /// Opens the complete records, and returns the number of bytes of plaintext.
-    fn open(&mut self) -> Result<usize, OpenError> {
-        let before = self.plain.len();
-        while !self.ended {
-            let input = &mut self.input;
-            let records = input.get_mut(self.sealed_start..).unwrap_or_default();
-            let opened = self.session.open(records)?;
-            match opened.event {
-                Event::Incomplete { need } => {
-                    self.need_bytes = need;
-                    break;
-                }
-                Event::Data(place) => {
-                    let place = self.sealed_start + place.start..self.sealed_start + place.end;
-                    if self.plain.is_empty() {
-                        self.plain = place;
-                    } else {
-                        // It moves behind the earlier plaintext, over the headers between them.
-                        let end = self.plain.end + place.len();
-                        input.copy_within(place, self.plain.end);
-                        self.plain.end = end;
-                    }
-                }
-                Event::Empty | Event::KeyUpdate => {}
-                Event::CloseNotify | Event::Aborted(_) | Event::Discarded => self.ended = true,
-            }
-            self.sealed_start += opened.consumed;
-        }
-        self.forget_if_empty();
-        Ok(self.plain.len() - before)
-    }
-
-    fn forget_if_empty(&mut self) {
-        if self.plain.is_empty() && self.sealed_start == self.input.len() {
-            self.input.clear();
-            self.spare.take_back(&mut self.input);
-            (self.plain, self.sealed_start) = (0..0, 0);
-        }
-    }
-
-    async fn receive(&mut self) -> io::Result<usize> {
-        self.move_to_front();
-        let Self {
-            tcp, input, spare, ..
-        } = self;
-        let sealed_bytes = input.len() - self.sealed_start;
-        let missing_bytes = self.need_bytes.saturating_sub(sealed_bytes).max(1);
-        let reads_much = self.reads_much;
-        let mut filled = false;
-        let read = receive(tcp, || {
-            spare.lend(input);
-            input.reserve(match (reads_much, input.capacity()) {
-                (true, _) => LARGE_READ_BYTES,
-                (false, 0) => missing_bytes.max(MIN_READ_BYTES),
-                (false, _) => missing_bytes,
-            });
-            let read = read_once(&*tcp, input);
-            if read.is_err() && input.is_empty() {
-                spare.take_back(input);
-            }
-            filled = matches!(read, Ok((_, false)));
-            read
-        });
-        let read = read.await?;
-        self.reads_much = filled;
-        Ok(read)
-    }
-
-    fn move_to_front(&mut self) {
-        let input = &mut self.input;
-        let plain_bytes = self.plain.len();
-        let sealed_bytes = input.len() - self.sealed_start;
-        if self.plain.start > 0 || self.sealed_start > plain_bytes {
-            input.copy_within(self.plain.clone(), 0);
-            input.copy_within(self.sealed_start.., plain_bytes);
-            input.truncate(plain_bytes + sealed_bytes);
-            (self.plain, self.sealed_start) = (0..plain_bytes, plain_bytes);
-        }
-    }
-
-    async fn fill_or_flush(&mut self) -> RelayStep {
-        loop {
-            if let Poll::Ready(filled) = poll_once(pin!(self.fill())).await {
-                return RelayStep::Read(filled);
-            }
-            let interest = if self.output.is_empty() {
-                Interest::READABLE
-            } else {
-                Interest::READABLE | Interest::WRITABLE
-            };
-            if interest.is_writable()
-                && let Poll::Ready(sent) = poll_once(pin!(self.flush())).await
-            {
-                return RelayStep::Sent(sent);
-            }
-            // When the budget of the task is spent, both are pending although the socket is ready.
-            consume_budget().await;
-            if let Err(error) = self.tcp.ready(interest).await {
-                return RelayStep::Read(Err(error));
-            }
-        }
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        let output = &mut self.output;
-        while let Some(rest @ [_, ..]) = output.get(self.sent_bytes..) {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let send = || Ok(rustix::net::send(&*self.tcp, rest, flags)?);
-            self.sent_bytes += self.tcp.async_io(Interest::WRITABLE, send).await?;
-        }
-        output.clear();
-        self.sent_bytes = 0;
-        Ok(())
     }
 }
 

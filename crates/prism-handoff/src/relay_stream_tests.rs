@@ -7,7 +7,7 @@ use std::io::Write;
 use std::pin::pin;
 use std::task::Poll;
 
-use prism_tls::{DirectionKeys, Secret, SessionKeys, Suite};
+use prism_tls::{DirectionKeys, Event, Secret, Session, SessionKeys, Suite};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
