@@ -21,7 +21,6 @@ PACKED_STATEMENTS, COMMENT_COLUMNS = 150, 100
 USUAL_TYPES = {"Args", "Command", "Config", "Error", "Event", "State"}
 LATER = {
     "circle of modules in crates/prism-replicas": 7,
-    "lines of crates/prism-switch/src/leases.rs": 500,
 }
 TEXT = re.compile(
     r"""(?P<line>//[^\n]*)|/\*.*?\*/|b?r(?P<raw>\#*)".*?"(?P=raw)|b?"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\\n])'""",

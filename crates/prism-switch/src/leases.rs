@@ -9,7 +9,6 @@
 //! Not here: the flows of ended runs (`agent`), and the nodes' side (`prism-handoff`).
 
 use std::collections::HashSet;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,27 +23,23 @@ use tokio::sync::{Notify, Semaphore};
 use connection::Greeting;
 use hosts::Hosts;
 use keys::Keys;
+use parting::Parting;
 use table::{Announced, Ending, LeaseTable, Run};
 
 mod connection;
 mod hosts;
 mod keys;
+mod parting;
 mod placements;
 mod table;
 
 pub use keys::LeaseKey;
+pub use parting::LEASE_GRACE;
 use placements::Placements;
 pub(crate) use placements::SETTLING;
 pub(crate) use table::Alive;
 pub use table::RunEnd;
 
-/// The time in which a run whose connection has ended may return before it counts as dead. A
-/// node that lost only the connection dials again after 50 ms.
-pub const LEASE_GRACE: Duration = Duration::from_millis(500);
-
-/// The grace of a run whose host was out of reach. Its link may come and go in step with the
-/// keepalives, and the node needs a moment to notice that it has no lease.
-const OUT_OF_REACH_GRACE: Duration = Duration::from_millis(4500);
 /// Most connections, unidentified ones included. A node has one for each worker.
 const MAX_CONNECTIONS: usize = 16_384;
 /// Bounds on unidentified connections. A node that starts opens one for each of its workers.
@@ -54,40 +49,6 @@ const HANDSHAKE_BOUNDS: Bounds = Bounds {
 };
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How the connection of a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Parting {
-    end: RunEnd,
-    /// The time in which the run may return.
-    grace: Duration,
-}
-
-impl Parting {
-    /// The run announced it.
-    const LEFT: Self = Self {
-        end: RunEnd::Left,
-        grace: LEASE_GRACE,
-    };
-    /// Its kernel closed it.
-    const CLOSED: Self = Self {
-        end: RunEnd::Died,
-        grace: LEASE_GRACE,
-    };
-    /// Its host did not answer.
-    const OUT_OF_REACH: Self = Self {
-        end: RunEnd::Died,
-        grace: OUT_OF_REACH_GRACE,
-    };
-
-    fn after_error(error: &io::Error) -> Self {
-        use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-        match error.kind() {
-            // An ICMP error for a keepalive replaces the timeout.
-            TimedOut | HostUnreachable | NetworkUnreachable => Self::OUT_OF_REACH,
-            _ => Self::CLOSED,
-        }
-    }
-}
 
 /// News of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

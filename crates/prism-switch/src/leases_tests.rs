@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::connection::HANDSHAKE;
+use super::parting::OUT_OF_REACH_GRACE;
 use super::table::MAX_NODE_CONNECTIONS;
 use super::*;
 

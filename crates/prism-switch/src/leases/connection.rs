@@ -13,8 +13,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use super::parting::Parting;
 use super::table::{LeaseTable, Run};
-use super::{Leases, Parting, keys, locked};
+use super::{Leases, keys, locked};
 
 /// The time in which a connection must identify itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
