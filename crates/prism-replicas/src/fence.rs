@@ -7,18 +7,11 @@
 //! - A node that asks by an old view, or by another placement, is sent back: its objects would
 //!   not be found here.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use prism_cluster::State;
 use prism_membership::LeaseTerm;
 use prism_s3::{Code, S3Error};
 
 use crate::Node;
 use crate::replication::Replication;
-
-/// Pause after a failure to adopt an epoch.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The answer of a backend without a lease.
 pub fn cut_off() -> S3Error {
@@ -76,39 +69,5 @@ impl Replication {
         } else {
             Err(cut_off())
         }
-    }
-}
-
-/// Adopts each new view of the cluster, and reports it. Never returns.
-pub async fn follow_views(node: &Arc<Node>) {
-    prism_core::follow_views(&node.core, async |state| adopt(node, state).await).await;
-}
-
-/// Has the store act by a state, before anything else does. From then on the store prepares and
-/// commits no change of an earlier epoch. With etcd the store also saves the state.
-async fn adopt(node: &Arc<Node>, state: &State) {
-    let epoch = state.epoch;
-    loop {
-        let here = node.clone();
-        let state = state.clone();
-        let adopting = tokio::task::spawn_blocking(move || match &here.store {
-            Some(store) => {
-                // Names and numbers can be encoded. The epoch would count without the saved state.
-                let saved = serde_json::to_vec(&state).ok();
-                store.adopt(
-                    state.epoch,
-                    saved.filter(|_| here.core.cluster.is_in_etcd()),
-                )
-            }
-            None => Ok(()),
-        });
-        let error = match adopting.await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => anyhow::Error::from(error),
-            Err(error) => error.into(),
-        };
-        // The cluster waits until this node has adopted it or its lease has ended.
-        tracing::error!(%error, epoch, "cannot adopt the epoch; trying again");
-        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }

@@ -7,6 +7,7 @@
 //! | question | file |
 //! |---|---|
 //! | may this node answer now? | `fence.rs` |
+//! | what does a backend do in a step of the cluster? | `steps.rs`, `pause.rs` |
 //! | how does a change reach other replicas? | `replicate.rs`; received: `prepare.rs` |
 //! | what is the outcome of an open change? | `resolve.rs`, begun by `open_changes.rs` |
 //! | how does a node get what it missed? | `catch_up.rs`, `fetch.rs`; sent: `hand_over.rs` |
@@ -49,19 +50,21 @@ mod resolve;
 mod saved_state;
 mod scrub;
 mod shares;
+mod steps;
 mod tasks;
 
 pub use ask::{done_by_all, request_for};
 pub use errors::{StoreResult, not_yet, store_error};
-pub use fence::{cut_off, differs, elsewhere, follow_views};
+pub use fence::{cut_off, differs, elsewhere};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
 pub use limited::{LimitedBucket, LimitedBuckets, SHOWN_BUCKETS_MAX};
 pub use node::{Node, Replicator, blocking, joined, now_ms};
-pub use pause::{Pauses, UnderWay, follow as follow_pauses};
+pub use pause::{Pauses, UnderWay};
 pub use question::{CatchUpPageWanted, Deleted, ListShare, ListWanted, Question, Reply, error_of};
 pub use quota::{Growth, Quota, QuotaChange, UsageHere};
 pub use quotas::{QuotaReport, Room};
 pub use replication::Replication;
 pub use saved_state::SavedState;
 pub use scrub::{ScrubTotals, Scrubber};
+pub use steps::{follow_pauses, follow_views};
 pub use tasks::keep_tasks;

@@ -6,20 +6,9 @@
 //!
 //! Safety does not depend on pauses: the rules of replication refuse a write that takes longer.
 
-use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use prism_membership::etcd::Pause;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use crate::Node;
-
-/// Time for the writes under way to end. Afterwards this node reports that they have ended.
-const WRITES_TIMEOUT: Duration = Duration::from_millis(800);
-/// Length of a pause without a step.
-const PAUSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The writes of this node.
 #[derive(Debug, Default)]
@@ -59,46 +48,19 @@ impl Pauses {
 
     /// Resolves when no write is under way. Holds new writes back until it is dropped with its
     /// result.
-    async fn stop(&self) -> [RwLockWriteGuard<'_, ()>; 2] {
+    pub(crate) async fn stop(&self) -> [RwLockWriteGuard<'_, ()>; 2] {
         let [even, odd] = &self.under_way;
         let (even, odd) = tokio::join!(even.write(), odd.write());
         [even, odd]
     }
 }
 
-/// Pauses writes whenever the cluster asks for it. Never returns.
-pub async fn follow(node: &Arc<Node>) {
-    let mut pause = Pause::default();
-    loop {
-        pause = node
-            .core
-            .cluster
-            .wait_until(|known| known.pause != pause)
-            .await
-            .pause;
-        if pause.number != 0 && pause.epoch == node.replication.view().epoch() {
-            hold_writes(node, pause).await;
-        }
-    }
-}
-
-async fn hold_writes(node: &Node, pause: Pause) {
-    let begun = tokio::time::Instant::now();
-    let mut stopping = pin!(node.pauses.stop());
-    let stopped = tokio::time::timeout(WRITES_TIMEOUT, &mut stopping).await;
-    if stopped.is_err() {
-        tracing::debug!("some writes take longer than the cluster's step waits for them");
-    }
-    node.core
-        .cluster
-        .report(|report| report.paused = pause.number);
-    let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
-    node.replication.wait_beyond(pause.epoch, left).await;
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::pin::pin;
+    use std::time::Duration;
+
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
