@@ -107,6 +107,16 @@ fn any_flip_before_the_last_batch_is_damage_unless_it_changes_nothing() {
     }
 }
 
+#[test]
+fn a_sequence_number_that_no_store_reaches_is_damage_also_at_the_end() {
+    for bit in [62, 63] {
+        let log = [batch(1, b"first"), batch(2 | 1 << bit, b"last")];
+        let at = log[0].len() as u64;
+        assert_eq!(tail_of(&log.concat(), Some(tag())), Tail::Damaged { at });
+        assert_eq!(tail_of(&log[1], Some(tag())), Tail::Damaged { at: 0 });
+    }
+}
+
 /// The pages of a batch reach the disk in any order, and a user has chosen what is in
 /// most of them.
 #[test]
