@@ -103,11 +103,8 @@ impl Integrity<'_> {
     /// The number of reads that met damage since the store was opened. Does not block.
     #[must_use]
     pub fn corrupt_reads(&self) -> u64 {
-        self.store
-            .storage()
-            .corruption
-            .reads
-            .load(Ordering::Relaxed)
+        let corruption = &self.store.storage().corruption;
+        corruption.reads.load(Ordering::Relaxed)
     }
 
     /// Sets the receiver of faults. A second call has no effect. Does not block.
