@@ -27,7 +27,7 @@ pub(crate) async fn announce_all(control: &Rc<Control>, claims: &Claims) {
             () = flows.changed() => {}
             // The agent may be away. No term is young for longer.
             () = settles.as_mut(), if flows.is_young() => {
-                flows.end_youth();
+                flows.assume_settled();
                 settles.as_mut().reset(Instant::now() + YOUNG);
             }
         }

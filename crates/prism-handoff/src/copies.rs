@@ -30,7 +30,6 @@ use crate::signing::SigningKey;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The copying of one worker's flows.
-#[derive(Clone)]
 pub(crate) struct FlowCopies {
     pub(crate) control: Rc<Control>,
     pub(crate) process: Arc<Process>,

@@ -63,7 +63,7 @@ impl Mean {
     }
 
     /// The mean, if the values have at least this weight.
-    pub fn of_at_least(&self, weight: f64) -> Option<f64> {
+    fn of_at_least(&self, weight: f64) -> Option<f64> {
         (self.weight >= weight).then(|| self.sum / self.weight)
     }
 }

@@ -25,7 +25,7 @@ use crate::trace::{HandOffStep, Part, Record};
 use crate::worker::Worker;
 use prism_common::unguessable;
 
-use driver::{Driver, Target};
+use driver::{Driver, HandOffTarget};
 
 /// The longest wait for the client's acknowledgements, and the interval of looks. A client that
 /// stalls for longer moves with its queues full.
@@ -151,7 +151,7 @@ async fn try_export(
     };
     drain(connection, may_be_under_way_bytes).await?;
     record.mark(HandOffStep::Start);
-    let target = Target { channel, peers };
+    let target = HandOffTarget { channel, peers };
     hand_over(worker, connection, Some(target), &context, record).await
 }
 
@@ -169,7 +169,7 @@ pub(crate) async fn renew(connection: &mut Connection) -> Result<Exported, Kept>
 async fn hand_over(
     worker: &Rc<Worker>,
     connection: &mut Connection,
-    target: Option<Target<'_>>,
+    target: Option<HandOffTarget<'_>>,
     context: &[u8],
     record: Record,
 ) -> Result<Exported, Kept> {

@@ -242,7 +242,7 @@ impl Flows {
     }
 
     /// The present term counts as settled, whether the agent says so or not.
-    pub(crate) fn end_youth(&self) {
+    pub(crate) fn assume_settled(&self) {
         self.settled.set(self.announcer.borrow().term());
     }
 

@@ -52,8 +52,8 @@ pub(crate) struct Undecided {
 }
 
 impl GivenUp {
-    /// Notes that the hand-off waits for the switch. Of two with one `id`, which no source sends,
-    /// the first is known by it.
+    /// Notes that the hand-off waits for the switch. If two had one `id`, which no source sends,
+    /// the first would be known by it.
     pub(crate) fn wait(self: &Arc<Self>, id: u64) -> Undecided {
         let mut all = locked(&self.0);
         let id = if all.contains_key(&id) {

@@ -1,4 +1,4 @@
-//! What an endpoint yields: the connections and relay streams that have come to a worker.
+//! The connections and relay streams that have come to a worker, as an endpoint yields them.
 
 use crate::connection::Connection;
 use crate::relay_stream::RelayStream;

@@ -10,7 +10,7 @@ use prism_common::supervise::locked;
 use prism_sys::clock::monotonic_ns;
 
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
-pub const MAX_RECORDS: usize = 1 << 17;
+const MAX_RECORDS: usize = 1 << 17;
 
 /// Steps of a hand-off in their order, by the part of the node that takes them.
 #[derive(Clone, Copy)]

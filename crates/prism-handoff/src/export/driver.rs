@@ -34,7 +34,7 @@ use crate::worker::Worker;
 
 /// The peer that a connection is offered to.
 #[derive(Clone)]
-pub(super) struct Target<'s> {
+pub(super) struct HandOffTarget<'s> {
     pub(super) channel: Rc<Channel>,
     pub(super) peers: &'s Rc<Peers>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Driver<'s> {
     pub(super) control: &'s Rc<Control>,
     pub(super) connection: &'s mut Connection,
     /// `None` if the connection is to come back.
-    pub(super) target: Option<Target<'s>>,
+    pub(super) target: Option<HandOffTarget<'s>>,
     pub(super) context: &'s [u8],
     /// The session while it is saved: consumed if the connection moves.
     pub(super) tls: Option<TlsState>,
@@ -192,7 +192,7 @@ impl Driver<'_> {
         let Socket::Paused(paused, tcp) = socket else {
             return (Socket::Gone, Verdict::Unknown);
         };
-        let Some(Target { channel, peers }) = self.target.clone() else {
+        let Some(HandOffTarget { channel, peers }) = self.target.clone() else {
             let socket = if paused.is_frozen() {
                 Socket::Silent(paused)
             } else {
@@ -271,7 +271,7 @@ impl Driver<'_> {
     }
 
     async fn ask_for_answer(&self, owner: Option<Owner>, deadline_ns: u64) -> Option<Frame> {
-        let Target { channel, peers } = self.target.as_ref()?;
+        let HandOffTarget { channel, peers } = self.target.as_ref()?;
         let sent_to = || peers.address(&channel.peer);
         let address = owner.map(|owner| owner.via).or_else(sent_to)?;
         let interval = Duration::from_nanos(ASK_INTERVAL_NS);
