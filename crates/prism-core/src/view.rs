@@ -34,7 +34,7 @@ impl ActiveView {
     }
 
     /// Has this node act by `view`, if it is later than the present one.
-    fn adopt(&self, view: Arc<View>) {
+    pub fn adopt(&self, view: Arc<View>) {
         self.0.send_if_modified(|present| {
             let is_later = view.epoch() > present.epoch();
             if is_later {

@@ -22,7 +22,7 @@ use crate::tls::{TlsError, client_config};
 use crate::watch::Watch;
 
 /// Longest answer in bytes: 64 nodes and 10,000 users take 4 MiB in JSON.
-const MAX_ANSWER_BYTES: u64 = 32 << 20;
+const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// The bounds of the time that one member has for an answer.
 const MIN_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3);

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prism_common::input::{BufferedStream, Input};
 use prism_http::{
-    BodyReader, BufferedStream, Input, Limits, Method, ResponseFraming, ResponseHead, read_answer,
-    read_body, take_body,
+    BodyReader, Limits, Method, ResponseFraming, ResponseHead, read_answer, read_body, take_body,
 };
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;

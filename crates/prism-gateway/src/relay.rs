@@ -8,7 +8,7 @@ use std::io;
 
 use prism_http::{BodyError, HeadError};
 use prism_proto::relay::ANSWER_FIELD;
-use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing};
+use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, NodeStream, Outgoing};
 use prism_service::{
     BodyFailure, Exchange, PeerRequest, RelayError, Service, encode_head, has_body,
 };
@@ -26,17 +26,18 @@ impl<S: Service> Gateway<S> {
     ) -> Result<Option<u64>, RelayError> {
         self.shared.counters.relayed.add_one();
         exchange.record_mut().peer = Some(peer.into());
-        let mut upstream = self.peers.stream(peer, request).await?;
+        let (stream, was_used) = self.peers.stream(peer, request).await?;
+        let mut stream = NodeStream { stream, was_used };
         let mut is_again = false;
         loop {
             let outgoing = Outgoing {
-                head: encode_head(request, upstream.0.form()),
+                head: encode_head(request, stream.stream.form()),
                 // A node that sends the request back does so before the body is read.
                 asks: has_body(request.head),
                 passes_unchanged: true,
                 ..Outgoing::default()
             };
-            let mut forward = Forward::new(exchange, &mut upstream, outgoing);
+            let mut forward = Forward::new(exchange, &mut stream, outgoing);
             let passed = match forward.answer().await {
                 Ok(AnswerHead::Plain(plain)) => {
                     let passed = forward.pass_unchanged(plain).await;
@@ -46,8 +47,8 @@ impl<S: Service> Gateway<S> {
                     let refused = request.refused(&head);
                     let mut answer = Answer::new(head, request.head.method())?;
                     if let Some(refused) = refused {
-                        if answer.is_only_a_head() && upstream.0.is_clean() {
-                            self.peers.keep(peer, upstream.0);
+                        if answer.is_only_a_head() && stream.stream.is_clean() {
+                            self.peers.keep(peer, stream.stream);
                         }
                         return Err(refused);
                     }
@@ -60,8 +61,8 @@ impl<S: Service> Gateway<S> {
             };
             match passed {
                 Ok((passed, body_bytes)) => {
-                    if passed.is_reusable && upstream.0.is_clean() {
-                        self.peers.keep(peer, upstream.0);
+                    if passed.is_reusable && stream.stream.is_clean() {
+                        self.peers.keep(peer, stream.stream);
                     }
                     return Ok(body_bytes);
                 }
@@ -70,7 +71,7 @@ impl<S: Service> Gateway<S> {
                 Err(fault) => {
                     let was_used = matches!(
                         fault,
-                        Fault::Upstream(Failure::Ended { was_used: true, .. }, _)
+                        Fault::NoAnswer(Failure::Ended { was_used: true, .. }, _)
                     );
                     let error = relay_error(fault);
                     let may_follow = match has_body(request.head) {
@@ -81,7 +82,10 @@ impl<S: Service> Gateway<S> {
                     if is_again || !was_used || !may_follow {
                         return Err(error);
                     }
-                    upstream = (self.peers.fresh(peer).await?, false);
+                    stream = NodeStream {
+                        stream: self.peers.fresh(peer).await?,
+                        was_used: false,
+                    };
                     is_again = true;
                 }
             }
@@ -92,12 +96,12 @@ impl<S: Service> Gateway<S> {
 /// The fault of a relayed request.
 fn relay_error(fault: Fault) -> RelayError {
     match fault {
-        Fault::Upstream(Failure::Ended { in_order: true, .. }, _) => RelayError::NotRead,
-        Fault::Upstream(Failure::Malformed, error) => match error.downcast::<HeadError>() {
+        Fault::NoAnswer(Failure::Ended { in_order: true, .. }, _) => RelayError::NotRead,
+        Fault::NoAnswer(Failure::Malformed, error) => match error.downcast::<HeadError>() {
             Ok(error) => RelayError::Answer(error),
             Err(error) => RelayError::Broken(error),
         },
-        Fault::Upstream(_, error) => RelayError::Broken(error),
+        Fault::NoAnswer(_, error) => RelayError::Broken(error),
         Fault::Body(BodyFailure::Malformed(error)) => RelayError::Body(error),
         Fault::Body(BodyFailure::TooLong) => RelayError::Body(BodyError::TooLong),
         Fault::Body(BodyFailure::Connection(error)) | Fault::Connection(error) => {

@@ -139,6 +139,7 @@ mod held_flows;
 mod identity;
 mod import;
 mod incoming;
+mod input;
 mod kernel_tx;
 mod lease;
 mod leavers;

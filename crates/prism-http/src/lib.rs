@@ -1,4 +1,4 @@
-//! HTTP/1.1 at the request boundary, without I/O but that of `answers.rs`.
+//! HTTP/1.1 at the request boundary, without I/O.
 //!
 //! A connection may leave a host between two requests only if no byte behind the current
 //! request has been consumed. So every parser takes a slice, returns exactly how many of its
@@ -20,10 +20,6 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![expect(
-    async_fn_in_trait,
-    reason = "callers name the type, and with it whether it is Send"
-)]
 
 mod answers;
 mod body;
@@ -43,7 +39,7 @@ mod status;
 mod target;
 mod trace_parent;
 
-pub use answers::{AnswerError, BufferedStream, Input, read_answer, read_body, take_body};
+pub use answers::{AnswerError, read_answer, read_body, take_body};
 pub use body::{BodyReader, Step};
 pub use chunked::ChunkedDecoder;
 pub use encode::{CONTINUE, write_chunk, write_last_chunk};
@@ -54,6 +50,7 @@ pub use headers::Headers;
 pub use limits::Limits;
 pub use method::{Method, Version};
 pub use plain::PlainAnswer;
+pub use prism_common::input::Input;
 pub use request::RequestHead;
 pub use response::{AnswerForm, ResponseHead, Written};
 pub use status::{PROCESSING, reason};

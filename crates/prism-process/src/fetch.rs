@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use prism_http::{BufferedStream, Limits, Method, read_answer, read_body};
+use prism_common::input::BufferedStream;
+use prism_http::{Limits, Method, read_answer, read_body};
 use serde_json::Value;
 use tokio::net::TcpStream;
 

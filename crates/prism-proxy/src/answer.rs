@@ -9,7 +9,7 @@ use prism_http::{
 };
 use prism_service::Exchange;
 
-use crate::connection::Upstream;
+use crate::connection::ServerStream;
 use crate::forward::{Fault, Forward, Progress};
 
 /// The longest wait for the end of an answer of unknown length that may be short.
@@ -82,7 +82,7 @@ pub struct Passed {
     pub is_reusable: bool,
 }
 
-impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
+impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     /// Whether the body of an answer whose head has come has at most `max_bytes`. An answer of
     /// unknown length is short if it ends at once.
     ///
@@ -97,10 +97,10 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
         }
         let deadline = tokio::time::Instant::now() + SHORT_WAIT;
         loop {
-            match ends_within(self.upstream.buffered(), framing, max_bytes) {
+            match ends_within(self.server.buffered(), framing, max_bytes) {
                 Some(ends) => return Ok(ends),
                 None => {
-                    let filled = tokio::time::timeout_at(deadline, self.upstream.fill()).await;
+                    let filled = tokio::time::timeout_at(deadline, self.server.fill()).await;
                     match filled {
                         Ok(Ok(1..)) => {}
                         // The next read finds the end again.
@@ -132,7 +132,7 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
         } = answer;
         let mut reader = BodyReader::new(framing, u64::MAX);
         // A body that is malformed from the beginning reaches no client.
-        check(reader.clone(), self.upstream.buffered()).map_err(|_| Fault::malformed())?;
+        check(reader.clone(), self.server.buffered()).map_err(|_| Fault::malformed())?;
         self.exchange.begin(&head, None, body_bytes);
         // The bytes of the body that have come leave with the head.
         self.take_pieces(&mut reader)
@@ -149,14 +149,14 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
     /// See [`Fault`].
     pub async fn pass_unchanged(&mut self, answer: PlainAnswer) -> Result<Passed, Fault> {
         let mut reader = BodyReader::new(ResponseFraming::Length(answer.body_bytes), u64::MAX);
-        let here = self.upstream.buffered();
+        let here = self.server.buffered();
         let body_here = here.len().saturating_sub(answer.head_bytes);
         let body_here = (body_here as u64).min(answer.body_bytes);
         let taken = answer.head_bytes + usize::try_from(body_here).unwrap_or_default();
         let piece = here.get(..taken).unwrap_or_default();
         let begun = self.exchange.begin_unchanged(&answer, piece).await;
         begun.map_err(Fault::Connection)?;
-        self.upstream.consume(taken);
+        self.server.consume(taken);
         reader.skip(body_here);
         self.pass_body(&mut reader).await.map_err(broken_off)?;
         let is_reusable = reader.is_done() && self.is_request_sent();
@@ -171,11 +171,11 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
 
     /// Queues all that has come of the body for the client.
     fn take_pieces(&mut self, reader: &mut BodyReader) -> Result<(), BodyError> {
-        while !reader.is_done() && !self.upstream.buffered().is_empty() {
-            let step = reader.consume(self.upstream.buffered())?;
-            let data = self.upstream.buffered().get(step.data).unwrap_or_default();
+        while !reader.is_done() && !self.server.buffered().is_empty() {
+            let step = reader.consume(self.server.buffered())?;
+            let data = self.server.buffered().get(step.data).unwrap_or_default();
             self.exchange.put(data);
-            self.upstream.consume(step.consumed);
+            self.server.consume(step.consumed);
         }
         Ok(())
     }
@@ -187,14 +187,14 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
         while !reader.is_done() {
             self.send().await?;
             let goes_on = self.goes_on();
-            let has_come = !self.upstream.buffered().is_empty();
+            let has_come = !self.server.buffered().is_empty();
             let long = reader.left().filter(|left| *left >= SPLICE_BYTES);
             if has_come && is_plain && !goes_on {
                 self.pass_piece(reader).await?;
             } else if has_come {
                 self.take_pieces(reader)?;
             } else if let Some(left) = long.filter(|_| may_splice && !goes_on)
-                && let Some(socket) = self.upstream.socket()
+                && let Some(socket) = self.server.socket()
                 && let Some(silence) = self.timeout
             {
                 let sent = self.exchange.stream(socket, left, silence).await;
@@ -222,11 +222,11 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
 
     /// Passes what has come of a body without chunks, and copies nothing for that.
     async fn pass_piece(&mut self, reader: &mut BodyReader) -> Result<(), Fault> {
-        let step = reader.consume(self.upstream.buffered())?;
-        let data = self.upstream.buffered().get(step.data).unwrap_or_default();
+        let step = reader.consume(self.server.buffered())?;
+        let data = self.server.buffered().get(step.data).unwrap_or_default();
         let sent = self.exchange.data(data).await;
         sent.map_err(Fault::Connection)?;
-        self.upstream.consume(step.consumed);
+        self.server.consume(step.consumed);
         Ok(())
     }
 

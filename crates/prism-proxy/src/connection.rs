@@ -5,8 +5,8 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
+use prism_common::input::Input;
 use prism_handoff::{RelayStep, RelayStream};
-use prism_http::Input;
 use tokio::net::TcpStream;
 
 /// Bytes that are sealed at once: fewer than those with which a stream waits until they leave.
@@ -21,8 +21,9 @@ pub enum Step {
     Written(io::Result<usize>),
 }
 
-/// A connection to which requests go and from which answers come.
-pub trait Upstream: Input {
+/// The stream to the side that answers, a server or another node: requests go there, and answers
+/// come back.
+pub trait ServerStream: Input {
     /// Whether it had an earlier request, so that the other side may have ended it.
     fn was_used(&self) -> bool;
 
@@ -44,43 +45,54 @@ pub trait Upstream: Input {
     }
 }
 
-/// A stream to another node, and whether it was used before.
-impl Input for (RelayStream, bool) {
+/// A stream to another node.
+pub struct NodeStream {
+    /// The stream.
+    pub stream: RelayStream,
+    /// Whether it had an earlier request.
+    pub was_used: bool,
+}
+
+impl Input for NodeStream {
     fn buffered(&self) -> &[u8] {
-        self.0.buffered()
+        self.stream.buffered()
     }
 
     fn consume(&mut self, n: usize) {
-        self.0.consume(n);
+        self.stream.consume(n);
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
         // Bytes that were taken leave meanwhile.
         loop {
-            if let RelayStep::Read(read) = self.0.fill_or_flush().await {
+            if let RelayStep::Read(read) = self.stream.fill_or_flush().await {
                 return read;
             }
         }
     }
 }
 
-impl Upstream for (RelayStream, bool) {
+impl ServerStream for NodeStream {
     fn was_used(&self) -> bool {
-        self.1
+        self.was_used
     }
 
     fn has_unsent(&self) -> bool {
-        self.0.has_unsent()
+        self.stream.has_unsent()
     }
 
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step {
-        let stream = &mut self.0;
+        let stream = &mut self.stream;
         if !stream.has_unsent() && !bytes.is_empty() {
             let piece = bytes.get(..SEALED_BYTES).unwrap_or(bytes);
             let written = stream.write(piece).await;
             // What does not leave at once leaves with the next movement.
             let mut leaving = pin!(stream.flush());
-            poll_fn(|context| Poll::Ready(drop(leaving.as_mut().poll(context)))).await;
+            poll_fn(|context| {
+                let _ = leaving.as_mut().poll(context);
+                Poll::Ready(())
+            })
+            .await;
             return Step::Written(written.map(|()| piece.len()));
         }
         if !reads {

@@ -12,7 +12,7 @@ use prism_service::{BodyFailure, Exchange, Queue};
 use tokio::time::{Instant, timeout_at};
 
 use crate::at_work::AtWork;
-use crate::connection::Upstream;
+use crate::connection::ServerStream;
 use crate::pump::{Moved, PIECE_BYTES};
 
 /// The reason why there is no answer.
@@ -36,7 +36,7 @@ pub enum Failure {
 #[derive(Debug)]
 pub enum Fault {
     /// There is no answer, with the connection's error. The client has got nothing.
-    Upstream(Failure, io::Error),
+    NoAnswer(Failure, io::Error),
     /// The body of the request is malformed or too long. The client has got nothing.
     Body(BodyFailure),
     /// The connection to the client broke, or the answer broke off.
@@ -51,19 +51,19 @@ impl From<BodyError> for Fault {
 
 impl From<HeadError> for Fault {
     fn from(error: HeadError) -> Self {
-        Self::Upstream(Failure::Malformed, io::Error::other(error))
+        Self::NoAnswer(Failure::Malformed, io::Error::other(error))
     }
 }
 
 impl Fault {
     /// The other side was silent.
     pub(crate) fn silent() -> Self {
-        Self::Upstream(Failure::Silent, io::ErrorKind::TimedOut.into())
+        Self::NoAnswer(Failure::Silent, io::ErrorKind::TimedOut.into())
     }
 
     /// The answer means nothing.
     pub fn malformed() -> Self {
-        Self::Upstream(Failure::Malformed, io::ErrorKind::InvalidData.into())
+        Self::NoAnswer(Failure::Malformed, io::ErrorKind::InvalidData.into())
     }
 }
 
@@ -110,13 +110,13 @@ pub enum AnswerHead {
 }
 
 /// A request under way.
-pub struct Forward<'f, X, U> {
+pub struct Forward<'f, X, S> {
     pub(crate) exchange: &'f mut X,
-    pub(crate) upstream: &'f mut U,
+    pub(crate) server: &'f mut S,
     pub(crate) timeout: Option<Duration>,
     /// For a relaying node, until the answer begins.
     at_work: Option<AtWork>,
-    pub(crate) to_upstream: Queue,
+    pub(crate) to_server: Queue,
     /// Whether the other side gets the body now.
     sends_body: bool,
     /// Whether the other side takes no more bytes.
@@ -126,29 +126,29 @@ pub struct Forward<'f, X, U> {
     passes_unchanged: bool,
 }
 
-impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
-    /// The request of `exchange`, for `upstream`.
-    pub fn new(exchange: &'f mut X, upstream: &'f mut U, outgoing: Outgoing) -> Self {
-        let mut to_upstream = Queue::default();
-        *to_upstream.bytes_mut() = outgoing.head;
+impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
+    /// The request of `exchange`, for `server`.
+    pub fn new(exchange: &'f mut X, server: &'f mut S, outgoing: Outgoing) -> Self {
+        let mut to_server = Queue::default();
+        *to_server.bytes_mut() = outgoing.head;
         Self {
-            to_upstream,
+            to_server,
             sends_body: !outgoing.asks && !exchange.is_done(),
             invited_within: outgoing.invited_within,
             passes_interim: outgoing.passes_interim,
             passes_unchanged: outgoing.passes_unchanged,
-            ..Self::begun(exchange, upstream, outgoing.timeout)
+            ..Self::begun(exchange, server, outgoing.timeout)
         }
     }
 
     /// A request whose answer has begun.
-    pub fn begun(exchange: &'f mut X, upstream: &'f mut U, timeout: Option<Duration>) -> Self {
+    pub fn begun(exchange: &'f mut X, server: &'f mut S, timeout: Option<Duration>) -> Self {
         Self {
             exchange,
-            upstream,
+            server,
             timeout,
             at_work: None,
-            to_upstream: Queue::default(),
+            to_server: Queue::default(),
             sends_body: true,
             is_deaf: false,
             invited_within: None,
@@ -185,9 +185,9 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
             if let Some(plain) = self.plain_answer() {
                 return Ok(AnswerHead::Plain(plain));
             }
-            let parsed = ResponseHead::parse(self.upstream.buffered(), &Limits::ANSWER)?;
+            let parsed = ResponseHead::parse(self.server.buffered(), &Limits::ANSWER)?;
             if let Some((mut head, len)) = parsed {
-                self.upstream.consume(len);
+                self.server.consume(len);
                 has_begun = true;
                 match head.status() {
                     100 => self.invite().await?,
@@ -205,7 +205,7 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
                 continue;
             }
             let is_asking =
-                !self.sends_body && !self.exchange.is_done() && self.to_upstream.is_empty();
+                !self.sends_body && !self.exchange.is_done() && self.to_server.is_empty();
             let invited_within = self.invited_within.filter(|_| is_asking);
             let limit = [invited_within, self.timeout].into_iter().flatten().min();
             match self.step(limit).await? {
@@ -230,10 +230,10 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
         } else if has_begun {
             Failure::Malformed
         } else {
-            let was_used = self.upstream.was_used();
+            let was_used = self.server.was_used();
             Failure::Ended { was_used, in_order }
         };
-        Fault::Upstream(failure, error)
+        Fault::NoAnswer(failure, error)
     }
 
     /// The answer that has come, if it can go on unchanged.
@@ -241,7 +241,7 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
         if !self.passes_unchanged || !self.exchange.takes_unchanged() {
             return None;
         }
-        let plain = PlainAnswer::find(self.upstream.buffered(), &Limits::ANSWER);
+        let plain = PlainAnswer::find(self.server.buffered(), &Limits::ANSWER);
         // The node may ask for the connection.
         plain.filter(|plain| plain.status != HAND_OVER)
     }
@@ -268,8 +268,8 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
 
     /// Whether the other side has all of the request.
     pub(crate) fn is_request_sent(&self) -> bool {
-        let is_taken = self.exchange.is_done() && self.to_upstream.is_empty();
-        is_taken && !self.upstream.has_unsent() && !self.is_deaf
+        let is_taken = self.exchange.is_done() && self.to_server.is_empty();
+        is_taken && !self.server.has_unsent() && !self.is_deaf
     }
 
     /// Whether the other side gets more of the body.
@@ -279,14 +279,14 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
 
     /// Whether bytes may go to the other side.
     pub(crate) fn goes_on(&self) -> bool {
-        let has_more = self.wants_body() || !self.to_upstream.is_empty();
-        has_more || self.upstream.has_unsent() && !self.is_deaf
+        let has_more = self.wants_body() || !self.to_server.is_empty();
+        has_more || self.server.has_unsent() && !self.is_deaf
     }
 
     /// Waits until bytes can go on in one direction, and moves them. The other side may be silent
     /// for `limit`.
     pub(crate) async fn step(&mut self, limit: Option<Duration>) -> Result<Progress, Fault> {
-        let reads = self.wants_body() && self.to_upstream.is_empty();
+        let reads = self.wants_body() && self.to_server.is_empty();
         if reads && self.exchange.has_come() {
             self.take_body()?;
             return Ok(Progress::Moved);
@@ -301,11 +301,11 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
             return Ok(Progress::Silent);
         };
         Ok(match moved.map_err(Fault::Connection)? {
-            Moved::FromUpstream(Ok(0)) => Progress::Ended,
-            Moved::FromUpstream(Ok(_)) => Progress::Came,
-            Moved::FromUpstream(Err(error)) => Progress::Broken(error),
+            Moved::FromServer(Ok(0)) => Progress::Ended,
+            Moved::FromServer(Ok(_)) => Progress::Came,
+            Moved::FromServer(Err(error)) => Progress::Broken(error),
             Moved::FromClient(0) => return Err(BodyError::Truncated.into()),
-            Moved::ToUpstream | Moved::FromClient(_) | Moved::ToClient => Progress::Moved,
+            Moved::ToServer | Moved::FromClient(_) | Moved::ToClient => Progress::Moved,
         })
     }
 
@@ -336,7 +336,7 @@ impl<'f, X: Exchange, U: Upstream> Forward<'f, X, U> {
     /// Takes what has come of the body from the client, at most one piece.
     pub(crate) fn take_body(&mut self) -> Result<(), Fault> {
         let is_chunked = self.exchange.body().is_chunked();
-        let out = self.to_upstream.bytes_mut();
+        let out = self.to_server.bytes_mut();
         let room = PIECE_BYTES.saturating_sub(out.len());
         self.exchange.take_body(room, |data| {
             if is_chunked {

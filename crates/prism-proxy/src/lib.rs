@@ -1,7 +1,7 @@
 //! The proxy engine: a request goes on to a connection, and its answer comes back.
 //!
 //! Both directions pass at the same time. The connection may lead to a server, or to another node
-//! that answers the request; [`Upstream`] is all that the engine knows of it.
+//! that answers the request; [`ServerStream`] is all that the engine knows of it.
 //!
 //! | question | file |
 //! |---|---|
@@ -24,6 +24,6 @@ mod tunnel;
 
 pub use answer::{Answer, Passed};
 pub use at_work::AtWork;
-pub use connection::{Step, Upstream};
+pub use connection::{NodeStream, ServerStream, Step};
 pub use forward::{AnswerHead, Failure, Fault, Forward, Outgoing};
 pub use tunnel::{SWITCHING, wanted_protocol};

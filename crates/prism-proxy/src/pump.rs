@@ -6,7 +6,7 @@ use std::io;
 
 use prism_service::{Exchange, Movement, Queue};
 
-use crate::connection::{Step, Upstream};
+use crate::connection::{ServerStream, Step};
 use crate::forward::Forward;
 
 /// Bytes that are taken from a client at once.
@@ -15,16 +15,16 @@ pub(crate) const PIECE_BYTES: usize = 64 << 10;
 /// One movement of bytes.
 pub(crate) enum Moved {
     /// The other side has sent so many, or ended.
-    FromUpstream(io::Result<usize>),
+    FromServer(io::Result<usize>),
     /// The other side has taken some, or will take no more.
-    ToUpstream,
+    ToServer,
     /// The client has sent so many; 0 at the end of its direction.
     FromClient(usize),
     /// The client has taken some.
     ToClient,
 }
 
-impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
+impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     /// Moves bytes in one direction, whichever is ready first; from the client only if `reads`.
     /// May be cancelled without loss.
     ///
@@ -32,21 +32,21 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
     /// The client's connection is broken, also while nothing is to be moved there.
     pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Moved> {
         let fills = !self.exchange.has_queued();
-        let writes = !self.to_upstream.is_empty() || self.upstream.has_unsent();
-        let moving = self.upstream.write_or_fill(self.to_upstream.rest(), fills);
+        let writes = !self.to_server.is_empty() || self.server.has_unsent();
+        let moving = self.server.write_or_fill(self.to_server.rest(), fills);
         tokio::select! {
             biased;
             step = moving, if fills || writes => match step {
-                Step::Read(read) => Ok(Moved::FromUpstream(read)),
+                Step::Read(read) => Ok(Moved::FromServer(read)),
                 Step::Written(Ok(written)) => {
-                    self.to_upstream.consume(written);
-                    Ok(Moved::ToUpstream)
+                    self.to_server.consume(written);
+                    Ok(Moved::ToServer)
                 }
                 Step::Written(Err(_)) => {
                     // It may have answered before it stopped reading.
                     self.is_deaf = true;
-                    self.to_upstream = Queue::default();
-                    Ok(Moved::ToUpstream)
+                    self.to_server = Queue::default();
+                    Ok(Moved::ToServer)
                 }
             },
             moved = self.exchange.write_or_fill(reads) => match moved? {

@@ -9,7 +9,7 @@ use prism_service::Exchange;
 use tokio::time::Instant;
 
 use crate::answer::{Answer, broken_off};
-use crate::connection::Upstream;
+use crate::connection::ServerStream;
 use crate::forward::{Fault, Forward};
 use crate::pump::{Moved, PIECE_BYTES};
 
@@ -28,7 +28,7 @@ pub fn wanted_protocol(head: &RequestHead) -> Option<Box<str>> {
     is_asked.then(|| protocol.into())
 }
 
-impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
+impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     /// Passes the server's consent, and then all bytes in both directions until one side ends, or
     /// no byte moves for `limit`. Without it the connection's own limit holds.
     ///
@@ -46,7 +46,7 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
         let mut last_moved = Instant::now();
         loop {
             self.take_all()?;
-            let reads = self.to_upstream.is_empty() && !client_ended && !self.is_deaf;
+            let reads = self.to_server.is_empty() && !client_ended && !self.is_deaf;
             let is_taking = self.exchange.has_queued();
             // If the client is not read, its own timeout does not apply.
             let limit_now = if reads { limit } else { self.timeout };
@@ -64,10 +64,10 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
                 }
                 Ok(Err(error)) => return Err(Fault::Connection(error)),
                 // The client's connection ends in order, also after a reset by the server.
-                Err(_) | Ok(Ok(Moved::FromUpstream(Ok(0) | Err(_)))) => return Ok(()),
+                Err(_) | Ok(Ok(Moved::FromServer(Ok(0) | Err(_)))) => return Ok(()),
                 Ok(Ok(Moved::FromClient(0))) => {
                     client_ended = true;
-                    self.upstream.end_requests().await;
+                    self.server.end_requests().await;
                 }
                 Ok(Ok(_)) => {}
             }
@@ -78,13 +78,13 @@ impl<X: Exchange, U: Upstream> Forward<'_, X, U> {
     /// Takes what has come for both sides: from the client the rest of the request's body first.
     fn take_all(&mut self) -> Result<(), Fault> {
         if !self.exchange.has_queued() {
-            let bytes = self.upstream.buffered().len();
-            self.exchange.put(self.upstream.buffered());
-            self.upstream.consume(bytes);
+            let bytes = self.server.buffered().len();
+            self.exchange.put(self.server.buffered());
+            self.server.consume(bytes);
         }
-        if self.to_upstream.is_empty() && !self.is_deaf {
+        if self.to_server.is_empty() && !self.is_deaf {
             if self.exchange.is_done() {
-                let out = self.to_upstream.bytes_mut();
+                let out = self.to_server.bytes_mut();
                 let taken = self
                     .exchange
                     .take_body(PIECE_BYTES, |piece| out.extend_from_slice(piece));

@@ -47,24 +47,6 @@ pub trait Io: Input {
     }
 }
 
-impl Input for Connection {
-    fn buffered(&self) -> &[u8] {
-        Connection::buffered(self)
-    }
-
-    fn consume(&mut self, n: usize) {
-        Connection::consume(self, n);
-    }
-
-    async fn fill(&mut self) -> io::Result<usize> {
-        Connection::fill(self).await
-    }
-
-    async fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        Connection::read(self, room).await
-    }
-}
-
 impl Io for Connection {
     fn companion(&mut self) -> Option<&mut Companion> {
         Some(Connection::companion(self))
@@ -93,20 +75,6 @@ impl Io for Connection {
         silence: Duration,
     ) -> io::Result<u64> {
         Connection::send_stream(self, source, len, silence).await
-    }
-}
-
-impl Input for RelayStream {
-    fn buffered(&self) -> &[u8] {
-        RelayStream::buffered(self)
-    }
-
-    fn consume(&mut self, n: usize) {
-        RelayStream::consume(self, n);
-    }
-
-    async fn fill(&mut self) -> io::Result<usize> {
-        RelayStream::fill(self).await
     }
 }
 

@@ -96,7 +96,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                     };
                     return self.refuse(&error).await;
                 }
-                Err(Fault::Upstream(failure, _)) => failure,
+                Err(Fault::NoAnswer(failure, _)) => failure,
             };
             let address = lease.under_way.address();
             tracing::debug!(address = %address.address, ?failure, "no answer");
@@ -296,7 +296,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                 Ok(Served::Answered)
             }
             Err(Fault::Connection(error)) => Err(error),
-            Err(Fault::Upstream(..) | Fault::Body(_)) => self.refuse(&Error::Malformed).await,
+            Err(Fault::NoAnswer(..) | Fault::Body(_)) => self.refuse(&Error::Malformed).await,
         }
     }
 

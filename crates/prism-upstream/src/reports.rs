@@ -167,10 +167,11 @@ impl Asking {
             match reports {
                 None => backend.learn(None),
                 // A node whose configuration has no such upstream yet, or any more, says nothing.
-                Some(reports) => match report_of(pool, position, pools.len(), reports) {
-                    Some(report) => backend.learn(Some(report)),
-                    None => {}
-                },
+                Some(reports) => {
+                    if let Some(report) = report_of(pool, position, pools.len(), reports) {
+                        backend.learn(Some(report));
+                    }
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use prism_http::Input;
-use prism_proxy::{Step, Upstream};
+use prism_proxy::{ServerStream, Step};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -80,7 +80,7 @@ impl Input for Server {
     }
 }
 
-impl Upstream for Server {
+impl ServerStream for Server {
     fn was_used(&self) -> bool {
         self.was_idle
     }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_config::{Config, Credential, Role, Running};
+use prism_core::Core;
 use prism_http::{BodyReader, Headers, Limits, RequestHead, ResponseHead};
 use prism_membership::Cluster;
 use prism_objects::{Objects, Shared};
@@ -103,9 +104,9 @@ impl Server {
         let users = [key(ADMIN, None)];
         let cluster = Cluster::of_users(&config, &users).unwrap();
         let shared = Arc::new(Shared::new(&config, &users, Arc::new(Link::new(0))));
-        let node = Arc::new(
-            Node::new(Arc::new(Running::new(config)), name, cluster, Some(store)).unwrap(),
-        );
+        let config = Arc::new(Running::new(config));
+        let core = Arc::new(Core::new(config, name, cluster));
+        let node = Arc::new(Node::new(core, Some(store)).unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
