@@ -1,9 +1,9 @@
 //! The lineage of a cluster's contents in etcd, by which an older copy of them is noticed.
 //!
 //! Every change of the state, the wish, the users and the buckets adds a random number to the
-//! lineage, in the same transaction. Whoever acts by the contents notes the [`LineageMark`] first.
-//! From then on it acts by nothing that does not descend from that mark: a copy that was put back
-//! is older, and a copy that was changed apart has other numbers.
+//! lineage, in the same transaction. A node that acts by the contents notes the [`LineageMark`]
+//! first. From then on it acts by nothing that does not descend from that mark: a copy that was put
+//! back is older, and a copy that was changed apart has other numbers.
 //!
 //! The lineage does not depend on etcd's revisions or identity. An etcd whose members, hosts or
 //! revisions change keeps it.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::{ActiveView, CoreJob, Jobs, NodeFigures, StoreReport};
 
-/// What a node reports of itself to an administrator and to other nodes.
+/// The source of a node's reports to an administrator and to other nodes.
 pub trait Observed: Send + Sync {
     /// The report of its store; the default without one.
     fn report(&self) -> StoreReport;
@@ -59,12 +59,12 @@ impl Core {
         }
     }
 
-    /// Sets the node that reports are about. The first call counts.
+    /// Sets the source of reports. The first call counts.
     pub fn observe(&self, observed: Weak<dyn Observed>) {
         let _ = self.observed.set(observed);
     }
 
-    /// What reports are about; `None` before the node is open, and while it ends.
+    /// The source of reports; `None` before the node is open, and while it ends.
     pub(crate) fn observed(&self) -> Option<Arc<dyn Observed>> {
         self.observed.get()?.upgrade()
     }

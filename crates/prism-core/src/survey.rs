@@ -1,4 +1,4 @@
-//! What an administrator sees of the cluster through one node: the reports of the backends and
+//! The cluster as an administrator sees it through one node: the reports of the backends and
 //! the figures of all nodes, and the answers of this node to others' questions for them.
 
 use std::io;

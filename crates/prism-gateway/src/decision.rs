@@ -1,4 +1,4 @@
-//! What is to be done with a request, as a value. Pure.
+//! The decision about a request, as a value. Pure.
 
 use prism_service::{RelayError, Route};
 

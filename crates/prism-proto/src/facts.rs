@@ -1,6 +1,7 @@
-//! What travels with a request between nodes (docs/protocol.md, section 2.7): as the context of a
-//! hand-off, and in the preamble of a relayed request. The node that reads a client's request
-//! verifies it, decides whether it is allowed, and chooses who answers; nobody else does so again.
+//! The facts that travel with a request between nodes (docs/protocol.md, section 2.7): as the
+//! context of a hand-off, and in the preamble of a relayed request. The node that reads a client's
+//! request verifies it, decides whether it is allowed, and chooses who answers; nobody else does so
+//! again.
 //!
 //! The form is a list of entries (type, length, value), so that a release can add one. The former
 //! release has a fixed layout without the last of them; it is spoken to nodes of that release.
@@ -155,7 +156,7 @@ pub struct Seed {
 }
 
 impl Facts {
-    /// Those of a request that nobody has signed or declared anything about.
+    /// The facts of a request that nobody has signed or declared anything about.
     #[must_use]
     pub const fn of_anonymous(request_id: u64) -> Self {
         Self {

@@ -86,7 +86,7 @@ impl ServerStream for NodeStream {
         if !stream.has_unsent() && !bytes.is_empty() {
             let piece = bytes.get(..SEALED_BYTES).unwrap_or(bytes);
             let written = stream.write(piece).await;
-            // What does not leave at once leaves with the next movement.
+            // Bytes that do not leave at once leave with the next movement.
             let mut leaving = pin!(stream.flush());
             poll_fn(|context| {
                 let _ = leaving.as_mut().poll(context);

@@ -1,5 +1,5 @@
-//! What a store has saved of the cluster, by which an older copy of etcd or of the store is
-//! noticed.
+//! The part of the cluster that a store has saved, by which an older copy of etcd or of the store
+//! is noticed.
 
 use std::sync::Arc;
 

@@ -192,7 +192,7 @@ pub trait Service: 'static {
     /// another node has it already.
     async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool;
 
-    /// What the service knows of a request, for the node that answers it.
+    /// The facts of a request, for the node that answers it.
     fn facts(&self, meaning: &Self::Meaning) -> Facts;
 
     /// The facts of a request for logs and metrics.

@@ -183,7 +183,7 @@ pub(crate) struct Health {
     state: State,
     /// Ejections of late.
     ejections: u32,
-    /// What requests and checks have said last. An address that fails may be in, because too few
+    /// The last word of requests and checks. An address that fails may be in, because too few
     /// others would be left.
     seen: Seen,
     /// The last failure that made it unhealthy.

@@ -37,7 +37,7 @@ struct Attempt<'a, N, X> {
     node: &'a Upstreams<N>,
     exchange: &'a mut X,
     request: &'a Request<Meaning>,
-    /// Who may use the server's connection afterwards.
+    /// The requests that may use the server's connection afterwards.
     sharing: Sharing,
 }
 

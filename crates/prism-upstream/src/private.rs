@@ -17,7 +17,7 @@ use crate::server::Server;
 /// The schemes that authenticate a connection.
 const SCHEMES: [&str; 3] = ["ntlm", "negotiate", "nego2"];
 
-/// Who may use the server's connection of a request afterwards.
+/// The requests that may use the server's connection of a request afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     /// Any request.

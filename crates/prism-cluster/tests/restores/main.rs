@@ -140,7 +140,7 @@ fn check_met(met: &Met) {
         .filter(|(_, met, least)| met < least)
         .collect();
     assert!(rare.is_empty(), "too few: {rare:?}");
-    // What is forgiven stays rare beside what is noticed.
+    // Losses that are forgiven stay rare beside those that are noticed.
     let forgiven = met.raced + met.misled + met.contrary + met.out_of_range + met.deleted_again;
     assert!(10 * forgiven < met.renewed + met.recoveries, "{met:?}");
 }

@@ -1,4 +1,4 @@
-//! What a node does with etcd: it follows it, holds a lease, claims what it remembers, and makes
+//! A node and etcd: it follows it, holds a lease, claims what it remembers, and makes
 //! steps. Each function mirrors one of `crates/prism-membership/src/etcd_state`.
 
 use std::collections::BTreeMap;

@@ -111,7 +111,7 @@ impl Store {
 /// A running process.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// What it has heard of etcd.
+    /// The contents of etcd as it last heard of them.
     pub(crate) known: Etcd,
     pub(crate) fault: Option<Fault>,
     pub(crate) noted: Noted,

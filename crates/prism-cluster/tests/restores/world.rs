@@ -53,7 +53,7 @@ counts! {
     misled started_again deleted_again
 }
 
-/// What was done in a restored etcd before its fault was noticed.
+/// The changes in a restored etcd before its fault was noticed.
 #[derive(Debug, Default)]
 pub(crate) struct Fork {
     pub(crate) users: BTreeSet<usize>,
@@ -92,7 +92,7 @@ pub(crate) struct World {
     pub(crate) reverted_stores: BTreeSet<usize>,
     /// Reverted stores that have not become other ones.
     pub(crate) unnoticed: BTreeSet<usize>,
-    /// Those of them of which only other stores know more.
+    /// The stores among them of which only other stores know more.
     pub(crate) outstanding: BTreeSet<usize>,
     /// Nodes that could put back the mark of such a store since the last restore, with the store.
     pub(crate) have_told: BTreeSet<(usize, usize)>,
@@ -377,7 +377,7 @@ impl World {
         }
     }
 
-    /// What the administrator has to start again:
+    /// The processes that the administrator has to start again:
     ///
     /// - a backend with the store of another cluster, which is moved away;
     /// - a backend that alone contradicts etcd and whose store the state does not name, with

@@ -19,7 +19,7 @@ use super::worker::Worker;
 /// Work of a service on the calling thread.
 pub(super) type Work<'s, T = ()> = Pin<Box<dyn Future<Output = T> + 's>>;
 
-/// What a node needs of its service.
+/// A service, as a node needs it.
 pub(in crate::node) trait NodeService: Send + Sync {
     /// Its kind in the document of the cluster's state.
     fn kind(&self) -> &'static str;

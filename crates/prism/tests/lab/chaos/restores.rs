@@ -14,7 +14,7 @@ use crate::refill::seen_by;
 use crate::support::client::Request;
 use crate::support::{Cluster, eventually};
 
-/// What is put back.
+/// The part that is put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
     Etcd,

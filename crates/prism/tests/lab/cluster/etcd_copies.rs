@@ -1,6 +1,6 @@
-//! What operators do to etcd and to hosts. What keeps the cluster's keys is not noticed: nothing
-//! stops, and no store becomes another one. What puts older keys back is noticed, whatever the
-//! revision of etcd.
+//! The work of operators on etcd and on hosts. Work that keeps the cluster's keys is not noticed:
+//! nothing stops, and no store becomes another one. An older copy of the keys is noticed, whatever
+//! the revision of etcd.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

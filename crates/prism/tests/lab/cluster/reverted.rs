@@ -209,7 +209,7 @@ fn stores_that_no_other_backend_can_fill_are_named_and_decided_about() {
     for backend in ["be0", "be1", "be2"] {
         wait_for_in_sync(&cluster, backend);
     }
-    // What be0 has is there, and nothing is refused.
+    // All keys of be0 are there, and nothing is refused.
     let (statuses, listed) = read_all(&cluster, BUCKET);
     let found = statuses.iter().filter(|status| **status == 200).count();
     assert!(found > 0 && found == listed, "{statuses:?}");

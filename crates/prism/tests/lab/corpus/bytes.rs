@@ -74,7 +74,7 @@ pub fn name_known_bytes(text: &str) -> String {
     named + rest
 }
 
-/// Where known bytes begin: the first place from which they go on for long enough.
+/// The beginning of known bytes: the first place from which they go on for long enough.
 fn start_of_known(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let is_start = |start: &usize| {

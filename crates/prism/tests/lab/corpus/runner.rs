@@ -78,7 +78,7 @@ pub struct Runner<'c> {
     server: Option<&'c Server>,
     tls: [Arc<rustls::ClientConfig>; 2],
     values: Vec<(Way, Values<'c>)>,
-    /// What a new connection that can move asks for first.
+    /// The first request of a new connection that can move.
     long: Vec<u8>,
     /// The counts after the last case.
     counted: Counts,

@@ -23,7 +23,7 @@ const LONG_BYTES: usize = 100_000;
 /// The longest silence within a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What it is to do, and what it got.
+/// Its instructions, and the bytes that it got.
 #[derive(Default)]
 struct State {
     serves: VecDeque<Vec<ServerStep>>,

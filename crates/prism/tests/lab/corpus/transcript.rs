@@ -1,4 +1,4 @@
-//! What one connection of a case gives, as the lines of a record.
+//! The course of one connection of a case, as the lines of a record.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub enum After {
     Gone,
 }
 
-/// What one connection gives, as the lines of a record.
+/// The course of one connection, as the lines of a record.
 pub struct Transcript<'v, 'c> {
     pub values: &'v mut Values<'c>,
     pub lines: Vec<String>,

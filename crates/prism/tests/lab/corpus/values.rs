@@ -1,4 +1,4 @@
-//! What stands for a value that differs between runs, in requests and in records.
+//! The stand-ins for a value that differs between runs, in requests and in records.
 
 use std::collections::BTreeMap;
 

@@ -116,7 +116,7 @@ impl<'c> Trial<'c> {
         }
     }
 
-    /// What an honest source would send for the flow, at `epoch`.
+    /// The offer that an honest source would send for the flow, at `epoch`.
     fn honest(&self, known: &Known, epoch: u64) -> HandOff {
         let client = known.flow.client;
         HandOff {

@@ -180,7 +180,7 @@ fn the_longest_wait_gives_way(behind: &Behind, &Place { host, path }: &Place) {
     }
     let answer = held[2].answer(&Method::Get);
     assert_eq!(answer.status(), 200, "{}", answer.text());
-    // Those that stay are served, and so are the others.
+    // Guests that stay are served, and so are the others.
     ask(&mut held[0], path);
     ask(&mut held[CONNECTIONS as usize - 1], path);
     for other in &mut others {
