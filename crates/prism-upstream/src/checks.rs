@@ -14,7 +14,7 @@ use crate::Shared;
 use crate::health::{Bounds, Check, Reason};
 use crate::pool::{Address, Pool};
 use crate::proxy_header::of_prism;
-use crate::server::{Server, write_some};
+use crate::server::Server;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(250);
@@ -119,9 +119,9 @@ async fn try_connection(address: &Address, pool: &Pool) {
     let check = match connect(address, CONNECT_TIMEOUT).await {
         None => return,
         Some(Err(reason)) => Check::Failed(reason),
-        Some(Ok(server)) => {
+        Some(Ok(mut server)) => {
             // A server that awaits the header would log a connection without it.
-            let _ = write_some(&server.stream, &preface(pool)).await;
+            let _ = server.write_all(&preface(pool)).await;
             Check::Connected
         }
     };
@@ -134,7 +134,7 @@ async fn try_connection(address: &Address, pool: &Pool) {
 
 /// A connection for a check; `None` if this host cannot make one.
 async fn connect(address: &Address, limit: Duration) -> Option<Result<Server, Reason>> {
-    match Server::connect(address.address, limit).await {
+    match Server::connect(address, limit).await {
         Ok(server) => Some(Ok(server)),
         Err(fault) => {
             let reason = Reason::of_connect(&fault);
@@ -159,7 +159,7 @@ fn preface(pool: &Pool) -> Vec<u8> {
 async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> Result<u16, Reason> {
     let ended = |_| Reason::Ended;
     let host = match health.host.as_str() {
-        "" => server.stream.peer_addr().map_err(ended)?.to_string(),
+        "" => server.address().map_err(ended)?.to_string(),
         host => host.to_owned(),
     };
     let request = format!(
@@ -167,11 +167,7 @@ async fn status(mut server: Server, preface: Vec<u8>, health: &HealthCheck) -> R
         health.path
     );
     let request = [preface, request.into_bytes()].concat();
-    let mut unsent = request.as_slice();
-    while !unsent.is_empty() {
-        let written = write_some(&server.stream, unsent).await.map_err(ended)?;
-        unsent = unsent.get(written..).unwrap_or_default();
-    }
+    server.write_all(&request).await.map_err(ended)?;
     match read_answer(&mut server, &Limits::ANSWER).await {
         Ok(head) => Ok(head.status()),
         Err(AnswerError::Head(_)) => Err(Reason::Malformed),

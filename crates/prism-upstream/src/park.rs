@@ -7,14 +7,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_proxy::Answer;
 
 use crate::pool::{Pool, UnderWay};
-use crate::server::{AnswerBytes, Server};
+use crate::server::{ParkedServer, Server};
 
 /// The longest time for which an answer waits. A hand-off takes some milliseconds, and ends well
 /// before in any case; a request that came later would be carried out again.
@@ -33,8 +32,7 @@ pub(crate) struct Parked {
     /// Whether the answer offers to authenticate the server's connection.
     pub(crate) offers_login: bool,
     under_way: UnderWay,
-    stream: TcpStream,
-    input: AnswerBytes,
+    server: ParkedServer,
     until: Instant,
 }
 
@@ -101,9 +99,7 @@ impl Parked {
             answer,
             offers_login,
             under_way,
-            // Another thread may get it.
-            stream: server.stream.into_std()?,
-            input: server.input,
+            server: server.park()?,
             until: Instant::now() + PARKED_FOR,
         })
     }
@@ -113,14 +109,8 @@ impl Parked {
     /// # Errors
     /// The runtime does not take the socket.
     pub(crate) fn resume(self) -> io::Result<(Answer, Lease)> {
-        let server = Server {
-            stream: tokio::net::TcpStream::from_std(self.stream)?,
-            input: self.input,
-            preface: Vec::new(),
-            was_idle: false,
-        };
         let lease = Lease {
-            server,
+            server: self.server.resume()?,
             under_way: self.under_way,
         };
         Ok((self.answer, lease))

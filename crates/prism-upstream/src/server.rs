@@ -11,6 +11,8 @@ use prism_proxy::{ServerStream, Step};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::pool::Address;
+
 /// Bytes of an answer that are read at first, and that are held at most.
 const FIRST_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 64 << 10;
@@ -18,31 +20,42 @@ const MAX_BYTES: usize = 64 << 10;
 /// without a word, and the next request on it would wait for `answer_timeout_s`.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 
-/// A connection to a server. Its buffer lives as long as a request.
+/// A connection to a server. Its buffer lives as long as a request. Nothing outside this file knows
+/// what it is made of.
 #[derive(Debug)]
 pub(crate) struct Server {
-    pub(crate) stream: TcpStream,
-    pub(crate) input: AnswerBytes,
+    stream: TcpStream,
+    input: AnswerBytes,
     /// Bytes that the server gets in front of the request.
     pub(crate) preface: Vec<u8>,
     /// Whether it had an earlier request.
-    pub(crate) was_idle: bool,
+    was_idle: bool,
+}
+
+/// A connection that waits for a request or a client, on no thread.
+pub(crate) struct ParkedServer {
+    stream: std::net::TcpStream,
+    input: AnswerBytes,
 }
 
 /// Bytes of a server that were read and not consumed.
 #[derive(Debug, Default)]
-pub(crate) struct AnswerBytes {
+struct AnswerBytes {
     buffer: Vec<u8>,
     /// Bytes at its beginning that were consumed.
     start: usize,
 }
 
 impl Server {
-    /// Connects to `address` within `limit`.
+    /// Connects to the server at `address` within `limit`.
     ///
     /// # Errors
     /// `TimedOut`, or the kernel's error.
-    pub(crate) async fn connect(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+    pub(crate) async fn connect(address: &Address, limit: Duration) -> io::Result<Self> {
+        Self::connect_to(address.address, limit).await
+    }
+
+    async fn connect_to(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let connecting = tokio::time::timeout(limit, TcpStream::connect(address));
         let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
         stream.set_nodelay(true)?;
@@ -56,6 +69,33 @@ impl Server {
         is_clean.then(|| Self::of(self.stream, true))
     }
 
+    /// The address of the server.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// Writes all bytes.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    /// Takes the connection from this thread. Another one may get it.
+    ///
+    /// # Errors
+    /// The runtime does not let the socket go.
+    pub(crate) fn park(self) -> io::Result<ParkedServer> {
+        Ok(ParkedServer {
+            stream: self.stream.into_std()?,
+            input: self.input,
+        })
+    }
+
     fn of(stream: TcpStream, was_idle: bool) -> Self {
         Self {
             stream,
@@ -63,6 +103,20 @@ impl Server {
             preface: Vec::new(),
             was_idle,
         }
+    }
+}
+
+impl ParkedServer {
+    /// Gives the connection to this thread.
+    ///
+    /// # Errors
+    /// The runtime does not take the socket.
+    pub(crate) fn resume(self) -> io::Result<Server> {
+        let stream = TcpStream::from_std(self.stream)?;
+        Ok(Server {
+            input: self.input,
+            ..Server::of(stream, false)
+        })
     }
 }
 
@@ -107,12 +161,12 @@ impl ServerStream for Server {
 
 impl AnswerBytes {
     /// The bytes.
-    pub(crate) fn buffered(&self) -> &[u8] {
+    fn buffered(&self) -> &[u8] {
         self.buffer.get(self.start..).unwrap_or_default()
     }
 
     /// Drops the first `n` bytes.
-    pub(crate) fn consume(&mut self, n: usize) {
+    fn consume(&mut self, n: usize) {
         self.start = self.start.saturating_add(n).min(self.buffer.len());
         if self.start == self.buffer.len() {
             self.buffer.clear();
@@ -124,7 +178,7 @@ impl AnswerBytes {
     ///
     /// # Errors
     /// `OutOfMemory` if the buffer is full; else the kernel's error.
-    pub(crate) async fn fill(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    async fn fill(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.make_room()?;
         loop {
             stream.readable().await?;
@@ -156,7 +210,7 @@ impl AnswerBytes {
 ///
 /// # Errors
 /// The kernel's error.
-pub(crate) async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         stream.writable().await?;
         match stream.try_write(bytes) {
@@ -237,7 +291,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let idle = Idle::default();
             let connect = async || {
-                let server = Server::connect(address, Duration::from_secs(5)).await;
+                let server = Server::connect_to(address, Duration::from_secs(5)).await;
                 (server.unwrap(), listener.accept().await.unwrap().0)
             };
             let (first, one) = connect().await;
@@ -259,7 +313,7 @@ mod tests {
             idle.0.borrow_mut().front_mut().unwrap().until = Instant::now();
             assert!(idle.take().is_none() && idle.0.borrow().is_empty());
             drop(listener);
-            let refused = Server::connect(address, Duration::from_secs(5)).await;
+            let refused = Server::connect_to(address, Duration::from_secs(5)).await;
             assert_eq!(
                 refused.err().unwrap().kind(),
                 io::ErrorKind::ConnectionRefused
