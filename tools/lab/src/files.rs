@@ -255,6 +255,8 @@ pub(crate) fn write_joining_config(name: &LabName, config: &Config) -> Result<()
 fn checked_toml(config: &Config) -> Result<String, LabError> {
     let text =
         toml::to_string_pretty(config).map_err(|error| LabError::Config(error.to_string()))?;
+    // The previous release does not know this field, and 0 is its default.
+    let text = text.replace("tunnel_mtu_bytes = 0\n", "");
     Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
     Ok(text)
 }
