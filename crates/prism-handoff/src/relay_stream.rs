@@ -7,7 +7,9 @@ mod wire;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::facts::Form;
@@ -19,15 +21,18 @@ use tokio::time::Instant;
 use crate::buffers::{MAX_BUFFERED_BYTES, Spare};
 use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
+use crate::poll::poll_once;
 use crate::silence::{LOOK_EVERY, PeerState, Silence};
 use crate::wait_timer::WaitTimer;
 
-use wire::Wire;
+use wire::{Wire, WireStep};
 
 /// Sealed bytes from which on they are sent without waiting for more.
 const FLUSH_BYTES: usize = 64 << 10;
 /// The number of bytes of plaintext between two sends.
 const PIECE_BYTES: usize = 8 * MAX_PLAINTEXT_BYTES;
+/// The number of bytes of plaintext that are sealed for one [`RelayStream::write_or_fill`].
+const STEP_BYTES: usize = 3 * MAX_PLAINTEXT_BYTES;
 /// The time limit of reads and writes unless the application sets another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -41,15 +46,17 @@ struct Inner {
     wire: Wire,
     waits: Waits,
     form: Form,
+    /// The bytes that [`RelayStream::write_or_fill`] has sealed and not returned as written.
+    sealed_bytes: usize,
 }
 
-/// The outcome of [`RelayStream::fill_or_flush`].
+/// The outcome of [`RelayStream::write_or_fill`].
 #[derive(Debug)]
 pub enum RelayStep {
     /// As [`RelayStream::fill`] returns it.
     Read(io::Result<usize>),
-    /// As [`RelayStream::flush`] returns it.
-    Sent(io::Result<()>),
+    /// So many bytes have left, or none will leave any more.
+    Written(io::Result<usize>),
 }
 
 /// Called when an answer takes long. Returns whether the peer, which is to answer requests here, is
@@ -103,7 +110,12 @@ impl RelayStream {
             expects_answer: false,
         };
         let wire = Wire::new(tcp, session, sealed, spare, admitted);
-        Self(Box::new(Inner { wire, waits, form }))
+        Self(Box::new(Inner {
+            wire,
+            waits,
+            form,
+            sealed_bytes: 0,
+        }))
     }
 
     /// The form of the facts of a request that the peer reads.
@@ -131,13 +143,7 @@ impl RelayStream {
     /// Whether nothing is left of an earlier message, in either direction.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.0.wire.is_clean()
-    }
-
-    /// Whether some written bytes have not left.
-    #[must_use]
-    pub fn has_unsent(&self) -> bool {
-        !self.0.wire.output.is_empty()
+        self.0.wire.is_clean() && self.0.sealed_bytes == 0
     }
 
     /// Reads more; returns 0 at the end of the stream. Dropping the future loses nothing.
@@ -156,38 +162,65 @@ impl RelayStream {
         filled
     }
 
-    /// Reads more, or sends the written bytes, whichever is done first. A peer that reads nothing
-    /// before its own bytes are read does not block. Dropping the future loses nothing.
-    pub async fn fill_or_flush(&mut self) -> RelayStep {
-        if self.buffered().len() >= MAX_BUFFERED_BYTES {
-            return RelayStep::Read(Err(io::ErrorKind::OutOfMemory.into()));
+    /// Writes some of `bytes`, or reads more if `reads` is set, whichever can be done first. A peer
+    /// that reads nothing before its own bytes are read does not block. With neither it waits
+    /// without end. Dropping the future loses nothing if the next write begins with the same bytes.
+    pub async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> RelayStep {
+        if bytes.is_empty() {
+            return match reads {
+                true => RelayStep::Read(self.fill().await),
+                false => std::future::pending().await,
+            };
+        }
+        let inner = &mut *self.0;
+        if inner.sealed_bytes == 0 {
+            let piece = bytes.get(..STEP_BYTES).unwrap_or(bytes);
+            if let Err(error) = inner.wire.seal(piece) {
+                return RelayStep::Written(Err(error));
+            }
+            inner.sealed_bytes = piece.len();
+            // Mostly the network takes all of it.
+            let sent = poll_once(pin!(self.flush())).await;
+            if let Poll::Ready(sent) = sent {
+                return self.written(sent);
+            }
+        }
+        if !reads || self.buffered().len() >= MAX_BUFFERED_BYTES {
+            let sent = self.flush().await;
+            return self.written(sent);
         }
         let Inner { wire, waits, .. } = &mut *self.0;
-        let sends = !wire.output.is_empty();
-        waits.may_be_waiting |= sends;
-        waits.expects_answer |= sends;
-        let next_look = if sends { LOOK_EVERY } else { Duration::MAX };
+        (waits.may_be_waiting, waits.expects_answer) = (true, true);
         let moving = async { Ok(wire.fill_or_flush().await) };
-        let moved = waits.wait(moving, next_look).await;
-        let moved = moved.unwrap_or_else(|error| RelayStep::Read(Err(error)));
-        match &moved {
-            RelayStep::Read(filled) => waits.expects_answer &= filled.is_err(),
-            RelayStep::Sent(Ok(())) => {
+        match waits.wait(moving, LOOK_EVERY).await {
+            Ok(WireStep::Read(filled)) => {
+                waits.expects_answer &= filled.is_err();
+                RelayStep::Read(filled)
+            }
+            Ok(WireStep::Sent(sent)) => {
                 // The kernel may have taken more since the last look.
                 waits.may_be_waiting = true;
                 wire.give_back_output();
+                self.written(sent)
             }
-            RelayStep::Sent(Err(_)) => {}
+            Err(error) => RelayStep::Read(Err(error)),
         }
-        moved
     }
 
-    /// Seals `bytes`. They leave with later ones, or with [`Self::flush`].
+    /// The end of a step whose records have left.
+    fn written(&mut self, sent: io::Result<()>) -> RelayStep {
+        RelayStep::Written(sent.map(|()| std::mem::take(&mut self.0.sealed_bytes)))
+    }
+
+    /// Seals `bytes`, but for those that [`Self::write_or_fill`] has sealed. They leave with later
+    /// ones, or with [`Self::flush`].
     ///
     /// # Errors
     /// `TimedOut` if the network takes nothing in time, `HostUnreachable` if the peer is dead; the
     /// session is closed; else the network's error.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sealed_bytes = std::mem::take(&mut self.0.sealed_bytes);
+        let bytes = bytes.get(sealed_bytes..).unwrap_or_default();
         let Inner { wire, waits, .. } = &mut *self.0;
         for piece in bytes.chunks(PIECE_BYTES) {
             wire.seal(piece)?;

@@ -219,28 +219,36 @@ async fn silence_and_a_peer_that_takes_nothing_end_in_time() {
     assert_eq!(written.kind(), io::ErrorKind::TimedOut);
 }
 
+/// Sends all of `sent` and reads as much. Each wait is given up once, and begun again.
+async fn exchange(stream: &mut RelayStream, sent: &[u8]) -> Vec<u8> {
+    let (mut rest, mut read) = (sent, Vec::new());
+    let mut given_up = 0;
+    while read.len() < sent.len() || !rest.is_empty() {
+        let reads = read.len() < sent.len();
+        let begun = poll_once(pin!(stream.write_or_fill(rest, reads))).await;
+        let step = match begun {
+            Poll::Ready(step) => step,
+            Poll::Pending => {
+                given_up += 1;
+                stream.write_or_fill(rest, reads).await
+            }
+        };
+        match step {
+            RelayStep::Read(filled) => {
+                assert!(filled.unwrap() > 0);
+                let filled = stream.buffered().len();
+                read.extend_from_slice(stream.buffered());
+                stream.consume(filled);
+            }
+            RelayStep::Written(written) => rest = &rest[written.unwrap()..],
+        }
+    }
+    assert!(given_up > 0, "no wait was given up");
+    read
+}
+
 #[tokio::test]
 async fn both_ends_send_more_than_the_network_holds_before_they_have_read() {
-    async fn exchange(stream: &mut RelayStream, sent: &[u8]) -> Vec<u8> {
-        let (mut rest, mut read) = (sent, Vec::new());
-        while read.len() < sent.len() || !rest.is_empty() || stream.has_unsent() {
-            if !stream.has_unsent() {
-                let (piece, behind) = rest.split_at(rest.len().min(48 << 10));
-                stream.write(piece).await.unwrap();
-                rest = behind;
-            }
-            match stream.fill_or_flush().await {
-                RelayStep::Read(filled) => {
-                    assert!(filled.unwrap() > 0);
-                    let filled = stream.buffered().len();
-                    read.extend_from_slice(stream.buffered());
-                    stream.consume(filled);
-                }
-                RelayStep::Sent(done) => done.unwrap(),
-            }
-        }
-        read
-    }
     let ((mut near, mut far), sent) = (streams().await, bytes(24 << 20));
     let both = async { tokio::join!(exchange(&mut near, &sent), exchange(&mut far, &sent)) };
     let (here, there) = tokio::time::timeout(Duration::from_secs(20), both)
@@ -249,10 +257,30 @@ async fn both_ends_send_more_than_the_network_holds_before_they_have_read() {
     assert!(here == sent && there == sent);
     assert!(near.is_clean() && far.is_clean());
     near.set_io_timeout(Duration::from_millis(50));
-    let step = near.fill_or_flush().await;
+    let step = near.write_or_fill(&[], true).await;
     let is_silent =
         |step| matches!(step, RelayStep::Read(Err(e)) if e.kind() == io::ErrorKind::TimedOut);
     assert!(is_silent(step));
+}
+
+#[tokio::test]
+async fn a_write_goes_on_where_a_step_was_given_up() {
+    let ((mut near, mut far), sent) = (streams().await, bytes(24 << 20));
+    let mut rest = &sent[..];
+    // Until the network holds no more.
+    while let Poll::Ready(step) = poll_once(pin!(near.write_or_fill(rest, false))).await {
+        match step {
+            RelayStep::Written(written) => rest = &rest[written.unwrap()..],
+            RelayStep::Read(_) => unreachable!(),
+        }
+    }
+    assert!(!near.is_clean());
+    let writing = async {
+        near.write(rest).await.unwrap();
+        near.flush().await.unwrap();
+    };
+    let ((), read) = tokio::join!(writing, read_exactly(&mut far, sent.len()));
+    assert!(read == sent && near.is_clean());
 }
 
 #[tokio::test]

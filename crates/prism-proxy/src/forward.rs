@@ -268,8 +268,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
 
     /// Whether the other side has all of the request.
     pub(crate) fn is_request_sent(&self) -> bool {
-        let is_taken = self.exchange.is_done() && self.to_server.is_empty();
-        is_taken && !self.server.has_unsent() && !self.is_deaf
+        self.exchange.is_done() && self.to_server.is_empty() && !self.is_deaf
     }
 
     /// Whether the other side gets more of the body.
@@ -279,8 +278,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
 
     /// Whether bytes may go to the other side.
     pub(crate) fn goes_on(&self) -> bool {
-        let has_more = self.wants_body() || !self.to_server.is_empty();
-        has_more || self.server.has_unsent() && !self.is_deaf
+        self.wants_body() || !self.to_server.is_empty()
     }
 
     /// Waits until bytes can go on in one direction, and moves them. The other side may be silent

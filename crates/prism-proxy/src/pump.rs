@@ -32,7 +32,7 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     /// The client's connection is broken, also while nothing is to be moved there.
     pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Moved> {
         let fills = !self.exchange.has_queued();
-        let writes = !self.to_server.is_empty() || self.server.has_unsent();
+        let writes = !self.to_server.is_empty();
         let moving = self.server.write_or_fill(self.to_server.rest(), fills);
         tokio::select! {
             biased;
@@ -52,6 +52,10 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
             moved = self.exchange.write_or_fill(reads) => match moved? {
                 Movement::Read(read) => Ok(Moved::FromClient(read)),
                 Movement::Written => Ok(Moved::ToClient),
+                Movement::Blocked => {
+                    self.exchange.flush().await?;
+                    Ok(Moved::ToClient)
+                }
             },
         }
     }

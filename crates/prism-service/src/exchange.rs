@@ -31,6 +31,8 @@ pub struct AnswerRecord {
 pub enum Movement {
     /// Some bytes of the answer have left.
     Written,
+    /// Only [`Exchange::flush`] can send what is queued now. It must not be cancelled.
+    Blocked,
     /// So many bytes have come; 0 at the end of the sender's direction.
     Read(usize),
 }
@@ -149,7 +151,7 @@ pub trait Exchange: BodySource {
     /// Whether bytes are queued.
     fn has_queued(&self) -> bool;
 
-    /// Sends what is queued.
+    /// Sends what is queued. If this is cancelled, the answer cannot go on.
     async fn flush(&mut self) -> io::Result<()>;
 
     /// Sends bytes of the answer's body at once. They are copied only if that is needed.

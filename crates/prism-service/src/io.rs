@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use prism_handoff::{Companion, Connection, Moved, RelayStream};
+use prism_handoff::{Companion, Connection, Moved, RelayStep, RelayStream};
 use prism_http::Input;
 use tokio::net::TcpStream;
 
@@ -90,5 +90,12 @@ impl Io for RelayStream {
 
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
         RelayStream::send_file(self, file, offset, len).await
+    }
+
+    async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
+        match RelayStream::write_or_fill(self, bytes, reads).await {
+            RelayStep::Read(read) => read.map(Moved::Read),
+            RelayStep::Written(written) => written.map(Moved::Written),
+        }
     }
 }

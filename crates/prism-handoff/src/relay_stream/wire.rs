@@ -16,7 +16,6 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
 
-use super::RelayStep;
 use crate::buffers::{MIN_READ_BYTES, Spare, read_once, receive};
 use crate::peer_shares::Admitted;
 use crate::poll::poll_once;
@@ -24,6 +23,14 @@ use crate::records::{not_sealed, seal_file};
 
 /// The size of a read while reads fill their buffer.
 const LARGE_READ_BYTES: usize = 4 * MIN_READ_BYTES;
+
+/// The outcome of [`Wire::fill_or_flush`].
+pub(super) enum WireStep {
+    /// As [`Wire::fill`] returns it.
+    Read(io::Result<usize>),
+    /// As [`Wire::flush`] returns it.
+    Sent(io::Result<()>),
+}
 
 /// A connection to a node, its session, and what is on the way.
 pub(super) struct Wire {
@@ -223,10 +230,10 @@ impl Wire {
     }
 
     /// Reads more, or sends the output, whichever is done first.
-    pub(super) async fn fill_or_flush(&mut self) -> RelayStep {
+    pub(super) async fn fill_or_flush(&mut self) -> WireStep {
         loop {
             if let Poll::Ready(filled) = poll_once(pin!(self.fill())).await {
-                return RelayStep::Read(filled);
+                return WireStep::Read(filled);
             }
             let interest = if self.output.is_empty() {
                 Interest::READABLE
@@ -236,12 +243,12 @@ impl Wire {
             if interest.is_writable()
                 && let Poll::Ready(sent) = poll_once(pin!(self.flush())).await
             {
-                return RelayStep::Sent(sent);
+                return WireStep::Sent(sent);
             }
             // When the budget of the task is spent, both are pending although the socket is ready.
             consume_budget().await;
             if let Err(error) = self.tcp.ready(interest).await {
-                return RelayStep::Read(Err(error));
+                return WireStep::Read(Err(error));
             }
         }
     }

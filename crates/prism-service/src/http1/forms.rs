@@ -285,12 +285,7 @@ impl<I: Io> Exchange for Http1<'_, I> {
         }
         match self.io.write_or_fill(self.queue.rest(), reads).await? {
             Moved::Read(read) => Ok(Movement::Read(read)),
-            Moved::Written(0) => {
-                self.io.write_all(self.queue.rest()).await?;
-                let left = self.queue.rest().len();
-                self.queue.consume(left);
-                Ok(Movement::Written)
-            }
+            Moved::Written(0) => Ok(Movement::Blocked),
             Moved::Written(written) => {
                 self.queue.consume(written);
                 Ok(Movement::Written)

@@ -59,7 +59,12 @@ fn relayed_requests_are_carried_out_once_and_answered_as_direct_ones_are() {
         client.answer(&Method::Put)
     });
     assert_eq!(answer.status(), 200, "{}", answer.text());
-    assert!(answer.body == sent, "another body");
+    let first = answer.body.iter().zip(&sent).position(|(a, b)| a != b);
+    let lengths = (answer.body.len(), sent.len());
+    assert!(
+        answer.body == sent,
+        "another body: {lengths:?} bytes, differing from {first:?}"
+    );
     let counts = behind.counts();
     assert!(counts.values().all(|count| *count == 1), "{counts:?}");
     assert_eq!(cluster.sum("requests", "relayed"), relayed + 5);
