@@ -24,13 +24,19 @@ const CORS: &[u8] = b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrig
 const VERSIONING: &[u8] = b"<VersioningConfiguration><Status>Enabled</Status>\
     </VersioningConfiguration>";
 
-/// A request for the bucket `NAME`; 503 also where a connection breaks.
-fn ask(cluster: &Cluster, method: &str, target: &str, body: &[u8]) -> (u16, Vec<u8>) {
+/// The head of a request for the bucket `NAME`.
+fn request(cluster: &Cluster, method: &str, target: &str, body: &[u8]) -> Vec<u8> {
     let request = Request::new(method, target)
         .bucket(NAME)
         .signing(body)
         .header("Content-Length", body.len().to_string());
-    replicas::attempt(cluster, &request.encode(cluster), body).unwrap_or((503, Vec::new()))
+    request.encode(cluster)
+}
+
+/// Such a request's answer; 503 also where a connection breaks.
+fn ask(cluster: &Cluster, method: &str, target: &str, body: &[u8]) -> (u16, Vec<u8>) {
+    let request = request(cluster, method, target, body);
+    replicas::attempt(cluster, &request, body).unwrap_or((503, Vec::new()))
 }
 
 /// The bucket exists, keeps versions and has documents.
@@ -118,11 +124,10 @@ fn an_interrupted_deletion_leaves_the_bucket_the_same_everywhere() {
     begin_uploads(&cluster);
     // One of the backends, or the frontend that collects the deletion's answers.
     for (host, after) in [("be1", 0), ("fe0", 2), ("fe0", 5), ("be2", 4)] {
-        let (status, _) = std::thread::scope(|scope| {
-            let deleting = {
-                let cluster = &cluster;
-                scope.spawn(move || ask(cluster, "DELETE", "", b""))
-            };
+        let request = request(&cluster, "DELETE", "", b"");
+        let client = cluster.connect();
+        let answer = std::thread::scope(|scope| {
+            let deleting = scope.spawn(|| replicas::attempt_over(&client, &request, b""));
             std::thread::sleep(Duration::from_millis(after));
             // By its process: the lab is in use.
             let process = i32::try_from(cluster.lab.pid(host).unwrap()).unwrap();
@@ -133,7 +138,8 @@ fn an_interrupted_deletion_leaves_the_bucket_the_same_everywhere() {
         cluster.lab.restart(host).unwrap();
         let said = agreed(&cluster);
         say(&format!(
-            "{host} killed: answered {status}, then {:?}",
+            "{host} killed: answered {:?}, then {:?}",
+            answer.map(|(head, _)| head.status()),
             said.first().map(|s| s.0)
         ));
         let exists = said.first().is_some_and(|(status, _)| *status == 200);

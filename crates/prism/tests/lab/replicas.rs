@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::refill::digest;
-use crate::support::client::Request;
+use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
 use prism_config::Config;
@@ -35,7 +35,15 @@ pub(crate) fn attempt_whole(
     head: &[u8],
     body: &[u8],
 ) -> io::Result<(ResponseHead, Vec<u8>)> {
-    let client = cluster.connect();
+    attempt_over(&cluster.connect(), head, body)
+}
+
+/// The same over `client`.
+pub(crate) fn attempt_over(
+    client: &Client,
+    head: &[u8],
+    body: &[u8],
+) -> io::Result<(ResponseHead, Vec<u8>)> {
     let mut stream = client.stream();
     stream.set_read_timeout(Some(Duration::from_secs(8)))?;
     stream.write_all(&[head, body].concat())?;

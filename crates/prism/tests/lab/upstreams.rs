@@ -312,6 +312,10 @@ fn short_answers_are_relayed_and_long_ones_wait_for_their_connection() {
     let cluster = &behind.cluster;
     let watch = Watch::events(cluster, "parked");
     let moved = || cluster.sum("handoff", "exports_moved");
+    // The answers that a backend sends over a moved connection come before the frontend counts it.
+    eventually("every move is counted", PATIENCE, || {
+        moved() == cluster.sum("handoff", "imported")
+    });
     let before = moved();
     let mut client = cluster.connect();
     for path in ["/bytes?n=100", "/bytes?n=4096"] {
@@ -323,7 +327,9 @@ fn short_answers_are_relayed_and_long_ones_wait_for_their_connection() {
     for _ in 0..10 {
         ask(&behind, &mut client, "GET", "/bytes?n=100");
     }
-    assert_eq!(moved(), before + 1);
+    eventually("the connection has moved", PATIENCE, || {
+        moved() == before + 1
+    });
     assert_eq!(
         cluster.counter("fe0", "requests", "requests"),
         of_frontend + 1
