@@ -117,6 +117,17 @@ impl CatchUp<'_> {
             tracing::info!(bucket = name, "the registry lacks a bucket of another node");
             return Err(not_yet("The registry lacks a bucket of another node."));
         }
+        let removing = move |_: &Node, store: &Store| {
+            let removed = store.catch_up().remove_dangling(epoch);
+            removed.in_s3()
+        };
+        let dangling = self.node.on_store(removing).await?;
+        if dangling > 0 {
+            tracing::warn!(
+                dangling,
+                "objects whose files are missing are fetched again"
+            );
+        }
         let sources = self.sources();
         {
             let parts = 2 * sources.len() * existing(&agreed).count();

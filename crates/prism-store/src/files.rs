@@ -126,6 +126,12 @@ impl Files {
         Ok(sync_dir(&self.layout.shard(shard))?)
     }
 
+    /// Whether a file is there, and has this length. May block on disk.
+    pub(crate) fn is_whole(&self, id: FileId, len: u64) -> bool {
+        let found = fs::metadata(self.layout().file(id));
+        found.is_ok_and(|found| found.len() == len)
+    }
+
     /// Opens a file for reading; `None` if it is missing. May block on disk.
     pub(crate) fn open_file(&self, id: FileId) -> io::Result<Option<File>> {
         present(File::open(self.layout.file(id)), NotFound)

@@ -140,8 +140,17 @@ impl Parts {
         let part = part.ok_or(Error::InvalidName("no such part"))?;
         let storage = &self.pin.storage;
         let record = || storage.lsm.view().file(part.file);
-        let file = CheckedFile::open(storage, part.file, part.len, record)?;
-        file.ok_or_else(|| Error::corrupt("file of a part missing"))
+        let opened = CheckedFile::open(storage, part.file, part.len, record);
+        let file = opened.and_then(|file| {
+            let missing = || Error::corrupt("file of a part missing");
+            file.ok_or_else(missing)
+        });
+        file.inspect_err(|error| {
+            if error.is_damage() {
+                let view = storage.lsm.view();
+                storage.corruption.note(&view, part.file, 0, error);
+            }
+        })
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {

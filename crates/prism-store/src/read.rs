@@ -62,8 +62,14 @@ impl Store {
         key: &str,
         version: Option<VersionId>,
     ) -> Result<Option<Object>, Error> {
+        // The repair of an object is that of its current version.
+        let is_current = || {
+            let current = self.lookup(&self.view(), bucket, key, None);
+            let is_it = |record: &Record| version.is_none_or(|version| record.id() == version);
+            current.is_ok_and(|current| current.as_ref().is_some_and(is_it))
+        };
         let note = |error: &Error| {
-            if version.is_none() && error.is_damage() {
+            if error.is_damage() && is_current() {
                 let object_key = object_key(bucket, key);
                 self.storage().corruption.note_object(&object_key, error);
             }
@@ -85,7 +91,7 @@ impl Store {
                 Payload::File { id } => {
                     let opened =
                         CheckedFile::open(self.storage(), id, record.len, || view.file(id));
-                    opened?.map(Body::File)
+                    opened.inspect_err(note)?.map(Body::File)
                 }
                 Payload::Parts { id } => {
                     let parts = self.open_parts(bucket, key, version, id);
@@ -104,7 +110,9 @@ impl Store {
                 }));
             }
         }
-        Err(Error::corrupt("object file missing"))
+        let error = Error::corrupt("object file missing");
+        note(&error);
+        Err(error)
     }
 
     /// Looks an object up; `None` if the key has none. May block on disk.

@@ -104,8 +104,7 @@ fn find_dangling(
     for file in view.files_after(None) {
         let (id, record) = file?;
         report.bytes += record.len;
-        let path = files.layout().file(id);
-        if fs::metadata(&path).is_ok_and(|found| found.len() == record.len) {
+        if files.is_whole(id, record.len) {
             continue;
         }
         report.dangling += 1;

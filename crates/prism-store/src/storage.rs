@@ -1,7 +1,10 @@
 //! The trees and the files of an open store, and the facts about both that are in memory. Open
 //! files and objects share them, and keep the store open. `commit` makes the changes.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use crate::{
     config::Config,
@@ -23,6 +26,8 @@ pub(crate) struct Storage {
     pub(crate) known: Known,
     pub(crate) corruption: Corruption,
     pub(crate) recovery: RecoveryReport,
+    /// Whether records may name files that were missing when the store was opened.
+    pub(crate) has_dangling: AtomicBool,
     /// Dropped after the tree, because it has the lock of the directory.
     pub(crate) files: Files,
 }
@@ -43,6 +48,7 @@ impl Storage {
             pins: Pins::default(),
             known: Known::new(config.recheck),
             corruption: Corruption::default(),
+            has_dangling: AtomicBool::new(recovery.dangling > 0),
             recovery,
             files,
         };

@@ -1,7 +1,7 @@
 //! Pages of what a store has, for another replica to compare, and the deletions that the
 //! comparison leads to.
 
-use std::{collections::HashSet, iter, ops::Bound};
+use std::{collections::HashSet, iter, ops::Bound, sync::atomic::Ordering};
 
 use prism_cluster::replica::{Missed, Stamp, missed};
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,37 @@ impl CatchUp<'_> {
     /// [`Error::OtherEpoch`] if this store is not in the epoch `since` any more.
     pub fn remove_missing(&self, scopes: Vec<Scope>, since: u64) -> Result<(), Error> {
         self.discard(scopes, Some(since), false, When::In(since))
+    }
+
+    /// Removes the objects and parts whose files were missing when the store was opened, as in a
+    /// copy that was made while the store ran. A store that catches up as of the epoch `since`
+    /// then fetches them. Returns their number. Reads the list of all files once. Blocks on disk.
+    ///
+    /// # Errors
+    /// As for [`CatchUp::remove_missing`].
+    pub fn remove_dangling(&self, since: u64) -> Result<usize, Error> {
+        let storage = self.store.storage();
+        if !storage.has_dangling.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        let mut dangling = Vec::new();
+        let view = self.store.view();
+        for file in view.files_after(None) {
+            let (id, record) = file?;
+            if storage.files.is_whole(id, record.len) {
+                continue;
+            }
+            let scope = Scope::of_object_key(&record.object_key)?;
+            dangling.push(match view.upload_of_file(id, &record.object_key)? {
+                Some((upload, part)) => scope.with_upload(upload, Some(part)),
+                None => scope,
+            });
+        }
+        drop(view);
+        let count = dangling.len();
+        self.discard(dangling, Some(since), false, When::In(since))?;
+        storage.has_dangling.store(false, Ordering::Relaxed);
+        Ok(count)
     }
 
     /// The scopes that this store has, or has open changes of, and does not own. May block

@@ -142,8 +142,17 @@ impl CatchUp<'_> {
             return Ok(None);
         };
         let file = record.file()?;
-        // A missing file means that the part was replaced: the other store will ask again.
-        let opened = CheckedFile::open(self.store.storage(), file, record.len, || view.file(file))?;
+        let storage = self.store.storage();
+        let opened = CheckedFile::open(storage, file, record.len, || view.file(file))?;
+        // Mostly the part was replaced. The other store asks again.
+        if opened.is_none() {
+            let view = self.store.view();
+            let present = view.part(id, number)?;
+            if present.is_some_and(|present| present.file().is_ok_and(|now| now == file)) {
+                let error = Error::corrupt("file of a part missing");
+                storage.corruption.note(&view, file, 0, &error);
+            }
+        }
         let handed = Handed::new(record.stamp, record.meta, Some(record.len));
         Ok(opened.map(|file| (handed, Some(Body::File(file)))))
     }

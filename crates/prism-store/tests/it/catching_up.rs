@@ -220,6 +220,48 @@ fn whatever_was_missed_is_taken_in_and_the_stores_are_the_same() {
     }
 }
 
+#[test]
+fn objects_and_parts_without_their_files_are_taken_in_anew() {
+    let (dirs, [from, to]) = two();
+    let mut rng = fastrand::Rng::with_seed(5);
+    for _ in 0..60 {
+        random_change(&from, &mut rng);
+    }
+    put(&from, "b", "long", &bytes(3, 60_000)).unwrap();
+    upload(&from, "whole", 1, true);
+    upload(&from, "unfinished", 2, false);
+    for store in [&from, &to] {
+        store.adopt(2, None).unwrap();
+    }
+    catch_up(&from, &to);
+    assert_eq!(to.catch_up().remove_dangling(2).unwrap(), 0);
+    drop(to);
+    let files = object_files(dirs[1].path());
+    for path in &files {
+        std::fs::remove_file(path).unwrap();
+    }
+    let to = open(dirs[1].path(), "b");
+    assert_eq!(to.recovery().dangling, files.len() as u64);
+    // An object of the present epoch has its file.
+    for store in [&from, &to] {
+        store.adopt(3, None).unwrap();
+        put(store, "b", "present", &bytes(4, 60_000)).unwrap();
+    }
+    // The records say that nothing is missing.
+    assert_eq!(missing(&from, &to, 3, false).take, []);
+    let removed = to.catch_up().remove_dangling(3).unwrap();
+    assert_eq!(removed, files.len());
+    assert_eq!(to.catch_up().remove_dangling(3).unwrap(), 0);
+    assert!(to.get("b", "present").unwrap().is_some());
+    catch_up(&from, &to);
+    let of_others = |store: &Store| {
+        let mut all = content(store);
+        all.retain(|line| !line.contains("present"));
+        all
+    };
+    assert_eq!(of_others(&from), of_others(&to));
+}
+
 /// Makes a random change where versions are kept.
 fn random_change_of_versions(store: &Store, rng: &mut fastrand::Rng) {
     if rng.u8(..3) > 0 {

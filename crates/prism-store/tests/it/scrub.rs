@@ -377,15 +377,33 @@ fn lost_and_cut_files_are_found() {
     assert_eq!(of_objects.count(), 2);
 }
 
+#[derive(Default)]
+struct Told(Mutex<Vec<ScrubFault>>);
+
+impl Repair for Told {
+    fn damaged(&self, fault: &ScrubFault) {
+        self.0.lock().unwrap().push(fault.clone());
+    }
+}
+
+#[test]
+fn whoever_repairs_is_told_by_readers_of_missing_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let contents = filled(dir.path());
+    let store = Store::open(dir.path(), config()).unwrap();
+    let told = Arc::new(Told::default());
+    store.integrity().set_repair(told.clone());
+    for path in &by_kind(dir.path())["object"] {
+        fs::remove_file(path).unwrap();
+    }
+    let refused = no_wrong_bytes(&store, &contents, "missing");
+    let told = told.0.lock().unwrap();
+    assert!(refused > 1);
+    assert_eq!(told.len(), refused, "{told:?}");
+}
+
 #[test]
 fn whoever_repairs_is_told_by_readers_and_by_scrubs() {
-    #[derive(Default)]
-    struct Told(Mutex<Vec<ScrubFault>>);
-    impl Repair for Told {
-        fn damaged(&self, fault: &ScrubFault) {
-            self.0.lock().unwrap().push(fault.clone());
-        }
-    }
     let dir = tempfile::tempdir().unwrap();
     let contents = filled(dir.path());
     let store = Store::open(dir.path(), config()).unwrap();
