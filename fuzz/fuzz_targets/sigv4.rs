@@ -4,6 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use prism_http::{Headers, Limits, RequestHead};
+use prism_s3::query::Query;
 use prism_s3::time::parse_iso_basic;
 use prism_s3::{Authenticator, Operation, Principal};
 use prism_signer::{Body, Signer};
@@ -13,7 +14,8 @@ fuzz_target!(|input: (&str, &str, u16, u8)| {
     let now = parse_iso_basic("20130524T000000Z").expect("a valid time");
     let authenticator = Authenticator::new([("key", "secret")], "r");
     let is_signed = |head: &RequestHead| {
-        let known = authenticator.authenticate(head, now);
+        let query = Query::parse(head.query());
+        let known = query.and_then(|query| authenticator.authenticate(head, &query, now));
         known.is_ok_and(|known| known.principal != Principal::Anonymous)
     };
     let mut headers = Headers::new();

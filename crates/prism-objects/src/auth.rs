@@ -11,6 +11,7 @@ use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::facts::{self, Caller, Facts};
 use prism_s3::access::{KeyRights, Right, Rights};
+use prism_s3::query::Query;
 use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
 use time::OffsetDateTime;
 
@@ -75,6 +76,7 @@ impl Auth {
     pub(crate) fn identify(
         &self,
         head: &RequestHead,
+        query: &Query,
         verified: Option<Facts>,
         doubt: Option<S3Error>,
     ) -> Result<Identified, S3Error> {
@@ -84,7 +86,7 @@ impl Auth {
             Some(verified) => restored(&users.authenticator, verified)?,
             None => {
                 let now = OffsetDateTime::now_utc();
-                let known = users.authenticator.authenticate(head, now);
+                let known = users.authenticator.authenticate(head, query, now);
                 let is_signed = !matches!(&known, Ok(known) if known.is_anonymous());
                 match doubt {
                     Some(doubt) if is_signed => return Err(doubt),
@@ -235,15 +237,24 @@ mod tests {
             let read = RequestHead::parse(text.as_bytes(), &prism_http::Limits::DEFAULT);
             read.unwrap().unwrap().0
         };
-        let anonymous = auth.identify(&head(""), None, doubt()).unwrap();
+        let query = Query::default();
+        let anonymous = auth.identify(&head(""), &query, None, doubt()).unwrap();
         assert_eq!(anonymous.principal, Principal::Anonymous);
         let signed = head("Authorization: AWS4-HMAC-SHA256 Credential=key\r\n");
-        let status = |doubt| auth.identify(&signed, None, doubt).err().unwrap().status();
+        let status = |doubt| {
+            auth.identify(&signed, &query, None, doubt)
+                .err()
+                .unwrap()
+                .status()
+        };
         assert_eq!(status(doubt()), 503);
         assert_ne!(status(None), 503);
         let known = (Principal::AccessKey("key".into()), Payload::Unsigned);
         let verified = meaning_of(known).facts();
-        assert!(auth.identify(&signed, Some(verified), doubt()).is_ok());
+        assert!(
+            auth.identify(&signed, &query, Some(verified), doubt())
+                .is_ok()
+        );
     }
 
     fn meaning_of((principal, payload): (Principal, Payload)) -> Meaning {

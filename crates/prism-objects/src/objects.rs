@@ -9,6 +9,7 @@ use prism_http::{Headers, Limits, RequestHead};
 use prism_proto::facts::Facts;
 use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
+use prism_s3::query::Query;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
 use prism_service::{About, Exchange, Fault, Route, Served, Service, Subject};
 
@@ -89,14 +90,16 @@ impl Service for Objects {
             None => Standing::Open,
         };
         let may_confirm = verified.is_some() && self.node.core.cluster.is_in_etcd();
-        let known = self.shared.auth.identify(head, verified, self.doubt());
+        let query = Query::parse(head.query())?;
+        let auth = &self.shared.auth;
+        let known = auth.identify(head, &query, verified, self.doubt());
         let known = known.map_err(|error| match error.code() {
             // The secret for the signatures of chunks is needed here, before `confirm`.
             Code::InvalidAccessKeyId if may_confirm => unconfirmed(),
             _ => error,
         })?;
-        let hoisted = with_hoisted(head)?;
-        let mut operation = Operation::parse(hoisted.as_ref().unwrap_or(head))?;
+        let hoisted = with_hoisted(head, &query)?;
+        let mut operation = Operation::of(hoisted.as_ref().unwrap_or(head), &query)?;
         if operation.is_preflight() && self.shared.allows_page(head) {
             operation = Operation::Preflight;
         }

@@ -30,7 +30,7 @@ const CLIENT: &str = "192.0.2.7:4711";
 
 /// The configuration of backends with these names.
 pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
-    let mut config = Config::default();
+    let mut config: Config = Config::default();
     config.cluster.name = "memory".into();
     config.cluster.region = "us-east-1".into();
     config.cluster.replicas = replicas;

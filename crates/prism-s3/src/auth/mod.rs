@@ -90,7 +90,7 @@ impl Authenticator {
         }
     }
 
-    /// Verifies a request at the time `now`.
+    /// Verifies a request with this query at the time `now`.
     ///
     /// # Errors
     /// The S3 error to answer with. About a secret an error says only that the signature does
@@ -98,9 +98,9 @@ impl Authenticator {
     pub fn authenticate(
         &self,
         head: &RequestHead,
+        query: &Query,
         now: OffsetDateTime,
     ) -> Result<Authenticated, S3Error> {
-        let query = Query::parse(head.query())?;
         let signed = match single(head.headers(), "authorization")? {
             Some(_) if query.is_presigned() || query.has("Signature") => {
                 return Err(Code::InvalidArgument.with_message(
@@ -108,10 +108,10 @@ impl Authenticator {
                 ));
             }
             Some(value) => Some(Signed::parse(value, head.headers())?),
-            None => query::signed(head, &query)?,
+            None => query::signed(head, query)?,
         };
         match signed {
-            Some(signed) => self.verify(head, &query, &signed, now),
+            Some(signed) => self.verify(head, query, &signed, now),
             None => anonymous(head),
         }
     }

@@ -37,7 +37,7 @@ fn is(name: &str, other: &str) -> bool {
     name.eq_ignore_ascii_case(other)
 }
 
-/// Moves the headers in a presigned query to the head. A client may put headers into the query,
+/// Moves the headers in a presigned query to its head. A client may put headers into the query,
 /// where the signature covers them; they count like other headers. A header that the head
 /// already has stays. The body's hash is moved too, so that its reader finds it in one place.
 /// Forwarding the request in this form or as it came has the same result. `None` if there are no
@@ -46,12 +46,7 @@ fn is(name: &str, other: &str) -> bool {
 /// # Errors
 /// `InvalidRequest` for a parameter that cannot be a header, `MetadataTooLarge` for more headers
 /// than a request may have.
-pub fn with_hoisted(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
-    // Nearly every request is signed in its head.
-    if !head.query().is_some_and(|raw| raw.contains("X-Amz-")) {
-        return Ok(None);
-    }
-    let query = Query::parse(head.query())?;
+pub fn with_hoisted(head: &RequestHead, query: &Query) -> Result<Option<RequestHead>, S3Error> {
     if !query.is_presigned() {
         return Ok(None);
     }

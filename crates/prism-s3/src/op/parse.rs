@@ -18,10 +18,17 @@ impl Operation {
     /// If the request is malformed, in the terms of S3. A request that is not served gives
     /// [`Operation::Unsupported`].
     pub fn parse(head: &RequestHead) -> Result<Self, S3Error> {
-        let query = Query::parse(head.query())?;
+        Self::of(head, &Query::parse(head.query())?)
+    }
+
+    /// The same of a head with this query.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn of(head: &RequestHead, query: &Query) -> Result<Self, S3Error> {
         let path = decode(head.path())?;
         let (bucket, key) = match names(&path) {
-            ("", "") => return Ok(of_service(head.method(), &query)),
+            ("", "") => return Ok(of_service(head.method(), query)),
             (bucket, "") => (BucketName::parse(bucket)?, None),
             (bucket, key) => (BucketName::parse(bucket)?, Some(ObjectKey::parse(key)?)),
         };
@@ -30,11 +37,11 @@ impl Operation {
         }
         let Some(key) = key else {
             let wrap = |operation| Self::Bucket(bucket, operation);
-            return find(BUCKET, Target::Bucket, head, &query, wrap);
+            return find(BUCKET, Target::Bucket, head, query, wrap);
         };
         un::storage_class(head.headers())?;
         let wrap = |operation| Self::Object(ObjectRef { bucket, key }, operation);
-        find(OBJECT, Target::Object, head, &query, wrap)
+        find(OBJECT, Target::Object, head, query, wrap)
     }
 
     /// The bucket that a request names, even if the rest of the request is invalid.

@@ -2,6 +2,7 @@
 
 use data_encoding::BASE64;
 use prism_http::{Headers, Limits, RequestHead};
+use prism_s3::query::Query;
 use prism_s3::time::parse_iso_basic;
 use prism_s3::{
     Authenticator, BodyDigest, Code, Expected, ObjectOperation, Operation, Payload, S3Error,
@@ -130,7 +131,8 @@ fn published(kind: &str, seed: &str, chunks: [&str; 3], trailer: Option<&str>) -
     )];
     let authenticator = Authenticator::new(credentials, "us-east-1");
     let now = parse_iso_basic("20130524T000000Z").unwrap();
-    let known = authenticator.authenticate(&head, now).unwrap();
+    let query = Query::parse(head.query()).unwrap();
+    let known = authenticator.authenticate(&head, &query, now).unwrap();
     let Payload::Streaming(streaming) = &known.payload else {
         panic!("{:?}", known.payload);
     };

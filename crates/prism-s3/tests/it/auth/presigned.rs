@@ -1,10 +1,13 @@
 //! Presigned URLs: the published example, their time and parameters, and the body's hash.
 
-use prism_s3::{Code, Payload, Principal};
+use prism_http::RequestHead;
+use prism_s3::auth::with_hoisted;
+use prism_s3::query::Query;
+use prism_s3::{Code, Payload, Principal, S3Error};
 use prism_signer::{Body, Signer};
 use time::Duration;
 
-use super::{ACCESS_KEY, EMPTY, SECRET, authenticator, check, code, head, headers, now, signed};
+use super::{ACCESS_KEY, EMPTY, SECRET, authenticate, check, code, head, headers, now, signed};
 
 const PRESIGNED: &str = "/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256\
     &X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20130524%2Fus-east-1%2Fs3%2Faws4_request\
@@ -37,7 +40,7 @@ fn a_presigned_url_counts_for_its_time_its_method_and_its_parameters_only() {
     let fields = headers(&[("Host", EXAMPLE_HOST)]);
     let at = |seconds| {
         let head = head("GET", PRESIGNED, &fields);
-        let known = authenticator().authenticate(&head, now() + Duration::seconds(seconds));
+        let known = authenticate(&head, now() + Duration::seconds(seconds));
         known.map(|_| ()).map_err(|e| e.code())
     };
     assert_eq!(at(86_400), Ok(()));
@@ -94,11 +97,14 @@ fn malformed_presigned_urls_are_refused() {
     assert_eq!(code(both), Code::InvalidArgument);
 }
 
+fn hoist(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
+    with_hoisted(head, &Query::parse(head.query())?)
+}
+
 #[test]
 fn headers_in_a_presigned_query_count_as_headers() {
     let fields = headers(&[("Host", "h"), ("x-amz-acl", "private")]);
     let target = "/b/k?x-amz-meta-a=1&X-Amz-Acl=public-read&x-amz-checksum-crc32=AAAAAA%3D%3D";
-    let hoist = prism_s3::auth::with_hoisted;
     let plain = hoist(&head("PUT", target, &fields)).unwrap();
     assert_eq!(plain, None, "not presigned");
     let target = format!("{target}&X-Amz-Signature=00&X-Amz-Date=1");
@@ -144,7 +150,7 @@ fn the_hash_in_a_presigned_query_is_that_of_the_body() {
     assert_eq!(code, Code::AuthorizationQueryParametersError);
     // The hash is among the other headers.
     let url = signer.presign("PUT", "/bkt/k", "h", Body::Bytes(b""), 60, now());
-    let hoisted = prism_s3::auth::with_hoisted(&head("PUT", &url.unwrap(), &host));
+    let hoisted = hoist(&head("PUT", &url.unwrap(), &host));
     let hoisted = hoisted.unwrap().unwrap();
     assert_eq!(
         hoisted.headers().get_str("x-amz-content-sha256"),
