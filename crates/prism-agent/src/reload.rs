@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use prism_config::{Config, ConfigReader, Effect, Running};
+use prism_config::{ConfigFile, ConfigReader, Effect, Running, Services};
 use prism_process::notify::Notifier;
 use tokio::signal::unix::Signal;
 
@@ -13,7 +13,7 @@ use crate::pauses::Pauses;
 /// The file, and the configuration that the agent acts by.
 pub(crate) struct Reload {
     pub(crate) file: PathBuf,
-    pub(crate) running: Arc<Running>,
+    pub(crate) running: Arc<Running<Services>>,
     pub(crate) notifier: Notifier,
 }
 
@@ -22,7 +22,7 @@ impl Reload {
     pub(crate) async fn follow(&self, hang_up: &mut Signal, pauses: &Pauses) {
         while hang_up.recv().await.is_some() {
             self.notifier.reloading();
-            let read = Config::load(&self.file);
+            let read = ConfigFile::load(&self.file);
             if let Err(error) = read.and_then(|new| self.take_over(&new)) {
                 let file = self.file.display();
                 let fault = error.in_one_line();
@@ -35,7 +35,7 @@ impl Reload {
     }
 
     /// Changes the fields that apply at run time, and logs all changes.
-    fn take_over(&self, new: &Config) -> Result<(), prism_config::ConfigError> {
+    fn take_over(&self, new: &ConfigFile) -> Result<(), prism_config::ConfigError> {
         let present = self.running.now();
         let changes = present.changes_to(new);
         let effects = |effect| {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_config::{Config, Running};
+use prism_config::{ConfigFile, Running, Services};
 use prism_figures::ServiceKeys;
 use prism_membership::{Directory, Observed, observe as observe_cluster};
 use prism_process::notify::{Notifier, Reporter, Watchdog};
@@ -56,7 +56,7 @@ pub struct Args {
 /// # Errors
 /// The configuration cannot be used, or the switch cannot be loaded.
 pub fn run(args: &Args, version: &'static str) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = ConfigFile::load(&args.config)?;
     prism_process::log::init(&config.log, false)?;
     let Some(settings) = &config.switch else {
         bail!("{} has no section [switch]; add it", args.config.display());
@@ -145,14 +145,14 @@ fn tell_of(settings: &prism_config::Switch, role: &Role) {
 }
 
 /// Listens for readers of the pages, if the configuration has an address for that.
-fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
+fn listen(config: &ConfigFile) -> anyhow::Result<Option<TcpListener>> {
     let address = config.admin.switch_listen;
     let listener = address.map(|address| bind(address, "admin.switch_listen"));
     listener.transpose()
 }
 
 /// Follows the cluster of each service whose state is in etcd.
-fn observe_all(config: &Config) -> anyhow::Result<Vec<Observed>> {
+fn observe_all(config: &ConfigFile) -> anyhow::Result<Vec<Observed>> {
     let parts = config.parts().into_iter();
     let observed = parts.filter(|part| part.cluster.etcd.is_some());
     observed.map(|part| observe_cluster(&part)).collect()
@@ -196,7 +196,7 @@ fn term_file(pin_dir: &str) -> PathBuf {
 struct Followed {
     /// The nodes of each service that etcd knows; empty without etcd.
     observed: Vec<watch::Receiver<Arc<Directory>>>,
-    running: Arc<Running>,
+    running: Arc<Running<Services>>,
     leases: Arc<Leases>,
     role: Arc<Role>,
     /// The secrets that the switch has.
@@ -207,7 +207,7 @@ struct Followed {
 
 /// The nodes and keys that the pages show.
 struct Shown {
-    running: Arc<Running>,
+    running: Arc<Running<Services>>,
     known: Vec<watch::Receiver<Arc<Directory>>>,
     leases: Arc<Leases>,
     secrets: watch::Receiver<Secrets>,
@@ -251,7 +251,7 @@ impl Shown {
 struct Given {
     interfaces: Interfaces,
     nodes: Vec<Directory>,
-    config: Arc<Config>,
+    config: Arc<ConfigFile>,
 }
 
 /// Ages flows, and gives the switch new nodes, until the process ends.

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_config::{Config, ControlSecret, Running};
+use prism_config::{ConfigFile, ControlSecret, Running, Services};
 use prism_figures::{SecretInUse, ServiceKeys};
 use prism_membership::Directory;
 use prism_switch::Leases;
@@ -18,14 +18,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) type Secrets = Vec<Vec<ControlSecret>>;
 
 /// Reads the secrets of all services.
-pub(crate) fn read(config: &Config) -> Result<Secrets, prism_config::SecretError> {
+pub(crate) fn read(config: &ConfigFile) -> Result<Secrets, prism_config::SecretError> {
     let parts = config.parts().into_iter();
     let switches = parts.filter_map(|part| part.switch);
     switches.map(|switch| switch.load_secrets()).collect()
 }
 
 /// Makes the agent pause when a file has changed. Never returns.
-pub(crate) async fn follow(running: &Running, pauses: &Pauses) {
+pub(crate) async fn follow(running: &Running<Services>, pauses: &Pauses) {
     let mut last = read(&running.now()).ok();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -40,7 +40,7 @@ pub(crate) async fn follow(running: &Running, pauses: &Pauses) {
 /// The secrets in use, each by a number that tells it from others, with the nodes that have a lease
 /// by a key of it.
 pub(crate) fn shown(
-    config: &Config,
+    config: &ConfigFile,
     secrets: &Secrets,
     directories: &[Directory],
     leases: &Leases,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_config::{Config, ControlSecret, HookMode};
+use prism_config::{Config, ConfigFile, ControlSecret, HookMode};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
 use prism_switch::{
@@ -37,7 +37,7 @@ pub(crate) fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<I
 
 /// The tables of the switch. `directories` are those of the services.
 pub(crate) fn switch_config(
-    config: &Config,
+    config: &ConfigFile,
     settings: &prism_config::Switch,
     directories: &[Directory],
     secrets: &Secrets,
@@ -115,7 +115,10 @@ fn here(directories: &[Directory]) -> BTreeSet<IpAddr> {
 ///
 /// # Errors
 /// An address that this host still lacks after 10 s.
-pub(crate) fn nodes_at_start(config: &Config, mode: HookMode) -> anyhow::Result<Vec<Directory>> {
+pub(crate) fn nodes_at_start(
+    config: &ConfigFile,
+    mode: HookMode,
+) -> anyhow::Result<Vec<Directory>> {
     let directories = nodes(config, &[]);
     let until = Instant::now() + ADDRESS_WAIT;
     while mode == HookMode::Host
@@ -204,7 +207,10 @@ fn services_of(part: &Config, tenant: u32, directory: &Directory) -> Vec<Service
 }
 
 /// The nodes of each service: those of the file, and those that etcd knows.
-pub(crate) fn nodes(config: &Config, known: &[watch::Receiver<Arc<Directory>>]) -> Vec<Directory> {
+pub(crate) fn nodes(
+    config: &ConfigFile,
+    known: &[watch::Receiver<Arc<Directory>>],
+) -> Vec<Directory> {
     let parts = config.parts().into_iter().enumerate();
     let all = parts.map(|(index, part)| match known.get(index) {
         Some(known) => Directory::of(&part).joined_by(&known.borrow()),
@@ -250,7 +256,7 @@ pub(crate) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> 
 /// Gives the switch these nodes and their keys. Returns its tables; a failure is logged.
 pub(crate) fn update_tables(
     agent: &mut Agent<'_>,
-    config: &Config,
+    config: &ConfigFile,
     directories: &[Directory],
     secrets: &Secrets,
     interfaces: &Interfaces,
@@ -277,7 +283,7 @@ pub(crate) fn update_tables(
 
 /// The addresses of etcd's endpoints. Names that cannot be resolved are left out, with
 /// a warning.
-fn etcd_addresses(config: &Config) -> Vec<IpAddr> {
+fn etcd_addresses(config: &ConfigFile) -> Vec<IpAddr> {
     let endpoints = config.cluster.etcd.iter().flat_map(|etcd| &etcd.endpoints);
     let resolved = endpoints.flat_map(|endpoint| {
         let found = (endpoint.host(), endpoint.port()).to_socket_addrs();

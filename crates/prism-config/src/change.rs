@@ -5,13 +5,16 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::change_shown::shown;
 use crate::load::ConfigError;
-use crate::model::Config;
+use crate::model::{Config, ConfigFile};
 use crate::position::FilePosition;
+use crate::problem::Problem;
+use crate::service::{Service, Services};
 use crate::switch::HookMode;
 
 /// The moment at which a process acts by a changed field.
@@ -216,7 +219,25 @@ fn effects(path: &[String]) -> (Effect, Effect) {
     rule.map_or((Restart, Restart), |(_, nodes, switch)| (*nodes, *switch))
 }
 
-impl Config {
+/// What a configuration has at `service`: the service of a part, or those of a file.
+pub trait ServiceTable: Clone + Default + Serialize + DeserializeOwned {
+    /// All faults of a configuration.
+    fn problems(config: &Config<Self>) -> Vec<Problem>;
+}
+
+impl ServiceTable for Service {
+    fn problems(config: &Config) -> Vec<Problem> {
+        config.problems_of_one()
+    }
+}
+
+impl ServiceTable for Services {
+    fn problems(config: &ConfigFile) -> Vec<Problem> {
+        config.problems()
+    }
+}
+
+impl<S: ServiceTable> Config<S> {
     /// The changes that make this configuration the configuration `new`, by name.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let mut found = Vec::new();
@@ -244,13 +265,13 @@ impl Config {
             put(&mut tree_of_both, path, find(&source, path));
         }
         let order = self.nodes.iter().chain(&new.nodes).map(|node| &node.name);
-        let both = from_tree(tree_of_both, order).map_err(|error| ConfigError::Syntax {
+        let both = from_tree(tree_of_both, order);
+        let mut both: Self = both.map_err(|error| ConfigError::Syntax {
             place: FilePosition::default(),
             fault: error.message().to_owned(),
         })?;
-        let mut both = both;
         both.whole.clone_from(&self.whole);
-        match both.problems() {
+        match S::problems(&both) {
             problems if problems.is_empty() => Ok(both),
             problems => Err(ConfigError::Invalid(problems)),
         }
@@ -261,7 +282,7 @@ impl Config {
 const ONE_OF_SERVICES: &str = "service[";
 
 /// A configuration as a tree, with the nodes and several services by name.
-fn tree(config: &Config) -> Table {
+fn tree(config: &Config<impl ServiceTable>) -> Table {
     // A configuration is always a table: its tests write it to text.
     let mut tree = Table::try_from(config).unwrap_or_default();
     if let Some(Value::Array(nodes)) = tree.remove("node") {
@@ -283,10 +304,10 @@ fn tree(config: &Config) -> Table {
 }
 
 /// The configuration of a tree. Its nodes have the order of these names.
-fn from_tree<'n>(
+fn from_tree<'n, S: ServiceTable>(
     mut tree: Table,
     order: impl Iterator<Item = &'n String>,
-) -> Result<Config, toml::de::Error> {
+) -> Result<Config<S>, toml::de::Error> {
     if let Some(Value::Table(mut nodes)) = tree.remove("node") {
         let nodes = order.filter_map(|name| nodes.remove(name)).collect();
         tree.insert("node".into(), Value::Array(nodes));

@@ -51,14 +51,14 @@ credentials_file = "/etc/users"
 otlp = "http://127.0.0.1:4318/v1/traces"
 "#;
 
-fn full() -> Config {
-    Config::from_toml(FULL).unwrap()
+fn full() -> ConfigFile {
+    ConfigFile::from_toml(FULL).unwrap()
 }
 
 /// The same with the fields that one of several services has.
-fn with_own_fields() -> Config {
+fn with_own_fields() -> ConfigFile {
     let mut config = full();
-    let service = &mut *config.service;
+    let service = config.service.first_mut();
     service.name = "demo".into();
     service.backends = vec!["be0".into()];
     service.peer_port = Some(7401);
@@ -175,8 +175,9 @@ fn a_section_a_node_and_an_optional_field_come_and_go() {
 #[test]
 fn upstreams_change_at_a_reload_and_come_or_go_at_a_restart() {
     let (one, mut none, mut several) = (with_own_fields(), with_own_fields(), with_own_fields());
-    none.service.upstream = None;
-    several.service.upstream = Some(vec![Upstream::default(), Upstream::default()].into());
+    none.service.first_mut().upstream = None;
+    several.service.first_mut().upstream =
+        Some(vec![Upstream::default(), Upstream::default()].into());
     for (old, new, expected) in [
         (&one, &several, Reload),
         (&several, &one, Reload),

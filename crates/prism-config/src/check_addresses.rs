@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::addresses::{HostAddrs, family};
-use crate::model::{Config, Node};
+use crate::model::{Config, ConfigFile, Node};
 use crate::problem::Problems;
 use crate::switch::Switch;
 
@@ -133,8 +133,8 @@ impl Config {
         let fix = "name the two frontends that may have the address of switch.control";
         found.check(is_pair, "switch.hosts", fault, fix);
         // Frontends send the arbiter what is not theirs, in a tunnel of the packet's family.
-        let services = self.service.iter().flat_map(|one| one.address.hosts());
-        let services = services.filter(|_| switch.tunnel_mtu_bytes > 0);
+        let hosts = self.service.address.hosts().into_iter();
+        let services = hosts.filter(|_| switch.tunnel_mtu_bytes > 0);
         let families: BTreeSet<_> = services
             .filter(|service| control.of(*service).is_none())
             .map(family)
@@ -201,13 +201,12 @@ impl Config {
     }
 
     fn is_service_host(&self, host: IpAddr) -> bool {
-        let mut addresses = self
-            .service
-            .iter()
-            .flat_map(|service| service.address.iter());
+        let mut addresses = self.service.address.iter();
         addresses.any(|address| address.ip() == host)
     }
+}
 
+impl ConfigFile {
     /// The families of the service that `node` cannot serve: it has no address of them.
     /// Requests of such clients are relayed to it.
     pub fn families_missing_at<'c>(&'c self, node: &'c Node) -> Vec<&'static str> {

@@ -5,27 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use crate::addresses::ServiceAddrs;
-use crate::model::{Config, S3};
+use crate::model::{Config, ConfigFile, S3};
 use crate::problem::{Problem, Problems};
-use crate::service::Service;
 
-impl Config {
+impl ConfigFile {
     /// All faults of the values; empty for a good configuration.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let mut found = Problems::default();
         self.check_backends(&mut found);
-        let keeps_objects = |service: &Service| service.upstream.is_none();
-        let uses_etcd = self.service.iter().any(keeps_objects);
-        let is_used = uses_etcd || self.cluster.etcd.is_none();
-        let fault = "is there, but no service keeps objects";
-        found.check(is_used, "cluster.etcd", fault, "remove it");
         if !self.service.are_several() {
-            let is_one = self.service.s3.is_none() || self.s3 == S3::default();
+            let is_one = self.service.first().s3.is_none() || self.s3 == S3::default();
             let fix = "keep one of the two";
             found.check(is_one, "service.s3", "is there beside [s3]", fix);
             found
                 .0
-                .extend(self.parts().iter().flat_map(Self::problems_of_one));
+                .extend(self.parts().iter().flat_map(Config::problems_of_one));
             return found.0;
         }
         self.check_differences(&mut found);
@@ -135,7 +129,7 @@ impl Config {
     }
 
     /// The field of the whole file that is `field` in the part of the service at `index`.
-    pub(crate) fn field_of_part(&self, index: usize, part: &Self, field: &str) -> String {
+    pub(crate) fn field_of_part(&self, index: usize, part: &Config, field: &str) -> String {
         let service = self.service.iter().nth(index);
         let limits = service.and_then(|service| service.limits.as_ref());
         let moved = match field.split_once('.') {
@@ -177,7 +171,7 @@ fn is<T, V>(of: &Option<&T>, value: impl Fn(&T) -> Option<V>) -> bool {
 
 /// Checks that services differ in a field.
 struct Unique<'c> {
-    config: &'c Config,
+    config: &'c ConfigFile,
     seen: BTreeSet<(&'static str, String)>,
     found: &'c mut Problems,
 }

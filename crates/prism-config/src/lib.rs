@@ -1,9 +1,9 @@
 //! The configuration file of a Prism cluster.
 //!
 //! Every host of a cluster reads the same TOML file. A process picks its own part by the
-//! name of its node. [`Config`] is that file as a plain struct. [`Config::load`] reads and
-//! checks it. It reports *all* faults, each with its line, the field, the fault, and how to fix
-//! it.
+//! name of its node. [`ConfigFile`] is that file as a plain struct. [`ConfigFile::load`] reads
+//! and checks it. It reports *all* faults, each with its line, the field, the fault, and how to
+//! fix it. [`ConfigFile::parts`] are the [`Config`]s of its services.
 //!
 //! This crate only reads files. It opens no socket, and reads no environment variable.
 #![forbid(unsafe_code)]
@@ -41,12 +41,14 @@ mod warnings;
 pub use acme::Acme;
 pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
 pub use bounds::{Limits, Store};
-pub use change::{Change, ConfigReader, Effect};
+pub use change::{Change, ConfigReader, Effect, ServiceTable};
 pub use cluster::Cluster;
 pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};
 pub use etcd::Etcd;
 pub use load::ConfigError;
-pub use model::{Admin, Anonymous, Config, Durability, Log, LogFormat, Node, Peers, Role, S3};
+pub use model::{
+    Admin, Anonymous, Config, ConfigFile, Durability, Log, LogFormat, Node, Peers, Role, S3,
+};
 pub use names::{UnknownName, admin_sockets};
 pub use position::FilePosition;
 pub use problem::Problem;

@@ -1,4 +1,4 @@
-//! From text to a checked [`Config`], with all faults reported at once.
+//! From text to a checked [`ConfigFile`], with all faults reported at once.
 //!
 //! serde stops at the first fault. The loader therefore records a fault with its path,
 //! removes its value from the table, and tries again. No field is required at this stage, so
@@ -10,7 +10,7 @@ use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use crate::explain::explain;
-use crate::model::{Config, STDOUT};
+use crate::model::{ConfigFile, STDOUT};
 use crate::position::{FilePosition, Lines, line_at};
 use crate::problem::{Problem, remedy};
 use crate::service::Service;
@@ -64,7 +64,7 @@ impl ConfigError {
     }
 }
 
-impl Config {
+impl ConfigFile {
     /// Reads and checks the file at `path`. Relative paths in it are taken as
     /// relative to the directory of the file.
     ///
@@ -174,10 +174,10 @@ fn is_within(path: &str, outer: &str) -> bool {
 }
 
 /// Deserializes the table, and records a problem for each value that fails.
-fn extract(mut table: Value) -> (Option<Config>, Vec<Problem>) {
+fn extract(mut table: Value) -> (Option<ConfigFile>, Vec<Problem>) {
     let mut problems = Vec::new();
     while problems.len() < MAX_PROBLEMS {
-        let error = match serde_path_to_error::deserialize::<_, Config>(table.clone()) {
+        let error = match serde_path_to_error::deserialize::<_, ConfigFile>(table.clone()) {
             Ok(config) => return (Some(config), problems),
             Err(error) => error,
         };

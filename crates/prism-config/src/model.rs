@@ -13,26 +13,27 @@ use serde::{Deserialize, Serialize};
 use crate::addresses::{HostAddrs, ServiceAddrs};
 use crate::bounds::{Limits, Store};
 use crate::cluster::Cluster;
-use crate::service::Services;
+use crate::service::{Service, Services};
 use crate::switch::Switch;
 use crate::tls::KernelTls;
 use crate::trace::Trace;
 
-/// The whole file.
+/// The part of a file that concerns one service: all code that serves requests has such a part. The
+/// whole file is a [`ConfigFile`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct Config<S = Service> {
     /// The file that it was read from; empty if there is none. It is no field of the file.
     #[serde(skip)]
     pub file: PathBuf,
     /// The file as a whole, if this is the part of one of its several services. It is no field
     /// of the file.
     #[serde(skip)]
-    pub whole: Option<Arc<Config>>,
+    pub whole: Option<Arc<ConfigFile>>,
     /// The name, region and replicas of the cluster.
     pub cluster: Cluster,
-    /// The services: their addresses, hand-offs, users and backends.
-    pub service: Services,
+    /// The service, or the services of a file: addresses, hand-offs, users and backends.
+    pub service: S,
     /// The switch in the path. Without it frontends relay every answer.
     pub switch: Option<Switch>,
     /// The nodes.
@@ -54,7 +55,10 @@ pub struct Config {
     pub admin: Admin,
 }
 
-impl Config {
+/// The whole file.
+pub type ConfigFile = Config<Services>;
+
+impl<S> Config<S> {
     /// The file, as an error names it.
     pub fn shown_file(&self) -> String {
         if self.file.as_os_str().is_empty() {
@@ -308,7 +312,7 @@ mod optional_address {
     }
 }
 
-impl Config {
+impl<S> Config<S> {
     /// The node called `name`.
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
@@ -324,15 +328,17 @@ impl Config {
         self.nodes.iter().filter(|node| node.is_backend())
     }
 
+    /// Whether the access log goes to standard output.
+    pub fn logs_access_to_stdout(&self) -> bool {
+        self.log.access.as_os_str() == STDOUT
+    }
+}
+
+impl Config {
     /// The addresses of clients over HTTPS.
     pub fn tls_address(&self) -> Option<ServiceAddrs> {
         let tls = self.service.tls.as_ref()?;
         Some(self.service.address.at_port(tls.port))
-    }
-
-    /// Whether the access log goes to standard output.
-    pub fn logs_access_to_stdout(&self) -> bool {
-        self.log.access.as_os_str() == STDOUT
     }
 }
 

@@ -28,7 +28,7 @@ pub enum UnknownName {
     OfService(String),
 }
 
-impl Config {
+impl<S> Config<S> {
     /// The node called `name`.
     ///
     /// # Errors
@@ -67,7 +67,10 @@ pub fn admin_sockets(parts: &[Config], name: &str) -> Result<Vec<PathBuf>, Unkno
     let with = parts.iter().filter(|part| part.node(name).is_some());
     let sockets: Vec<_> = with.map(|part| part.admin_socket(name)).collect();
     if let ([], Some(part)) = (sockets.as_slice(), parts.first()) {
-        part.whole().known_node(name)?;
+        match &part.whole {
+            Some(file) => file.known_node(name)?,
+            None => part.known_node(name)?,
+        };
         return Err(UnknownName::OfService(name.to_owned()));
     }
     Ok(sockets)

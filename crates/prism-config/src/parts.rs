@@ -1,23 +1,23 @@
-//! The part of a file that concerns one of its services. It is a configuration with one service,
-//! and all code that serves requests has such a part.
+//! The parts of a file, each of which concerns one of its services.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::model::{Config, Node, S3};
+use crate::cluster::Cluster;
+use crate::model::{Config, ConfigFile, Node, S3};
 use crate::service::{Service, ServiceLimits};
 
-impl Config {
+impl ConfigFile {
     /// The parts of all services, in the order of the file. Settings of a service replace those of
     /// the whole file, and other services' backends are left out.
-    pub fn parts(&self) -> Vec<Self> {
+    pub fn parts(&self) -> Vec<Config> {
         let services = self.service.iter();
         services.map(|service| self.part_of(service)).collect()
     }
 
     /// The parts that node `name` serves: a backend's one, or those of all services.
-    pub fn parts_at(&self, name: &str) -> Vec<Self> {
+    pub fn parts_at(&self, name: &str) -> Vec<Config> {
         let mut parts = self.parts();
         parts.retain(|part| part.node(name).is_some());
         parts
@@ -25,9 +25,10 @@ impl Config {
 
     /// The part of the service called `name`. A service without a name is that with the name of
     /// the cluster.
-    pub fn part(&self, name: &str) -> Option<Self> {
+    pub fn part(&self, name: &str) -> Option<Config> {
         let mut services = self.service.iter();
-        let is_it = |own: &str| own == name || self.is_main_name(own) && self.is_main_name(name);
+        let is_main = |name: &str| is_main_name(name, &self.cluster.name);
+        let is_it = |own: &str| own == name || is_main(own) && is_main(name);
         let service = services.find(|service| is_it(&service.name))?;
         Some(self.part_of(service))
     }
@@ -41,15 +42,29 @@ impl Config {
         node.is_backend() && services.any(|service| service.has_node(node))
     }
 
-    /// The whole file of which this is a part.
-    pub fn whole(&self) -> &Self {
-        self.whole.as_deref().unwrap_or(self)
+    /// The beginning of the keys of the first service in etcd.
+    pub fn etcd_prefix(&self) -> Option<String> {
+        etcd_prefix(&self.cluster, self.service.first())
     }
 
-    fn part_of(&self, service: &Service) -> Self {
-        let mut part = self.clone();
-        part.whole = self.service.are_several().then(|| Arc::new(self.clone()));
+    fn part_of(&self, service: &Service) -> Config {
+        let whole = self.service.are_several().then(|| Arc::new(self.clone()));
         let mut service = service.clone();
+        let mut part = Config {
+            file: self.file.clone(),
+            whole,
+            cluster: self.cluster.clone(),
+            service: Service::default(),
+            switch: self.switch.clone(),
+            nodes: self.nodes.clone(),
+            peers: self.peers.clone(),
+            store: self.store.clone(),
+            limits: self.limits.clone(),
+            s3: self.s3.clone(),
+            log: self.log.clone(),
+            trace: self.trace.clone(),
+            admin: self.admin.clone(),
+        };
         let keeps_objects = service.upstream.is_none();
         part.nodes.retain(|node| service.has_node(node));
         if let Some(port) = service.peer_port.take() {
@@ -85,33 +100,37 @@ impl Config {
             replace(&mut limits.max_object_bytes, max_object_bytes);
         }
         if !keeps_objects {
-            // It keeps no objects, and the file alone names its nodes.
-            part.cluster.etcd = None;
+            // It keeps no objects.
             (part.cluster.replicas, part.cluster.min_replicas) = (1, None);
             part.s3 = S3::default();
         }
-        part.service = service.into();
+        part.service = service;
         part
+    }
+}
+
+impl Config {
+    /// Whether this is the part of one of several services.
+    pub fn is_of_several(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// The node called `name`, which may be another service's.
+    pub fn node_of_file(&self, name: &str) -> Option<&Node> {
+        match &self.whole {
+            Some(file) => file.node(name),
+            None => self.node(name),
+        }
     }
 
     /// Whether the service of this part has the keys and sockets of a cluster with one service.
     fn is_main(&self) -> bool {
-        self.is_main_name(&self.service.name)
+        is_main_name(&self.service.name, &self.cluster.name)
     }
 
-    fn is_main_name(&self, name: &str) -> bool {
-        name.is_empty() || name == self.cluster.name
-    }
-
-    /// The beginning of all keys of this part in etcd. No name of a cluster has a dot.
+    /// The beginning of all keys of this part in etcd.
     pub fn etcd_prefix(&self) -> Option<String> {
-        let prefix = &self.cluster.etcd.as_ref()?.prefix;
-        let cluster = &self.cluster.name;
-        Some(if self.is_main() {
-            format!("{prefix}/{cluster}/")
-        } else {
-            format!("{prefix}/{cluster}.{}/", self.service.name)
-        })
+        etcd_prefix(&self.cluster, &self.service)
     }
 
     /// The Unix socket on which node `name` answers for the service of this part.
@@ -147,6 +166,22 @@ impl Service {
         let is_of_all = !node.is_backend() || self.backends.is_empty();
         is_of_all || self.backends.contains(&node.name)
     }
+}
+
+/// The beginning of the keys of a service in etcd. No name of a cluster has a dot.
+fn etcd_prefix(cluster: &Cluster, service: &Service) -> Option<String> {
+    let prefix = &cluster.etcd.as_ref()?.prefix;
+    let (cluster, name) = (&cluster.name, &service.name);
+    Some(if is_main_name(name, cluster) {
+        format!("{prefix}/{cluster}/")
+    } else {
+        format!("{prefix}/{cluster}.{name}/")
+    })
+}
+
+/// Whether a service with this name has the keys and sockets of a cluster with one service.
+fn is_main_name(name: &str, cluster: &str) -> bool {
+    name.is_empty() || name == cluster
 }
 
 fn replace<T>(value: &mut T, own: Option<T>) {

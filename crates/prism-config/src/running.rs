@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::model::Config;
+use crate::service::Service;
 
 /// The present configuration of a process.
 #[derive(Debug)]
-pub struct Running {
-    config: RwLock<Arc<Config>>,
+pub struct Running<S = Service> {
+    config: RwLock<Arc<Config<S>>>,
     /// Raised by each replacement.
     version: AtomicU64,
 }
 
-impl Running {
+impl<S> Running<S> {
     /// A process with this configuration.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: Config<S>) -> Self {
         Self {
             config: RwLock::new(Arc::new(config)),
             version: AtomicU64::new(0),
@@ -25,18 +26,20 @@ impl Running {
     }
 
     /// The present configuration. Requests use [`Running::of_thread`] instead, which takes no lock.
-    pub fn now(&self) -> Arc<Config> {
+    pub fn now(&self) -> Arc<Config<S>> {
         let config = self.config.read();
         config.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the configuration.
-    pub fn replace(&self, config: Config) {
+    pub fn replace(&self, config: Config<S>) {
         let mut present = self.config.write().unwrap_or_else(PoisonError::into_inner);
         *present = Arc::new(config);
         self.version.fetch_add(1, Ordering::Release);
     }
+}
 
+impl Running {
     /// The configuration for the calling thread.
     pub fn of_thread(self: &Arc<Self>) -> RunningOfThread {
         // The version is older than the configuration, never newer.
@@ -75,9 +78,9 @@ mod tests {
 
     #[test]
     fn a_thread_sees_a_replacement() {
-        let running = Arc::new(Running::new(Config::default()));
+        let running = Arc::new(Running::new(Config::<Service>::default()));
         let of_thread = running.of_thread();
-        let mut other = Config::default();
+        let mut other = Config::<Service>::default();
         other.limits.connections = 7;
         assert!(Rc::ptr_eq(&of_thread.now(), &of_thread.now()));
         running.replace(other.clone());

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 
 use serde::de::value::MapAccessDeserializer;
@@ -19,8 +18,7 @@ use crate::upstream::Upstreams;
 /// Most services: each has threads of its own at every frontend.
 pub const MAX_SERVICES: usize = 16;
 
-/// The services of a file, at least one. It stands for the first one, which is the only one of a
-/// file with `[service]`, and of each part of a file ([`crate::Config::parts`]).
+/// The services of a file, at least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Services {
     first: Service,
@@ -28,6 +26,16 @@ pub struct Services {
 }
 
 impl Services {
+    /// The first one: the only one of a file with `[service]`.
+    pub fn first(&self) -> &Service {
+        &self.first
+    }
+
+    /// The same, to be changed.
+    pub fn first_mut(&mut self) -> &mut Service {
+        &mut self.first
+    }
+
     /// All services, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Service> {
         std::iter::once(&self.first).chain(&self.others)
@@ -52,20 +60,6 @@ impl From<Service> for Services {
     fn from(first: Service) -> Self {
         let others = Vec::new();
         Self { first, others }
-    }
-}
-
-impl Deref for Services {
-    type Target = Service;
-
-    fn deref(&self) -> &Service {
-        &self.first
-    }
-}
-
-impl DerefMut for Services {
-    fn deref_mut(&mut self) -> &mut Service {
-        &mut self.first
     }
 }
 

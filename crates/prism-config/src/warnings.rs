@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::bounds::Store;
-use crate::model::{Config, Durability, S3};
+use crate::model::{Config, ConfigFile, Durability, S3};
 use crate::patterns::{is_hidden_by, never_matches};
 use crate::problem::{Problem, Problems};
 use crate::upstream::{Upstream, Upstreams};
 
-impl Config {
+impl ConfigFile {
     /// The warnings, without their places.
     pub(crate) fn warnings(&self) -> Vec<Problem> {
         let mut found = Problems::default();
@@ -27,20 +27,16 @@ impl Config {
         found.0
     }
 
-    /// Warns of servers that stand twice in the line of a node.
-    fn warn_of_servers(&self, found: &mut Problems) {
-        for (index, node) in self.nodes.iter().enumerate() {
-            if let Some(own) = &node.upstream {
-                warn_of_doubles(own.iter(), &format!("node[{index}].upstream"), found);
-            }
-        }
-    }
-
     /// Warns of fields of the object store in a file that has none, or at a node that has none.
     fn warn_of_unused(&self, found: &mut Problems) {
         let keeps_objects = self.service.iter().any(|one| one.upstream.is_none());
         if !keeps_objects {
             let cluster = &self.cluster;
+            let has_acme = self.service.iter().any(|one| one.acme.is_some());
+            let fault = "has no effect: no service of this file keeps objects or has a certificate \
+                         by ACME";
+            let is_used = has_acme || cluster.etcd.is_none();
+            found.check(is_used, "cluster.etcd", fault, "remove it");
             for (field, is_unused) in [
                 ("s3", self.s3 == S3::default()),
                 ("store", self.store == Store::default()),
@@ -59,6 +55,17 @@ impl Config {
             let field = format!("node[{index}].durability");
             let is_fine = is_unused || !self.has_upstream(node);
             found.check(is_fine, &field, fault, "remove it");
+        }
+    }
+}
+
+impl Config {
+    /// Warns of servers that stand twice in the line of a node.
+    fn warn_of_servers(&self, found: &mut Problems) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            if let Some(own) = &node.upstream {
+                warn_of_doubles(own.iter(), &format!("node[{index}].upstream"), found);
+            }
         }
     }
 }

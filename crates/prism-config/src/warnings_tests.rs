@@ -255,6 +255,17 @@ fn fields_of_the_object_store_beside_an_upstream_are_warned_of() {
 }
 
 #[test]
+fn an_etcd_that_no_service_uses_is_warned_of() {
+    let good = FILE.replacen("RULE", "paths = [\"/a\"]", 1);
+    let etcd = "name = \"demo\"\n[cluster.etcd]\nendpoints = [\"http://10.77.0.5:2379\"]";
+    let found = warnings(&good.replacen("name = \"demo\"", etcd, 1));
+    let [only] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert!(only.starts_with("cluster.etcd: has no effect"), "{only}");
+}
+
+#[test]
 fn a_warning_of_a_file_has_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");

@@ -15,7 +15,7 @@ use prism_pki::{Certificate, date};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::reach::{Common, Etcd, print_json};
+use crate::reach::{Common, Etcd, print_json, with_etcd_of};
 
 /// Show the certificates of HTTPS, and renew the one that comes by ACME.
 #[derive(clap::Args, Clone, Debug)]
@@ -81,7 +81,7 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let config = common.load()?;
     let mut all = of_files(&config);
     if let Some(acme) = &config.service.acme {
-        let records = common.with_etcd(async |etcd| records(etcd).await)?;
+        let records = with_etcd_of(config.clone(), async |etcd| records(etcd).await)?;
         all.push(by_acme(acme, &records));
     }
     if common.json {
@@ -200,7 +200,7 @@ fn renew(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
              renew the files at their authority"
         );
     }
-    common.with_etcd(async |etcd| {
+    with_etcd_of(common.load()?, async |etcd| {
         let put = etcd.ledger.keys.put(&Key::Acme(RENEW), &json!({}))?;
         let asked = etcd.change("certificate renew", SOURCE, &[], &[put]).await;
         asked.context("cannot ask for a renewal")

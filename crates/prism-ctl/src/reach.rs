@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use prism_config::Config;
+use prism_config::{Config, ConfigFile};
 use prism_etcd::{Change, Condition, Snapshot};
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{ClusterRecords, Ledger};
@@ -56,7 +56,7 @@ impl Common {
 
     /// The parts of the configuration for the service that is meant, or else for all.
     pub(crate) fn parts(&self) -> anyhow::Result<Vec<Config>> {
-        let config = self.load_whole()?;
+        let config = self.load_file()?;
         let Some(name) = &self.service else {
             return Ok(config.parts());
         };
@@ -70,7 +70,7 @@ impl Common {
         Ok(vec![part])
     }
 
-    fn load_whole(&self) -> anyhow::Result<Config> {
+    fn load_file(&self) -> anyhow::Result<ConfigFile> {
         let file = match &self.config {
             Some(named) => named,
             None if Path::new(DEFAULT_FILE).exists() => Path::new(DEFAULT_FILE),
@@ -79,7 +79,7 @@ impl Common {
                  --config FILE"
             ),
         };
-        Ok(Config::load(file)?)
+        Ok(ConfigFile::load(file)?)
     }
 
     /// The admin socket of the node `name`, or of the first one that runs on this host.
@@ -109,24 +109,31 @@ impl Common {
         &self,
         work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let config = self.load_objects()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let ledger = Ledger::new(client(&config)?, Keys::of(&config)?);
-            let file = config.shown_file();
-            let etcd = Etcd { config, ledger };
-            work(&etcd)
-                .await
-                .map_err(|error| match error.downcast_ref() {
-                    Some(prism_etcd::Error::Unreachable { .. }) => {
-                        anyhow!("{error}; start it, or correct cluster.etcd.endpoints in {file}")
-                    }
-                    _ => error,
-                })
-        })
+        with_etcd_of(self.load_objects()?, work)
     }
+}
+
+/// Does `work` with the etcd of the service of `config`.
+pub(crate) fn with_etcd_of<T>(
+    config: Config,
+    work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let ledger = Ledger::new(client(&config)?, Keys::of(&config)?);
+        let file = config.shown_file();
+        let etcd = Etcd { config, ledger };
+        work(&etcd)
+            .await
+            .map_err(|error| match error.downcast_ref() {
+                Some(prism_etcd::Error::Unreachable { .. }) => {
+                    anyhow!("{error}; start it, or correct cluster.etcd.endpoints in {file}")
+                }
+                _ => error,
+            })
+    })
 }
 
 fn service_names(parts: &[Config]) -> String {

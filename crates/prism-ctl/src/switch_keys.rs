@@ -90,7 +90,7 @@ impl OfService {
     /// Writes the files of these nodes, and returns how many.
     fn write_files(&self, dir: &Path, nodes: &BTreeSet<String>) -> anyhow::Result<usize> {
         let newest = self.newest()?;
-        let dir = if self.part.whole().service.are_several() {
+        let dir = if self.part.is_of_several() {
             dir.join(&self.part.service.name)
         } else {
             dir.to_owned()
@@ -102,7 +102,7 @@ impl OfService {
         made.with_context(|| format!("cannot make {}", dir.display()))?;
         let base = self.switch.key_file.file_name().unwrap_or_default();
         let is_of_service = |name: &&String| {
-            let node = self.part.whole().node(name);
+            let node = self.part.node_of_file(name);
             node.is_none() || self.part.node(name).is_some()
         };
         let mut count = 0;

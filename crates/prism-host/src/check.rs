@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use crate::doctor::ended;
 use crate::faults::{TraceFault, effect_of_missing, faults_of_host};
@@ -35,7 +35,7 @@ pub struct Args {
 /// # Errors
 /// The configuration has a fault.
 pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
-    let (config, doubtful) = Config::load_with_warnings(&args.config)?;
+    let (config, doubtful) = ConfigFile::load_with_warnings(&args.config)?;
     if let Some(name) = &args.node {
         let mut faults = faults_of_host(&config, name, trace_fault)?;
         for part in config.parts() {
@@ -53,7 +53,7 @@ pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
     }
     match &args.diff {
         Some(old) => {
-            let old = Config::load(old).with_context(|| old.display().to_string())?;
+            let old = ConfigFile::load(old).with_context(|| old.display().to_string())?;
             print!("{}", difference(&old, &config));
         }
         None => print!("{}", summary::of(&config)),
@@ -68,7 +68,7 @@ pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
 
 /// The keys that may do everything because their records say nothing, if this machine has their
 /// file.
-fn warnings(config: &Config) -> Vec<String> {
+fn warnings(config: &ConfigFile) -> Vec<String> {
     let parts = config.parts().into_iter();
     let users = parts.flat_map(|part| part.s3.load_credentials().unwrap_or_default());
     let unlimited = users.filter(|user| user.is_unlimited_by_omission());
@@ -84,7 +84,7 @@ fn warnings(config: &Config) -> Vec<String> {
 }
 
 /// The nodes that lack a family of the service. Without a switch no connection moves.
-fn families(config: &Config) -> Vec<String> {
+fn families(config: &ConfigFile) -> Vec<String> {
     let nodes = config.nodes.iter().filter(|_| config.switch.is_some());
     let lacking = nodes.flat_map(|node| {
         let missing = config.families_missing_at(node).into_iter();
@@ -100,7 +100,7 @@ fn families(config: &Config) -> Vec<String> {
 }
 
 /// The changes from one configuration to another, a line each.
-fn difference(old: &Config, new: &Config) -> String {
+fn difference(old: &ConfigFile, new: &ConfigFile) -> String {
     let changes = old.changes_to(new);
     if changes.is_empty() {
         return "no changes\n".into();

@@ -16,7 +16,7 @@ mod system;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 pub(crate) use self::certificates::ended;
 use self::finding::{Finding, HostPart, State, Subject};
@@ -77,7 +77,7 @@ fn part_of(
     trace_fault: TraceFault,
     findings: &mut Vec<Finding>,
 ) -> Result<HostPart> {
-    let config = Config::load(path)?;
+    let config = ConfigFile::load(path)?;
     let node = config.node_or_switch(name)?;
     let faults = faults_of_host(&config, name, trace_fault)?;
     let subject = Subject("configuration");

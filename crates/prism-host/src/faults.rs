@@ -1,7 +1,7 @@
 //! Files and rights that a node or a switch lacks on this machine, by the configuration.
 
 use anyhow::Result;
-use prism_config::{Config, Node, Peers, Trace};
+use prism_config::{Config, ConfigFile, Node, Peers, Trace};
 use prism_pki::Identity;
 use prism_sys::process::with_causes;
 
@@ -20,7 +20,7 @@ pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
 
 /// The things that the node or switch `name` lacks on this machine, for all its services.
 pub(crate) fn faults_of_host(
-    config: &Config,
+    config: &ConfigFile,
     name: &str,
     trace_fault: TraceFault,
 ) -> Result<Vec<String>> {

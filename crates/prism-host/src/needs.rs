@@ -17,7 +17,7 @@ mod render;
 
 use std::net::IpAddr;
 
-use prism_config::{Config, HookMode, Node, ServiceAddrs, Switch};
+use prism_config::{ConfigFile, HookMode, Node, ServiceAddrs, Switch};
 
 pub(crate) use self::change::{HostChange, changes};
 pub(crate) use self::check::{NeedOutcome, check};
@@ -56,7 +56,7 @@ impl Need {
 }
 
 /// The needs of `node`'s host, or of the switch's.
-pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
+pub(crate) fn needs(config: &ConfigFile, node: Option<&Node>) -> Vec<Need> {
     match (node, &config.switch) {
         (Some(node), Some(switch)) if switch.mode == HookMode::Host => in_host_mode(config, node),
         (None, Some(switch)) if switch.mode == HookMode::Host => Vec::new(),
@@ -66,7 +66,7 @@ pub(crate) fn needs(config: &Config, node: Option<&Node>) -> Vec<Need> {
     }
 }
 
-fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
+fn of_node(config: &ConfigFile, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
     let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
     let service = if node.is_frontend() {
         hosts_of_services(config)
@@ -92,7 +92,7 @@ fn of_node(config: &Config, node: &Node, switch: Option<&Switch>) -> Vec<Need> {
 
 /// Every node has the service address. Only the host that has it on its interface may say so to the
 /// others of the segment. IPv6 does that by itself.
-fn in_host_mode(config: &Config, node: &Node) -> Vec<Need> {
+fn in_host_mode(config: &ConfigFile, node: &Node) -> Vec<Need> {
     let service = hosts_of_services(config);
     let mut needs: Vec<Need> = node.address.iter().map(Need::OwnAddress).collect();
     needs.extend(service.iter().copied().map(Need::Service));
@@ -129,7 +129,7 @@ fn way_out(node: &Node, switch: &Switch, own: IpAddr, service: &[IpAddr]) -> Opt
     })
 }
 
-fn of_switch(config: &Config, switch: &Switch) -> Vec<Need> {
+fn of_switch(config: &ConfigFile, switch: &Switch) -> Vec<Need> {
     let service = hosts_of_services(config);
     let of_switch = switch.control.hosts.iter();
     let has = |is_v4: bool| {
@@ -176,7 +176,7 @@ fn router_of_ipv4(switch: &Switch) -> Vec<Need> {
 }
 
 /// The way to each address of the service, by a frontend of its family.
-fn ways_in(config: &Config, switch: &Switch) -> Vec<Need> {
+fn ways_in(config: &ConfigFile, switch: &Switch) -> Vec<Need> {
     let ways = hosts_of_services(config).into_iter();
     let ways = ways.filter_map(|service| {
         let frontends = config.frontends();
@@ -191,7 +191,7 @@ fn ways_in(config: &Config, switch: &Switch) -> Vec<Need> {
 }
 
 /// The addresses of all services, each once.
-fn hosts_of_services(config: &Config) -> Vec<IpAddr> {
+fn hosts_of_services(config: &ConfigFile) -> Vec<IpAddr> {
     let addresses = config
         .service
         .iter()
@@ -199,7 +199,7 @@ fn hosts_of_services(config: &Config) -> Vec<IpAddr> {
     addresses.collect::<ServiceAddrs>().hosts()
 }
 
-fn notrack(config: &Config) -> Need {
+fn notrack(config: &ConfigFile) -> Need {
     let services = config.service.iter();
     let ports = services.flat_map(|service| {
         let https = service.tls.as_ref().map(|tls| tls.port);

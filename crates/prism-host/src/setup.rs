@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use prism_config::Config;
+use prism_config::ConfigFile;
 use serde::Serialize;
 
 use crate::needs::{self, HostChange, Root};
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// The name of this host in the configuration, and its changes.
 fn wanted(args: &Args, root: &Root) -> Result<(String, Vec<HostChange>)> {
     let path: &Path = args.config.as_deref().context("--config is missing")?;
-    let config = Config::load(path)?;
+    let config = ConfigFile::load(path)?;
     let name = if args.switch {
         "switch"
     } else {

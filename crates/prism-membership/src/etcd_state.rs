@@ -277,13 +277,18 @@ pub(super) fn join(
 /// # Errors
 /// The configuration or one of its files cannot be used.
 pub fn observe(config: &Config) -> anyhow::Result<Observed> {
-    let (ready, _) = mpsc::channel();
-    let channels = Channels::default();
-    let etcd = Participant::start(config, None, None, channels, Lease::none(), ready)?;
+    let etcd = observe_all(config)?;
     Ok(Observed {
         directory: etcd.channels.directory.subscribe(),
         _etcd: etcd,
     })
+}
+
+/// Follows the contents of etcd, and takes no part in the cluster.
+pub(super) fn observe_all(config: &Config) -> anyhow::Result<EtcdThread> {
+    let (ready, _) = mpsc::channel();
+    let channels = Channels::default();
+    Participant::start(config, None, None, channels, Lease::none(), ready)
 }
 
 /// The cluster as seen by a process that is no node.

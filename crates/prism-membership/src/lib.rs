@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prism_cluster::{NodeName, Placing, Report, State, View};
-use prism_config::{Config, Credential};
+use prism_config::{Config, ConfigFile, Credential};
 use tokio::sync::watch;
 
 pub use directory::{Directory, Host};
@@ -62,6 +62,8 @@ enum ClusterKind {
     Fixed {
         /// The file of users; `None` if they are fixed.
         file: Option<UsersFile>,
+        /// The etcd with the certificate by ACME, if there is one.
+        certificate: Option<EtcdThread>,
         /// Keep the channels of view and directory open, which never have news.
         _senders: (watch::Sender<Arc<View>>, watch::Sender<Arc<Directory>>),
     },
@@ -80,13 +82,16 @@ impl Cluster {
         store: Option<Arc<dyn OwnStore>>,
     ) -> anyhow::Result<Self> {
         if config.service.upstream.is_some() {
-            return Self::of_users(config, &[]);
+            let (_, users) = watch::channel(Arc::default());
+            let acme = config.service.acme.as_ref();
+            let certificate = acme.map(|_| etcd_state::observe_all(config)).transpose()?;
+            return Self::fixed(config, users, None, certificate);
         }
         if config.cluster.etcd.is_some() {
             return etcd_state::join(config, name, store);
         }
         let file = UsersFile::open(&config.s3)?;
-        Self::fixed(config, file.users(), Some(file))
+        Self::fixed(config, file.users(), Some(file), None)
     }
 
     /// A cluster that never changes, with these users.
@@ -95,13 +100,14 @@ impl Cluster {
     /// The configuration names no backend.
     pub fn of_users(config: &Config, users: &[Credential]) -> anyhow::Result<Self> {
         let (_, users) = watch::channel(Arc::new(users.to_vec()));
-        Self::fixed(config, users, None)
+        Self::fixed(config, users, None, None)
     }
 
     fn fixed(
         config: &Config,
         users: watch::Receiver<Users>,
         file: Option<UsersFile>,
+        certificate: Option<EtcdThread>,
     ) -> anyhow::Result<Self> {
         let view = View::new(first_state(config)?).context("the cluster's backends")?;
         let (view_sender, view) = watch::channel(Arc::new(view));
@@ -114,6 +120,7 @@ impl Cluster {
             users_lease: Lease::for_ever(),
             kind: ClusterKind::Fixed {
                 file,
+                certificate,
                 _senders: (view_sender, directory_sender),
             },
         })
@@ -206,14 +213,15 @@ impl Cluster {
     /// The digest of all nodes' placement: of the file's backends, or of the prefix in etcd. It is
     /// the same for all services of a file.
     pub fn placement_digest(&self, config: &Config) -> u64 {
-        let whole = config.whole();
-        if let Some(prefix) = whole.etcd_prefix() {
+        let file = config.whole.as_deref();
+        let prefix = file.map_or_else(|| config.etcd_prefix(), ConfigFile::etcd_prefix);
+        if let Some(prefix) = prefix {
             return Placing::digest_in_etcd(&prefix);
         }
-        if !whole.service.are_several() {
+        let Some(file) = file else {
             return self.view.borrow().state().placing.digest();
-        }
-        let mut parts = whole.parts();
+        };
+        let mut parts = file.parts();
         parts.sort_by(|a, b| a.service.name.cmp(&b.service.name));
         let digests = parts.iter().filter_map(|part| first_state(part).ok());
         digests.fold(0, |sum: u64, state| {
@@ -275,9 +283,13 @@ impl Cluster {
         std::future::pending().await
     }
 
-    /// Follows the contents of etcd; `None` in a static cluster.
+    /// Follows the contents of etcd; `None` if nothing is there.
     pub fn follow(&self) -> Option<watch::Receiver<Arc<ClusterRecords>>> {
-        Some(self.etcd()?.channels.known.subscribe())
+        let etcd = match &self.kind {
+            ClusterKind::Etcd(etcd) => Some(etcd),
+            ClusterKind::Fixed { certificate, .. } => certificate.as_ref(),
+        };
+        Some(etcd?.channels.known.subscribe())
     }
 
     /// The contents of etcd; `None` in a static cluster.

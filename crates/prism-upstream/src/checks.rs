@@ -192,7 +192,7 @@ mod tests {
             health,
             ..Upstream::default()
         };
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         config.nodes.push(Node {
             name: "be0".into(),
             roles: vec![Role::Backend],

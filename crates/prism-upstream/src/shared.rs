@@ -317,7 +317,7 @@ mod tests {
             paths: vec![(*path).to_owned()],
             ..Upstream::default()
         };
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         let upstreams: Vec<Upstream> = paths.iter().map(upstream).collect();
         config.service.upstream = Some(upstreams.into());
         config.nodes.push(Node {

@@ -34,7 +34,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_config::Config;
+use prism_config::{Config, ConfigFile};
 use prism_membership::Cluster;
 use prism_process::notify::Notifier;
 use prism_process::pages::bind;
@@ -73,7 +73,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// Runs until SIGTERM or SIGINT, or until a successor has taken over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = ConfigFile::load(&args.config)?;
     let services = config.parts_at(&args.node);
     prism_process::log::init(&config.log, services.len() > 1)?;
     config.known_node(&args.node)?;

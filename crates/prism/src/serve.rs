@@ -129,7 +129,7 @@ fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
 
 /// The configuration of a cluster of one node, whose admin socket is in this directory.
 fn configuration(args: &Args, socket_dir: &Path) -> Config {
-    let mut config = Config::default();
+    let mut config: Config = Config::default();
     config.cluster.name = NAME.into();
     config.cluster.region.clone_from(&args.region);
     config.service.address = args.listen.into();
@@ -161,7 +161,7 @@ fn loopback(listen: SocketAddr) -> IpAddr {
 
 /// Listens on the wanted address, or on the default one if that is free.
 fn admin_listener(wanted: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
-    match (wanted, Config::default().admin.listen) {
+    match (wanted, prism_config::Admin::default().listen) {
         (Some(wanted), _) => bind(wanted, "--admin-listen").map(Some),
         (None, Some(default)) => Ok(bind(default, "--admin-listen").ok()),
         (None, None) => Ok(None),

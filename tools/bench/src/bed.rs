@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use prism_lab::{Lab, Mode};
 use prism_netns::NetNs;
 use prism_signer::Signer;
@@ -61,7 +61,7 @@ pub(crate) struct BedSpec<'b> {
     /// The answers that Prism relays instead of handing connections off.
     pub(crate) relay_up_to: RelayUpTo,
     /// Changes the rest of Prism's configuration.
-    pub(crate) configure: Arc<dyn Fn(&mut Config) + Send + Sync>,
+    pub(crate) configure: Arc<dyn Fn(&mut ConfigFile) + Send + Sync>,
 }
 
 /// A lab with its servers, removed when dropped.

@@ -146,8 +146,8 @@ fn measure(args: &Args, network: &Network, mode: HandOffMode, case: &Case) -> Re
         // Every connection is handed off, and nodes answer nobody about themselves.
         relay_up_to: RelayUpTo::Bytes(0),
         configure: Arc::new(move |config| {
-            config.service.hand_off = mode;
-            config.service.hand_off_method = method;
+            config.service.first_mut().hand_off = mode;
+            config.service.first_mut().hand_off_method = method;
             config.admin.listen = None;
             config.admin.switch_listen = None;
         }),

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use prism_config::{Config, RelayUpTo, Upstream};
+use prism_config::{ConfigFile, RelayUpTo, Upstream};
 use prism_lab::{
     CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
     Rate,
@@ -233,12 +233,12 @@ fn run_up(up: Up) -> Result<()> {
 }
 
 /// Passes the requests of the service to the server at `address` of each backend.
-pub(crate) fn pass_to(config: &mut Config, address: SocketAddr) {
+pub(crate) fn pass_to(config: &mut ConfigFile, address: SocketAddr) {
     let upstream = Upstream {
         address: address.into(),
         ..Upstream::default()
     };
-    config.service.upstream = Some(vec![upstream].into());
+    config.service.first_mut().upstream = Some(vec![upstream].into());
 }
 
 /// Starts a server on each backend. It ends with the lab.

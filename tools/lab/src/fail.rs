@@ -6,7 +6,7 @@ use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use rustix::process::Signal;
 
 use crate::error::LabError;
@@ -206,7 +206,7 @@ impl Lab {
     /// Removes the BPF programs of a switch, and its pinned tables.
     fn forget_tables(&self, switch: &str) -> Result<(), LabError> {
         let name = self.name();
-        let config = Config::load(&files::switch_config_path(name, switch));
+        let config = ConfigFile::load(&files::switch_config_path(name, switch));
         let config = config.map_err(|error| LabError::Config(error.to_string()))?;
         let Some(settings) = config.switch else {
             return Ok(());

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use prism_config::{
-    Config, Credential, Durability, Etcd, HookMode, KernelTls, Node, Role, Switch, SwitchHost,
+    ConfigFile, Credential, Durability, Etcd, HookMode, KernelTls, Node, Role, Switch, SwitchHost,
     with_name,
 };
 
@@ -78,11 +78,11 @@ fn mbit_s(rate: Rate) -> u32 {
 }
 
 /// The configuration by the plan, before the caller's changes.
-pub(crate) fn config(plan: &LabPlan, store_dir: &Path) -> Config {
+pub(crate) fn config(plan: &LabPlan, store_dir: &Path) -> ConfigFile {
     let directory = plan.name.state_dir();
-    let mut config = Config::default();
+    let mut config = ConfigFile::default();
     config.cluster.name = plan.name.directory_name();
-    config.service.address = plan.services().collect();
+    config.service.first_mut().address = plan.services().collect();
     config.switch = Some(Switch {
         control: plan.controls(),
         key_file: directory.join("switch.key"),
@@ -163,7 +163,7 @@ fn pair(plan: &LabPlan) -> Vec<SwitchHost> {
 /// Writes all files that the processes read.
 pub(crate) fn write(
     plan: &LabPlan,
-    config: &Config,
+    config: &ConfigFile,
     credential: &Credential,
     prism: Option<&Path>,
     store_dir: &Path,
@@ -194,7 +194,11 @@ pub(crate) fn write(
 }
 
 /// Writes the secret of the switch, and the key of each node; or one key that all share.
-pub(crate) fn write_keys(plan: &LabPlan, config: &Config, is_shared: bool) -> Result<(), LabError> {
+pub(crate) fn write_keys(
+    plan: &LabPlan,
+    config: &ConfigFile,
+    is_shared: bool,
+) -> Result<(), LabError> {
     let Some(switch) = &config.switch else {
         return Ok(());
     };
@@ -223,7 +227,7 @@ pub(crate) fn write_keys(plan: &LabPlan, config: &Config, is_shared: bool) -> Re
 }
 
 /// Writes the common configuration of all processes.
-pub(crate) fn write_config(plan: &LabPlan, config: &Config) -> Result<(), LabError> {
+pub(crate) fn write_config(plan: &LabPlan, config: &ConfigFile) -> Result<(), LabError> {
     let name = &plan.name;
     write_private(&config_path(name), checked_toml(config)?.as_bytes())?;
     let of_pair = plan.switches.iter().filter(|_| plan.is_pair());
@@ -242,22 +246,22 @@ pub(crate) fn write_config(plan: &LabPlan, config: &Config) -> Result<(), LabErr
 }
 
 /// Writes the configuration that the nodes read instead of the common one.
-pub(crate) fn write_nodes_config(name: &LabName, config: &Config) -> Result<(), LabError> {
+pub(crate) fn write_nodes_config(name: &LabName, config: &ConfigFile) -> Result<(), LabError> {
     write_private(&nodes_config_path(name), checked_toml(config)?.as_bytes())
 }
 
 /// Writes the configuration of nodes that join later.
-pub(crate) fn write_joining_config(name: &LabName, config: &Config) -> Result<(), LabError> {
+pub(crate) fn write_joining_config(name: &LabName, config: &ConfigFile) -> Result<(), LabError> {
     write_private(&joining_config_path(name), checked_toml(config)?.as_bytes())
 }
 
 /// The configuration as text. Checks that a program will accept it.
-fn checked_toml(config: &Config) -> Result<String, LabError> {
+fn checked_toml(config: &ConfigFile) -> Result<String, LabError> {
     let text =
         toml::to_string_pretty(config).map_err(|error| LabError::Config(error.to_string()))?;
     // The previous release does not know this field, and 0 is its default.
     let text = text.replace("tunnel_mtu_bytes = 0\n", "");
-    Config::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
+    ConfigFile::from_toml(&text).map_err(|error| LabError::Config(error.to_string()))?;
     Ok(text)
 }
 

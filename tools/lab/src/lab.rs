@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Credential, HostAddrs};
+use prism_config::{ConfigFile, Credential, HostAddrs};
 use rustix::process::Signal;
 
 use crate::capture::{Capture, CaptureOptions, command as capture_command};
@@ -215,9 +215,9 @@ impl Lab {
     ///
     /// # Errors
     /// When it has a fault, or a node does not take it.
-    pub fn reload(&self, change: impl FnOnce(&mut Config)) -> Result<(), LabError> {
+    pub fn reload(&self, change: impl FnOnce(&mut ConfigFile)) -> Result<(), LabError> {
         let path = files::config_path(self.name());
-        let config = Config::load(&path);
+        let config = ConfigFile::load(&path);
         let mut config = config.map_err(|error| LabError::Config(error.to_string()))?;
         change(&mut config);
         files::write_config(&self.state.plan, &config)?;

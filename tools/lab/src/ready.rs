@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Switch};
+use prism_config::{ConfigFile, Switch};
 
 use crate::error::LabError;
 use crate::files::{
@@ -146,14 +146,14 @@ fn is_running(state: &State, host: &str) -> bool {
 /// A node relays until it has heard from the switch, and its death would go unnoticed.
 fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Option<String> {
     let name = &state.plan.name;
-    let config = Config::load(&config_path(name)).ok()?;
+    let config = ConfigFile::load(&config_path(name)).ok()?;
     let config = match config.node(host) {
         Some(_) => config,
-        None => Config::load(&joining_config_path(name)).ok()?,
+        None => ConfigFile::load(&joining_config_path(name)).ok()?,
     };
     let control = config.switch.as_ref()?.control;
     // Nodes with their own way to the switch may not reach it yet.
-    if let Ok(nodes) = Config::load(&nodes_config_path(name))
+    if let Ok(nodes) = ConfigFile::load(&nodes_config_path(name))
         && nodes.switch.is_none_or(|switch| switch.control != control)
     {
         return None;
@@ -184,7 +184,7 @@ fn steering_fault(state: &State, host: &str, counters: &serde_json::Value) -> Op
 /// The switch's program has to be on every interface before a node uses it.
 fn switch_fault(state: &State, host: &str) -> Option<HostFault> {
     let name = &state.plan.name;
-    let attached = Config::load(&switch_config_path(name, host))
+    let attached = ConfigFile::load(&switch_config_path(name, host))
         .map_err(|error| error.to_string())
         .and_then(|config| is_attached(name, host, config.switch.as_ref()));
     attached.err().map(|what| HostFault {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use prism_config::{Config, HostAddrs, RelayUpTo};
+use prism_config::{ConfigFile, HostAddrs, RelayUpTo};
 
 use crate::error::LabError;
 use crate::family::Families;
@@ -82,7 +82,7 @@ pub struct LabSpec {
 }
 
 /// Changes a configuration.
-pub type Configure = Box<dyn FnOnce(&mut Config) + Send>;
+pub type Configure = Box<dyn FnOnce(&mut ConfigFile) + Send>;
 /// Prepares the hosts of a lab.
 pub type Prepare = Box<dyn FnOnce(&Lab) + Send>;
 
@@ -134,7 +134,7 @@ impl LabSpec {
 
     /// With `change` applied to the configuration before it is written.
     #[must_use]
-    pub fn configure(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
+    pub fn configure(mut self, change: impl FnOnce(&mut ConfigFile) + Send + 'static) -> Self {
         self.configure = Some(Box::new(change));
         self
     }
@@ -142,7 +142,10 @@ impl LabSpec {
     /// With `change` applied to the nodes' configuration alone, for example to give them
     /// another address of the switch.
     #[must_use]
-    pub fn configure_nodes(mut self, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
+    pub fn configure_nodes(
+        mut self,
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
+    ) -> Self {
         self.configure_nodes = Some(Box::new(change));
         self
     }

@@ -107,9 +107,9 @@ impl Lab {
     fn install(&mut self, spec: &mut LabSpec) -> Result<(), LabError> {
         let store_dir = self.state.store_dir.clone();
         let mut config = files::config(&self.state.plan, &store_dir);
-        config.service.relay_up_to = spec.relay_up_to;
+        config.service.first_mut().relay_up_to = spec.relay_up_to;
         if spec.tls {
-            config.service.tls = Some(tls::config(&self.state.plan.name));
+            config.service.first_mut().tls = Some(tls::config(&self.state.plan.name));
             tls::write(&self.state.plan)?;
         }
         if let Some(change) = spec.configure.take() {
@@ -122,8 +122,10 @@ impl Lab {
         self.state.region.clone_from(&config.cluster.region);
         // A certificate by ACME comes later than the lab's check.
         let is_file = |tls: &prism_config::Tls| !tls.certificates.is_empty();
-        let has_files = config.service.tls.as_ref().is_some_and(is_file);
-        let https = config.tls_address().filter(|_| has_files);
+        let has_files = config.service.first().tls.as_ref().is_some_and(is_file);
+        let parts = config.parts();
+        let https = parts.first().and_then(|part| part.tls_address());
+        let https = https.filter(|_| has_files);
         self.state.https = https.iter().flat_map(|all| all.iter()).collect();
         let credential = &self.state.credential;
         let prism = match &spec.programs {

@@ -1,6 +1,6 @@
 //! The fields of `[service.acme]`.
 
-use prism_config::{Config, ConfigError};
+use prism_config::{ConfigError, ConfigFile};
 
 /// A configuration of a frontend whose certificate comes by ACME.
 fn with(acme: &str) -> String {
@@ -31,9 +31,18 @@ const GOOD: &str = "directory = \"https://acme.example/dir\"\ndomains = [\"s3.ex
 
 #[test]
 fn a_section_stands_in_the_place_of_certificates_and_reads_back_the_same() {
-    let config = Config::from_toml(&with(GOOD)).unwrap();
-    assert!(config.service.tls.as_ref().unwrap().certificates.is_empty());
-    let again = Config::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
+    let config = ConfigFile::from_toml(&with(GOOD)).unwrap();
+    assert!(
+        config
+            .service
+            .first()
+            .tls
+            .as_ref()
+            .unwrap()
+            .certificates
+            .is_empty()
+    );
+    let again = ConfigFile::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
     assert_eq!(again, config);
 }
 
@@ -42,7 +51,13 @@ fn its_file_is_relative_to_the_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, with(GOOD)).unwrap();
-    let acme = Config::load(&path).unwrap().service.acme.clone().unwrap();
+    let acme = ConfigFile::load(&path)
+        .unwrap()
+        .service
+        .first()
+        .acme
+        .clone()
+        .unwrap();
     assert_eq!(acme.ca_file.unwrap(), directory.path().join("acme/ca.crt"));
 }
 
@@ -51,7 +66,7 @@ fn all_faults_are_reported_at_once() {
     let text = with("domains = [\"*.example.com\"]");
     let text = text.replace("[service.tls]", "");
     let text = text.replace("[cluster.etcd]\nendpoints = [\"http://10.0.0.5:2379\"]", "");
-    let Err(ConfigError::Invalid(problems)) = Config::from_toml(&text) else {
+    let Err(ConfigError::Invalid(problems)) = ConfigFile::from_toml(&text) else {
         panic!("accepted");
     };
     let found: Vec<_> = problems.iter().map(|p| p.field.as_str()).collect();

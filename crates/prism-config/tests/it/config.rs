@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use prism_config::{Config, ConfigError, HandOffMode, Problem, SecretError};
+use prism_config::{ConfigError, ConfigFile, HandOffMode, Problem, SecretError};
 use prism_s3::access::{KeyRights, Right, Rights};
 
 const GOOD: &str = r#"
@@ -33,7 +33,7 @@ credentials_file = "credentials.toml"
 "#;
 
 pub(crate) fn problems(text: &str) -> Vec<Problem> {
-    match Config::from_toml(text) {
+    match ConfigFile::from_toml(text) {
         Err(ConfigError::Invalid(problems)) => problems,
         other => panic!("expected faults, got {other:?}"),
     }
@@ -53,19 +53,22 @@ fn write_private(path: &Path, text: &str) {
 
 #[test]
 fn a_good_file_gives_typed_values_and_defaults() {
-    let config = Config::from_toml(GOOD).unwrap();
-    assert_eq!(config.service.hand_off, HandOffMode::Return);
+    let config = ConfigFile::from_toml(GOOD).unwrap();
+    assert_eq!(config.service.first().hand_off, HandOffMode::Return);
     assert_eq!(config.cluster.region, "us-east-1");
     assert_eq!(config.limits.max_object_bytes, 5 << 30);
     assert_eq!(config.frontends().count(), 1);
-    assert_eq!(config.admin_socket("be0"), Path::new("/run/prism/be0.sock"));
+    assert_eq!(
+        config.parts()[0].admin_socket("be0"),
+        Path::new("/run/prism/be0.sock")
+    );
 }
 
 #[test]
 fn what_is_written_reads_back_the_same() {
-    let config = Config::from_toml(GOOD).unwrap();
+    let config = ConfigFile::from_toml(GOOD).unwrap();
     assert_eq!(
-        Config::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap(),
+        ConfigFile::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap(),
         config
     );
 }
@@ -75,7 +78,7 @@ fn relative_paths_are_relative_to_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, GOOD).unwrap();
-    let config = Config::load(&path).unwrap();
+    let config = ConfigFile::load(&path).unwrap();
     assert_eq!(
         config.peers.cert_file("be0"),
         directory.path().join("pki/be0.crt")
@@ -114,7 +117,7 @@ fn a_gateway_is_another_host_and_an_interface_has_a_name() {
         let line = format!("address = \"10.77.0.11\"\ngateway = \"{gateway}\"");
         GOOD.replace("address = \"10.77.0.11\"", &line)
     };
-    let config = Config::from_toml(&with("10.77.0.2")).unwrap();
+    let config = ConfigFile::from_toml(&with("10.77.0.2")).unwrap();
     let gateway = config.node("be0").unwrap().gateway;
     assert_eq!(gateway, Some(prism_config::HostAddrs::from([10, 77, 0, 2])));
     for gateway in ["10.77.0.11", "0.0.0.0", "255.255.255.255"] {
@@ -151,7 +154,7 @@ fn a_log_level_that_would_say_nothing_is_refused() {
         "WARN,prism_handoff=debug",
         "prism::node=trace",
     ] {
-        let read = Config::from_toml(&with(level)).unwrap();
+        let read = ConfigFile::from_toml(&with(level)).unwrap();
         assert_eq!(read.log.level, level);
     }
     for level in [
@@ -170,7 +173,7 @@ fn a_log_level_that_would_say_nothing_is_refused() {
 #[test]
 fn a_tunnel_is_for_host_mode_and_carries_what_ipv6_needs() {
     let with = |lines: &str| GOOD.replace("[switch]", &format!("[switch]\n{lines}"));
-    Config::from_toml(&with("mode = \"host\"\ntunnel_mtu_bytes = 1500")).unwrap();
+    ConfigFile::from_toml(&with("mode = \"host\"\ntunnel_mtu_bytes = 1500")).unwrap();
     for lines in [
         "mode = \"host\"\ntunnel_mtu_bytes = 1279",
         "tunnel_mtu_bytes = 1500",
@@ -200,7 +203,7 @@ fn nodes_need_both_roles_and_unique_names() {
 
 #[test]
 fn text_that_is_not_toml_names_the_place() {
-    let error = Config::from_toml("[cluster\n").unwrap_err();
+    let error = ConfigFile::from_toml("[cluster\n").unwrap_err();
     assert!(matches!(error, ConfigError::Syntax { .. }));
     assert!(error.to_string().contains("line 1"), "{error}");
 }
@@ -242,25 +245,25 @@ pub(crate) fn dual() -> String {
 
 #[test]
 fn hosts_may_have_both_families_or_one() {
-    let config = Config::from_toml(&dual()).unwrap();
+    let config = ConfigFile::from_toml(&dual()).unwrap();
     assert_eq!(
-        config.service.address.to_string(),
+        config.service.first().address.to_string(),
         "10.77.0.1:80, [fd77::1]:80"
     );
     let written = toml::to_string_pretty(&config).unwrap();
-    assert_eq!(Config::from_toml(&written).unwrap(), config);
+    assert_eq!(ConfigFile::from_toml(&written).unwrap(), config);
     let mut only_v6 = GOOD.to_owned();
     for (one, both) in DUAL {
         let (_, v6) = both.trim_end_matches(']').rsplit_once(", ").unwrap();
         only_v6 = only_v6.replace(one, v6);
     }
-    Config::from_toml(&only_v6).unwrap();
+    ConfigFile::from_toml(&only_v6).unwrap();
     assert!(!only_v6.contains("10.77"), "{only_v6}");
 }
 
 #[test]
 fn a_backend_without_a_family_of_the_service_is_no_fault_but_is_known() {
-    let config = Config::from_toml(&dual().replace(DUAL[3].1, DUAL[3].0)).unwrap();
+    let config = ConfigFile::from_toml(&dual().replace(DUAL[3].1, DUAL[3].0)).unwrap();
     let missing = |name: &str| config.families_missing_at(config.node(name).unwrap());
     assert_eq!(missing("be0"), ["IPv6"]);
     assert!(missing("fe0").is_empty());
@@ -344,7 +347,7 @@ fn secrets_must_be_private_and_well_formed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, GOOD).unwrap();
-    let config = Config::load(&path).unwrap();
+    let config = ConfigFile::load(&path).unwrap();
     let switch = config.switch.clone().unwrap();
 
     assert!(matches!(
@@ -385,7 +388,7 @@ fn secrets_must_be_private_and_well_formed() {
 #[test]
 fn a_key_has_the_rights_that_its_record_says_or_all() {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::from_toml(GOOD).unwrap();
+    let mut config = ConfigFile::from_toml(GOOD).unwrap();
     config.s3.credentials_file = dir.path().join("users");
     let read = |fields: &str| {
         let text = format!("[[credential]]\naccess_key = \"a\"\nsecret_key = \"s\"\n{fields}");
@@ -435,7 +438,7 @@ fn spans_go_to_a_url_or_nowhere() {
         "http://[2001:db8::1]:4318/v1/traces",
         "http://[2001:db8::1]/",
     ] {
-        let read = Config::from_toml(&sent(url)).unwrap();
+        let read = ConfigFile::from_toml(&sent(url)).unwrap();
         assert_eq!(
             (read.trace.otlp.as_str(), read.trace.is_sent()),
             (url, true)
@@ -453,7 +456,7 @@ fn spans_go_to_a_url_or_nowhere() {
         assert_eq!(fields(&sent(url)), ["trace.otlp"], "{url:?}");
     }
     let samples = |count: &str| fields(&with(&format!("sample_per_million = {count}\n")));
-    assert!(Config::from_toml(&with("sample_per_million = 0\n")).is_ok());
+    assert!(ConfigFile::from_toml(&with("sample_per_million = 0\n")).is_ok());
     // Traces that begin have to go somewhere.
     assert_eq!(samples("1"), ["trace.sample_per_million"]);
     let url = "otlp = \"http://h/v1/traces\"\nsample_per_million = 1000001\n";

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use prism_config::{Config, ConfigError};
+use prism_config::{ConfigError, ConfigFile};
 
 /// The least configuration of a backend that joins a cluster.
 fn with(etcd: &str) -> String {
@@ -28,7 +28,7 @@ cert_dir = "pki"
 }
 
 fn faults(etcd: &str) -> Vec<String> {
-    match Config::from_toml(&with(etcd)) {
+    match ConfigFile::from_toml(&with(etcd)) {
         Err(ConfigError::Invalid(problems)) => problems.into_iter().map(|p| p.field).collect(),
         other => panic!("expected faults, got {other:?}"),
     }
@@ -36,16 +36,16 @@ fn faults(etcd: &str) -> Vec<String> {
 
 #[test]
 fn a_node_need_not_know_the_others_nor_the_users() {
-    let config = Config::from_toml(&with(r#"endpoints = ["http://10.0.0.5:2379"]"#)).unwrap();
+    let config = ConfigFile::from_toml(&with(r#"endpoints = ["http://10.0.0.5:2379"]"#)).unwrap();
     assert_eq!(config.etcd_prefix().unwrap(), "/prism/demo/");
     let etcd = config.cluster.etcd.as_ref().unwrap();
     assert_eq!(etcd.lease_ttl(), Duration::from_secs(5));
     assert_eq!(etcd.endpoints[0].host(), "10.0.0.5");
-    let again = Config::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
+    let again = ConfigFile::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
     assert_eq!(again, config);
     // Without etcd the file needs all of these fields.
     let without = with("").replace("[cluster.etcd]", "");
-    let Err(ConfigError::Invalid(problems)) = Config::from_toml(&without) else {
+    let Err(ConfigError::Invalid(problems)) = ConfigFile::from_toml(&without) else {
         panic!("accepted");
     };
     let fields: Vec<_> = problems.iter().map(|p| p.field.as_str()).collect();
@@ -61,7 +61,7 @@ fn no_more_copies_have_to_be_in_sync_than_there_are() {
     let with_min = |min: u16| {
         let text = with(r#"endpoints = ["http://10.0.0.5:2379"]"#);
         let line = format!("replicas = 3\nmin_replicas = {min}");
-        Config::from_toml(&text.replace("replicas = 3", &line))
+        ConfigFile::from_toml(&text.replace("replicas = 3", &line))
     };
     for min in 1..=3 {
         let config = with_min(min).unwrap();
@@ -84,7 +84,7 @@ fn its_files_are_relative_to_the_configuration() {
          cert_file = \"etcd/own.crt\"\nkey_file = \"/keys/own.key\"",
     );
     std::fs::write(&path, text).unwrap();
-    let config = Config::load(&path).unwrap();
+    let config = ConfigFile::load(&path).unwrap();
     let etcd = config.cluster.etcd.unwrap();
     assert_eq!(etcd.ca_file.unwrap(), directory.path().join("etcd/ca.crt"));
     let cert = directory.path().join("etcd/own.crt");

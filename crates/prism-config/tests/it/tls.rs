@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use prism_config::{
-    Config, ConfigError, KernelTls, Node, Problem, SecretError, Tls, TlsSuite, TlsVersion,
+    ConfigError, ConfigFile, KernelTls, Node, Problem, SecretError, Tls, TlsSuite, TlsVersion,
 };
 
 const WITHOUT_TLS: &str = r#"
@@ -38,12 +38,12 @@ key_file = "wild.key"
 names = ["*.s3.example.com", "s3.example.com"]
 "#;
 
-fn config(tls: &str) -> Result<Config, ConfigError> {
-    Config::from_toml(&format!("{WITHOUT_TLS}{tls}"))
+fn config(tls: &str) -> Result<ConfigFile, ConfigError> {
+    ConfigFile::from_toml(&format!("{WITHOUT_TLS}{tls}"))
 }
 
 fn tls(text: &str) -> Tls {
-    config(text).unwrap().service.tls.clone().unwrap()
+    config(text).unwrap().service.first().tls.clone().unwrap()
 }
 
 fn problems(tls: &str) -> Vec<Problem> {
@@ -60,15 +60,18 @@ fn fields(tls: &str) -> Vec<String> {
 #[test]
 fn without_the_section_there_is_no_https() {
     let config = config("").unwrap();
-    assert_eq!(config.service.tls, None);
-    assert_eq!(config.tls_address(), None);
+    assert_eq!(config.service.first().tls, None);
+    assert_eq!(config.parts()[0].tls_address(), None);
 }
 
 #[test]
 fn a_good_section_gives_typed_values_and_defaults() {
     let config = config(TLS).unwrap();
-    assert_eq!(config.tls_address().unwrap().to_string(), "10.77.0.1:443");
-    let tls = config.service.tls.clone().unwrap();
+    assert_eq!(
+        config.parts()[0].tls_address().unwrap().to_string(),
+        "10.77.0.1:443"
+    );
+    let tls = config.service.first().tls.clone().unwrap();
     assert_eq!(tls.min_version, TlsVersion::Tls13);
     assert_eq!(
         tls.suites,
@@ -100,7 +103,10 @@ port = 8443
 certificate = [{ file = "a.crt", key_file = "a.key" }]
 "#;
     assert_eq!(
-        config(text).unwrap().tls_address().unwrap().to_string(),
+        config(text).unwrap().parts()[0]
+            .tls_address()
+            .unwrap()
+            .to_string(),
         "10.77.0.1:8443"
     );
 }
@@ -109,7 +115,7 @@ certificate = [{ file = "a.crt", key_file = "a.key" }]
 fn what_is_written_reads_back_the_same() {
     let config = config(TLS).unwrap();
     let text = toml::to_string_pretty(&config).unwrap();
-    assert_eq!(Config::from_toml(&text).unwrap(), config, "{text}");
+    assert_eq!(ConfigFile::from_toml(&text).unwrap(), config, "{text}");
 }
 
 #[test]
@@ -117,7 +123,13 @@ fn relative_paths_are_relative_to_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");
     std::fs::write(&path, format!("{WITHOUT_TLS}{TLS}")).unwrap();
-    let tls = Config::load(&path).unwrap().service.tls.clone().unwrap();
+    let tls = ConfigFile::load(&path)
+        .unwrap()
+        .service
+        .first()
+        .tls
+        .clone()
+        .unwrap();
     let inside = |name: &str| directory.path().join(name);
     assert_eq!(tls.certificates[0].file, inside("s3.crt"));
     assert_eq!(
@@ -234,15 +246,15 @@ fn ticket_secrets_must_be_private_and_well_formed() {
 
 #[test]
 fn each_node_says_whether_its_kernel_makes_records() {
-    let mut config = Config {
+    let mut config = ConfigFile {
         nodes: vec![Node::default()],
-        ..Config::default()
+        ..ConfigFile::default()
     };
     assert_eq!(config.nodes[0].kernel_tls, KernelTls::Auto);
     config.nodes[0].kernel_tls = KernelTls::Off;
     let text = toml::to_string_pretty(&config).unwrap();
     assert!(text.contains("kernel_tls = \"off\""), "{text}");
     let unknown = text.replace("\"off\"", "\"on\"");
-    let error = Config::from_toml(&unknown).unwrap_err().to_string();
+    let error = ConfigFile::from_toml(&unknown).unwrap_err().to_string();
     assert!(error.contains("kernel_tls"), "{error}");
 }

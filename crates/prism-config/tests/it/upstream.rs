@@ -1,6 +1,6 @@
 //! Tests of files with an upstream.
 
-use prism_config::{Config, ConfigError};
+use prism_config::{ConfigError, ConfigFile};
 
 const FILE: &str = r#"
 [cluster]
@@ -28,7 +28,7 @@ cert_dir = "/etc/prism"
 "#;
 
 fn faults(text: &str) -> Vec<String> {
-    match Config::from_toml(text) {
+    match ConfigFile::from_toml(text) {
         Ok(_) => Vec::new(),
         Err(ConfigError::Invalid(problems)) => {
             let shown = problems.iter();
@@ -40,7 +40,7 @@ fn faults(text: &str) -> Vec<String> {
 
 #[test]
 fn an_upstream_needs_neither_users_nor_replicas() {
-    let config = Config::from_toml(FILE).unwrap();
+    let config = ConfigFile::from_toml(FILE).unwrap();
     let [part] = config.parts().try_into().unwrap();
     assert_eq!(part.cluster.replicas, 1);
     let upstreams = part.service.upstream.as_ref().unwrap();
@@ -138,12 +138,6 @@ fn faults_are_named() {
         found,
         ["node[0].upstream: is there, but the node is no backend"]
     );
-    let etcd = "replicas = 2\n[cluster.etcd]\nendpoints = [\"http://10.77.0.5:2379\"]\n";
-    let found = with("replicas = 2\n", etcd);
-    assert_eq!(
-        found,
-        ["cluster.etcd: is there, but no service keeps objects"]
-    );
 }
 
 #[test]
@@ -187,12 +181,16 @@ roles = ["backend"]
 ca_file = "/etc/prism/ca.crt"
 cert_dir = "/etc/prism"
 "#;
-    let config = Config::from_toml(text).unwrap();
+    let config = ConfigFile::from_toml(text).unwrap();
     let written = toml::to_string(&config).unwrap();
-    assert_eq!(Config::from_toml(&written).unwrap(), config, "{written}");
+    assert_eq!(
+        ConfigFile::from_toml(&written).unwrap(),
+        config,
+        "{written}"
+    );
     let [objects, shop] = config.parts().try_into().unwrap();
     assert!(objects.cluster.etcd.is_some() && objects.cluster.replicas == 2);
-    assert!(shop.cluster.etcd.is_none() && shop.cluster.replicas == 1);
+    assert!(shop.cluster.etcd.is_some() && shop.cluster.replicas == 1);
     assert_eq!(shop.backends().count(), 1);
     assert!(config.has_upstream(config.node("be1").unwrap()));
     assert!(!config.has_upstream(config.node("be0").unwrap()));

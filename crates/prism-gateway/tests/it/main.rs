@@ -147,7 +147,7 @@ fn nothing_is_read_behind_a_malformed_head() {
 #[test]
 fn a_redirect_names_the_host_that_the_client_has_asked() {
     let https = |port| {
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         config.service.tls = Some(Tls {
             redirect_http: true,
             port,
@@ -181,7 +181,7 @@ fn a_redirect_names_the_host_that_the_client_has_asked() {
 #[test]
 fn a_challenge_is_answered_before_a_redirect_and_before_the_service() {
     let redirecting = || {
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         config.service.tls = Some(Tls {
             redirect_http: true,
             ..Tls::default()

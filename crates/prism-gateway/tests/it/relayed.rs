@@ -54,7 +54,7 @@ impl Pair {
             };
             let process = Arc::new(Process::default());
             let endpoint = Endpoint::bind(endpoint, process.clone()).await.unwrap();
-            let mut config = Config::default();
+            let mut config: Config = Config::default();
             config.limits.stall_timeout_s = STALL_TIMEOUT_S;
             config.service.relay_up_to = RelayUpTo::Bytes(4_096);
             let stall_timeout = config.limits.stall_timeout();

@@ -1,10 +1,10 @@
 //! What `prism check` prints of a good file.
 
 use prism_cluster::MinReplicas;
-use prism_config::{Config, Switch, Tls, TlsVersion, Upstream};
+use prism_config::{Config, ConfigFile, Switch, Tls, TlsVersion, Upstream};
 
 /// The summary of a configuration, a line for each part.
-pub(super) fn of(config: &Config) -> String {
+pub(super) fn of(config: &ConfigFile) -> String {
     let name = &config.cluster.name;
     let region = &config.cluster.region;
     let mut lines = vec![format!("cluster  {name} ({region})")];
@@ -59,7 +59,7 @@ fn service_lines(part: &Config) -> Vec<String> {
     let service = &part.service;
     let address = &service.address;
     let hand_off = lower(&service.hand_off);
-    let name = if part.whole().service.are_several() {
+    let name = if part.is_of_several() {
         format!("{}, ", service.name)
     } else {
         String::new()
@@ -210,7 +210,7 @@ switch   none: frontends relay every answer
 node     fe0 10.0.1.11, fd00::11 (frontend)
 node     be0 10.0.1.21 (backend)
 ";
-        assert_eq!(of(&Config::from_toml(text).unwrap()), expected);
+        assert_eq!(of(&ConfigFile::from_toml(text).unwrap()), expected);
     }
 
     #[test]
@@ -235,7 +235,7 @@ roles = ["frontend", "backend"]
 ca_file = "/etc/ca.crt"
 cert_dir = "/etc"
 "#;
-        let found = of(&Config::from_toml(text).unwrap());
+        let found = of(&ConfigFile::from_toml(text).unwrap());
         for line in [
             "service  203.0.113.10:80, hand-off direct\n\
              tls      203.0.113.10:443, TLS 1.2 and 1.3\n\

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use prism_config::{Config, Node};
+use prism_config::{ConfigFile, Node};
 
 use super::finding::{Finding, Subject, read};
 use crate::faults::effect_of_missing;
@@ -13,7 +13,7 @@ const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 const UNLESS_FORWARDING: &str = "1";
 
 /// The findings for `node`, or for the switch.
-pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
+pub(super) fn examine(config: &ConfigFile, node: Option<&Node>) -> Vec<Finding> {
     match (node, &config.switch) {
         (Some(node), Some(_)) => of_node(config, node),
         (None, Some(switch)) => {
@@ -26,7 +26,7 @@ pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
     }
 }
 
-fn of_node(config: &Config, node: &Node) -> Vec<Finding> {
+fn of_node(config: &ConfigFile, node: &Node) -> Vec<Finding> {
     let missing = config.families_missing_at(node).into_iter();
     let findings = missing.map(|family| {
         let effect = effect_of_missing(family, node);

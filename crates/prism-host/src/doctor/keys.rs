@@ -1,6 +1,6 @@
 //! The finding about the key that signs commands to the switch.
 
-use prism_config::{Config, ControlSecret, Node};
+use prism_config::{ConfigFile, ControlSecret, Node};
 
 use super::finding::{Finding, Subject};
 
@@ -10,7 +10,7 @@ const REMEDY: &str = "give each node a key of its own: `prism ctl switch rotate-
                       docs/operating.md";
 
 /// Files that cannot be read are faults of the configuration.
-pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
+pub(super) fn examine(config: &ConfigFile, node: Option<&Node>) -> Vec<Finding> {
     let name = node.map(|node| node.name.as_str());
     let parts = match name {
         Some(name) => config.parts_at(name),

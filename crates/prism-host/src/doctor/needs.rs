@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use prism_config::{Config, Node};
+use prism_config::{ConfigFile, Node};
 
 use super::finding::{Finding, Subject};
 use crate::needs::{self, Need, NeedOutcome};
 
 /// `path` is the configuration's, for the remedy.
-pub(super) fn examine(config: &Config, node: Option<&Node>, path: &Path) -> Vec<Finding> {
+pub(super) fn examine(config: &ConfigFile, node: Option<&Node>, path: &Path) -> Vec<Finding> {
     let role = node.map_or_else(
         || "--switch".to_owned(),
         |node| format!("--node {}", node.name),

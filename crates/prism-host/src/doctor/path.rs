@@ -12,7 +12,7 @@ use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Node};
+use prism_config::{ConfigFile, Node};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -39,7 +39,7 @@ struct Path {
 }
 
 /// The findings for the paths from `node`, or from the switch.
-pub(super) fn examine(config: &Config, node: Option<&Node>) -> Vec<Finding> {
+pub(super) fn examine(config: &ConfigFile, node: Option<&Node>) -> Vec<Finding> {
     let Some(switch) = &config.switch else {
         return Vec::new();
     };

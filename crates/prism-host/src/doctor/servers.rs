@@ -100,7 +100,7 @@ mod tests {
             address: addresses.iter().copied().collect(),
             ..Upstream::default()
         };
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         config.service.upstream = Some(
             vec![
                 upstream(&["be0"], &[open_at, closed_at]),

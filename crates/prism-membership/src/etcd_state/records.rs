@@ -279,7 +279,8 @@ mod tests {
     fn keys() -> Keys {
         let text = "[cluster]\nname = \"demo\"\n[cluster.etcd]\nendpoints = [\"http://a\"]\n\
             [service]\naddress = \"10.0.0.1:80\"\n[peers]\nca_file = \"a\"\ncert_dir = \"b\"";
-        Keys::of(&prism_config::Config::from_toml(text).unwrap()).unwrap()
+        let file = prism_config::ConfigFile::from_toml(text).unwrap();
+        Keys::of(&file.part("demo").unwrap()).unwrap()
     }
 
     fn put(known: &mut ClusterRecords, key: &str, value: &str, mod_revision: u64) {

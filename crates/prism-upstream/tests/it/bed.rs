@@ -154,7 +154,7 @@ impl Bed {
             ..Upstream::default()
         };
         change(&mut upstream);
-        let mut config = Config::default();
+        let mut config: Config = Config::default();
         config.service.upstream = Some(vec![upstream].into());
         config.limits.stall_timeout_s = 1;
         config.nodes.push(Node {

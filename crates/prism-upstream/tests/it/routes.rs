@@ -21,7 +21,7 @@ pub fn node(name: &str, balance: &str) -> Upstreams<Nobody> {
         cookie: Some("SRV".into()),
         ..Upstream::default()
     };
-    let mut config = Config::default();
+    let mut config: Config = Config::default();
     let two = upstream(&["/two/"], &["be1", "be2"]);
     config.service.upstream = Some(vec![two, upstream(&["/all"], &[])].into());
     config.nodes = [

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::Context;
-use prism_config::{Change, Config, ConfigError, ConfigReader, Effect};
+use prism_config::{Change, Config, ConfigError, ConfigFile, ConfigReader, Effect};
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn new_config(server: &Server) -> anyhow::Result<Config> {
     let Some(file) = &server.file else {
         return Ok((*present).clone());
     };
-    let new = Config::load(file)?;
+    let new = ConfigFile::load(file)?;
     let name = &present.service.name;
     new.part(name).with_context(|| {
         format!("the file has no service {name:?}; restart the frontends and the switch's agent")

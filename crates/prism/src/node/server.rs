@@ -170,7 +170,7 @@ impl Server {
     /// The name of a thread. With several services the service's name is in front.
     pub(super) fn thread_name(&self, role: &str) -> String {
         let config = self.core.config.now();
-        if config.whole().service.are_several() {
+        if config.is_of_several() {
             format!("{}/{role}", config.service.name)
         } else {
             role.to_owned()

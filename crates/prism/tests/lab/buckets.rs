@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_store::{Phase, Store};
 
 use crate::refill::{SETTLED, ctl, surely, up};
@@ -95,7 +95,7 @@ fn agreed(cluster: &Cluster) -> Vec<(u16, Vec<u8>)> {
 
 /// Stops the cluster. Returns the bucket's entry in each backend's store.
 fn known(mut cluster: Cluster) -> Vec<Option<Phase>> {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let backends = cluster.backends().into_iter();
     let known = backends.map(|host| {
         cluster.lab.stop(&host).unwrap();

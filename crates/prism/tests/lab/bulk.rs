@@ -210,7 +210,7 @@ fn connections_go_back_to_one_of_two_frontends_in_return_mode() {
     let cluster = Cluster::up_with(3, |spec: &mut LabSpec| {
         spec.frontends = 2;
         spec.configure = Some(Box::new(|config| {
-            config.service.hand_off = HandOffMode::Return;
+            config.service.first_mut().hand_off = HandOffMode::Return;
         }));
     });
     mass_get(&cluster, "gets-return", 2_000, |cluster| plain(cluster, 20));

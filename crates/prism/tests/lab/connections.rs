@@ -293,7 +293,7 @@ fn connections_that_go_back_to_the_frontend_bear_the_same() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(3, |spec| {
         spec.configure = Some(Box::new(|config| {
-            config.service.hand_off = HandOffMode::Return;
+            config.service.first_mut().hand_off = HandOffMode::Return;
         }));
     });
     let objects = cluster.one_on_each("return", |n| 2 * MIB + n as u64);

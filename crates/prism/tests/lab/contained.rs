@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Switch, with_name, write_private};
+use prism_config::{ConfigFile, Switch, with_name, write_private};
 use prism_proto::control::{
     Answer, ControlKey, FlowState, MESSAGE_BYTES, Ops, Owner, Pass, Passage, Request as Query,
     RunId, Status, Term,
@@ -103,7 +103,7 @@ impl<'c> Broken<'c> {
 }
 
 fn switch_of(cluster: &Cluster) -> Switch {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     config.switch.unwrap()
 }
 

@@ -14,7 +14,7 @@ mod transcript;
 mod values;
 mod wire;
 
-use prism_config::{Anonymous, Config, RelayUpTo};
+use prism_config::{Anonymous, ConfigFile, RelayUpTo};
 use prism_lab::{Families, Lab, LabName, LabSpec};
 use prism_netns::NetNs;
 
@@ -24,7 +24,7 @@ use runner::Runner;
 use server::{ADDRESS, Server};
 
 /// A lab in which connections over IPv4 move to backends, and those over IPv6 cannot.
-fn up(backends: usize, change: impl FnOnce(&mut Config) + Send + 'static) -> Lab {
+fn up(backends: usize, change: impl FnOnce(&mut ConfigFile) + Send + 'static) -> Lab {
     let name: LabName = format!("c{}", std::process::id()).parse().unwrap();
     let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
     spec.family = Families::Dual;
@@ -82,7 +82,7 @@ fn a_service_with_servers_answers_as_it_did() {
     runner.check("forwarded.txt");
     runner.check("faults.txt");
     let redirects = cluster.lab.reload(|config| {
-        let tls = config.service.tls.as_mut();
+        let tls = config.service.first_mut().tls.as_mut();
         tls.unwrap().redirect_http = true;
     });
     redirects.unwrap();

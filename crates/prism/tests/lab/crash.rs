@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::LabSpec;
 
 use crate::support::objects::Object;
@@ -66,7 +66,7 @@ fn damage_is_mended_from_another_replica() {
         .map(|n| Object::new(format!("mend-{n}"), 2_500_000))
         .collect();
     cluster.put_all(&objects);
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let files = |host: &str| {
         let mut files = Vec::new();
         each_file(
@@ -120,7 +120,7 @@ fn a_damaged_part_of_an_upload_is_taken_in_anew_from_another_replica() {
     let object = Object::new("parts".into(), 700_000);
     let upload = upload(&target, &format!("/{BUCKET}/parts"), &object).unwrap();
     let store = |host: &str| {
-        let config = Config::load(&cluster.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
         config.node(host).unwrap().store.clone()
     };
     for host in cluster.backends().iter().take(2) {
@@ -271,7 +271,7 @@ fn wait_until_all_serve(cluster: &Cluster, target: &Target) {
 /// Each file on a backend's disk is in its tree, and is sound. A commit removes the files that it
 /// frees only after its change is no longer open, so the last ones may take a moment.
 fn no_orphans(cluster: &Cluster, context: &str) {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     for backend in cluster.backends() {
         let store = &config.node(&backend).unwrap().store;
         let deadline = Instant::now() + FREED_IN;

@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::{Config, HandOffMethod, KernelTls};
+use prism_config::{ConfigFile, HandOffMethod, KernelTls};
 use prism_sys::tcp::ktls::Offered;
 use rustls::ClientConfig;
 
@@ -44,12 +44,12 @@ fn has_ktls() -> bool {
 }
 
 /// Three backends, one of which does not use its kernel.
-fn mixed(method: HandOffMethod, change: impl FnOnce(&mut Config) + Send + 'static) -> Cluster {
+fn mixed(method: HandOffMethod, change: impl FnOnce(&mut ConfigFile) + Send + 'static) -> Cluster {
     up_configured(
         3,
         |_| {},
         move |config| {
-            config.service.hand_off_method = method;
+            config.service.first_mut().hand_off_method = method;
             for node in config.nodes.iter_mut().filter(|node| node.name == OFF) {
                 node.kernel_tls = KernelTls::Off;
             }

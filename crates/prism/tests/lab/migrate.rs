@@ -116,7 +116,7 @@ impl Shop {
         go.args(["build", "-o"]).arg(&program).arg(own("app.go"));
         output(go.env("GOFLAGS", "-buildvcs=false"));
         // An idle WebSocket outlives this time by `tunnel_timeout_s`.
-        let stalls = |config: &mut prism_config::Config| config.limits.stall_timeout_s = 2;
+        let stalls = |config: &mut prism_config::ConfigFile| config.limits.stall_timeout_s = 2;
         let both = Both::up(APP, true, |_, text| text, stalls);
         let shop = Self { both, program };
         SERVERS.iter().for_each(|host| shop.start(host));
@@ -373,11 +373,11 @@ fn files_come_as_behind_nginx() {
     }
     // Its fields apply at a reload.
     let reloaded = both.cluster.lab.reload(|config| {
-        let upstreams = config.service.upstream.iter();
+        let upstreams = config.service.first().upstream.iter();
         let mut upstreams: Vec<_> = upstreams.flat_map(|all| all.iter().cloned()).collect();
         upstreams[0].max_body_bytes = 0;
         upstreams[0].answer_headers = vec!["X-Content-Type-Options: own".into()];
-        config.service.upstream = Some(upstreams.into());
+        config.service.first_mut().upstream = Some(upstreams.into());
     });
     reloaded.unwrap();
     for _ in 0..6 {

@@ -153,8 +153,8 @@ fn mixture(mode: HandOffMode, method: HandOffMethod, label: &str) {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::up_with(3, |spec| {
         spec.configure = Some(Box::new(move |config| {
-            config.service.hand_off = mode;
-            config.service.hand_off_method = method;
+            config.service.first_mut().hand_off = mode;
+            config.service.first_mut().hand_off_method = method;
         }));
     });
     let seed = std::env::var("PRISM_SEED").map_or_else(

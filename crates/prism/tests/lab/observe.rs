@@ -258,8 +258,8 @@ fn prometheus_scrapes_every_process_and_its_alerts_come_and_go() {
     let mut cluster = observed(PathBuf::new());
     let objects = cluster.one_on_each("seen", |_| LEN);
     cluster.put_all(&objects);
-    let config = prism_config::Config::load(&cluster.lab.config_path()).unwrap();
-    let tls = config.service.tls.clone().unwrap();
+    let config = prism_config::ConfigFile::load(&cluster.lab.config_path()).unwrap();
+    let tls = config.service.first().tls.clone().unwrap();
     {
         let before = answered_gets(&cluster);
         let mut client = cluster.connect();

@@ -9,7 +9,7 @@ use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::packets::{ClientResets, RST, Watch, one_of};
 use crate::support::{Cluster, eventually, say, turn};
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::{Capture, CaptureOptions};
 use prism_switch::SwitchView;
 
@@ -23,7 +23,7 @@ const PROBED: Duration = Duration::from_secs(1);
 const LARGE: u64 = 24 << 20;
 
 fn switch_counter(cluster: &Cluster, name: &str) -> u64 {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let view = SwitchView::open(&config.switch.unwrap().pin_dir).unwrap();
     let counters = view.counters().unwrap();
     counters.iter().find(|c| c.name == name).unwrap().value

@@ -113,7 +113,7 @@ fn the_page_shows_a_running_cluster_as_its_nodes_count_it() {
         let frontends = config.nodes.iter().filter(|node| node.is_frontend());
         let addresses = frontends.flat_map(|node| node.address.iter());
         let origins = addresses.map(|ip| format!("http://{}", SocketAddr::new(ip, 9464)));
-        config.service.cors_origins = origins.collect();
+        config.service.first_mut().cors_origins = origins.collect();
     });
     let objects = cluster.one_on_each("seen", |_| LEN);
     cluster.put_all(&objects);

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
 use prism_store::{Body, PageRequest, Scope, Store};
 use serde_json::Value;
@@ -198,7 +198,7 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
         let open = |host: &String| cluster.counter(host, "store", "open_changes");
         backends.iter().all(|host| open(host) == 0)
     });
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let mut found: BTreeMap<Scope, Vec<String>> = BTreeMap::new();
     let mut counts = BTreeMap::new();
     for host in cluster.backends() {

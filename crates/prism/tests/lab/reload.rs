@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -18,9 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LEN: u64 = 20_000;
 
 /// Changes the configuration file that all processes read.
-fn change(cluster: &Cluster, change: impl FnOnce(&mut Config)) {
+fn change(cluster: &Cluster, change: impl FnOnce(&mut ConfigFile)) {
     let path = cluster.lab.config_path();
-    let mut config = Config::load(&path).unwrap();
+    let mut config = ConfigFile::load(&path).unwrap();
     change(&mut config);
     fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
 }
@@ -164,7 +164,7 @@ fn a_reload_changes_what_it_can_and_names_the_rest_while_a_client_goes_on() {
         change(&cluster, move |config| {
             config.log.level = "prism=trace,info".into();
             config.log.audit = path;
-            config.service.relay_up_to = RelayUpTo::Bytes(1 << 20);
+            config.service.first_mut().relay_up_to = RelayUpTo::Bytes(1 << 20);
             config.limits.connections = 5_000;
             config.limits.head_bytes += 1;
             config.store.quota_bytes = 1 << 40;

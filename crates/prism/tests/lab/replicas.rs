@@ -16,7 +16,7 @@ use crate::refill::digest;
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
 use crate::support::{BUCKET, Cluster, eventually, python, say, turn};
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_history::{Action, OPERATIONS_MAX, Operation, is_linearizable};
 use prism_http::{BodyReader, Limits, Method, ResponseHead};
 use prism_store::{Position, Step, Store};
@@ -107,7 +107,7 @@ fn settle(cluster: &Cluster) {
 /// as it was written.
 pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<(String, String), u64> {
     settle(&cluster);
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let mut found: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     let mut lengths = BTreeMap::new();
     let mut buckets = BTreeSet::new();

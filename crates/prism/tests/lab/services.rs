@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::{Anonymous, Config, ServiceLimits};
+use prism_config::{Anonymous, ConfigFile, ServiceLimits};
 use prism_proto::control::{
     Answer, ControlKey, FlowKey, MESSAGE_BYTES, Ops, Owner, Request as Query, RunId, Status,
 };
@@ -137,7 +137,7 @@ fn command(two: &Two, host: &str, flow: FlowKey, key: (u32, ControlKey)) -> Stat
         },
         run: RunId::NONE,
     };
-    let config = Config::load(&two.cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&two.cluster.lab.config_path()).unwrap();
     let control = config.switch.unwrap().control.of(address).unwrap();
     let answer = |request: &Query| {
         two.cluster.on(host, || {
@@ -168,7 +168,7 @@ fn nodes_of_one_service_cannot_command_flows_or_dial_nodes_of_the_other() {
     let two = Two::up(At::Addresses, |_| {});
     let cluster = &two.cluster;
     let key_of = |service: &str, node: &str| {
-        let config = Config::load(&cluster.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
         let part = config.part(service).unwrap();
         node_key(part.switch.as_ref().unwrap(), node)
     };
@@ -235,7 +235,7 @@ fn a_reload_changes_one_service_and_a_take_over_replaces_a_frontend_of_both() {
     // The second service has other rights for everybody, and a limit.
     let path = cluster.lab.config_path();
     let text = std::fs::read_to_string(&path).unwrap();
-    let read = |text: &str| Config::from_toml(text).unwrap();
+    let read = |text: &str| ConfigFile::from_toml(text).unwrap();
     let mut config = read(&text);
     let photos = config.service.iter().find(|service| service.name == PHOTOS);
     let mut photos = photos.unwrap().clone();
@@ -307,7 +307,7 @@ fn each_service_has_a_state_of_its_own_in_etcd() {
         photos.contains("be3") && !photos.contains("be1"),
         "{photos}"
     );
-    let config = Config::load(&two.cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&two.cluster.lab.config_path()).unwrap();
     let first = members(&["--service", &config.cluster.name]);
     assert!(first.contains("be1") && !first.contains("be3"), "{first}");
 }

@@ -219,7 +219,7 @@ fn administrative_actions_are_recorded() {
 fn pages_of_allowed_origins_may_use_every_bucket() {
     let Some(_turn) = turn() else { return };
     let cluster = Cluster::configured(2, |config| {
-        config.service.cors_origins = vec!["https://admin.example.com".into()];
+        config.service.first_mut().cors_origins = vec!["https://admin.example.com".into()];
     });
     let mut client = cluster.connect();
     let mut preflight = |origin: &str, target: &str| {

@@ -205,10 +205,13 @@ fn a_successor_that_fails_leaves_the_node_as_it_was() {
             }
             for step in fake::Step::ALL {
                 let socket = cluster.lab.config_path();
-                let config = prism_config::Config::load(&socket).unwrap();
+                let config = prism_config::ConfigFile::load(&socket).unwrap();
                 // It waits at the frontend, so that there is a connection to pass.
                 let _idle = cluster.connect();
-                drop(fake::take_over_until(step, &config.admin_socket(host)));
+                drop(fake::take_over_until(
+                    step,
+                    &config.parts()[0].admin_socket(host),
+                ));
                 eventually("it serves again", ENDED_IN, || {
                     cluster.lab.admin(host).is_ok()
                 });

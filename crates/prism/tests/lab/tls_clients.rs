@@ -95,7 +95,7 @@ fn clients_that_leave_the_suite_to_the_server_hold_theirs_too() {
         let cluster = up_configured(
             BACKENDS,
             |_| {},
-            move |config| only(config.service.tls.as_mut().unwrap()),
+            move |config| only(config.service.first_mut().tls.as_mut().unwrap()),
         );
         let objects = objects(&cluster);
         observe_program(&cluster, &bench, program, choice, &objects);

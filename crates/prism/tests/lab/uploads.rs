@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::Family;
 use prism_store::{ObjectMeta, Store, UploadName};
 
@@ -159,7 +159,7 @@ fn an_upload_that_nobody_goes_on_with_is_gone_after_its_days_and_no_other() {
     let mut cluster = Cluster::up_with(2, |spec| {
         spec.configure = Some(Box::new(|config| config.store.expire_uploads_days = 7));
     });
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let [abandoned, slow, young] =
         ["abandoned", "slow", "young"].map(|label| cluster.key_on("be0", label));
     cluster.lab.stop("be0").unwrap();

@@ -28,7 +28,7 @@ fn window(cluster: &Cluster, host: &str, client: &Client) -> u32 {
 /// next; and what the source had.
 fn windows(setting: CongestionWindow) -> (u32, u32) {
     let cluster = Cluster::configured(2, move |config| {
-        config.service.congestion_window = setting;
+        config.service.first_mut().congestion_window = setting;
     });
     let large = Object::new(cluster.key_on("be0", "large"), 8 << 20);
     // Too short an answer for a window to grow by it.

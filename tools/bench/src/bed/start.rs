@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use prism_config::{Config, TlsSuite, TlsVersion, Upstream};
+use prism_config::{ConfigFile, TlsSuite, TlsVersion, Upstream};
 use prism_lab::{Lab, LabName, LabSpec, Programs};
 
 use super::{Bed, BedSpec, PAUSE, REGION, START_TIMEOUT, Side, System};
@@ -113,7 +113,7 @@ fn prism_lab(network: &Network, spec: &BedSpec<'_>, cancel: Arc<AtomicBool>) -> 
     let lab = LabSpec::new(name("prism")?, program);
     let mut lab = network.shape(lab)?.configure(move |config| {
         config.log.level = "warn".into();
-        if let Some(tls) = &mut config.service.tls {
+        if let Some(tls) = &mut config.service.first_mut().tls {
             tls.min_version = TlsVersion::Tls13;
             tls.suites = vec![TlsSuite::TLS_AES_128_GCM_SHA256];
         }
@@ -122,7 +122,7 @@ fn prism_lab(network: &Network, spec: &BedSpec<'_>, cancel: Arc<AtomicBool>) -> 
                 address: SocketAddr::from((Ipv4Addr::LOCALHOST, proxies::port(false))).into(),
                 ..Upstream::default()
             };
-            config.service.upstream = Some(vec![server].into());
+            config.service.first_mut().upstream = Some(vec![server].into());
         } else {
             config.cluster.region = REGION.into();
             config.cluster.replicas = replicas;
@@ -138,8 +138,13 @@ fn prism_lab(network: &Network, spec: &BedSpec<'_>, cancel: Arc<AtomicBool>) -> 
 
 /// The file with Prism's certificate and its key.
 fn pem(prism: &Lab, files: &Files) -> Result<PathBuf> {
-    let config = Config::load(&prism.config_path())?;
-    let tls = config.service.tls.as_ref().context("a lab without TLS")?;
+    let config = ConfigFile::load(&prism.config_path())?;
+    let tls = config
+        .service
+        .first()
+        .tls
+        .as_ref()
+        .context("a lab without TLS")?;
     let certificate = tls.certificates.first().context("no certificate")?;
     let [chain, key] = [&certificate.file, &certificate.key_file].map(fs::read);
     files.write("server.pem", &[chain?, key?].concat())

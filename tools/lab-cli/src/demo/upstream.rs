@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use super::client::{self, Pace, answered};
 use super::files::DemoFile;
@@ -41,7 +41,7 @@ const SMALL_FILES: usize = 5;
 const SHOWN_ANSWERS: usize = 3;
 
 /// Passes the requests of the service to the servers.
-pub(super) fn configure(config: &mut Config) {
+pub(super) fn configure(config: &mut ConfigFile) {
     crate::lab::pass_to(config, SERVER);
 }
 

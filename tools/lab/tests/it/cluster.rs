@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::turn;
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::{Lab, LabError, LabName, LabSpec};
 
 const STAND_IN: &str = r#"#!/usr/bin/env python3
@@ -71,9 +71,9 @@ fn a_cluster_is_up_once_all_of_it_serves() {
         lab.admin("switch").is_err(),
         "the stand-in's switch has no counters"
     );
-    let config = Config::load(&lab.config_path()).unwrap();
+    let config = ConfigFile::load(&lab.config_path()).unwrap();
     assert_eq!(config.limits.head_timeout_s, 7);
-    assert_eq!(config.service.address.first(), Some(lab.service()));
+    assert_eq!(config.service.first().address.first(), Some(lab.service()));
     let credentials = config.s3.load_credentials().unwrap();
     assert_eq!(&credentials[0], lab.credential());
     assert!(lab.status().hosts.iter().all(|host| host.running));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_store::Store;
 
 use super::known::{Bucket, Known, Possible, data_of};
@@ -301,7 +301,7 @@ fn cors(version: u64) -> String {
 /// Stops the cluster. Each backend has every bucket that a client knows, and of other buckets
 /// only those that all have.
 pub fn compare_buckets(mut cluster: Cluster, known: &[Known]) {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let expected: BTreeSet<&str> = known.iter().flat_map(Known::buckets).collect();
     let mut first: Option<BTreeSet<String>> = None;
     for host in cluster.backends() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_signer::Signer;
 use serde_json::{Value, json};
 
@@ -175,7 +175,7 @@ fn etcd_of(cluster: &Cluster) -> PathBuf {
 }
 
 fn store_of(cluster: &Cluster, backend: &str) -> PathBuf {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     config.node(backend).unwrap().store.clone()
 }
 
@@ -194,7 +194,7 @@ fn replace(data: &Path) {
 }
 
 fn has_fault(cluster: &Cluster) -> bool {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let mut nodes = config.nodes.iter();
     nodes.any(|node| !seen_by(cluster, &node.name)["fault"].is_null())
 }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use super::lost::{SETTLED, wait_for_faults};
 use super::restored::{self, BACKENDS, assert_has_all, back_up, fill, make, surely};
@@ -17,7 +17,7 @@ const BUCKET: &str = "kept";
 
 /// The URL at which the nodes reach a member of etcd.
 fn endpoint(cluster: &Cluster, member: usize) -> String {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let etcd = config.cluster.etcd.unwrap();
     etcd.endpoints[member].to_string()
 }
@@ -123,7 +123,7 @@ fn raise_revision(cluster: &Cluster) {
 /// Checks that nothing was noticed, and that all goes on.
 fn assert_silent(cluster: &Cluster, what: &str) {
     eventually(&format!("all go on after {what}"), SETTLED, || {
-        let config = Config::load(&cluster.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
         config.nodes.iter().all(|node| {
             let seen = seen_by(&cluster.lab, &node.name);
             let backends = seen["backends"].as_array().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use serde_json::Value;
 
 use super::{AT_ONCE, epoch, get, put, seen_by, status_of};
@@ -149,7 +149,7 @@ fn an_etcd_that_lost_its_data_is_filled_from_the_stores_and_nothing_old_is_read(
     }
     write_all(&cluster, &last);
     // Its store cannot be opened any more. It is filled again.
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let store = &config.node("be1").unwrap().store;
     damage_log(&store.join("db"));
     assert!(cluster.lab.restart("be1").is_err());

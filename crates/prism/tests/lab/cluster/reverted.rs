@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use super::lost::{SETTLED, recover};
 use super::restored::{
@@ -16,7 +16,7 @@ use crate::support::{Cluster, eventually, turn};
 const BUCKET: &str = "reverted";
 
 fn store_of(cluster: &Cluster, backend: &str) -> PathBuf {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     config.node(backend).unwrap().store.clone()
 }
 

@@ -77,7 +77,7 @@ fn payloads(file: &Path) -> Vec<Vec<u8>> {
 }
 
 fn key_of(bed: &Bed) -> (u32, ControlKey) {
-    let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
+    let config = prism_config::ConfigFile::load(&bed.lab.config_path()).unwrap();
     node_key(&config.switch.unwrap(), "be2")
 }
 

@@ -63,7 +63,7 @@ fn hand_off_in(frame: &[u8]) -> Box<HandOff> {
 
 /// Has the frame's hand-off go on from `be2` to `be0`, with a pass for it.
 fn passed_on(bed: &Bed, mut hand_off: Box<HandOff>) -> Box<HandOff> {
-    let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
+    let config = prism_config::ConfigFile::load(&bed.lab.config_path()).unwrap();
     let (key_id, key) = node_key(&config.switch.unwrap(), "be2");
     let client = hand_off.tcp.remote;
     let to = Passage {

@@ -106,7 +106,7 @@ fn a_port_is_used_again_though_the_owner_has_lost_the_connection_before() {
 
 fn port_is_used_again_over(family: Family) {
     let (bed, client, known) = bed_with_connection("hos-port", family);
-    let config = prism_config::Config::load(&bed.lab.config_path()).unwrap();
+    let config = prism_config::ConfigFile::load(&bed.lab.config_path()).unwrap();
     let switch = config.switch.unwrap();
     let [(fe0_id, fe0), (be2_id, be2)] = ["fe0", "be2"].map(|node| node_key(&switch, node));
     let like = client.local().ip();

@@ -45,7 +45,7 @@ fn long_answers_of_a_server_become_records_of_the_kernel() {
             address: SERVER.into(),
             ..Upstream::default()
         };
-        config.service.upstream = Some(vec![upstream].into());
+        config.service.first_mut().upstream = Some(vec![upstream].into());
     });
     (spec.backends, spec.tls) = (2, true);
     spec.relay_up_to = RelayUpTo::Bytes(0);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::{Lab, LabName, LabSpec};
 
 use super::PATIENCE;
@@ -112,7 +112,7 @@ impl Both {
         heading: &str,
         has_tls: bool,
         replace: impl FnOnce(&LabSpec, String) -> String,
-        change: impl FnOnce(&mut Config) + Send + 'static,
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let name: LabName = format!("m{}", std::process::id()).parse().unwrap();
@@ -122,7 +122,7 @@ impl Both {
         let pem = pem_in(directory.path());
         let text = with_certificate(&replace(&spec, text), &pem);
         spec.configure = Some(Box::new(move |config| {
-            if let Some(tls) = &config.service.tls {
+            if let Some(tls) = &config.service.first().tls {
                 write_pem(&tls.certificates[0], &pem);
             }
             put_in_place(config, &text);
@@ -292,9 +292,9 @@ fn write_pem(certificate: &prism_config::Certificate, pem: &Path) {
 }
 
 /// Makes this text the configuration, at the lab's addresses and with the lab's keys.
-fn put_in_place(config: &mut Config, text: &str) {
-    let lab = std::mem::replace(config, Config::from_toml(text).unwrap());
-    let names = |config: &Config| {
+fn put_in_place(config: &mut ConfigFile, text: &str) {
+    let lab = std::mem::replace(config, ConfigFile::from_toml(text).unwrap());
+    let names = |config: &ConfigFile| {
         let nodes = config.nodes.iter();
         let mut names: Vec<_> = nodes.map(|node| node.name.clone()).collect();
         names.sort();
@@ -302,7 +302,7 @@ fn put_in_place(config: &mut Config, text: &str) {
     };
     assert_eq!(names(config), names(&lab));
     config.cluster.name = lab.cluster.name;
-    config.service.address = lab.service.address.clone();
+    config.service.first_mut().address = lab.service.first().address.clone();
     config.switch = lab.switch;
     config.nodes = lab.nodes;
     config.peers = lab.peers;

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use prism_config::{Config, S3, Service};
+use prism_config::{ConfigFile, S3, Service};
 use prism_lab::LabSpec;
 use prism_signer::Signer;
 use rustix::process::{Pid, Signal, kill_process};
@@ -68,21 +68,25 @@ pub enum At {
 }
 
 /// Gives the configuration its second service, whose files are in `files`.
-fn add_photos(config: &mut Config, files: &Path, at: At) {
-    let hosts = config.service.address.hosts().into_iter();
+fn add_photos(config: &mut ConfigFile, files: &Path, at: At) {
+    let hosts = config.service.first().address.hosts().into_iter();
     let photos = hosts.map(|ip| match at {
         At::Addresses => SocketAddr::new(next(ip), 80),
         At::Port => SocketAddr::new(ip, 8080),
     });
     let backends = |names: [&str; 2]| names.map(str::to_owned).to_vec();
-    config.service.name.clone_from(&config.cluster.name);
-    config.service.backends = backends(["be0", "be1"]);
-    config.service.s3 = Some(std::mem::take(&mut config.s3));
+    config
+        .service
+        .first_mut()
+        .name
+        .clone_from(&config.cluster.name);
+    config.service.first_mut().backends = backends(["be0", "be1"]);
+    config.service.first_mut().s3 = Some(std::mem::take(&mut config.s3));
     config.service.push(Service {
         name: PHOTOS.into(),
         address: photos.collect(),
         backends: backends(["be2", "be3"]),
-        relay_up_to: config.service.relay_up_to,
+        relay_up_to: config.service.first().relay_up_to,
         peer_port: Some(PHOTOS_PORT),
         control_key_id: Some(2),
         control_key_file: Some(files.join("switch.key")),
@@ -113,7 +117,7 @@ impl Two {
             }
             change(spec);
         });
-        let config = Config::load(&cluster.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
         let photos = config.part(PHOTOS).unwrap();
         let two = Self {
             photos: photos.service.address.iter().collect(),

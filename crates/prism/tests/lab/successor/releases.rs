@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use prism_config::{Config, write_private};
+use prism_config::{ConfigFile, write_private};
 
 use super::{pid, prism, replace, start, under_load, up};
 use crate::leaving;
@@ -13,9 +13,9 @@ use crate::support::objects::Object;
 use crate::support::{Cluster, eventually, say, turn};
 
 /// A copy of the cluster's configuration with a change.
-fn changed(cluster: &Cluster, name: &str, change: impl FnOnce(&mut Config)) -> PathBuf {
+fn changed(cluster: &Cluster, name: &str, change: impl FnOnce(&mut ConfigFile)) -> PathBuf {
     let path = cluster.lab.config_path();
-    let mut config = Config::load(&path).unwrap();
+    let mut config = ConfigFile::load(&path).unwrap();
     change(&mut config);
     let path = path.with_file_name(name);
     std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 
 use super::{ENDED_IN, fake, up};
 use crate::support::client::Client;
@@ -26,8 +26,8 @@ fn waiting_at(cluster: &Cluster, host: &str) -> (Client, Object) {
 }
 
 fn admin(cluster: &Cluster, host: &str) -> std::path::PathBuf {
-    let config = Config::load(&cluster.lab.config_path()).unwrap();
-    config.admin_socket(host)
+    let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
+    config.parts()[0].admin_socket(host)
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_backend_keeps_its_present_configuration_when_its_successor_fails() {
     let cluster = up(2);
     let (mut client, object) = waiting_at(&cluster, "be0");
     let path = cluster.lab.config_path();
-    let mut config = Config::load(&path).unwrap();
+    let mut config = ConfigFile::load(&path).unwrap();
     config.limits.connections -= 1;
     fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
     let changes = || {

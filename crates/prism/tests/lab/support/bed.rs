@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use prism_lab::impair::{Faults, Impairment};
 use prism_lab::{Capture, Families, Family, Lab, LabName, LabSpec};
 use prism_switch::TermPhase;
@@ -69,7 +69,7 @@ impl Bed {
     pub fn up_with(
         label: &str,
         way: &Way,
-        change: impl FnOnce(&mut Config) + Send + 'static,
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
     ) -> Self {
         Self::up_of(Families::Dual, label, way, change)
     }
@@ -79,7 +79,7 @@ impl Bed {
         family: Families,
         label: &str,
         way: &Way,
-        change: impl FnOnce(&mut Config) + Send + 'static,
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
     ) -> Self {
         let name: LabName = format!("{label}-{}", std::process::id()).parse().unwrap();
         let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into()).configure(change);
@@ -156,7 +156,7 @@ impl Bed {
     /// Waits until every worker has reached the switch, and the switch knows their flows. The lab
     /// does not wait for it where the way to the switch is not its own.
     fn wait_for_steering(&self) {
-        let config = Config::load(&self.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&self.lab.config_path()).unwrap();
         for host in self.nodes() {
             let workers = match config.node(&host).unwrap().workers {
                 0 => std::thread::available_parallelism().map_or(1, usize::from),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::Family;
 
 use super::Cluster;
@@ -55,7 +55,7 @@ impl Cluster {
 
     /// The control address of `family` of the switch.
     pub fn control(&self, family: Family) -> SocketAddr {
-        let config = Config::load(&self.lab.config_path()).unwrap();
+        let config = ConfigFile::load(&self.lab.config_path()).unwrap();
         of_family(config.switch.unwrap().control.iter(), family)
     }
 

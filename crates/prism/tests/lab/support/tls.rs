@@ -6,7 +6,7 @@ pub mod s_client;
 
 use std::sync::Arc;
 
-use prism_config::{Anonymous, Config};
+use prism_config::{Anonymous, ConfigFile};
 use prism_lab::LabSpec;
 use rustls::client::ClientConfig;
 use rustls::crypto::CryptoProvider;
@@ -57,7 +57,7 @@ pub fn up(backends: usize, change: impl FnOnce(&mut LabSpec)) -> Cluster {
 pub fn up_configured(
     backends: usize,
     change: impl FnOnce(&mut LabSpec),
-    configure: impl FnOnce(&mut Config) + Send + 'static,
+    configure: impl FnOnce(&mut ConfigFile) + Send + 'static,
 ) -> Cluster {
     Cluster::up_with(backends, |spec| {
         spec.tls = true;

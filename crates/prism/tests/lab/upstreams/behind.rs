@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use prism_lab::{Families, Lab, LabName, LabSpec};
 
 use super::{LONG, PATIENCE, build};
@@ -234,13 +234,13 @@ impl Behind {
     }
 }
 
-pub fn configure(config: &mut Config, upstreams: &str) {
+pub fn configure(config: &mut ConfigFile, upstreams: &str) {
     #[derive(serde::Deserialize)]
     struct File {
         upstream: prism_config::Upstreams,
     }
     let file: File = toml::from_str(upstreams).unwrap();
-    config.service.upstream = Some(file.upstream);
+    config.service.first_mut().upstream = Some(file.upstream);
 }
 
 /// nginx with the files, at a backend.

@@ -88,7 +88,7 @@ fn operators_drain_servers_take_them_down_and_give_them_back() {
 
     // A restart, a reload and an upgrade of the backend change nothing.
     behind.cluster.lab.restart("be0").unwrap();
-    let later = |config: &mut prism_config::Config| config.limits.idle_timeout_s += 1;
+    let later = |config: &mut prism_config::ConfigFile| config.limits.idle_timeout_s += 1;
     behind.cluster.lab.reload(later).unwrap();
     all_say(&behind, "be0", "down", Instant::now());
     let taken_over = ctl(&behind, &["take-over", "be0"]);
@@ -132,8 +132,8 @@ fn a_name_that_means_no_server_or_several_changes_nothing() {
     let error = refused(&behind, &["down", "be7"]);
     assert!(error.contains("no server is called \"be7\""), "{error}");
     // A backend commands its own servers only.
-    let config = prism_config::Config::load(&behind.cluster.lab.config_path()).unwrap();
-    let socket = config.admin_socket("be1");
+    let config = prism_config::ConfigFile::load(&behind.cluster.lab.config_path()).unwrap();
+    let socket = config.parts()[0].admin_socket("be1");
     let socket = socket.to_str().unwrap();
     let error = refused(&behind, &["down", FIRST, "--socket", socket]);
     let fix = "be1 is no frontend; give the command at be0 or at a frontend";

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use prism_lab::{LabSpec, Mode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -205,7 +205,7 @@ fn clients_notice_only_cuts(mode: Mode) {
     let health = "[service.upstream.health]\npath = \"/health\"\ninterval_s = 1\n";
     let up = |spec: &mut LabSpec| {
         (spec.mode, spec.tls, spec.relay_up_to) = (mode, true, RelayUpTo::default());
-        let drains = |config: &mut Config| config.limits.drain_timeout_s = DRAIN_S;
+        let drains = |config: &mut ConfigFile| config.limits.drain_timeout_s = DRAIN_S;
         spec.configure_nodes = Some(Box::new(drains));
     };
     let mut behind = Behind::up(up, health);

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use prism_config::Config;
+use prism_config::ConfigFile;
 use prism_lab::{LabSpec, Mode};
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 
@@ -136,7 +136,7 @@ fn idle_connections_last(mode: Mode) {
     let health = "[service.upstream.health]\npath = \"/health\"\ninterval_s = 1\n";
     // Every connection is with a backend.
     let up = |spec: &mut LabSpec| {
-        let lasts = |config: &mut Config| {
+        let lasts = |config: &mut ConfigFile| {
             (config.limits.idle_timeout_s, config.limits.drain_timeout_s) = (300, 30);
         };
         spec.mode = mode;

@@ -210,8 +210,8 @@ fn commands_of_the_object_store_do_not_apply(behind: &Behind) {
     assert!(!std::path::Path::new(&backup).exists());
     // A socket names no service; the node itself says it.
     let nodes = behind.cluster.lab.config_path();
-    let config = prism_config::Config::load(&nodes).unwrap();
-    let socket = config.admin_socket("be0").display().to_string();
+    let config = prism_config::ConfigFile::load(&nodes).unwrap();
+    let socket = config.parts()[0].admin_socket("be0").display().to_string();
     for words in [
         &["scrub", "--socket"][..],
         &["bucket", "quota", "photos", "--socket"],
