@@ -34,6 +34,8 @@ pub struct Keeper {
     client: EtcdClient,
     keys: Keys,
     news: watch::Receiver<Arc<ClusterRecords>>,
+    /// Whether the cluster has a state in etcd, unless that has lost its data.
+    has_state: bool,
     /// The certificate that this frontend serves.
     served: watch::Sender<Option<Arc<Issued>>>,
     issued: AtomicU64,
@@ -55,6 +57,7 @@ impl Keeper {
             client: client(config)?,
             keys: Keys::of(config)?,
             news,
+            has_state: cluster.is_in_etcd(),
             served: watch::Sender::new(None),
             issued: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -137,7 +140,8 @@ impl Keeper {
     /// The time until an order is due; `None` if it is.
     fn wait(&self, known: &ClusterRecords, now_s: u64) -> Option<Duration> {
         // An etcd that does not answer yet, or has lost its data, asks for no order.
-        if known.state.is_none() || known.acme.contains_key(LOCK) {
+        let is_empty = known.revision == 0 || self.has_state && known.state.is_none();
+        if is_empty || known.acme.contains_key(LOCK) {
             return Some(LOOK_EVERY);
         }
         let left_s = records::due_s(&known.acme, &self.config).saturating_sub(now_s);

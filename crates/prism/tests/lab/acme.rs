@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_config::{Acme, Anonymous};
-use prism_lab::LabSpec;
+use prism_config::{Acme, Anonymous, ConfigFile, RelayUpTo, Upstream};
+use prism_lab::{Families, Lab, LabSpec};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore};
@@ -20,7 +20,7 @@ use x509_cert::der::Decode;
 
 use crate::support::client::{Client, Request};
 use crate::support::objects::Object;
-use crate::support::{Cluster, eventually, output, say, turn};
+use crate::support::{Cluster, eventually, lab_spec, output, say, turn};
 use pebble::{DOMAIN, Pebble};
 
 /// The longest time of an order: Pebble's pauses, and ours.
@@ -41,14 +41,23 @@ struct Bed {
 
 impl Bed {
     fn up() -> Self {
+        Self::configured(|config| config.s3.anonymous = Anonymous::Read, Cluster::of)
+    }
+
+    fn configured(
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
+        cluster_of: impl FnOnce(Lab) -> Cluster,
+    ) -> Self {
         let files = tempfile::tempdir().unwrap();
-        let cluster = Cluster::up_with(2, |spec| {
-            spec.frontends = 2;
-            spec.etcd = true;
-            spec.tls = true;
-            let ca_file = pebble::write_files(spec, files.path());
-            configure(spec, pebble::directory(spec), ca_file);
-        });
+        let mut spec = lab_spec();
+        spec.family = Families::Dual;
+        (spec.frontends, spec.backends) = (2, 2);
+        (spec.etcd, spec.tls) = (true, true);
+        spec.relay_up_to = RelayUpTo::Bytes(0);
+        let ca_file = pebble::write_files(&spec, files.path());
+        let directory = pebble::directory(&spec);
+        configure(&mut spec, directory, ca_file, change);
+        let cluster = cluster_of(Lab::up(spec).unwrap());
         Self { cluster, files }
     }
 
@@ -152,11 +161,17 @@ impl Bed {
     }
 }
 
-fn configure(spec: &mut LabSpec, directory: String, ca_file: PathBuf) {
+fn configure(
+    spec: &mut LabSpec,
+    directory: String,
+    ca_file: PathBuf,
+    change: impl FnOnce(&mut ConfigFile) + Send + 'static,
+) {
     spec.configure = Some(Box::new(move |config| {
-        config.s3.anonymous = Anonymous::Read;
-        config.service.tls.as_mut().unwrap().certificates.clear();
-        config.service.acme = Some(Acme {
+        change(config);
+        let service = config.service.first_mut();
+        service.tls.as_mut().unwrap().certificates.clear();
+        service.acme = Some(Acme {
             directory,
             domains: vec![DOMAIN.into()],
             terms_agreed: true,
@@ -272,6 +287,31 @@ fn a_renewal_is_not_noticed_by_clients_and_a_refusal_leaves_the_certificate() {
         "{new:?}"
     );
     shows_the_certificate_and_the_failure(&bed);
+}
+
+#[test]
+fn a_service_with_an_upstream_has_a_certificate_by_acme() {
+    let Some(_turn) = turn() else { return };
+    let in_front_of_a_server = |config: &mut ConfigFile| {
+        let upstream = Upstream {
+            address: [SocketAddr::from(([127, 0, 0, 1], 9_000))]
+                .into_iter()
+                .collect(),
+            ..Upstream::default()
+        };
+        config.service.first_mut().upstream = Some(vec![upstream].into());
+    };
+    let bed = Bed::configured(in_front_of_a_server, Cluster::around);
+    let pebble = bed.start_pebble(Duration::from_secs(60));
+    bed.ctl(&["renew"]);
+    let first = bed.another(None, FOLLOWED_IN);
+    bed.is_served_by_all(&pebble, &first);
+    let second = bed.another(Some(&first), FOLLOWED_IN);
+    bed.is_served_by_all(&pebble, &second);
+    // Requests are the upstream's, and its server does not run.
+    let (mut client, _) = bed.try_connect(&pebble.trusted()).unwrap();
+    let answer = client.call(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(answer.status(), 503, "{}", answer.text());
 }
 
 /// Metrics, the doctor and `prism ctl` name the certificate and the failure of its renewal.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{NodeName, Placement};
-use prism_config::{Config, RelayUpTo};
+use prism_config::{ConfigFile, RelayUpTo};
 use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use prism_netns::NetNs;
 use prism_proto::control::ControlKey;
@@ -92,7 +92,7 @@ pub struct Cluster {
 }
 
 /// A lab of this process. An emulated processor (scripts/kernels.py) has more time to start it.
-fn lab_spec() -> LabSpec {
+pub fn lab_spec() -> LabSpec {
     let name: LabName = format!("e{}", std::process::id()).parse().unwrap();
     let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
     if std::env::var_os("PRISM_TEST_EMULATED").is_some() {
@@ -124,7 +124,10 @@ impl Cluster {
     }
 
     /// One frontend and `backends` backends with a changed configuration.
-    pub fn configured(backends: usize, change: impl FnOnce(&mut Config) + Send + 'static) -> Self {
+    pub fn configured(
+        backends: usize,
+        change: impl FnOnce(&mut ConfigFile) + Send + 'static,
+    ) -> Self {
         Self::up_with(backends, |spec| spec.configure = Some(Box::new(change)))
     }
 
@@ -171,7 +174,10 @@ impl Cluster {
         let namespace = lab.namespace("client").unwrap();
         let namespace = namespace.file_name().unwrap().to_str().unwrap().to_owned();
         // The first of several services, which has the lab's addresses.
-        let config = Config::load(&lab.config_path()).unwrap().parts().remove(0);
+        let config = ConfigFile::load(&lab.config_path())
+            .unwrap()
+            .parts()
+            .remove(0);
         let names = config.backends().map(|node| NodeName::new(&node.name));
         Self {
             service: lab.service(),
@@ -398,7 +404,10 @@ impl Cluster {
 }
 
 fn signer_of(lab: &Lab) -> Signer {
-    let (credential, config) = (lab.credential(), Config::load(&lab.config_path()).unwrap());
+    let (credential, config) = (
+        lab.credential(),
+        ConfigFile::load(&lab.config_path()).unwrap(),
+    );
     let (key, secret) = (&credential.access_key, &credential.secret_key);
     Signer::new(
         key.as_str(),
