@@ -10,6 +10,7 @@ use crate::{
     commit::{DiscardOp, Op, When},
     error::Error,
     keys::{bucket_prefix, escaped_prefix, split_upload_key, upload_key},
+    layout::FileId,
     merge::{merged, under},
     scope::Scope,
     store::Store,
@@ -153,11 +154,28 @@ impl CatchUp<'_> {
         if !storage.has_dangling.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        let mut dangling = Vec::new();
+        let (mut count, mut last) = (0, None);
+        loop {
+            let dangling = self.dangling_after(&mut last)?;
+            if dangling.is_empty() {
+                break;
+            }
+            count += dangling.len();
+            self.discard(dangling, Some(since), false, When::In(since))?;
+        }
+        storage.has_dangling.store(false, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// The scopes of the next missing files behind `last`, which becomes that of the last one that
+    /// was looked at.
+    fn dangling_after(&self, last: &mut Option<FileId>) -> Result<Vec<Scope>, Error> {
         let view = self.store.view();
-        for file in view.files_after(None) {
+        let mut dangling = Vec::new();
+        for file in view.files_after(*last) {
             let (id, record) = file?;
-            if storage.files.is_whole(id, record.len) {
+            *last = Some(id);
+            if self.store.files().is_whole(id, record.len) {
                 continue;
             }
             let scope = Scope::of_object_key(&record.object_key)?;
@@ -165,12 +183,11 @@ impl CatchUp<'_> {
                 Some((upload, part)) => scope.with_upload(upload, Some(part)),
                 None => scope,
             });
+            if dangling.len() >= PAGE_MAX {
+                break;
+            }
         }
-        drop(view);
-        let count = dangling.len();
-        self.discard(dangling, Some(since), false, When::In(since))?;
-        storage.has_dangling.store(false, Ordering::Relaxed);
-        Ok(count)
+        Ok(dangling)
     }
 
     /// The scopes that this store has, or has open changes of, and does not own. May block
