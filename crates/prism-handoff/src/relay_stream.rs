@@ -32,7 +32,7 @@ const FLUSH_BYTES: usize = 64 << 10;
 /// The number of bytes of plaintext between two sends.
 const PIECE_BYTES: usize = 8 * MAX_PLAINTEXT_BYTES;
 /// The number of bytes of plaintext that are sealed for one [`RelayStream::write_or_fill`].
-const STEP_BYTES: usize = 3 * MAX_PLAINTEXT_BYTES;
+const STEP_BYTES: usize = 4 * MAX_PLAINTEXT_BYTES;
 /// The time limit of reads and writes unless the application sets another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
