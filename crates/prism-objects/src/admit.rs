@@ -34,6 +34,10 @@ impl Objects {
         if !cluster.has_doubtful_users() {
             return None;
         }
+        if let Some(fault) = cluster.fault() {
+            let message = format!("This node cannot know whether the access key exists: {fault}.");
+            return Some(Code::ServiceUnavailable.with_message(message));
+        }
         let silence_s = cluster.users_lease.silence().as_secs();
         Some(Code::ServiceUnavailable.with_message(format!(
             "This node has heard nothing from etcd for {silence_s} s, so it cannot know whether \

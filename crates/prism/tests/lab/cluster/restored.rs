@@ -207,11 +207,14 @@ fn a_backend_that_was_out_when_etcd_lost_its_data_brings_no_bucket_back() {
 
 /// The status of a listing by a key.
 fn list_by(cluster: &Cluster, key: &str) -> u16 {
+    try_list_by(cluster, key).map_or(503, |answer| answer.status())
+}
+
+fn try_list_by(cluster: &Cluster, key: &str) -> std::io::Result<Answer> {
     let signer = Signer::new(key, secret(key), "us-east-1");
     let request = Request::new("GET", "/?max-keys=1").bucket(MADE_AGAIN);
     let request = request.encode_by(&signer, cluster.service);
-    let answer = cluster.connect().try_call(&request);
-    answer.map_or(503, |answer| answer.status())
+    cluster.connect().try_call(&request)
 }
 
 fn secret(key: &str) -> String {
@@ -259,6 +262,11 @@ fn an_etcd_from_before_a_key_was_deleted_or_limited_lets_nobody_in() {
     let refused = refused_ctl(&cluster, &["key", "delete", "KEPT"]);
     assert!(refused.contains("has an older copy"), "{refused}");
     wait_for_key(&cluster, "KEPT", 503);
+    let text = try_list_by(&cluster, "KEPT").unwrap().text();
+    assert!(
+        text.contains("has an older copy") && text.contains("prism ctl cluster recover"),
+        "{text}"
+    );
 
     let mut planned = Value::Null;
     eventually("all stores are heard", SETTLED, || {
