@@ -194,6 +194,9 @@ impl<'c> Runner<'c> {
             lines: Vec::new(),
         };
         let after = transcript.steps(&case.steps, &mut wire);
+        if let Some(server) = self.server {
+            server.await_requests();
+        }
         transcript.ending(after, wire);
         if let Some(server) = self.server {
             for request in server.finish() {

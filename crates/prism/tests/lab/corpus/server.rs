@@ -77,16 +77,22 @@ impl Server {
         state.got.clear();
     }
 
-    /// The requests that it got since then, when it has done all of its steps.
-    pub fn finish(&self) -> Vec<Vec<u8>> {
-        let is_done = || {
-            let state = locked(&self.state);
-            state.serves.is_empty() && state.at_work == 0
-        };
+    /// Waits until all requests with steps have come. On another connection a later request might
+    /// come first.
+    pub fn await_requests(&self) {
+        self.wait(|state| state.serves.is_empty());
+    }
+
+    fn wait(&self, is_over: impl Fn(&State) -> bool) {
         let mut waits = 0..100;
-        while !is_done() && waits.next().is_some() {
+        while !is_over(&locked(&self.state)) && waits.next().is_some() {
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// The requests that it got since then, when it has done all of its steps.
+    pub fn finish(&self) -> Vec<Vec<u8>> {
+        self.wait(|state| state.serves.is_empty() && state.at_work == 0);
         let mut state = locked(&self.state);
         state.serves.clear();
         std::mem::take(&mut state.got)
