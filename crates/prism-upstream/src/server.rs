@@ -199,7 +199,8 @@ impl AnswerBytes {
         if held >= MAX_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        // A short answer does not pay for the room of a long one, nor does a wait for its beginning.
+        // A short answer does not pay for the room of a long one. Neither does a wait for its
+        // beginning.
         if held == room {
             let wanted = if room == 0 { FIRST_BYTES } else { MAX_BYTES };
             self.buffer.reserve_exact(wanted.saturating_sub(held));
