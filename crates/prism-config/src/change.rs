@@ -219,7 +219,7 @@ fn effects(path: &[String]) -> (Effect, Effect) {
     rule.map_or((Restart, Restart), |(_, nodes, switch)| (*nodes, *switch))
 }
 
-/// What a configuration has at `service`: the service of a part, or those of a file.
+/// The content of `service` in a configuration: the service of a part, or all services of a file.
 pub trait ServiceTable: Clone + Default + Serialize + DeserializeOwned {
     /// All faults of a configuration.
     fn problems(config: &Config<Self>) -> Vec<Problem>;
