@@ -49,7 +49,7 @@ mod view;
 
 pub use fault::{Claim, Claims, Contents, Fault, Memory};
 pub use life::{OPENINGS_MAX, Opening, StoreLife, StoreMark};
-pub use lineage::{Lineage, LineageMark};
+pub use lineage::{Lineage, LineageMark, SettledMark};
 pub use min_replicas::{MinReplicas, TooFewCopies};
 pub use placement::{InvalidName, NodeName, Placement};
 pub use progress::ProgressReport;

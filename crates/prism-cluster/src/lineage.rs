@@ -8,7 +8,12 @@
 //! The lineage does not depend on etcd's revisions or identity. An etcd whose members, hosts or
 //! revisions change keeps it.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
+
+/// Age of a noted change from which on other nodes have to know it too.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Changes whose numbers are known. An older mark counts as an ancestor.
 const IDS_MAX: usize = 256;
@@ -102,9 +107,57 @@ impl Lineage {
     }
 }
 
+/// The last change that a node has noted some time ago, so that every other node has heard of it
+/// unless it acts by an older copy of the contents. It travels with requests between nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SettledMark {
+    settled: Option<LineageMark>,
+    next: Option<(LineageMark, Instant)>,
+}
+
+impl SettledMark {
+    /// Takes the last noted change at the time `now`. A change that is passed again and again
+    /// settles after at most twice [`SETTLED_AFTER`].
+    pub fn note(&mut self, mark: LineageMark, now: Instant) {
+        self.settled = self.at(now);
+        match self.next {
+            Some((next, _)) if self.settled != Some(next) => {}
+            _ => self.next = Some((mark, now)),
+        }
+    }
+
+    /// The change that has settled by the time `now`.
+    pub fn at(&self, now: Instant) -> Option<LineageMark> {
+        match self.next {
+            Some((next, since)) if now.duration_since(since) >= SETTLED_AFTER => Some(next),
+            _ => self.settled,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_settles_also_while_others_follow_it() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let change = |count| LineageMark { count, id: count };
+        let mut marks = SettledMark::default();
+        for ms in (0..3_000).step_by(100) {
+            marks.note(change(ms), at(ms));
+            let settled = marks.at(at(ms)).map_or(0, |mark| mark.count);
+            assert!(settled + 1_000 <= ms.max(1_000), "{settled} at {ms}");
+            assert!(settled + 2_000 >= ms, "{settled} at {ms}");
+        }
+        // The last one is passed again.
+        for ms in [3_500, 4_000, 4_500] {
+            marks.note(change(2_900), at(ms));
+        }
+        assert_eq!(marks.at(at(5_000)), Some(change(2_900)));
+        assert_eq!(SettledMark::default().at(begin), None);
+    }
 
     fn after(changes: u64) -> Lineage {
         (2..=changes).fold(Lineage::next(None, 1), |before, id| {

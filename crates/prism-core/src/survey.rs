@@ -10,6 +10,7 @@ use prism_cluster::{Phase, State};
 use prism_common::supervise::keep;
 use prism_http::{RequestHead, ResponseHead};
 use prism_membership::ClusterRecords;
+use prism_proto::facts::Facts;
 use prism_service::{
     BodyFailure, Exchange, NodeRequests, PeerRequest, Peers, join_all, own_head, send, set,
 };
@@ -201,6 +202,7 @@ impl NodeRequests for CoreNode {
         exchange: &mut impl Exchange,
         _head: &RequestHead,
         _peer: &str,
+        _facts: &Facts,
     ) -> io::Result<()> {
         exchange.limit_body(MAX_QUESTION_BYTES);
         let read = match exchange.read_to_end(MAX_QUESTION_BYTES).await {

@@ -89,7 +89,9 @@ impl<S: Service> Gateway<S> {
         let mut exchange = Http1::new(io, &head, parts);
         if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
             let nodes = self.service.nodes();
-            nodes.serve_node(&mut exchange, &head, peer).await?;
+            nodes
+                .serve_node(&mut exchange, &head, peer, &preamble.facts)
+                .await?;
             return Ok(exchange.is_open());
         }
         let answered = self.answer_node(&mut exchange, head, &preamble, peer).await;
@@ -107,7 +109,10 @@ impl<S: Service> Gateway<S> {
         let begun = Instant::now();
         let verified = &preamble.facts;
         let span = span_below(verified);
-        let understood = self.service.understand(&mut head, Some(verified.clone()));
+        let understood = match self.service.hear_of(verified).await {
+            Ok(()) => self.service.understand(&mut head, Some(verified.clone())),
+            Err(error) => Err(error),
+        };
         let mut request = match understood {
             Ok(meaning) => Request::relayed(head, preamble, meaning).traced(span),
             Err(error) => {

@@ -112,6 +112,14 @@ impl<S: Service> Gateway<S> {
             is_tls: client.is_tls(),
             has_companion: client.companion().is_some(),
         };
+        if let Some(facts) = &verified
+            && let Err(error) = self.service.hear_of(facts).await
+        {
+            let end = self
+                .refuse_request(&mut client, &head, id, bytes, &error, true)
+                .await;
+            return self.ended(client, &sight, About::UNKNOWN, end).await;
+        }
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::new(head, id, remote, meaning).traced(span),
             Err(error) => {
@@ -121,7 +129,7 @@ impl<S: Service> Gateway<S> {
                 };
                 count.add_one();
                 let end = self
-                    .refuse_request(&mut client, &head, id, bytes, &error)
+                    .refuse_request(&mut client, &head, id, bytes, &error, false)
                     .await;
                 return self.ended(client, &sight, About::UNKNOWN, end).await;
             }
@@ -138,7 +146,7 @@ impl<S: Service> Gateway<S> {
         }
         if let Err(error) = self.admit(&mut request).await {
             let end = self
-                .refuse_request(&mut client, &request.head, id, bytes, &error)
+                .refuse_request(&mut client, &request.head, id, bytes, &error, false)
                 .await;
             let about = self.service.about(&request.meaning);
             return self.ended(client, &sight, about, end).await;
@@ -216,7 +224,7 @@ impl<S: Service> Gateway<S> {
         Some(self.end(exchange))
     }
 
-    /// Answers a request with an error before it is admitted.
+    /// Answers a request with an error before it is admitted. `is_last`: the connection ends.
     async fn refuse_request(
         &self,
         client: &mut Connection,
@@ -224,9 +232,13 @@ impl<S: Service> Gateway<S> {
         id: u64,
         head_bytes: usize,
         error: &S::Error,
+        is_last: bool,
     ) -> End {
         let is_newcomer = client.is_newcomer();
         let mut exchange = self.exchange(client, head, id, head_bytes);
+        if is_last {
+            exchange.close_after();
+        }
         let refused = self
             .refuse_client(&mut exchange, head, error, is_newcomer)
             .await;

@@ -14,11 +14,11 @@ mod vouch;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_cluster::{Fault, NodeName, Report, State, Testimony, View};
+use prism_cluster::{Fault, NodeName, Report, SettledMark, State, Testimony, View};
 use prism_common::supervise::supervise;
 use prism_config::{Config, Etcd};
 use prism_etcd::{EtcdClient, Fingerprint, LeaseId};
@@ -58,6 +58,8 @@ pub(super) struct Channels {
     pub(super) known: watch::Sender<Arc<ClusterRecords>>,
     /// The reason why no node may act by `known`.
     pub(super) fault: watch::Sender<Option<Fault>>,
+    /// The noted change that all other nodes have to know.
+    pub(super) settled: Mutex<SettledMark>,
     directory: watch::Sender<Arc<Directory>>,
     users: watch::Sender<Users>,
 }

@@ -17,10 +17,11 @@ mod users;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_cluster::{NodeName, Placing, Report, State, View};
+use prism_cluster::{LineageMark, NodeName, Placing, Report, State, View};
+use prism_common::supervise::locked;
 use prism_config::{Config, ConfigFile, Credential};
 use tokio::sync::watch;
 
@@ -281,6 +282,26 @@ impl Cluster {
             }
         }
         std::future::pending().await
+    }
+
+    /// The change of the contents of etcd that the node has to know which gets a request of this
+    /// one. `None` in a static cluster.
+    pub fn settled_mark(&self) -> Option<LineageMark> {
+        locked(&self.etcd()?.channels.settled).at(Instant::now())
+    }
+
+    /// Waits until the contents of etcd by which this node acts were made from those with this
+    /// mark, at most for `limit`, and returns whether they were. True in a static cluster.
+    pub async fn hear_of(&self, mark: LineageMark, limit: Duration) -> bool {
+        let Some(etcd) = self.etcd() else {
+            return true;
+        };
+        let has_heard = |known: &ClusterRecords| known.contents().descends_from(mark);
+        if has_heard(&etcd.channels.known.borrow()) {
+            return true;
+        }
+        let heard = Box::pin(self.wait_until(has_heard));
+        tokio::time::timeout(limit, heard).await.is_ok()
     }
 
     /// Follows the contents of etcd; `None` if nothing is there.

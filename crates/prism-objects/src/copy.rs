@@ -4,7 +4,7 @@
 use prism_handoff::RelayStream;
 use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming};
 use prism_replicas::delete::named;
-use prism_replicas::{StoreResult, meta, request_for, store_error};
+use prism_replicas::{StoreResult, meta, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::time::from_ms;
@@ -236,7 +236,9 @@ impl Objects {
         range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {
         let head = source_head(wanted, range)?;
-        let asked = request_for(&head, &request.meaning.principal);
+        let asked = self
+            .replicator
+            .request_for(&head, &request.meaning.principal);
         let asked = self.replicator.peers.begin_asking(peer, &asked, &[]);
         let asked = asked.await.map_err(|error| out_of_reach(peer, &error));
         let (mut io, answer) = asked?;

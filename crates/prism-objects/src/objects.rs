@@ -78,6 +78,10 @@ impl Service for Objects {
         &self.shared.limits
     }
 
+    async fn hear_of(&self, facts: &Facts) -> Result<(), S3Error> {
+        self.node.hear_of(facts).await
+    }
+
     fn understand(
         &self,
         head: &mut RequestHead,
@@ -182,7 +186,10 @@ impl Service for Objects {
     }
 
     fn facts(&self, meaning: &Meaning) -> Facts {
-        meaning.facts()
+        Facts {
+            lineage: self.node.lineage_facts(),
+            ..meaning.facts()
+        }
     }
 
     fn subject<'m>(&self, meaning: &'m Meaning) -> Option<Subject<'m>> {

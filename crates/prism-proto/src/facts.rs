@@ -10,6 +10,7 @@
 
 use std::net::SocketAddr;
 
+use crate::entries::{put_entry, put_sized, read_entries};
 use crate::wire::{DecodeError, Put, Reader};
 
 /// Version of the list of entries.
@@ -18,8 +19,6 @@ pub const VERSION: u8 = 4;
 pub const FORMER_VERSION: u8 = 3;
 /// Most bytes of an access key, and of an upstream's name.
 pub const MAX_NAME_BYTES: usize = 255;
-/// Most bytes of the entries of a request.
-pub const MAX_ENTRIES_BYTES: usize = 2 << 10;
 
 /// Types of entries, which come in ascending order. A receiver refuses an unknown one below
 /// [`MAY_BE_SKIPPED`], and skips others.
@@ -33,6 +32,7 @@ mod kind {
     pub(super) const UPSTREAM: u8 = 7;
     pub(super) const CLIENT: u8 = 8;
     pub(super) const MAY_BE_SKIPPED: u8 = 128;
+    pub(super) const LINEAGE: u8 = 128;
 }
 
 const NOT_TRACED: u8 = 0;
@@ -55,7 +55,7 @@ pub enum Form {
     /// The list of entries.
     #[default]
     Entries,
-    /// The fixed layout of the former release. It leaves out the upstream and the client.
+    /// The fixed layout of the former release. It leaves out the upstream, the client and the lineage.
     Former,
 }
 
@@ -78,6 +78,18 @@ pub struct Facts {
     pub upstream: Option<String>,
     /// The client's connection; `None` if the former release did not say it.
     pub client: Option<ClientFacts>,
+    /// The last change of the cluster's contents in etcd that the sender has noted; `None` without
+    /// etcd, and from a former release.
+    pub lineage: Option<LineageFacts>,
+}
+
+/// A change of the cluster's contents in etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineageFacts {
+    /// The number of changes up to this one.
+    pub count: u64,
+    /// Its random number.
+    pub id: u64,
 }
 
 /// The way of a request so far.
@@ -167,6 +179,7 @@ impl Facts {
             progress: Progress::First,
             upstream: None,
             client: None,
+            lineage: None,
         }
     }
 
@@ -178,7 +191,7 @@ impl Facts {
             Form::Former => self.put_former(&mut out),
             Form::Entries => {
                 out.put(&[VERSION]);
-                put_sized(&mut out, |entries| self.put_entries(entries));
+                put_sized(&mut out, |entries| self.put_entries(entries, |_| {}));
             }
         }
         out
@@ -202,7 +215,8 @@ impl Facts {
         draft.facts()
     }
 
-    pub(crate) fn put_entries(&self, out: &mut Vec<u8>) {
+    /// Appends the entries. `put_others` appends those of the caller, whose types are between.
+    pub(crate) fn put_entries(&self, out: &mut Vec<u8>, put_others: impl FnOnce(&mut Vec<u8>)) {
         put_entry(out, kind::REQUEST, |out| {
             out.put(&self.request_id.to_be_bytes())
         });
@@ -237,6 +251,13 @@ impl Facts {
                 out.put_socket_addr(client.address);
                 out.put_socket_addr(client.service);
                 out.put(&[u8::from(client.is_tls)]);
+            });
+        }
+        put_others(out);
+        if let Some(lineage) = &self.lineage {
+            put_entry(out, kind::LINEAGE, |out| {
+                out.put(&lineage.count.to_be_bytes());
+                out.put(&lineage.id.to_be_bytes());
             });
         }
     }
@@ -338,12 +359,13 @@ pub(crate) struct Draft {
     progress: Progress,
     upstream: Option<String>,
     client: Option<ClientFacts>,
+    lineage: Option<LineageFacts>,
 }
 
 impl Draft {
     /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
     pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
-        if kind >= kind::MAY_BE_SKIPPED {
+        if kind >= kind::MAY_BE_SKIPPED && kind != kind::LINEAGE {
             return Ok(());
         }
         let mut r = Reader::new(value);
@@ -389,6 +411,12 @@ impl Draft {
                     is_tls: r.bool("TLS of the client")?,
                 });
             }
+            kind::LINEAGE => {
+                self.lineage = Some(LineageFacts {
+                    count: r.u64("number of changes")?,
+                    id: r.u64("identifier of a change")?,
+                });
+            }
             _ => return Err(DecodeError::Invalid("type of an entry")),
         }
         Ok(())
@@ -407,6 +435,7 @@ impl Draft {
             progress: self.progress,
             upstream: self.upstream,
             client: self.client,
+            lineage: self.lineage,
         })
     }
 }
@@ -418,55 +447,6 @@ fn read_name<'r>(r: &mut Reader<'r>, field: &'static str) -> Result<&'r str, Dec
         return Err(DecodeError::TooLong(field));
     }
     std::str::from_utf8(r.bytes(len, field)?).map_err(|_| DecodeError::Invalid(field))
-}
-
-/// Appends one entry.
-pub(crate) fn put_entry(out: &mut Vec<u8>, kind: u8, put: impl FnOnce(&mut Vec<u8>)) {
-    out.put(&[kind]);
-    put_sized(out, put);
-}
-
-/// Appends bytes behind their number, which is far below 64 Ki.
-pub(crate) fn put_sized(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
-    let at = out.len();
-    out.put(&[0; 2]);
-    put(out);
-    let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX);
-    if let Some(place) = out.get_mut(at..at + 2) {
-        place.copy_from_slice(&len.to_be_bytes());
-    }
-}
-
-/// Reads a list of entries, whose types ascend, and gives each to `take`.
-pub(crate) fn read_entries(
-    r: &mut Reader<'_>,
-    mut take: impl FnMut(u8, &[u8]) -> Result<(), DecodeError>,
-) -> Result<(), DecodeError> {
-    let len = usize::from(r.u16("length of the entries")?);
-    if len > MAX_ENTRIES_BYTES {
-        return Err(DecodeError::TooLong("length of the entries"));
-    }
-    let mut entries = Reader::new(r.bytes(len, "entries")?);
-    let mut last = 0;
-    while entries.remaining() > 0 {
-        let kind = entries.u8("type of an entry").map_err(|_| cut())?;
-        if kind <= last {
-            return Err(DecodeError::Invalid("order of the entries"));
-        }
-        last = kind;
-        let len = usize::from(entries.u16("length of an entry").map_err(|_| cut())?);
-        // The list is here whole, so an entry that is cut will never be.
-        let value = entries.bytes(len, "entry").map_err(|_| cut())?;
-        take(kind, value).map_err(|error| match error {
-            DecodeError::Truncated(_) => cut(),
-            error => error,
-        })?;
-    }
-    Ok(())
-}
-
-const fn cut() -> DecodeError {
-    DecodeError::Invalid("length of an entry")
 }
 
 #[cfg(test)]

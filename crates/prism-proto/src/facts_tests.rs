@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 use super::*;
+use crate::entries::MAX_ENTRIES_BYTES;
 
 /// Facts of every kind that a form can say.
 pub(crate) fn every_form(form: Form) -> Vec<Facts> {
@@ -44,6 +45,10 @@ pub(crate) fn every_form(form: Form) -> Vec<Facts> {
                     all.push(Facts {
                         upstream: Some("u".repeat(255)),
                         client: Some(client),
+                        lineage: Some(LineageFacts {
+                            count: u64::MAX,
+                            id: 1,
+                        }),
                         ..first
                     });
                 }
@@ -87,11 +92,12 @@ fn list(entries: &[(u8, &[u8])]) -> Vec<u8> {
 fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
     let (request, caller) = ((1, &[0; 8][..]), (3, &b"key"[..]));
     let facts = Facts::decode(&list(&[request, caller])).unwrap();
-    let skipped = list(&[request, caller, (128, b"x"), (255, b"")]);
+    let skipped = list(&[request, caller, (129, b"x"), (255, b"")]);
     assert_eq!(Facts::decode(&skipped), Ok(facts));
     for refused in [
         &[request, caller, (9, b"x")][..],
         &[request, caller, (127, b"")],
+        &[request, caller, (128, b"x")],
         // Twice, and out of order.
         &[request, request, caller],
         &[caller, request],
@@ -104,7 +110,7 @@ fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
         assert!(Facts::decode(&list(refused)).is_err(), "{refused:?}");
     }
     let long = vec![0; MAX_ENTRIES_BYTES];
-    let long = list(&[request, caller, (128, &long)]);
+    let long = list(&[request, caller, (129, &long)]);
     assert_eq!(
         Facts::decode(&long),
         Err(DecodeError::TooLong("length of the entries"))

@@ -66,6 +66,7 @@ pub mod announce;
 pub mod claim;
 pub mod control;
 pub mod copy;
+mod entries;
 pub mod export;
 pub mod facts;
 pub mod fence;

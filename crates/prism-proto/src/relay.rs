@@ -1,7 +1,8 @@
 //! The preamble of each request on a relay connection (docs/protocol.md, section 2.4), with the
 //! facts of the request.
 
-use crate::facts::{Draft, Facts, Form, put_entry, put_sized, read_entries};
+use crate::entries::{put_entry, put_sized, read_entries};
+use crate::facts::{Draft, Facts, Form};
 use crate::wire::{DecodeError, Put, Reader};
 
 /// "PRLY".
@@ -68,13 +69,14 @@ impl Preamble {
     }
 
     fn put_entries(&self, out: &mut Vec<u8>) {
-        self.facts.put_entries(out);
-        if self.alone {
-            put_entry(out, ALONE, |_| {});
-        }
-        if let Some(most_bytes) = self.most_bytes {
-            put_entry(out, MOST_BYTES, |out| out.put(&most_bytes.to_be_bytes()));
-        }
+        self.facts.put_entries(out, |out| {
+            if self.alone {
+                put_entry(out, ALONE, |_| {});
+            }
+            if let Some(most_bytes) = self.most_bytes {
+                put_entry(out, MOST_BYTES, |out| out.put(&most_bytes.to_be_bytes()));
+            }
+        });
     }
 
     /// Reads a preamble in either form from the start of `bytes`, and returns its length; `None`

@@ -21,18 +21,19 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 /// Most rounds of one question to all backends while the cluster changes.
 const MAX_ROUNDS: u32 = 3;
 
-/// A request of this node on behalf of `principal`.
-pub fn request_for<'h>(head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
-    let caller = match principal {
-        Principal::Anonymous => Caller::Anonymous,
-        Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
-    };
-    let mut request = PeerRequest::for_node(head);
-    request.preamble.facts.caller = caller;
-    request
-}
-
 impl Replicator {
+    /// A request of this node on behalf of `principal`.
+    pub fn request_for<'h>(&self, head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
+        let caller = match principal {
+            Principal::Anonymous => Caller::Anonymous,
+            Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
+        };
+        let mut request = PeerRequest::for_node(head);
+        request.preamble.facts.caller = caller;
+        request.preamble.facts.lineage = self.node.lineage_facts();
+        request
+    }
+
     /// A question as it travels: the head and the body of an HTTP request between nodes.
     pub(crate) fn encode(&self, question: &Question) -> Result<(RequestHead, Vec<u8>), S3Error> {
         let asked = NodeQuestion {
@@ -98,7 +99,7 @@ impl Replicator {
         let (head, body) = self.encode(question)?;
         let request = PeerRequest {
             is_repeatable: question.is_repeatable(),
-            ..request_for(&head, principal)
+            ..self.request_for(&head, principal)
         };
         let asked = self
             .peers

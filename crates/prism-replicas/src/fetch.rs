@@ -15,7 +15,6 @@ use prism_store::{Handed, Prepare, Scope, TakeIn};
 use tokio::task::JoinHandle;
 
 use crate::Replicator;
-use crate::ask::request_for;
 use crate::errors::{StoreResult, not_yet};
 use crate::framed::{read_header, read_piece};
 use crate::node::{blocking, joined};
@@ -138,7 +137,7 @@ impl Replicator {
             Code::ServiceUnavailable.with_message("Another node breaks off.")
         };
         let (head, body) = self.encode(question)?;
-        let request = request_for(&head, &Principal::Anonymous);
+        let request = self.request_for(&head, &Principal::Anonymous);
         let begun = self.peers.begin_asking(source, &request, &body).await;
         let (upstream, answer) = begun.map_err(|e| failed(io::Error::other(e)))?;
         match answer.status() {

@@ -53,7 +53,7 @@ mod shares;
 mod steps;
 mod tasks;
 
-pub use ask::{done_by_all, request_for};
+pub use ask::done_by_all;
 pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};

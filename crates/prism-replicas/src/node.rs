@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use prism_cluster::replica::StampClock;
 use prism_cluster::{MinReplicas, ProgressReport};
-use prism_core::{Core, StoreReport};
+use prism_core::{Core, StoreReport, send_reply};
 use prism_http::{Method, RequestHead};
+use prism_proto::facts::Facts;
 use prism_s3::{Code, S3Error};
 use prism_service::{Exchange, NodeRequests, Peers};
 use prism_store::Store;
@@ -21,6 +22,7 @@ use crate::framed::MAX_HEADER_BYTES;
 use crate::limited::Limited;
 use crate::pace::Pace;
 use crate::pause::Pauses;
+use crate::question::Reply;
 use crate::quotas::Quotas;
 use crate::replication::Replication;
 use crate::scrub::Scrubber;
@@ -182,7 +184,11 @@ impl NodeRequests for Replicator {
         exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
+        facts: &Facts,
     ) -> io::Result<()> {
+        if let Err(error) = self.node.hear_of(facts).await {
+            return send_reply(exchange, &Reply::from_result(Err(error))).await;
+        }
         // Nodes prepare changes with PUT and ask questions with POST.
         match head.method() {
             Method::Put => self.serve_prepare(exchange, peer).await,

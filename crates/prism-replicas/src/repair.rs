@@ -10,7 +10,6 @@ use prism_service::parse_own_head;
 use prism_store::{DamagedBlock, Place, Scope, ScrubFault};
 
 use crate::Replicator;
-use crate::ask::request_for;
 use crate::errors::StoreResult;
 use crate::fetch::Purpose;
 
@@ -117,7 +116,7 @@ impl Replicator {
             format!("GET /{bucket}/{path} HTTP/1.1\r\nHost: prism\r\nRange: {range}\r\n\r\n");
         let head = parse_own_head(text.as_bytes())?;
         // The node reads for itself; other nodes trust its preamble.
-        let request = request_for(&head, &Principal::AccessKey(String::from("prism")));
+        let request = self.request_for(&head, &Principal::AccessKey(String::from("prism")));
         let asked = self.peers.ask(peer, &request, &[], MAX_BLOCK_BYTES).await;
         match asked.map_err(io::Error::other)? {
             (answer, data) if answer.status() == 206 => Ok(data),

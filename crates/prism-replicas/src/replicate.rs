@@ -16,7 +16,6 @@ use prism_store::{Bytes, Decided, Refusal, Unprepared};
 use tokio::sync::mpsc;
 
 use crate::Replicator;
-use crate::ask::request_for;
 use crate::question::{Question, Reply};
 use crate::replication::{Job, Outgoing};
 
@@ -123,7 +122,7 @@ impl Replicator {
     async fn try_prepare_at(&self, peer: &str, change: &Outgoing) -> Result<Reply, RelayError> {
         let len = change.header.len() as u64 + change.len;
         let head = own_head("PUT", len).map_err(RelayError::Broken)?;
-        let request = request_for(&head, &Principal::Anonymous);
+        let request = self.request_for(&head, &Principal::Anonymous);
         let (mut upstream, used) = self.peers.begin(peer, &request).await?;
         upstream.set_io_timeout(ANSWER_TIMEOUT);
         let mut answer = send_change(&mut upstream, change).await;

@@ -65,12 +65,13 @@ pub trait NodeRequests: 'static {
     /// Longest description, in bytes, before the body of such a request.
     const HEADER_BYTES: u64;
 
-    /// Answers a request of the node `peer`.
+    /// Answers a request of the node `peer`, which has sent these facts with it.
     async fn serve_node(
         &self,
         exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
+        facts: &Facts,
     ) -> io::Result<()>;
 }
 
@@ -82,8 +83,9 @@ impl<N: NodeRequests> NodeRequests for Rc<N> {
         exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
+        facts: &Facts,
     ) -> io::Result<()> {
-        N::serve_node(self, exchange, head, peer).await
+        N::serve_node(self, exchange, head, peer, facts).await
     }
 }
 
@@ -129,6 +131,15 @@ pub trait Service: 'static {
 
     /// Limits of requests.
     fn limits(&self) -> &Limits;
+
+    /// Waits until this node knows what the node knew that sent a request with these facts.
+    ///
+    /// # Errors
+    /// It does not in time. It may then act by an older copy of everything, so it answers no
+    /// request on that connection.
+    async fn hear_of(&self, _facts: &Facts) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Finds the caller and the operation. `verified`: another node has verified the caller, and
     /// has admitted the request. May replace `head`.

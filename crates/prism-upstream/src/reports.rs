@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use prism_handoff::supervise::keep;
 use prism_http::{RequestHead, ResponseHead};
+use prism_proto::facts::Facts;
 use prism_service::{Exchange, NodeRequests, PeerRequest, Peers, join_all, parse_own_head, send};
 use serde::{Deserialize, Serialize};
 
@@ -38,12 +39,13 @@ impl<N: NodeRequests> NodeRequests for Upstreams<N> {
         exchange: &mut impl Exchange,
         head: &RequestHead,
         peer: &str,
+        facts: &Facts,
     ) -> io::Result<()> {
         if head.path() == assign::PATH {
             return self.shared.answer_assignment(exchange, peer).await;
         }
         if head.path() != PATH {
-            return self.others.serve_node(exchange, head, peer).await;
+            return self.others.serve_node(exchange, head, peer, facts).await;
         }
         exchange.skip_body().await;
         let pools = self.shared.pools();

@@ -78,6 +78,8 @@ pub(crate) enum Mutation {
     UnnamedForeign,
     /// A backend deletes the objects of a life although nothing proves that it has ended.
     UnprovenPurge,
+    /// A backend does not compare what the asking node has heard.
+    AskerIgnored,
 }
 
 fn number_from(variable: &str) -> Option<u64> {
@@ -130,6 +132,7 @@ fn check_met(met: &Met) {
         ("leases", met.leases, 5_000),
         ("writes", met.writes, 5_000),
         ("reads", met.reads, 10_000),
+        ("askers that know more", met.behind, 50),
         ("changes of users", met.users, 5_000),
         ("changes of the bucket", met.buckets, 2_000),
         ("records put back", met.corrections, 300),
@@ -167,6 +170,7 @@ fn broken_rules_are_found() {
         CaughtUpUnmarked,
         UnnamedForeign,
         UnprovenPurge,
+        AskerIgnored,
     ] {
         let begun = Instant::now();
         let found = explore(0..20_000, Some(mutation));

@@ -110,10 +110,12 @@ impl World {
     /// `vouch.rs`: notes the contents, durably at a backend.
     fn note(&mut self, at: usize, known: &Etcd) {
         let (now, mutation) = (self.now, self.mutation);
+        let clock = self.clock();
         let process = self.process(at);
         let Some(mark) = known.lineage.as_ref().map(|lineage| lineage.mark()) else {
             return;
         };
+        process.settled.note(mark, clock);
         let marks = match mutation {
             Some(Mutation::MarksNotNoted) => BTreeMap::new(),
             _ => latest_marks(&process.noted.marks, known),

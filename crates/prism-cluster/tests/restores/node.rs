@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use prism_cluster::replica::Bucket;
 use prism_cluster::{
-    Claims, Contents, Fault, Lineage, Memory, NodeName, Report, State, StoreLife, StoreMark,
-    Testimonies, Testimony, View,
+    Claims, Contents, Fault, Lineage, Memory, NodeName, Report, SettledMark, State, StoreLife,
+    StoreMark, Testimonies, Testimony, View,
 };
 
 use crate::Mutation;
@@ -131,6 +131,8 @@ pub(crate) struct Process {
     pub(crate) caught_up: u64,
     /// Only with [`Mutation::NotedAfter`].
     pub(crate) is_note_due: bool,
+    /// The noted change that every node has to know which it asks.
+    pub(crate) settled: SettledMark,
 }
 
 impl Process {
@@ -151,6 +153,7 @@ impl Process {
             begun: now,
             caught_up: 0,
             is_note_due: false,
+            settled: SettledMark::default(),
         }
     }
 

@@ -2,8 +2,9 @@
 //! is the subject of `simulation`; here a write is made at all replicas at once, or at none.
 
 use prism_cluster::replica::Phase;
-use prism_cluster::{NodeName, Status, View};
+use prism_cluster::{LineageMark, NodeName, Status, View};
 
+use crate::Mutation;
 use crate::node::Store;
 use crate::world::{Found, KEYS, World};
 
@@ -71,17 +72,35 @@ impl World {
         (record.phase == Phase::Live).then_some(record.life)
     }
 
-    /// A client reads an object at any backend that serves it.
+    /// A client reads an object at any backend that serves it, through a node that has the
+    /// client's connection: a frontend, or the backend itself.
     pub(crate) fn read(&mut self, at: usize, index: usize) -> Found {
+        let askers = self.nodes.iter().enumerate();
+        let askers = askers.filter(|(other, node)| *other == at || node.store.is_none());
+        let askers: Vec<usize> = askers.map(|(other, _)| other).collect();
+        let asker = self.rng.choice(askers).unwrap_or(at);
         let Some(view) = self.view(at) else {
             return Ok(());
         };
         let name = &self.nodes[at].name;
         let mut readers = view.readers("b", &key(index));
-        if !readers.any(|reader| reader == name) || self.is_on_a_fork(at) {
+        if !readers.any(|reader| reader == name) {
             return Ok(());
         }
         drop(readers);
+        let told = self.told_by(asker);
+        if self.is_behind(at, told) && !self.is(Mutation::AskerIgnored) {
+            self.met.behind += 1;
+            return Ok(());
+        }
+        let process = self.nodes[at].process.as_ref();
+        if !process.is_some_and(|process| process.known.has(told)) {
+            let asker = &self.nodes[asker].name;
+            return Err(format!("{name} answers {asker}, which knows more"));
+        }
+        if self.is_on_a_fork(at) {
+            return Ok(());
+        }
         let store = self.nodes[at].store.as_ref();
         let found = store.and_then(|store| store.objects.get(&index).copied());
         if found != self.answered[index] && !self.allowed[index].contains(&found) {
@@ -93,6 +112,19 @@ impl World {
         }
         self.met.reads += 1;
         Ok(())
+    }
+
+    /// The change that a node names in its requests.
+    fn told_by(&self, at: usize) -> Option<LineageMark> {
+        let process = self.nodes[at].process.as_ref()?;
+        process.settled.at(self.clock())
+    }
+
+    /// Mirrors `Cluster::hear_of`.
+    fn is_behind(&self, at: usize, told: Option<LineageMark>) -> bool {
+        let process = self.nodes[at].process.as_ref();
+        let known = process.map(|process| process.known.contents());
+        told.is_some_and(|told| !known.is_some_and(|known| known.descends_from(told)))
     }
 
     /// Whether the node acts by a restored etcd, has noted nothing of what that lacks, and cannot

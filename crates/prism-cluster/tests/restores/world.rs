@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
+use std::time::{Duration, Instant};
 
 use prism_cluster::replica::{Bucket, Phase, Stamp};
 use prism_cluster::{Fault, NodeName, Placing, State, Status, StoreMark, View};
@@ -46,7 +47,7 @@ counts! {
     etcd_restored store_restored stores_restored both_restored
     same_restored silent forked faults
     recoveries decisions refused_recoveries renewed
-    marks_put_back gaps raced caught_up
+    marks_put_back gaps raced caught_up behind
     steps leases writes reads
     users buckets corrections refused
     former_claims states_lost out_of_range contrary
@@ -65,6 +66,7 @@ pub(crate) struct World {
     pub(crate) rng: fastrand::Rng,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) now: u64,
+    begun: Instant,
     last_number: u64,
     pub(crate) etcd: Etcd,
     pub(crate) nodes: Vec<Node>,
@@ -121,6 +123,7 @@ impl World {
             rng,
             mutation,
             now: 1,
+            begun: Instant::now(),
             last_number: 1,
             etcd: Etcd::default(),
             etcd_copies: vec![Etcd::default()],
@@ -168,6 +171,11 @@ impl World {
 
     pub(crate) fn is(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
+    }
+
+    /// The time `now` as a clock shows it.
+    pub(crate) fn clock(&self) -> Instant {
+        self.begun + Duration::from_secs(self.now)
     }
 
     /// A number above all that were drawn before.

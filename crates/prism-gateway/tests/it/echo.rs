@@ -45,7 +45,13 @@ impl Echo {
 impl NodeRequests for Echo {
     const HEADER_BYTES: u64 = 0;
 
-    async fn serve_node(&self, _: &mut impl Exchange, _: &RequestHead, _: &str) -> io::Result<()> {
+    async fn serve_node(
+        &self,
+        _: &mut impl Exchange,
+        _: &RequestHead,
+        _: &str,
+        _: &Facts,
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

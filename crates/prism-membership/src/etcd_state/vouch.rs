@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_cluster::{Fault, Memory};
+use prism_common::supervise::locked;
 use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
@@ -47,6 +48,7 @@ impl Participant {
             }
             let are_known = self.noted_users.get() == Some(known.users_in_etcd());
             if noted.mark == Some(mark) && are_known && !are_marks_due {
+                locked(&self.channels.settled).note(mark, Instant::now());
                 return Ok(());
             }
             let present = self.channels.users.borrow().clone();
@@ -69,6 +71,7 @@ impl Participant {
         self.has_unsaved_marks.set(false);
         self.noted_users.set(Some(known.users_in_etcd()));
         self.ledger.note(mark);
+        locked(&self.channels.settled).note(mark, Instant::now());
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use prism_config::ConfigFile;
 use prism_signer::Signer;
 use serde_json::{Value, json};
 
@@ -22,11 +23,16 @@ const CORS: &[u8] = b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrig
     <AllowedMethod>GET</AllowedMethod></CORSRule></CORSConfiguration>";
 
 pub(super) fn up() -> Cluster {
+    up_with(|_| {})
+}
+
+pub(super) fn up_with(configure: impl FnOnce(&mut ConfigFile) + Send + 'static) -> Cluster {
     Cluster::up_with(3, |spec| {
         spec.etcd = true;
-        spec.configure = Some(Box::new(|config| {
+        spec.configure = Some(Box::new(move |config| {
             config.cluster.replicas = 2;
             config.cluster.etcd.as_mut().unwrap().lease_ttl_s = 2;
+            configure(config);
         }));
     })
 }
@@ -113,10 +119,16 @@ pub(super) fn assert_has_all(cluster: &Cluster, bucket: &str) {
 
 /// Copies the data of etcd while it does not run.
 pub(super) fn back_up(cluster: &mut Cluster) -> PathBuf {
+    back_up_with(cluster, |_| {})
+}
+
+/// The same with something else that is copied at that time.
+pub(super) fn back_up_with(cluster: &mut Cluster, other: impl FnOnce(&Cluster)) -> PathBuf {
     let data = cluster.lab.config_path().with_file_name("etcd");
     let copy = data.with_file_name("etcd.backup");
     cluster.lab.kill("etcd").unwrap();
     copied(&data, &copy);
+    other(cluster);
     cluster.lab.restart("etcd").unwrap();
     copy
 }

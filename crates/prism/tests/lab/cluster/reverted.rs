@@ -2,15 +2,16 @@
 //! answered write is read as it was before.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use prism_config::ConfigFile;
+use prism_config::{Anonymous, ConfigFile};
 
-use super::lost::{SETTLED, recover};
+use super::lost::{SETTLED, recover, wait_for_faults};
 use super::restored::{
-    BACKENDS, ask, assert_has_all, back_up, copied, fill, make, objects, put_back, read_all,
-    surely, up,
+    BACKENDS, ask, assert_has_all, back_up, back_up_with, copied, fill, make, objects, put_back,
+    read_all, surely, up, up_with,
 };
-use super::{refused_ctl, run_ctl, seen_by, status_of};
+use super::{cut_off, refused_ctl, run_ctl, seen_by, status_of};
 use crate::support::{Cluster, eventually, turn};
 
 const BUCKET: &str = "reverted";
@@ -57,7 +58,7 @@ fn has_other_store(cluster: &Cluster, backend: &str) -> Option<bool> {
 
 /// The time in which a running backend reports its last writes.
 fn wait_for_report() {
-    std::thread::sleep(std::time::Duration::from_millis(4500));
+    std::thread::sleep(Duration::from_millis(4500));
 }
 
 #[test]
@@ -166,6 +167,63 @@ fn the_other_stores_notice_an_older_copy_if_etcd_is_older_too() {
         log_of(&cluster, "be1").contains(NOTICED)
     });
     wait_for_in_sync(&cluster, "be1");
+    assert_has_all(&cluster, BUCKET);
+}
+
+/// Only a frontend that is cut off from etcd knows better.
+#[test]
+fn a_store_and_etcd_that_are_put_back_together_answer_no_node_that_knows_more() {
+    let Some(_turn) = turn() else { return };
+    let mut cluster = up_with(|config| config.s3.anonymous = Anonymous::Read);
+    make(&cluster, BUCKET);
+    wait_for_report();
+    // Nothing changes in the store while etcd does not run.
+    let mut store = PathBuf::new();
+    let etcd = back_up_with(&mut cluster, |cluster| store = copy_of(cluster, "be1"));
+    fill(&cluster, BUCKET);
+    make(&cluster, "later");
+    wait_for_report();
+    for backend in BACKENDS {
+        cluster.lab.kill(backend).unwrap();
+    }
+    // Otherwise it would soon put back what be1 has reported of its store.
+    cut_off(&cluster, "fe0", "add");
+    put_back(&mut cluster, &etcd);
+    let leases = |cluster: &Cluster| {
+        log_of(cluster, "be1")
+            .matches("has a lease in etcd")
+            .count()
+    };
+    let before = leases(&cluster);
+    revert(&mut cluster, "be1", &store);
+    eventually("be1 has a lease", SETTLED, || leases(&cluster) > before);
+    let mut answered = 0;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        for object in objects() {
+            let target = format!("/{BUCKET}/{}", object.key);
+            let request = format!("GET {target} HTTP/1.1\r\nHost: prism\r\n\r\n");
+            let answer = cluster.connect().try_call(request.as_bytes());
+            let Ok(answer) = answer else { continue };
+            assert_eq!(answer.status(), 503, "{}", answer.text());
+            answered += 1;
+        }
+    }
+    assert!(answered > 0);
+    cut_off(&cluster, "fe0", "del");
+
+    for backend in ["be0", "be2"] {
+        cluster.lab.restart(backend).unwrap();
+    }
+    wait_for_faults(&cluster, &BACKENDS);
+    // be1 has gone on alone, so the administrator says whose state counts.
+    eventually("the others are heard", SETTLED, || {
+        let (done, _) = recover(&cluster, &["--of", "be0", "--without", "be1"]);
+        done
+    });
+    for backend in BACKENDS {
+        wait_for_in_sync(&cluster, backend);
+    }
     assert_has_all(&cluster, BUCKET);
 }
 

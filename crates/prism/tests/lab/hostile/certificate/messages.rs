@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use prism_lab::Mode;
-use prism_proto::facts::{Body, Caller, ClientFacts, Facts, Form, Progress, Seed, TraceId};
+use prism_proto::facts::{
+    Body, Caller, ClientFacts, Facts, Form, LineageFacts, Progress, Seed, TraceId,
+};
 use prism_proto::node::{ALPN_HAND_OFF, ALPN_RELAY, Frame, Refusal};
 use prism_proto::relay::Preamble;
 
@@ -100,6 +102,10 @@ fn verifications(caller: &Caller) -> Vec<Facts> {
             progress,
             upstream: Some("another".into()),
             client: Some(client),
+            lineage: Some(LineageFacts {
+                count: u64::MAX,
+                id: 1,
+            }),
             ..Facts::of_anonymous(fastrand::u64(..))
         })
     };
