@@ -55,7 +55,8 @@ pub enum Form {
     /// The list of entries.
     #[default]
     Entries,
-    /// The fixed layout of the former release. It leaves out the upstream, the client and the lineage.
+    /// The fixed layout of the former release. It leaves out the upstream, the client and the
+    /// lineage.
     Former,
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_cluster::{State, View};
+use prism_cluster::{LineageMark, State, View};
 use prism_etcd::Error;
 
 use super::etcd::{self, Key};
@@ -44,13 +44,14 @@ impl Participant {
 
     async fn session(&self, told: &mut bool) -> anyhow::Result<std::convert::Infallible> {
         let asked_ns = now_ns();
+        let mark = self.ledger.mark();
         let snapshot = self.client().read(self.keys().prefix()).await?;
         if std::mem::take(told) {
             tracing::info!("etcd answers again");
         }
         let before = self.channels.known.borrow().clone();
         let mut known = ClusterRecords::read(self.keys(), &snapshot, &before);
-        self.publish(&known).await?;
+        self.publish(&known, mark).await?;
         self.know_users(asked_ns);
         self.register(&known).await?;
         let next = snapshot.revision.saturating_add(1);
@@ -59,7 +60,10 @@ impl Participant {
             loop {
                 let update = watch.next().await?;
                 known.apply(self.keys(), &update);
-                self.publish(&known).await?;
+                // The watch may still report changes from before this node's own last one.
+                let has_own = |own: &LineageMark| own.count <= known.lineage_count();
+                let own = self.ledger.mark().filter(has_own);
+                self.publish(&known, own.or(mark)).await?;
             }
         };
         tokio::select! {
@@ -142,11 +146,15 @@ impl Participant {
         Ok(())
     }
 
-    /// Notes the news, and publishes them to the node.
-    async fn publish(&self, known: &ClusterRecords) -> anyhow::Result<()> {
+    /// Notes the news, which have to have the change `mark`, and publishes them to the node.
+    async fn publish(
+        &self,
+        known: &ClusterRecords,
+        mark: Option<LineageMark>,
+    ) -> anyhow::Result<()> {
         self.check_store(known).await?;
         // A fault has to be published before `known`, because leases are taken by `known`.
-        let is_trusted = self.is_trusted(known);
+        let is_trusted = self.is_trusted(known, mark);
         if is_trusted {
             self.note(known).await?;
             self.ledger.settle(known.is_registry_settled());

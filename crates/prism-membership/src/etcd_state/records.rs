@@ -137,6 +137,12 @@ impl ClusterRecords {
         self.state.as_ref().map_or(0, |(state, _)| state.epoch)
     }
 
+    /// The number of changes of the contents.
+    pub(super) fn lineage_count(&self) -> u64 {
+        let lineage = self.lineage.as_ref();
+        lineage.map_or(0, |(lineage, _)| lineage.mark().count)
+    }
+
     /// The fingerprint of the users' keys in etcd, if it has no later ones.
     pub(super) fn users_in_etcd(&self) -> Fingerprint {
         Fingerprint {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use prism_cluster::{Fault, Memory};
+use prism_cluster::{Fault, LineageMark, Memory};
 use prism_common::supervise::locked;
 use prism_etcd::{Change, LeaseId};
 
@@ -22,9 +22,11 @@ use crate::noted;
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Participant {
-    /// Whether this node may act by the contents of etcd. Publishes and logs a new fault.
-    pub(super) fn is_trusted(&self, known: &ClusterRecords) -> bool {
-        let found = known.contents().fault(self.memory().as_ref());
+    /// Whether this node may act by the contents of etcd, which have to have the change `mark`.
+    /// Publishes and logs a new fault.
+    pub(super) fn is_trusted(&self, known: &ClusterRecords, mark: Option<LineageMark>) -> bool {
+        let memory = self.memory().map(|memory| Memory { mark, ..memory });
+        let found = known.contents().fault(memory.as_ref());
         let is_new = replace(&self.channels.fault, found.clone());
         if let Some(fault) = found.as_ref().filter(|_| is_new) {
             tracing::error!(%fault, "this node serves nothing");

@@ -11,9 +11,13 @@ use super::lost::{SETTLED, wait_for_faults};
 use super::restored::{self, BACKENDS, assert_has_all, back_up, fill, make, surely};
 use super::{AT_ONCE, ctl, epoch, seen_by};
 use crate::successor::take_over;
+use crate::support::plain::Target;
 use crate::support::{Cluster, eventually, say, turn};
 
 const BUCKET: &str = "kept";
+/// Clients that change buckets at the same time, and the changes of each.
+const CLIENTS: usize = 8;
+const CHANGES: usize = 25;
 
 /// The URL at which the nodes reach a member of etcd.
 fn endpoint(cluster: &Cluster, member: usize) -> String {
@@ -144,11 +148,42 @@ fn assert_silent(cluster: &Cluster, what: &str) {
     say(&format!("nothing was noticed: {what}"));
 }
 
+/// Clients change buckets of their own, so several nodes change etcd at once. A node may hear of
+/// its own change before its watch has reported those of others.
+fn change_buckets_at_once(cluster: &Cluster) {
+    let target = Target::of(cluster);
+    let change = |client: usize| {
+        let surely = |target_path: &str, body: &str| {
+            let answer = target.call("PUT", target_path, body.as_bytes());
+            let (status, text) = answer.unwrap();
+            let text = String::from_utf8_lossy(&text);
+            assert_eq!(status, 200, "{target_path}: {text}");
+        };
+        surely(&format!("/changed-{client}"), "");
+        for seconds in 0..CHANGES {
+            let cors = format!(
+                "<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin>\
+                 <AllowedMethod>GET</AllowedMethod><MaxAgeSeconds>{seconds}</MaxAgeSeconds>\
+                 </CORSRule></CORSConfiguration>"
+            );
+            surely(&format!("/changed-{client}?cors"), &cors);
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (target, change) = (&target, &change);
+            scope.spawn(move || target.run(|| change(client)));
+        }
+    });
+}
+
 #[test]
 fn nobody_notices_what_keeps_the_keys_of_etcd() {
     let Some(_turn) = turn() else { return };
     let mut cluster = restored::up();
     make(&cluster, BUCKET);
+    change_buckets_at_once(&cluster);
+    assert_silent(&cluster, "changes by several nodes at once");
     let url = endpoint(&cluster, 0);
     let url = url.as_str();
 
