@@ -11,6 +11,12 @@ pub(crate) const CONTENT_SHA256: &str = "x-amz-content-sha256";
 pub(crate) const EMPTY_SHA256: &str =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
+/// The bytes of [`EMPTY_SHA256`].
+const EMPTY_HASH: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
+    0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
+
 /// The value, as text, of a header that may be present once.
 pub(crate) fn single<'a>(headers: &'a Headers, name: &str) -> Result<Option<&'a str>, S3Error> {
     let mut values = headers.get_all(name);
@@ -33,6 +39,10 @@ pub(crate) fn is_digits(text: &str) -> bool {
 
 /// Reads 64 lower-case hex digits.
 pub(crate) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
+    // Most requests have no body, and say so.
+    if hex == EMPTY_SHA256 {
+        return Some(EMPTY_HASH);
+    }
     let mut bytes = [0; 32];
     // Text of another length would not fit the array.
     if HEXLOWER.decode_len(hex.len()) != Ok(bytes.len()) {
@@ -40,4 +50,20 @@ pub(crate) fn parse_hex(hex: &str) -> Option<[u8; 32]> {
     }
     HEXLOWER.decode_mut(hex.as_bytes(), &mut bytes).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::digest;
+
+    use super::*;
+
+    #[test]
+    fn the_hash_of_no_bytes_is_read_as_every_other_one() {
+        let hash = digest::digest(&digest::SHA256, b"");
+        assert_eq!(hash.as_ref(), EMPTY_HASH);
+        assert_eq!(HEXLOWER.encode(&EMPTY_HASH), EMPTY_SHA256);
+        assert_eq!(parse_hex(EMPTY_SHA256), Some(EMPTY_HASH));
+        assert_eq!(parse_hex(&EMPTY_SHA256.to_uppercase()), None);
+    }
 }
