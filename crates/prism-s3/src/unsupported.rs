@@ -51,10 +51,10 @@ pub(crate) fn streaming(headers: &Headers) -> Option<String> {
     if is_streaming(headers) {
         return Some("a body in chunks for this operation".to_owned());
     }
-    [DECODED_LENGTH, TRAILER]
-        .into_iter()
-        .find(|name| headers.get(name).is_some())
-        .map(|name| format!("the header {name} without a body in chunks"))
+    let mut ours = headers.with_prefix("x-amz-").map(|(name, _)| name);
+    let name = ours.find(|name| is_one_of(name, &[DECODED_LENGTH, TRAILER]))?;
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    Some(format!("the header {name} without a body in chunks"))
 }
 
 /// The first header that asks for an unsupported function. Only requests that copy an object may

@@ -232,6 +232,9 @@ fn anonymous(head: &RequestHead) -> Result<Authenticated, S3Error> {
 
 /// The payload of a value of `x-amz-content-sha256`, and whether its chunks are signed.
 fn announced(text: &str) -> Result<(Payload, bool), S3Error> {
+    if let Some(hash) = parse_hex(text) {
+        return Ok((Payload::Sha256(hash), false));
+    }
     if text == UNSIGNED {
         return Ok((Payload::Unsigned, false));
     }
@@ -244,11 +247,8 @@ fn announced(text: &str) -> Result<(Payload, bool), S3Error> {
             "A body in chunks of the form {text:.64} is not implemented."
         )));
     }
-    let hash = parse_hex(text).ok_or_else(|| {
-        Code::InvalidArgument.with_message(
-            "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
-             or name a form of chunks.",
-        )
-    })?;
-    Ok((Payload::Sha256(hash), false))
+    Err(Code::InvalidArgument.with_message(
+        "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, a SHA-256 in lower-case hex, \
+         or name a form of chunks.",
+    ))
 }
