@@ -79,8 +79,8 @@ pub struct Facts {
     pub upstream: Option<String>,
     /// The client's connection; `None` if the former release did not say it.
     pub client: Option<ClientFacts>,
-    /// The last change of the cluster's contents in etcd that the sender has noted; `None` without
-    /// etcd, and from a former release.
+    /// The last change of the cluster's contents in etcd that the sender noted at least 1 s before;
+    /// `None` without etcd, and from a former release.
     pub lineage: Option<LineageFacts>,
 }
 
