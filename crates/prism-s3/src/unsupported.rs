@@ -4,8 +4,9 @@
 
 use prism_http::{Headers, Method};
 
+use crate::fields::CONTENT_SHA256;
 use crate::query::{Query, is_amz};
-use crate::streaming::{DECODED_LENGTH, TRAILER, is_streaming};
+use crate::streaming::{DECODED_LENGTH, TRAILER, is_announced, is_streaming};
 use crate::{Code, S3Error};
 
 /// The kind of target that a request names.
@@ -45,28 +46,30 @@ fn describe(method: &Method, target: Target, name: &str) -> String {
     format!("{method} of {target} with ?{name:.64}")
 }
 
-/// A header of a body in chunks, if there is one. Only an object's data may come in chunks; all
-/// other operations would read the framing as input.
-pub(crate) fn streaming(headers: &Headers) -> Option<String> {
-    if is_streaming(headers) {
-        return Some("a body in chunks for this operation".to_owned());
-    }
-    let mut ours = headers.with_prefix("x-amz-").map(|(name, _)| name);
-    let name = ours.find(|name| is_one_of(name, &[DECODED_LENGTH, TRAILER]))?;
-    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-    Some(format!("the header {name} without a body in chunks"))
-}
-
 /// The first header that asks for an unsupported function. Only requests that copy an object may
-/// have headers about copies.
-pub(crate) fn header(headers: &Headers, target: Target, copies: bool) -> Option<String> {
+/// have headers about copies, and only an object's data may come in chunks: all other operations
+/// would read the framing as input.
+pub(crate) fn header(
+    headers: &Headers,
+    target: Target,
+    copies: bool,
+    takes_data: bool,
+) -> Option<String> {
     let mut ours = headers.with_prefix("x-amz-");
     ours.find_map(|(name, value)| {
         // Most signed requests have no other headers of Amazon.
         if is_one_of(name, &USUAL) {
             return None;
         }
+        if is_one_of(name, &[CONTENT_SHA256]) {
+            let is_unsupported = !takes_data && is_announced(value);
+            return is_unsupported.then(|| "a body in chunks for this operation".to_owned());
+        }
         let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
+        if [DECODED_LENGTH, TRAILER].contains(&name.as_str()) {
+            let is_unsupported = !is_streaming(headers);
+            return is_unsupported.then(|| format!("the header {name} without a body in chunks"));
+        }
         let short = name.strip_prefix("x-amz-")?;
         let is_unsupported = if COPY.contains(&short) {
             !copies
@@ -103,7 +106,7 @@ pub(crate) fn storage_class(headers: &Headers) -> Result<(), S3Error> {
 }
 
 /// Headers that are understood or have no effect.
-const USUAL: [&str; 3] = ["x-amz-date", "x-amz-content-sha256", "x-amz-checksum-mode"];
+const USUAL: [&str; 2] = ["x-amz-date", "x-amz-checksum-mode"];
 
 fn is_one_of(name: &[u8], names: &[&str]) -> bool {
     let mut names = names.iter().filter(|other| other.len() == name.len());

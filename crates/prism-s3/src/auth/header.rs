@@ -4,13 +4,17 @@ use ::time::{Duration, OffsetDateTime};
 use prism_http::{BodyFraming, Headers, RequestHead};
 
 use crate::canonical::{ALGORITHM, Scope, TERMINATOR};
-use crate::fields::{CONTENT_SHA256, EMPTY_SHA256, parse_hex, single};
+use crate::fields::{
+    CONTENT_SHA256, EMPTY_SHA256, parse_hex, pieces, single, split_at_first, split_at_last,
+};
 use crate::time::{parse_http_date, parse_iso_basic};
 use crate::{Code, S3Error};
 
 /// Most headers that one signature may cover, as each takes a lookup. It is above the number of
 /// headers in a head.
 const MAX_SIGNED: usize = 128;
+/// Headers that a signature usually covers, at most.
+const USUALLY_SIGNED: usize = 8;
 
 /// Greatest difference between a request's time and this host's, either way.
 const MAX_SKEW: Duration = Duration::minutes(15);
@@ -93,10 +97,8 @@ impl<'a> Authorization<'a> {
         let mut credential = None;
         let mut signed = None;
         let mut signature = None;
-        for part in rest.split(',') {
-            let (name, value) = part
-                .trim()
-                .split_once('=')
+        for part in pieces(rest, b',') {
+            let (name, value) = split_at_first(part.trim_ascii(), b'=')
                 .ok_or_else(|| malformed("a part has no value"))?;
             let slot = match name {
                 "Credential" => &mut credential,
@@ -119,6 +121,7 @@ impl<'a> Authorization<'a> {
             )?,
         })
     }
+
     /// Checks that `Host` and all present `x-amz-*` headers are signed.
     pub(super) fn require_signed(&self, headers: &Headers) -> Result<(), S3Error> {
         if headers.get("x-amz-security-token").is_some() {
@@ -166,13 +169,14 @@ pub(super) fn other_mechanism() -> S3Error {
 
 /// `access-key/date/region/service/aws4_request`. An access key may hold `/`.
 pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3Error> {
-    let mut parts = credential.rsplitn(5, '/');
-    let mut last = || {
-        let part = parts.next();
-        part.ok_or_else(|| malformed("the credential has too few parts"))
+    let mut access_key = credential;
+    let mut last = || -> Result<&str, S3Error> {
+        let (before, part) = split_at_last(access_key, b'/')
+            .ok_or_else(|| malformed("the credential has too few parts"))?;
+        access_key = before;
+        Ok(part)
     };
-    let (terminator, service, region, date, access_key) =
-        (last()?, last()?, last()?, last()?, last()?);
+    let (terminator, service, region, date) = (last()?, last()?, last()?, last()?);
     if terminator != TERMINATOR {
         return Err(malformed("the credential does not end with aws4_request"));
     }
@@ -188,15 +192,16 @@ pub(super) fn parse_credential(credential: &str) -> Result<(&str, Scope<'_>), S3
 }
 
 pub(super) fn parse_signed(list: &str) -> Result<Vec<&str>, S3Error> {
-    let count = 1 + list.bytes().filter(|b| *b == b';').count();
-    if count > MAX_SIGNED {
+    let mut names = Vec::with_capacity(USUALLY_SIGNED);
+    names.extend(pieces(list, b';').take(MAX_SIGNED + 1));
+    if names.len() > MAX_SIGNED {
         return Err(malformed("too many headers are signed"));
     }
-    let mut names = Vec::with_capacity(count);
-    names.extend(list.split(';'));
-    let lower = !list.bytes().any(|b| b.is_ascii_uppercase());
+    let has_upper = list
+        .bytes()
+        .fold(false, |has, byte| has | byte.is_ascii_uppercase());
     let complete = !names.iter().any(|name| name.is_empty());
-    if !lower || !complete || !names.is_sorted_by(|a, b| a < b) {
+    if has_upper || !complete || !names.is_sorted_by(|a, b| a < b) {
         return Err(malformed(
             "the signed headers must be lower-case, sorted and unique",
         ));

@@ -1,51 +1,50 @@
-//! A bounded cache of derived signing keys. Deriving one takes four HMACs with fresh keys, which
-//! is most of the time of a verification.
+//! Secrets with the signing keys that are derived from them. A derivation takes four HMACs with
+//! fresh keys, which is most of the time of a verification.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::hmac;
+use zeroize::Zeroizing;
 
 use crate::canonical::{Scope, signing_key};
 
-/// Derived keys of one region and service, by access key. Around midnight requests of two days
-/// come in; then they replace each other's entry, which costs only time.
-#[derive(Default)]
-pub(super) struct SigningKeys {
-    by_access_key: Mutex<HashMap<String, Derived>>,
+/// The secret of an access key. It is wiped on drop.
+pub(super) struct Secret {
+    text: Zeroizing<String>,
+    /// The signing key of one day. Around midnight requests of two days come in; then each
+    /// replaces the other's, which costs only time.
+    derived: Mutex<Option<Derived>>,
 }
 
+/// The signing key of a day, within one region and service.
 struct Derived {
     date: String,
     key: Arc<hmac::Key>,
 }
 
-impl SigningKeys {
-    /// Most entries, of about 500 bytes each. Only known access keys have one.
-    const CAPACITY: usize = 1024;
-
-    pub(super) fn key(&self, access_key: &str, secret: &str, scope: Scope<'_>) -> Arc<hmac::Key> {
-        if let Some(derived) = self.entries().get(access_key)
-            && derived.date == scope.date
-        {
-            return derived.key.clone();
+impl Secret {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            text: Zeroizing::new(text.to_owned()),
+            derived: Mutex::default(),
         }
-        let key = Arc::new(signing_key(secret, scope));
-        let derived = Derived {
-            date: scope.date.to_owned(),
-            key: key.clone(),
-        };
-        let mut entries = self.entries();
-        if entries.len() >= Self::CAPACITY && !entries.contains_key(access_key) {
-            entries.clear();
-        }
-        entries.insert(access_key.to_owned(), derived);
-        key
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<String, Derived>> {
-        let entries = self.by_access_key.lock();
-        entries.unwrap_or_else(PoisonError::into_inner)
+    /// The key that signs within a scope, of the region and service of all other calls.
+    pub(super) fn signing_key(&self, scope: Scope<'_>) -> Arc<hmac::Key> {
+        let derived = self.derived.lock();
+        let mut derived = derived.unwrap_or_else(PoisonError::into_inner);
+        match &*derived {
+            Some(derived) if derived.date == scope.date => derived.key.clone(),
+            _ => {
+                let key = Arc::new(signing_key(&self.text, scope));
+                *derived = Some(Derived {
+                    date: scope.date.to_owned(),
+                    key: key.clone(),
+                });
+                key
+            }
+        }
     }
 }
 
@@ -53,25 +52,20 @@ impl SigningKeys {
 mod tests {
     use super::*;
 
-    fn scope(date: &str) -> Scope<'_> {
-        Scope {
-            date,
-            region: "r",
-            service: "s3",
-        }
-    }
-
     #[test]
-    fn keys_change_with_the_date_and_the_cache_stays_bounded() {
-        let keys = SigningKeys::default();
-        let sign = |key: &hmac::Key| hmac::sign(key, b"x").as_ref().to_vec();
-        let first = sign(&keys.key("a", "s", scope("20130524")));
-        assert_eq!(first, sign(&keys.key("a", "s", scope("20130524"))));
-        assert_ne!(first, sign(&keys.key("a", "s", scope("20130525"))));
-        assert_eq!(first, sign(&keys.key("a", "s", scope("20130524"))));
-        for n in 0..SigningKeys::CAPACITY * 2 {
-            keys.key(&n.to_string(), "s", scope("20130524"));
-        }
-        assert!(keys.entries().len() <= SigningKeys::CAPACITY);
+    fn keys_change_with_the_date() {
+        let secret = Secret::new("s");
+        let sign = |date| {
+            let key = secret.signing_key(Scope {
+                date,
+                region: "r",
+                service: "s3",
+            });
+            hmac::sign(&key, b"x").as_ref().to_vec()
+        };
+        let first = sign("20130524");
+        assert_eq!(first, sign("20130524"));
+        assert_ne!(first, sign("20130525"));
+        assert_eq!(first, sign("20130524"));
     }
 }

@@ -16,10 +16,9 @@ use std::sync::Arc;
 use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, hmac};
 use prism_http::RequestHead;
-use zeroize::Zeroizing;
 
 use self::header::{Authorization, Signed, malformed};
-use self::keys::SigningKeys;
+use self::keys::Secret;
 pub use self::query::with_hoisted;
 use crate::canonical::{Canonical, SERVICE, Scope, UNSIGNED};
 use crate::fields::{parse_hex, single};
@@ -69,9 +68,8 @@ impl Authenticated {
 /// one. It cannot be printed, and wipes secrets on drop.
 pub struct Authenticator {
     /// By access key.
-    secrets: HashMap<String, Zeroizing<String>>,
+    secrets: HashMap<String, Secret>,
     region: String,
-    keys: SigningKeys,
 }
 
 impl Authenticator {
@@ -81,12 +79,10 @@ impl Authenticator {
         region: impl Into<String>,
     ) -> Self {
         let credentials = credentials.into_iter();
-        let secrets =
-            credentials.map(|(key, secret)| (key.to_owned(), Zeroizing::new(secret.to_owned())));
+        let secrets = credentials.map(|(key, secret)| (key.to_owned(), Secret::new(secret)));
         Self {
             secrets: secrets.collect(),
             region: region.into(),
-            keys: SigningKeys::default(),
         }
     }
 
@@ -210,7 +206,7 @@ impl Authenticator {
     fn signing_key(&self, access_key: &str, scope: Scope<'_>) -> Result<Arc<hmac::Key>, S3Error> {
         let secret = self.secrets.get(access_key);
         let secret = secret.ok_or(Code::InvalidAccessKeyId)?;
-        Ok(self.keys.key(access_key, secret, scope))
+        Ok(secret.signing_key(scope))
     }
 }
 

@@ -7,7 +7,6 @@ use super::rows::{BUCKET, Entry, Given, OBJECT};
 use super::{BucketOperation, ObjectRef, Operation};
 use crate::fields::single;
 use crate::query::{Query, decode};
-use crate::streaming::is_streaming;
 use crate::unsupported::{self as un, Target};
 use crate::{BucketName, Code, ObjectKey, S3Error};
 
@@ -94,11 +93,8 @@ fn find<T>(
         entry = fitting.find(|entry| entry.row.request.copies);
     }
     let is_known = |name: &str| entry.is_some_and(|entry| entry.row.request.knows(name));
-    let mut unknown = un::parameter(method, target, query, is_known)
-        .or_else(|| un::header(headers, target, source.is_some()));
-    if !(takes_data(entry) && is_streaming(headers)) {
-        unknown = unknown.or_else(|| un::streaming(headers));
-    }
+    let unknown = un::parameter(method, target, query, is_known)
+        .or_else(|| un::header(headers, target, source.is_some(), takes_data(entry)));
     if let Some(what) = unknown {
         return Ok(unsupported(what));
     }
