@@ -28,14 +28,15 @@ pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
     if matches!(answerer, Answerer::Reader | Answerer::ReaderWithAll) {
         return Route::Here;
     }
-    if node.store.is_some() && may_answer(node, operation) {
+    let Some(mut others) = others(node, operation) else {
         return Route::Here;
+    };
+    if others.len() > 1 {
+        others.sort_by_key(|name| node.core.process.is_leaving(name));
     }
-    let answerers = answerers(node, operation);
     match operation.moves_data() {
-        _ if answerers.first() == Some(&node.core.name) => Route::Here,
-        true => Route::HandOff(answerers),
-        false => Route::Relay(answerers),
+        true => Route::HandOff(others),
+        false => Route::Relay(others),
     }
 }
 
@@ -52,23 +53,20 @@ pub(crate) fn may_answer(node: &Node, operation: &Operation) -> bool {
     }
 }
 
-/// The nodes that may answer an operation, best first. Nodes that leave come last.
-fn answerers(node: &Node, operation: &Operation) -> Vec<String> {
+/// The nodes that may answer an operation, best first; `None` if this node may.
+fn others(node: &Node, operation: &Operation) -> Option<Vec<String>> {
+    let replication = &node.replication;
     let Some(ObjectRef { bucket, key }) = operation.object() else {
-        return backends(node);
+        // Every backend in sync knows every bucket.
+        return (!replication.is_in_sync()).then(|| backends(node));
     };
     let bucket = bucket.as_str();
     let key = key.as_str();
-    let replication = &node.replication;
-    let mut names = if operation.only_reads_object() {
-        replication.readers(bucket, key)
-    } else {
-        Vec::from_iter(replication.primary(bucket, key))
-    };
-    if names.len() > 1 {
-        names.sort_by_key(|name| node.core.process.is_leaving(name));
+    if operation.only_reads_object() {
+        return replication.other_readers(bucket, key);
     }
-    names
+    let primary = Vec::from_iter(replication.primary(bucket, key));
+    (primary.first() != Some(&node.core.name)).then_some(primary)
 }
 
 /// All backends in sync, in random order. Backends that leave or did not answer come last.

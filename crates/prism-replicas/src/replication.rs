@@ -203,8 +203,24 @@ impl Replication {
     /// nodes out of reach last.
     pub fn readers(&self, bucket: &str, key: &str) -> Vec<String> {
         let view = self.view();
-        let readers = view.readers(bucket, key);
-        let mut readers: Vec<String> = readers.map(NodeName::to_string).collect();
+        let readers = view.readers(bucket, key).map(NodeName::to_string);
+        self.in_order(readers.collect())
+    }
+
+    /// The same if this node may not answer; `None` if it may.
+    pub fn other_readers(&self, bucket: &str, key: &str) -> Option<Vec<String>> {
+        let view = self.view();
+        let mut readers = Vec::new();
+        for name in view.readers(bucket, key) {
+            if name.as_str() == self.name {
+                return None;
+            }
+            readers.push(name.to_string());
+        }
+        Some(self.in_order(readers))
+    }
+
+    fn in_order(&self, mut readers: Vec<String>) -> Vec<String> {
         if readers.len() > 1 {
             fastrand::shuffle(&mut readers);
             let now = Instant::now();
