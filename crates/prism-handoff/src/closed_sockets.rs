@@ -138,7 +138,12 @@ impl ClosedSockets {
     }
 
     fn forget(&self, tuple: Tuple) -> Option<Closing> {
-        let closing = self.closing.borrow_mut().remove(&tuple)?;
+        let mut watched = self.closing.borrow_mut();
+        // A map without entries hashes the key that it is to remove.
+        if watched.is_empty() {
+            return None;
+        }
+        let closing = watched.remove(&tuple)?;
         self.control.counters.flows_closing.sub_one();
         let alive = self.alive.get();
         let alive = alive.saturating_sub(usize::from(closing.is_alive));
