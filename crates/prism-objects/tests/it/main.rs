@@ -1,5 +1,6 @@
-//! The object store in memory: requests go in as bytes and come back as bytes. The store is a
-//! real one in a temporary directory; there is no socket and no other node.
+//! The object store in one process. Most tests have one node, whose requests go in as bytes and
+//! come back as bytes, without a socket. Others have several nodes on loopback ([`nodes`]). Stores
+//! are real ones in temporary directories.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -10,7 +11,10 @@
 mod buckets;
 mod memory;
 mod multipart;
+mod nodes;
 mod objects;
+mod quota;
 mod rights;
 mod routes;
+mod several;
 mod support;

@@ -1,6 +1,7 @@
 //! One node that serves from memory to memory.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use tokio::task::LocalSet;
 use crate::memory::MemoryIo;
 
 /// The key with every right.
-const ADMIN: &str = "admin";
+pub(crate) const ADMIN: &str = "admin";
 const SECRET: &str = "secret";
 /// The address of every client.
 const CLIENT: &str = "192.0.2.7:4711";
@@ -95,12 +96,7 @@ impl Server {
     /// The node `name` of a cluster whose other nodes are out of reach.
     pub(crate) fn of(config: Config, name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let settings = prism_store::Config {
-            reserve_bytes: 0,
-            durability: prism_store::Durability::None,
-            ..prism_store::Config::default()
-        };
-        let store = Store::open(dir.path(), settings).unwrap();
+        let store = store_in(dir.path());
         let users = [key(ADMIN, None)];
         let cluster = Cluster::of_users(&config, &users).unwrap();
         let shared = Arc::new(Shared::new(&config, &users, Arc::new(Link::new(0))));
@@ -185,6 +181,16 @@ impl Server {
     }
 }
 
+/// A store that does not wait for the disk.
+pub(crate) fn store_in(dir: &Path) -> Store {
+    let settings = prism_store::Config {
+        reserve_bytes: 0,
+        durability: prism_store::Durability::None,
+        ..prism_store::Config::default()
+    };
+    Store::open(dir, settings).unwrap()
+}
+
 /// The client's connection.
 fn remote() -> Remote {
     Remote {
@@ -196,7 +202,7 @@ fn remote() -> Remote {
 }
 
 /// A key with every right, or with these rights on one bucket.
-fn key(name: &str, rights: Option<(&str, Rights)>) -> Credential {
+pub(crate) fn key(name: &str, rights: Option<(&str, Rights)>) -> Credential {
     Credential {
         access_key: name.to_owned(),
         secret_key: SECRET.to_owned(),
@@ -212,15 +218,31 @@ fn head_of(
     fields: &[(&str, &str)],
     body_bytes: usize,
 ) -> RequestHead {
+    let text = text_of(key, start, fields, Some(body_bytes));
+    let (head, len) = RequestHead::parse(&text, &Limits::DEFAULT)
+        .unwrap()
+        .unwrap();
+    assert_eq!(len, text.len());
+    head
+}
+
+/// The bytes of such a head. Without `body_bytes` it has no length of its own.
+pub(crate) fn text_of(
+    key: Option<&str>,
+    start: &str,
+    fields: &[(&str, &str)],
+    body_bytes: Option<usize>,
+) -> Vec<u8> {
     let (method, target) = start.split_once(' ').unwrap();
     let mut headers = Headers::new();
     headers.append("Host", "memory").unwrap();
     for (name, value) in fields {
         headers.append(name, value).unwrap();
     }
-    if body_bytes > 0 || method.starts_with('P') {
-        let length = body_bytes.to_string();
-        headers.append("Content-Length", length).unwrap();
+    if let Some(bytes) = body_bytes
+        && (bytes > 0 || method.starts_with('P'))
+    {
+        headers.append("Content-Length", bytes.to_string()).unwrap();
     }
     if let Some(key) = key {
         let (signer, now) = (
@@ -234,11 +256,7 @@ fn head_of(
     let mut text = format!("{start} HTTP/1.1\r\n").into_bytes();
     headers.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
-    let (head, len) = RequestHead::parse(&text, &Limits::DEFAULT)
-        .unwrap()
-        .unwrap();
-    assert_eq!(len, text.len());
-    head
+    text
 }
 
 async fn refuse(

@@ -173,33 +173,26 @@ fn an_interrupted_deletion_leaves_the_bucket_the_same_everywhere() {
 #[test]
 fn a_bucket_with_many_uploads_is_deleted_at_once_and_is_empty_when_it_is_made_again() {
     let Some(_turn) = turn() else { return };
-    for with_etcd in [false, true] {
-        let cluster = match with_etcd {
-            true => up(3, 3, 2),
-            false => Cluster::replicated(3, 2),
-        };
-        make(&cluster);
-        begin_uploads(&cluster);
-        let begun = Instant::now();
-        let (status, text) = ask(&cluster, "DELETE", "", b"");
-        let took = begun.elapsed();
-        say(&format!(
-            "etcd {with_etcd}: {UPLOADS} uploads, deleted after {took:?}"
-        ));
-        assert_eq!(status, 204, "{}", String::from_utf8_lossy(&text));
-        for target in ["", "/?versioning", "/?uploads"] {
-            assert_eq!(ask(&cluster, "GET", target, b"").0, 404, "{target}");
-        }
-        surely("again", || ask(&cluster, "PUT", "", b"").0, 200);
-        let (status, text) = ask(&cluster, "GET", "/?uploads", b"");
-        let text = String::from_utf8(text).unwrap();
-        assert!(status == 200 && !text.contains("<Upload>"), "{text}");
-        assert_eq!(ask(&cluster, "GET", "/?cors", b"").0, 404);
-        surely("an object", || ask(&cluster, "PUT", "/k", b"k").0, 200);
-        surely("gone", || ask(&cluster, "DELETE", "/k", b"").0, 204);
-        surely("deleted", || ask(&cluster, "DELETE", "", b"").0, 204);
-        assert_eq!(known(cluster), vec![Some(Phase::Gone); 3]);
+    let cluster = up(3, 3, 2);
+    make(&cluster);
+    begin_uploads(&cluster);
+    let begun = Instant::now();
+    let (status, text) = ask(&cluster, "DELETE", "", b"");
+    let took = begun.elapsed();
+    say(&format!("{UPLOADS} uploads, deleted after {took:?}"));
+    assert_eq!(status, 204, "{}", String::from_utf8_lossy(&text));
+    for target in ["", "/?versioning", "/?uploads"] {
+        assert_eq!(ask(&cluster, "GET", target, b"").0, 404, "{target}");
     }
+    surely("again", || ask(&cluster, "PUT", "", b"").0, 200);
+    let (status, text) = ask(&cluster, "GET", "/?uploads", b"");
+    let text = String::from_utf8(text).unwrap();
+    assert!(status == 200 && !text.contains("<Upload>"), "{text}");
+    assert_eq!(ask(&cluster, "GET", "/?cors", b"").0, 404);
+    surely("an object", || ask(&cluster, "PUT", "/k", b"k").0, 200);
+    surely("gone", || ask(&cluster, "DELETE", "/k", b"").0, 204);
+    surely("deleted", || ask(&cluster, "DELETE", "", b"").0, 204);
+    assert_eq!(known(cluster), vec![Some(Phase::Gone); 3]);
 }
 
 #[test]

@@ -2,10 +2,7 @@
 //! in parts, copies, listings, deletions, presigned URLs. Every byte is compared.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use crate::support::client::{Client, Request};
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Cluster, python, say, turn};
 
@@ -60,68 +57,4 @@ fn boto3_keeps_versions_of_objects_on_all_backends() {
     boto3(&cluster, "versions.py");
     cluster.assert_no_flows();
     watch.finish(ClientResets::AtItsEnd);
-}
-
-/// Clients try to delete a bucket while others write and delete its objects. An answered write
-/// is there, and a deleted bucket has no objects.
-#[test]
-fn a_bucket_is_deleted_with_nothing_in_it_or_not_at_all() {
-    let Some(_turn) = turn() else { return };
-    let cluster = Cluster::up(3);
-    let over = AtomicBool::new(false);
-    let statuses = std::thread::scope(|scope| {
-        let deleting = scope.spawn(|| {
-            let mut statuses = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let mut client = cluster.connect();
-                let delete = Request::new("DELETE", "").bucket("contested");
-                statuses.push(client.call(&delete.encode(&cluster)).status());
-                if statuses.last() == Some(&204) {
-                    let create = Request::new("PUT", "").bucket("contested");
-                    assert_eq!(client.call(&create.encode(&cluster)).status(), 200);
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            statuses
-        });
-        let mut client = cluster.connect();
-        let create = Request::new("PUT", "").bucket("contested");
-        assert_eq!(client.call(&create.encode(&cluster)).status(), 200);
-        let mut stored = 0;
-        for n in 0..400 {
-            let target = format!("/key-{n}");
-            let call = |method: &str, client: &mut Client| {
-                let request = Request::new(method, &target).bucket("contested");
-                let request = match method {
-                    "PUT" => request.header("Content-Length", "0"),
-                    _ => request,
-                };
-                client.call(&request.encode(&cluster)).status()
-            };
-            let status = call("PUT", &mut client);
-            assert!([200, 404, 503].contains(&status), "PUT {n}: {status}");
-            if status == 200 {
-                stored += 1;
-                // The write was answered, so the object and its bucket are there.
-                assert_eq!(call("GET", &mut client), 200, "object {n} is gone");
-                assert_eq!(call("DELETE", &mut client), 204);
-            }
-        }
-        over.store(true, Ordering::Relaxed);
-        (stored, deleting.join().unwrap())
-    });
-    let (stored, statuses) = statuses;
-    let deleted = statuses.iter().filter(|status| **status == 204).count();
-    say(&format!(
-        "{stored} objects stored, {deleted} of {} deletions",
-        statuses.len()
-    ));
-    for status in &statuses {
-        assert!([204, 404, 409].contains(status), "{status}");
-    }
-    assert!(
-        stored > 0 && deleted > 0,
-        "{stored} stored, {deleted} deleted"
-    );
-    cluster.assert_no_flows();
 }
