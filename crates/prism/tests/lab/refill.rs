@@ -61,6 +61,24 @@ pub(crate) fn fetched_by(cluster: &Cluster, name: &str) -> u64 {
     progress["fetched"].as_u64().unwrap_or(0)
 }
 
+/// Waits until all backends have removed the keys that others have now. A backend that could not
+/// ask the others tries again after a second.
+fn trimmed(cluster: &Cluster) {
+    let removed = || {
+        let seen = seen_by(cluster, "fe0");
+        let progress = |name: &String| backend(&seen, name)["catching_up"]["trimmed"].clone();
+        cluster.backends().iter().map(progress).collect::<Vec<_>>()
+    };
+    let mut last = (removed(), Instant::now());
+    eventually("no more keys are removed", SETTLED, || {
+        let now = removed();
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        last.1.elapsed() > Duration::from_millis(1500)
+    });
+}
+
 pub(crate) fn ctl(cluster: &Cluster, arguments: &[&str]) -> String {
     let prism = env!("CARGO_BIN_EXE_prism");
     let mut command = cluster.lab.command("fe0", prism).unwrap();
@@ -198,6 +216,7 @@ pub(crate) fn compare(mut cluster: Cluster, replicas: usize) -> BTreeMap<String,
         let open = |host: &String| cluster.counter(host, "store", "open_changes");
         backends.iter().all(|host| open(host) == 0)
     });
+    trimmed(&cluster);
     let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let mut found: BTreeMap<Scope, Vec<String>> = BTreeMap::new();
     let mut counts = BTreeMap::new();
