@@ -6,7 +6,8 @@
 #   demo      build, and the programs of a lab and of the demo (the default)
 #   tests     demo, bench, lint and packages without llvm-tools, and programs of tests: a
 #             JDK, Go, S3 clients, ...
-#   bench     demo, the servers that Prism is measured beside, and matplotlib for plots
+#   bench     demo, the servers that Prism is measured beside, matplotlib for plots, and
+#             valgrind, which counts instructions
 #   dist      bench, and the Rust component llvm-tools
 #   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
@@ -74,6 +75,7 @@ nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
 go                    | command -v go                        | golang-go
 matplotlib            | /usr/bin/python3 -c "import matplotlib" | python3-matplotlib
+valgrind              | command -v valgrind                  | valgrind
 '
 packages='
 dpkg-deb              | command -v dpkg-deb                  | dpkg
