@@ -34,9 +34,10 @@ pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
     if others.len() > 1 {
         others.sort_by_key(|name| node.core.process.is_leaving(name));
     }
-    match operation.moves_data() {
-        true => Route::HandOff(others),
-        false => Route::Relay(others),
+    if operation.moves_data() {
+        Route::HandOff(others)
+    } else {
+        Route::Relay(others)
     }
 }
 
