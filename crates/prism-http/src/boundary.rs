@@ -3,6 +3,8 @@
 //! This runs before `httparse`, which is lenient about bare LF. After it, all readers agree that
 //! a line ends with CRLF and nowhere else.
 
+use wide::u8x16;
+
 use crate::HeadError;
 use crate::limits::Limits;
 
@@ -79,13 +81,13 @@ fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
     }
 }
 
-/// Searches by words of eight bytes: for short lines that is faster than larger blocks.
+/// Searches by blocks of 16 bytes: for short lines that is faster than larger ones.
 fn first_control(bytes: &[u8]) -> Option<usize> {
-    let (words, rest) = bytes.as_chunks();
-    for (n, word) in words.iter().enumerate() {
-        let found = controls(u64::from_le_bytes(*word));
+    let (blocks, rest) = bytes.as_chunks();
+    for (n, block) in blocks.iter().enumerate() {
+        let found = controls(*block);
         if found != 0 {
-            return Some(n * word.len() + found.trailing_zeros() as usize / 8);
+            return Some(n * block.len() + found.trailing_zeros() as usize);
         }
     }
     rest.iter()
@@ -93,15 +95,12 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
         .map(|at| bytes.len() - rest.len() + at)
 }
 
-/// The highest bit of each of eight bytes that is a control character.
-const fn controls(word: u64) -> u64 {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    const HIGHEST: u64 = 0x80 * EACH;
-    let low = word & !HIGHEST;
-    // No sum carries into the next byte, because both summands are at most 0x7f.
-    let from_space_on = low + (0x80 - b' ' as u64) * EACH;
-    let is_delete = low + EACH;
-    (!from_space_on | is_delete) & !word & HIGHEST
+/// A bit for each of 16 bytes, which is set if the byte is a control character.
+fn controls(block: [u8; 16]) -> u32 {
+    let block = u8x16::new(block);
+    let is_low = block.min(u8x16::splat(0x1f)).simd_eq(block);
+    let is_delete = block.simd_eq(u8x16::splat(0x7f));
+    (is_low | is_delete).to_bitmask()
 }
 
 #[cfg(test)]
