@@ -144,8 +144,8 @@ pub struct FlowKey {
     pub vip: SocketAddr,
 }
 
-/// Hashes in one piece. A hand-off looks up half a dozen tables, and field by field that takes
-/// several times as long.
+/// Hashes in one piece. A hand-off looks up half a dozen tables, and each piece takes a call of the
+/// hasher.
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut bytes = [0; 36];

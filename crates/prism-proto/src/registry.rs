@@ -241,7 +241,7 @@ impl<T: Copy + Eq + Hash> Places<T> {
     }
 
     /// The number of a value that was numbered. Few values are the rule, so the first ones are
-    /// compared one by one, which takes less time than a hash.
+    /// compared one by one, which takes fewer instructions than a hash.
     fn find(&self, value: &T) -> Option<u16> {
         let mut first = self.values.iter().zip(0..COMPARED);
         let found = first.find(|(other, _)| *other == value);
