@@ -18,7 +18,6 @@ use std::{borrow::Borrow, collections::BTreeSet, fmt, hash::Hasher, str::FromStr
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
-use smallvec::SmallVec;
 
 /// Longest node name, in bytes.
 const NAME_MAX: usize = 255;
@@ -126,13 +125,13 @@ impl Placement {
         replicas: usize,
     ) -> impl ExactSizeIterator<Item = &'a NodeName> + use<'a> {
         // A single node needs no weight.
-        let object = match self.nodes.len() {
-            1 => SmallVec::new(),
-            _ => object(bucket, key),
+        let weight = |node: &Node| match self.nodes.len() {
+            1 => 0,
+            _ => node.weight(bucket, key),
         };
         let nodes = self.nodes.iter();
-        let ranked = nodes.map(|node| (node.weight(&object), &node.name));
-        let mut ranked: SmallVec<[(u64, &NodeName); 8]> = ranked.collect();
+        let mut ranked: Vec<(u64, &NodeName)> =
+            nodes.map(|node| (weight(node), &node.name)).collect();
         let order = |a: &(u64, &NodeName), b: &(u64, &NodeName)| b.0.cmp(&a.0).then(a.1.cmp(b.1));
         if replicas < ranked.len() && replicas > 0 {
             ranked.select_nth_unstable_by(replicas - 1, order);
@@ -155,9 +154,10 @@ impl Node {
         Self { name, state }
     }
 
-    fn weight(&self, object: &[u8]) -> u64 {
+    fn weight(&self, bucket: &str, key: &str) -> u64 {
         let mut state = self.state;
-        state.write(object);
+        absorb(&mut state, bucket);
+        absorb(&mut state, key);
         state.finish()
     }
 }
@@ -171,24 +171,11 @@ pub(crate) fn digest<'a>(replicas: u16, names: impl Iterator<Item = &'a str>) ->
     state.finish().max(1)
 }
 
-/// The bytes of an object that every weight has behind the node's name.
-fn object(bucket: &str, key: &str) -> SmallVec<[u8; 256]> {
-    let mut bytes = SmallVec::new();
-    for text in [bucket, key] {
-        bytes.extend_from_slice(&length(text));
-        bytes.extend_from_slice(text.as_bytes());
-    }
-    bytes
-}
-
 /// Hashes the length first, so that no two different triples give the same bytes.
 fn absorb(state: &mut SipHasher24, text: &str) {
-    state.write(&length(text));
+    let len = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    state.write(&len.to_be_bytes());
     state.write(text.as_bytes());
-}
-
-fn length(text: &str) -> [u8; size_of::<u32>()] {
-    u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
 #[cfg(test)]

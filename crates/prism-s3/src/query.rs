@@ -108,11 +108,6 @@ impl Query {
         Ok(Self { pairs })
     }
 
-    /// Whether there are no parameters.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
-    }
-
     /// The first value of this parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.pairs
