@@ -131,7 +131,7 @@ impl<S: Service> Gateway<S> {
         };
         // The relaying node has admitted it.
         let answered = match self.service.confirm(&mut request).await {
-            Ok(()) => self.answer_relayed(exchange, &request).await,
+            Ok(()) => self.answer_relayed(exchange, &mut request).await,
             Err(error) => self.refuse(exchange, &request.head, &error).await,
         };
         let about = self.service.about(&request.meaning);
@@ -147,11 +147,14 @@ impl<S: Service> Gateway<S> {
     async fn answer_relayed(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request<S::Meaning>,
+        request: &mut Request<S::Meaning>,
     ) -> io::Result<()> {
         // Decided after a pause, by the cluster's state of then.
         let _change = self.service.hold(&request.meaning).await;
         let mut head = ResponseHead::new(HAND_OVER);
+        if !request.is_for_node {
+            request.decided_in = Some(self.service.epoch());
+        }
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
             match self.service.serve(exchange, request).await? {
                 Served::Answered => return Ok(()),

@@ -152,7 +152,7 @@ impl<S: Service> Gateway<S> {
             return self.ended(client, &sight, about, end).await;
         }
         client.caller_is_admitted();
-        self.serve_admitted(client, &request, &sight, bytes, listed)
+        self.serve_admitted(client, &mut request, &sight, bytes, listed)
             .await
     }
 
@@ -160,14 +160,15 @@ impl<S: Service> Gateway<S> {
     async fn serve_admitted(
         &self,
         mut client: Connection,
-        request: &Request<S::Meaning>,
+        request: &mut Request<S::Meaning>,
         sight: &Sight,
         head_bytes: usize,
         listed: &ListedConnection<'_>,
     ) -> Option<Connection> {
-        let about = self.service.about(&request.meaning);
         // Decided after a pause, by the cluster's state of then.
         let mut change = self.service.hold(&request.meaning).await;
+        request.decided_in = Some(self.service.epoch());
+        let about = self.service.about(&request.meaning);
         let mut decision = self.decide(request, client.client(), listed.relayed.get());
         loop {
             let is_asked = matches!(decision, Decision::Ask(_));

@@ -22,10 +22,20 @@ pub(crate) fn concerns_all(operation: &Operation) -> bool {
     operation.row().answerer == Answerer::ReaderWithAll
 }
 
+/// Whether an operation is answered by the node that read it, whichever this is.
+fn is_for_any(operation: &Operation) -> bool {
+    let answerer = operation.row().answerer;
+    matches!(answerer, Answerer::Reader | Answerer::ReaderWithAll)
+}
+
+/// Whether [`route`] ranks the owners of an operation's key, by the rules of [`may_answer`].
+pub(crate) fn ranks_owners(operation: &Operation) -> bool {
+    operation.object().is_some() && !is_for_any(operation)
+}
+
 /// Which nodes answer an operation.
 pub(crate) fn route(node: &Node, operation: &Operation) -> Route {
-    let answerer = operation.row().answerer;
-    if matches!(answerer, Answerer::Reader | Answerer::ReaderWithAll) {
+    if is_for_any(operation) {
         return Route::Here;
     }
     let Some(mut others) = others(node, operation) else {

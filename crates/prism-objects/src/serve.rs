@@ -106,7 +106,7 @@ impl Objects {
     pub(crate) async fn current_store(&self, request: &Request) -> Result<&Store, S3Error> {
         let operation = &request.meaning.operation;
         let store = self.node.store.as_ref().ok_or(Code::ServiceUnavailable)?;
-        self.may_answer(&request.meaning)?;
+        self.may_answer(request)?;
         if let Some(bucket) = operation.bucket() {
             self.replicator.ensure_bucket(bucket.as_str()).await?;
         }

@@ -21,6 +21,9 @@ pub struct Request<M> {
     pub is_for_node: bool,
     /// Longest body of an answer that the relaying node accepts, in bytes.
     pub max_answer_bytes: Option<u32>,
+    /// The number of the cluster's state by which the gateway has decided that this node answers;
+    /// `None` if it has not decided.
+    pub decided_in: Option<u64>,
     /// The meaning that the service has found.
     pub meaning: M,
 }
@@ -36,6 +39,7 @@ impl<M> Request<M> {
             is_relayed: false,
             is_for_node: false,
             max_answer_bytes: None,
+            decided_in: None,
             meaning,
         }
     }
@@ -50,6 +54,7 @@ impl<M> Request<M> {
             is_relayed: true,
             is_for_node: preamble.alone,
             max_answer_bytes: preamble.most_bytes,
+            decided_in: None,
             meaning,
         }
     }
