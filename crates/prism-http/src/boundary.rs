@@ -1,7 +1,8 @@
 //! Finds the end of a head, and refuses bytes that no head may hold.
 //!
-//! This runs before `httparse`, which is lenient about bare LF. After it, all readers agree that
-//! a line ends with CRLF and nowhere else.
+//! This runs before `httparse`, which is lenient about bare LF. After it, all readers agree where
+//! the lines of a request end: with CRLF and nowhere else. A line of an answer may end with LF
+//! alone, as a recipient may read it (RFC 9112, section 2.2): old servers and scripts write that.
 
 use wide::u8x16;
 
@@ -12,16 +13,29 @@ use crate::limits::Limits;
 /// rounded up.
 const START_LINE_SLACK: usize = 64;
 
+/// The ends of lines that a head may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineEnd {
+    CrLf,
+    /// LF alone too.
+    Lf,
+}
+
 /// The length of the head at the start of `buf` with its empty line, or `None` if more bytes
 /// are needed and allowed.
-pub(crate) fn head_end(buf: &[u8], limits: &Limits) -> Result<Option<usize>, HeadError> {
-    walk_head(buf, limits, |_| {})
+pub(crate) fn head_end(
+    buf: &[u8],
+    limits: &Limits,
+    end: LineEnd,
+) -> Result<Option<usize>, HeadError> {
+    walk_head(buf, limits, end, |_| {})
 }
 
 /// As [`head_end`], and calls `see` with each line but the empty one, without its end.
 pub(crate) fn walk_head(
     buf: &[u8],
     limits: &Limits,
+    end: LineEnd,
     mut see: impl FnMut(&[u8]),
 ) -> Result<Option<usize>, HeadError> {
     let seen = buf.get(..limits.head_bytes).unwrap_or(buf);
@@ -30,7 +44,7 @@ pub(crate) fn walk_head(
     let mut first = true;
     loop {
         check_line_start(rest, first)?;
-        let line = next_line(rest)?;
+        let line = next_line(rest, end)?;
         let line_bytes = line.map_or(rest.len(), |(bytes, _)| bytes);
         if first && line_bytes > start_line_max {
             return Err(HeadError::TargetTooLong);
@@ -48,9 +62,10 @@ pub(crate) fn walk_head(
     }
 }
 
-/// The bytes in front of the first CR.
+/// The bytes in front of the first CR or LF.
 pub(crate) fn first_line(head: &[u8]) -> &[u8] {
-    head.split(|&b| b == b'\r').next().unwrap_or_default()
+    let mut lines = head.split(|b| matches!(b, b'\r' | b'\n'));
+    lines.next().unwrap_or_default()
 }
 
 fn check_line_start(line: &[u8], first: bool) -> Result<(), HeadError> {
@@ -63,7 +78,7 @@ fn check_line_start(line: &[u8], first: bool) -> Result<(), HeadError> {
 
 /// The length of the first line without its end, and the bytes behind it. `None` if the end has
 /// not come yet.
-fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
+fn next_line(bytes: &[u8], end: LineEnd) -> Result<Option<(usize, &[u8])>, HeadError> {
     let mut from = 0;
     loop {
         let rest = bytes.get(from..).unwrap_or_default();
@@ -75,6 +90,7 @@ fn next_line(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, HeadError> {
             [b'\r', b'\n', after @ ..] => return Ok(Some((from + at, after))),
             [b'\r'] => return Ok(None),
             [b'\r', ..] => return Err(HeadError::BareCr),
+            [b'\n', after @ ..] if end == LineEnd::Lf => return Ok(Some((from + at, after))),
             [b'\n', ..] => return Err(HeadError::BareLf),
             _ => return Err(HeadError::ControlCharacter),
         }

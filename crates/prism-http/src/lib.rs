@@ -53,5 +53,5 @@ pub use plain::PlainAnswer;
 pub use prism_common::input::Input;
 pub use request::RequestHead;
 pub use response::{AnswerForm, ResponseHead, Written};
-pub use status::{PROCESSING, reason};
+pub use status::{PROCESSING, UPGRADE_REQUIRED, reason};
 pub use trace_parent::TraceParent;

@@ -31,11 +31,30 @@ impl Limits {
         body_bytes: i64::MAX as u64,
     };
 
+    /// The limits of a server's answer.
+    pub const SERVER_ANSWER: Self = Self::DEFAULT;
+
     /// The limits of another node's answer: all fields of an object, which came with one
-    /// request, and 28 fields and 64 KiB of the answer itself (with the longest CORS rules).
+    /// request, or of a server's answer; and 28 fields and 64 KiB that the node has added (with the
+    /// longest CORS rules).
     pub const ANSWER: Self = Self {
         head_bytes: 2 * Self::DEFAULT.head_bytes,
         headers: Self::MAX_HEADERS,
         ..Self::DEFAULT
     };
+
+    /// The limits of a request that a node relays which has checked these. Up to 28 fields are
+    /// added; two of them repeat the host, which may fill most of a head.
+    #[must_use]
+    pub const fn of_relayed(self) -> Self {
+        const ADDED_BYTES: usize = 64 << 10;
+        Self {
+            head_bytes: self
+                .head_bytes
+                .saturating_mul(3)
+                .saturating_add(ADDED_BYTES),
+            headers: Self::MAX_HEADERS,
+            ..self
+        }
+    }
 }

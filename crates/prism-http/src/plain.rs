@@ -1,7 +1,7 @@
 //! Answers that a relay may pass on unchanged.
 
 use crate::Limits;
-use crate::boundary::walk_head;
+use crate::boundary::{LineEnd, walk_head};
 use crate::forward::is_hop_by_hop;
 use crate::framing::{decimal, status_allows_body};
 use crate::headers::{TOKEN, trim};
@@ -27,7 +27,7 @@ impl PlainAnswer {
     /// plain; [`ResponseHead::parse`](crate::ResponseHead::parse) tells which.
     pub fn find(buf: &[u8], limits: &Limits) -> Option<Self> {
         let mut head = PlainHead::default();
-        let head_bytes = walk_head(buf, limits, |line| head.line(line)).ok()??;
+        let head_bytes = walk_head(buf, limits, LineEnd::CrLf, |line| head.line(line)).ok()??;
         let plain = head.lines <= limits.headers + 1 && head.has_date && !head.is_other;
         plain.then_some(Self {
             status: head.status,

@@ -5,7 +5,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::boundary::{first_line, head_end};
+use crate::boundary::{LineEnd, first_line, head_end};
 use crate::forward::{ends_here, is_hop_by_hop};
 use crate::framing::{self, keep_alive, write_framing};
 use crate::headers::{Headers, write_field};
@@ -40,7 +40,7 @@ impl RequestHead {
             [b'\r', b'\n', rest @ ..] => (rest, 2),
             _ => (buf, 0),
         };
-        let Some(end) = head_end(head, limits)? else {
+        let Some(end) = head_end(head, limits, LineEnd::CrLf)? else {
             return Ok(None);
         };
         let head = head.get(..end).unwrap_or_default();
@@ -168,13 +168,15 @@ impl RequestHead {
             .or_else(|| self.headers.get_str("host"))
     }
 
-    /// [`Self::host`] without a port.
+    /// [`Self::host`] without a port, and without the dot that may end a name (RFC 3986, section
+    /// 3.2.2).
     pub fn host_name(&self) -> Option<&str> {
         let host = self.host()?;
-        match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => Some(name),
-            _ => Some(host),
-        }
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+            _ => host,
+        };
+        Some(name.strip_suffix('.').unwrap_or(name))
     }
 
     /// The way in which the body is delimited.
@@ -259,11 +261,15 @@ fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<()
     }
     // RFC 9112 section 3.2.2 prefers the target. Such requests are refused here, because
     // readers of `Host`, such as signatures, would see another host.
-    match target.authority() {
-        Some(authority) if !host.eq_ignore_ascii_case(authority.as_bytes()) => {
-            Err(HeadError::HostDiffers)
-        }
-        _ => Ok(()),
+    let Some(authority) = target.authority() else {
+        return Ok(());
+    };
+    let port = target.default_port();
+    let [host, authority] = [host, authority.as_bytes()].map(|h| h.strip_suffix(port).unwrap_or(h));
+    if host.eq_ignore_ascii_case(authority) {
+        Ok(())
+    } else {
+        Err(HeadError::HostDiffers)
     }
 }
 

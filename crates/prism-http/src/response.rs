@@ -5,12 +5,13 @@
 
 use std::mem::MaybeUninit;
 
-use crate::boundary::{first_line, head_end};
+use crate::boundary::{LineEnd, first_line, head_end};
 use crate::forward::ends_here;
 use crate::framing::{self, keep_alive, status_allows_body, write_framing};
 use crate::headers::write_field;
 use crate::{
-    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming, Version, reason,
+    BodyFraming, HeadError, HeaderError, Headers, Limits, Method, ResponseFraming,
+    UPGRADE_REQUIRED, Version, reason,
 };
 
 /// Most bytes of the status line and of the fields that only the writer sets, without the value
@@ -22,6 +23,8 @@ const OWN_BYTES: usize = 160;
 pub struct ResponseHead {
     version: Version,
     status: u16,
+    /// The sender's reason phrase, if it is not the registered one.
+    reason: Option<Box<str>>,
     headers: Headers,
 }
 
@@ -62,6 +65,7 @@ impl ResponseHead {
         Self {
             version: Version::Http11,
             status,
+            reason: None,
             headers: Headers::new(),
         }
     }
@@ -123,7 +127,8 @@ impl ResponseHead {
         };
         if self.status >= 200 {
             write_framing(framing, out);
-            write_date_and_connection(form, written.keep_alive, out);
+            write_date(form.date, out);
+            self.write_connection(form.version, written.keep_alive, out);
         }
         out.extend_from_slice(b"\r\n");
         written
@@ -143,7 +148,8 @@ impl ResponseHead {
         let fields = [Some(&self.headers), first, second];
         let bytes = fields.iter().flatten().map(|f| f.written_bytes());
         out.reserve(OWN_BYTES + form.date.len() + bytes.sum::<usize>());
-        let (mut status, reason) = (itoa::Buffer::new(), reason(self.status));
+        let reason = self.reason.as_deref().unwrap_or(reason(self.status));
+        let mut status = itoa::Buffer::new();
         let status = status.format(self.status);
         for part in ["HTTP/1.1 ", status, " ", reason, "\r\n"] {
             out.extend_from_slice(part.as_bytes());
@@ -153,13 +159,28 @@ impl ResponseHead {
         }
     }
 
+    fn write_connection(&self, version: Version, keep_alive: bool, out: &mut Vec<u8>) {
+        let option = match (keep_alive, version) {
+            (false, _) => Some("close"),
+            (true, Version::Http10) => Some("keep-alive"),
+            (true, Version::Http11) => None,
+        };
+        // The sender of `Upgrade` names it in `Connection` too (RFC 9110, section 7.8).
+        let upgrade = (self.status == UPGRADE_REQUIRED && self.headers.get("upgrade").is_some())
+            .then_some("upgrade");
+        for option in option.into_iter().chain(upgrade) {
+            write_field(out, "Connection", option.as_bytes());
+        }
+    }
+
     /// Parses the answer at the start of `buf`. Returns it with its number of bytes, or `None` if
-    /// more bytes are needed. It is as strict as for requests.
+    /// more bytes are needed. It is as strict as for requests, but for lines that end with LF
+    /// alone.
     ///
     /// # Errors
     /// If the head is malformed or beyond the limits.
     pub fn parse(buf: &[u8], limits: &Limits) -> Result<Option<(Self, usize)>, HeadError> {
-        let Some(end) = head_end(buf, limits)? else {
+        let Some(end) = head_end(buf, limits, LineEnd::Lf)? else {
             return Ok(None);
         };
         let head = buf.get(..end).unwrap_or_default();
@@ -180,11 +201,15 @@ impl ResponseHead {
         if !matches!(status, 100..=599) {
             return Err(HeadError::Status);
         }
+        let phrase = response
+            .reason
+            .filter(|phrase| !["", reason(status)].contains(phrase));
         let headers = Headers::from_parsed(response.headers);
         Ok(Some((
             Self {
                 version: Version::from_minor(response.version),
                 status,
+                reason: phrase.map(Into::into),
                 headers,
             },
             end,
@@ -216,8 +241,15 @@ impl ResponseHead {
     }
 
     /// Drops the fields that end at this hop, so that the rest can be relayed.
+    ///
+    /// `Upgrade` of a 426 stays: a client learns by it which protocol to use (RFC 9110, section
+    /// 15.5.22).
     pub fn remove_hop_by_hop(&mut self) {
-        self.headers.drop_where(ends_here(&self.headers));
+        let ends_here = ends_here(&self.headers);
+        let stays = self.status == UPGRADE_REQUIRED;
+        let is_upgrade = |name: &[u8]| name.eq_ignore_ascii_case(b"upgrade");
+        self.headers
+            .drop_where(|name| ends_here(name) && !(stays && is_upgrade(name)));
     }
 }
 
@@ -233,16 +265,11 @@ fn is_ours(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(ours)
 }
 
-fn write_date_and_connection(form: &AnswerForm<'_>, keep_alive: bool, out: &mut Vec<u8>) {
+fn write_date(date: &str, out: &mut Vec<u8>) {
     // A check of all bytes is faster than one that stops at the first bad one.
-    let date = form.date.bytes();
-    let is_text = date.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
-    if !form.date.is_empty() && is_text {
-        write_field(out, "Date", form.date.as_bytes());
-    }
-    match (keep_alive, form.version) {
-        (false, _) => write_field(out, "Connection", b"close"),
-        (true, Version::Http10) => write_field(out, "Connection", b"keep-alive"),
-        (true, Version::Http11) => {}
+    let bytes = date.bytes();
+    let is_text = bytes.fold(true, |is_text, b| is_text & matches!(b, b' '..=b'~'));
+    if !date.is_empty() && is_text {
+        write_field(out, "Date", date.as_bytes());
     }
 }

@@ -4,12 +4,16 @@
 /// 2518, section 10.1).
 pub const PROCESSING: u16 = 102;
 
+/// The status that names the protocol which a server wants (RFC 9110, section 15.5.22).
+pub const UPGRADE_REQUIRED: u16 = 426;
+
 /// The registered reason phrase of a status code; empty if there is none.
 pub const fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
         101 => "Switching Protocols",
         PROCESSING => "Processing",
+        103 => "Early Hints",
         200 => "OK",
         201 => "Created",
         202 => "Accepted",
@@ -34,6 +38,7 @@ pub const fn reason(status: u16) -> &'static str {
         414 => "URI Too Long",
         416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
+        UPGRADE_REQUIRED => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",

@@ -52,6 +52,16 @@ impl Target {
         self.query_start.and_then(|q| self.raw.get(q..))
     }
 
+    /// The port that the scheme of the absolute form stands for, as in `:80`.
+    pub(crate) fn default_port(&self) -> &'static [u8] {
+        let scheme = self.raw.split(':').next().unwrap_or_default();
+        if scheme.eq_ignore_ascii_case("https") {
+            b":443"
+        } else {
+            b":80"
+        }
+    }
+
     /// `host[:port]` of the absolute form.
     pub(crate) fn authority(&self) -> Option<&str> {
         if self.path_start == 0 {

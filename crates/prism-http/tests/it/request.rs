@@ -89,7 +89,14 @@ fn syntax_that_could_be_read_in_two_ways_is_refused() {
         (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", Host),
         (b"GET / HTTP/1.1\r\nHost: a\xc3\xa9\r\n\r\n", Host),
         (b"GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n", HostDiffers),
-        (b"GET http://a/ HTTP/1.1\r\nHost: a:80\r\n\r\n", HostDiffers),
+        (
+            b"GET http://a/ HTTP/1.1\r\nHost: a:443\r\n\r\n",
+            HostDiffers,
+        ),
+        (
+            b"GET https://a/ HTTP/1.1\r\nHost: a:80\r\n\r\n",
+            HostDiffers,
+        ),
         (b"GET http://a/ HTTP/1.1\r\n\r\n", HostMissing),
     ];
     for (bytes, error) in rows {
@@ -98,6 +105,26 @@ fn syntax_that_could_be_read_in_two_ways_is_refused() {
         assert_eq!(got.unwrap_err(), *error, "{text:?}");
         assert_eq!(error.status(), 400, "{text:?}");
     }
+}
+
+#[test]
+fn the_port_of_the_scheme_says_nothing_more() {
+    for (target, host) in [
+        ("http://a/", "a:80"),
+        ("http://a:80/", "A"),
+        ("https://a/", "a:443"),
+        ("HTTPS://a:443", "a"),
+    ] {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let (head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
+            .unwrap()
+            .unwrap();
+        assert_eq!(head.host_name().unwrap().to_lowercase(), "a", "{text}");
+    }
+    let text = b"GET / HTTP/1.1\r\nHost: a.example.:8080\r\n\r\n";
+    let (head, _) = RequestHead::parse(text, &Limits::DEFAULT).unwrap().unwrap();
+    assert_eq!(head.host(), Some("a.example.:8080"));
+    assert_eq!(head.host_name(), Some("a.example"));
 }
 
 #[test]

@@ -246,7 +246,8 @@ fn parsed_framing_fits_method_and_status() {
 fn malformed_answers_are_refused() {
     use HeadError::*;
     let rows = [
-        ("HTTP/1.1 200 OK\n\r\n", BareLf),
+        ("HTTP/1.1 200 OK\r\nA: b\rc\r\n\r\n", BareCr),
+        ("HTTP/1.1 200 OK\nA: b\n c\n\n", LineFolding),
         ("HTTP/1.1 099 Low\r\n\r\n", Status),
         ("HTTP/1.1 600 High\r\n\r\n", Status),
         ("HTTP/1.1 2x0 OK\r\n\r\n", StartLine),
@@ -257,6 +258,72 @@ fn malformed_answers_are_refused() {
     ];
     for (text, error) in rows {
         assert_eq!(parse(text).unwrap_err(), error, "{text:?}");
+    }
+}
+
+#[test]
+fn lines_of_an_answer_may_end_with_lf_alone() {
+    for text in [
+        "HTTP/1.1 200 OK\nA: b\nContent-Length: 3\n\n",
+        "HTTP/1.1 200 OK\r\nA: b\nContent-Length: 3\r\n\n",
+        "HTTP/1.1 200 OK\nA: b\r\nContent-Length: 3\n\r\n",
+    ] {
+        let head = parse(text).unwrap();
+        assert_eq!(head.headers().get_str("a"), Some("b"), "{text:?}");
+        assert_eq!(head.framing(&Method::Get), Ok(ResponseFraming::Length(3)));
+        // A node does not write it, so that its bytes cannot go on unchanged.
+        assert_eq!(PlainAnswer::find(text.as_bytes(), &Limits::ANSWER), None);
+    }
+}
+
+#[test]
+fn a_reason_goes_on_as_the_server_has_given_it() {
+    let form = AnswerForm {
+        method: &Method::Get,
+        version: Version::Http11,
+        keep_alive: true,
+        date: "",
+        extra: [None; 2],
+    };
+    for (line, expected) in [
+        ("HTTP/1.1 200 OK", "HTTP/1.1 200 OK"),
+        ("HTTP/1.1 200 Fine, thanks", "HTTP/1.1 200 Fine, thanks"),
+        ("HTTP/1.1 200 ", "HTTP/1.1 200 OK"),
+        ("HTTP/1.1 200", "HTTP/1.1 200 OK"),
+        ("HTTP/1.1 299 Own", "HTTP/1.1 299 Own"),
+        ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
+    ] {
+        let head = parse(&format!("{line}\r\n\r\n")).unwrap();
+        let mut out = Vec::new();
+        let _ = head.write_to(&form, Some(0), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.split("\r\n").next(), Some(expected), "{line}");
+    }
+}
+
+#[test]
+fn a_426_keeps_the_protocol_that_it_wants_and_no_other_status_does() {
+    for (status, stays) in [(426, true), (200, false)] {
+        let text = format!("HTTP/1.1 {status} x\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n");
+        let mut head = parse(&text).unwrap();
+        head.remove_hop_by_hop();
+        assert_eq!(head.headers().get_str("upgrade").is_some(), stays);
+        let form = AnswerForm {
+            method: &Method::Get,
+            version: Version::Http11,
+            keep_alive: false,
+            date: "",
+            extra: [None; 2],
+        };
+        let mut out = Vec::new();
+        let _ = head.write_to(&form, Some(0), &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text.contains("\r\nConnection: upgrade\r\n"),
+            stays,
+            "{text}"
+        );
+        assert!(text.contains("\r\nConnection: close\r\n"), "{text}");
     }
 }
 
