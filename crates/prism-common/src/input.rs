@@ -70,3 +70,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Input for BufferedStream<S> {
         self.stream.read_buf(&mut self.buffer).await
     }
 }
+
+/// The fault of a source whose bytes are passed on, in an error of the connection that gets them.
+#[derive(Debug)]
+pub struct SourceFault(io::Error);
+
+impl SourceFault {
+    /// The error of the connection for this one of its source.
+    #[must_use]
+    pub fn error(error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), Self(error))
+    }
+
+    /// Whether an error of a connection is that of its source.
+    #[must_use]
+    pub fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+impl std::fmt::Display for SourceFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the source of the bytes failed: {}", self.0)
+    }
+}
+
+impl std::error::Error for SourceFault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}

@@ -85,6 +85,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("s3.*", Restart, Never),
     ("log.level", Reload, Reload),
     ("log.access", Reload, Never),
+    ("log.access_format", Reload, Never),
     ("log.audit", Reload, Never),
     ("trace.sample_per_million", Reload, Never),
     ("trace.otlp", Restart, Never),

@@ -96,6 +96,7 @@ impl Config {
             upstream.idle_connections,
             0..=4_096,
         );
+        found.range(&field("idle_timeout_s"), upstream.idle_timeout_s, 1..=3_600);
         if let Some(health) = &upstream.health {
             check_health(health, &|leaf| field(&format!("health.{leaf}")), found);
         }

@@ -47,7 +47,8 @@ pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_pri
 pub use etcd::Etcd;
 pub use load::ConfigError;
 pub use model::{
-    Admin, Anonymous, Config, ConfigFile, Durability, Log, LogFormat, Node, Peers, Role, S3,
+    AccessLogFormat, Admin, Anonymous, Config, ConfigFile, Durability, Log, LogFormat, Node, Peers,
+    Role, S3,
 };
 pub use names::{UnknownName, admin_sockets};
 pub use position::FilePosition;

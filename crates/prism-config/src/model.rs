@@ -220,6 +220,8 @@ pub struct Log {
     /// Default "": none. The file of the access log, a line of JSON for each request; `stdout`
     /// for standard output.
     pub access: PathBuf,
+    /// Default `json`. The form of its lines.
+    pub access_format: AccessLogFormat,
     /// Default "": the process's own log. The file of the audit log, a line of JSON for each
     /// administrative action.
     pub audit: PathBuf,
@@ -231,9 +233,21 @@ impl Default for Log {
             level: "info".into(),
             format: LogFormat::default(),
             access: PathBuf::new(),
+            access_format: AccessLogFormat::default(),
             audit: PathBuf::new(),
         }
     }
+}
+
+/// The form of a line of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogFormat {
+    /// One JSON object per line.
+    #[default]
+    Json,
+    /// The combined log format of Apache and nginx.
+    Combined,
 }
 
 /// The form of a line of the log.

@@ -66,6 +66,9 @@ pub struct Upstream {
     /// Default: all. The beginnings of the paths of requests for it, such as `/api/`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// Default false: 400. Requests for it may have paths that can be read in two ways: with an
+    /// escaped slash or backslash, a NUL or `..;`. Its server has to read them as Prism does.
+    pub ambiguous_paths: bool,
     /// Default: all. The methods of requests for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
@@ -92,6 +95,9 @@ pub struct Upstream {
     /// Default 60 s. The longest time for which it may be silent before and in its answer, and
     /// for which it may take no byte of a body.
     pub answer_timeout_s: u32,
+    /// Default 2. How often a request is sent again that a server got and did not answer. One that
+    /// may not run twice is never sent again.
+    pub retries: u8,
     /// Default: `limits.stall_timeout_s`. The longest time without a byte after an upgrade, such as
     /// to WebSocket.
     pub tunnel_timeout_s: Option<u32>,
@@ -99,6 +105,9 @@ pub struct Upstream {
     pub max_body_bytes: u64,
     /// Default 32. Connections to each address that each thread keeps open between requests.
     pub idle_connections: u16,
+    /// Default 4 s, below the 5 s of Node. The longest time for which such a connection waits for a
+    /// request. A server's `Keep-Alive: timeout=` may shorten it.
+    pub idle_timeout_s: u32,
     /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
     /// protocol. No connection is kept open between requests then.
     pub proxy_protocol: bool,
@@ -115,6 +124,7 @@ impl Default for Upstream {
             backends: Vec::new(),
             hosts: Vec::new(),
             paths: Vec::new(),
+            ambiguous_paths: false,
             methods: Vec::new(),
             headers: Vec::new(),
             balance: Balance::default(),
@@ -124,9 +134,11 @@ impl Default for Upstream {
             answer_headers: Vec::new(),
             connect_timeout_s: 5,
             answer_timeout_s: 60,
+            retries: 2,
             tunnel_timeout_s: None,
             max_body_bytes: 0,
             idle_connections: 32,
+            idle_timeout_s: 4,
             proxy_protocol: false,
             health: None,
         }
@@ -142,6 +154,11 @@ impl Upstream {
     /// The longest silence.
     pub fn answer_timeout(&self) -> Duration {
         Duration::from_secs(self.answer_timeout_s.into())
+    }
+
+    /// The longest time for which a connection waits for a request.
+    pub fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(self.idle_timeout_s.into())
     }
 
     /// The longest time without a byte after an upgrade, unless the connection's own limit holds.

@@ -77,7 +77,7 @@ impl<S: Service> Gateway<S> {
             head: &request.head,
             preamble: Preamble {
                 facts: self.facts(request, true),
-                ..self.preamble_for(request)
+                ..self.preamble_for(request, exchange)
             },
             is_repeatable: false,
         };
@@ -100,9 +100,9 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
         mut peers: Vec<String>,
     ) -> io::Result<Option<Decision<S::Error>>> {
-        let relayed = PeerRequest {
+        let mut relayed = PeerRequest {
             head: &request.head,
-            preamble: self.preamble_for(request),
+            preamble: self.preamble_for(request, exchange),
             is_repeatable: request.head.method().is_safe(),
         };
         exchange.limit_body(self.service.limits().body_bytes);
@@ -112,6 +112,7 @@ impl<S: Service> Gateway<S> {
             let epoch = self.service.epoch();
             let mut failure = None;
             for peer in &peers {
+                relayed.preamble.facts.retries = exchange.record().retries;
                 let error = match self.relay(exchange, peer, &relayed).await {
                     Ok(_) => return Ok(None),
                     Err(error) => of_client(error)?,
@@ -168,6 +169,7 @@ impl<S: Service> Gateway<S> {
         Facts {
             request_id: request.id,
             trace: trace_of(request.span),
+            retries: request.retries,
             progress: if is_fetched {
                 Progress::AnswerWaits
             } else {
@@ -183,10 +185,17 @@ impl<S: Service> Gateway<S> {
     }
 
     /// The preamble of a client's request.
-    pub(crate) fn preamble_for(&self, request: &Request<S::Meaning>) -> Preamble {
+    pub(crate) fn preamble_for(
+        &self,
+        request: &Request<S::Meaning>,
+        exchange: &impl Exchange,
+    ) -> Preamble {
         Preamble {
             alone: false,
-            facts: self.facts(request, false),
+            facts: Facts {
+                retries: exchange.record().retries,
+                ..self.facts(request, false)
+            },
             most_bytes: None,
         }
     }

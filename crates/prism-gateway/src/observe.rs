@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use prism_handoff::Connection;
-use prism_http::{BodyFraming, RequestHead};
-use prism_service::{About, AnswerRecord, Answered, RequestSpan, Service, Span};
+use prism_service::{
+    About, AnswerRecord, Answered, EndedBy, LoggedHead, RequestSpan, Service, Span,
+};
 
 use crate::gateway::Gateway;
 
@@ -19,12 +20,10 @@ pub(crate) struct Sight {
     /// Its identifier, and this node's part of its trace.
     pub(crate) id: u64,
     pub(crate) span: Option<Span>,
-    /// The declared length of its body.
-    bytes_in: u64,
 }
 
 impl Sight {
-    pub(crate) fn of(client: &Connection, head: &RequestHead, id: u64, span: Option<Span>) -> Self {
+    pub(crate) fn of(client: &Connection, id: u64, span: Option<Span>) -> Self {
         Self {
             begun: Instant::now(),
             client: client.client(),
@@ -33,12 +32,21 @@ impl Sight {
             is_tls: client.is_tls(),
             id,
             span,
-            bytes_in: match head.framing() {
-                BodyFraming::Length(bytes) => bytes,
-                BodyFraming::None | BodyFraming::Chunked => 0,
-            },
         }
     }
+}
+
+/// The status in logs of a request whose client has gone before it got one, as nginx has it.
+const CLIENT_GONE: u16 = 499;
+
+/// Completes the record of an exchange that has ended early.
+pub(crate) fn end_early(record: &mut AnswerRecord) {
+    let side = *record.ended_by.get_or_insert(EndedBy::Client);
+    record.status.get_or_insert(CLIENT_GONE);
+    record.error.get_or_insert(match side {
+        EndedBy::Client => "ClientGone",
+        EndedBy::Server => "AnswerCut",
+    });
 }
 
 impl<S: Service> Gateway<S> {
@@ -48,6 +56,7 @@ impl<S: Service> Gateway<S> {
         &self,
         sight: &Sight,
         about: About<'_>,
+        head: LoggedHead<'_>,
         record: &AnswerRecord,
         wrote_at: Option<Instant>,
     ) {
@@ -60,12 +69,16 @@ impl<S: Service> Gateway<S> {
         let Some(status) = record.status else { return };
         self.requests.add(&Answered {
             about,
+            head,
             id: sight.id,
             trace_id: sight.span.map(|span| span.trace_id),
             client: sight.client,
             status,
             error: record.error,
-            bytes_in: sight.bytes_in,
+            ended_by: record.ended_by,
+            server: record.server,
+            retries: record.retries,
+            bytes_in: record.received_bytes,
             bytes_out: record.body_bytes,
             first_byte: wrote_at.map(|at| at.saturating_duration_since(sight.begun)),
             total: sight.begun.elapsed(),

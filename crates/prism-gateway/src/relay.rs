@@ -7,7 +7,7 @@
 use std::io;
 
 use prism_http::{BodyError, HeadError};
-use prism_proto::relay::ANSWER_FIELD;
+use prism_proto::relay::{ANSWER_FIELD, RETRIES_FIELD};
 use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, NodeStream, Outgoing};
 use prism_service::{
     BodyFailure, Exchange, PeerRequest, RelayError, Service, encode_head, has_body,
@@ -34,7 +34,7 @@ impl<S: Service> Gateway<S> {
                 head: encode_head(request, stream.stream.form()),
                 // A node that sends the request back does so before the body is read.
                 asks: has_body(request.head),
-                passes_unchanged: true,
+                to_node: Some(stream.stream.form()),
                 ..Outgoing::default()
             };
             let mut forward = Forward::new(exchange, &mut stream, outgoing);
@@ -47,6 +47,10 @@ impl<S: Service> Gateway<S> {
                     let refused = request.refused(&head);
                     let mut answer = Answer::new(head, request.head.method())?;
                     if let Some(refused) = refused {
+                        let told = answer.headers_mut().get_str(RETRIES_FIELD);
+                        if let Some(told) = told.and_then(|told| told.parse().ok()) {
+                            exchange.record_mut().retries = told;
+                        }
                         if answer.is_only_a_head() && stream.stream.is_clean() {
                             self.peers.keep(peer, stream.stream);
                         }
@@ -74,6 +78,9 @@ impl<S: Service> Gateway<S> {
                         Fault::NoAnswer(Failure::Ended { was_used: true, .. }, _)
                     );
                     let error = relay_error(fault);
+                    if matches!(error, RelayError::Broken(_)) {
+                        exchange.record_mut().add_retry();
+                    }
                     let may_follow = match has_body(request.head) {
                         // Its node has not got the body.
                         true => !exchange.body().has_begun(),

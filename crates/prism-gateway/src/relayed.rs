@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use prism_handoff::RelayStream;
 use prism_http::{Method, RequestHead, ResponseHead};
-use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble};
+use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble, RETRIES_FIELD};
 use prism_service::{
     About, Exchange, Fault, Http1, Http1Parts, NodeRequests, Request, RequestSpan, Route, Served,
     Service, send, span_below,
@@ -63,9 +63,7 @@ impl<S: Service> Gateway<S> {
         };
         let limits = prism_http::Limits {
             body_bytes: self.service.limits().body_bytes.saturating_add(more),
-            // The relaying node has checked their number, and may have added one.
-            headers: prism_http::Limits::MAX_HEADERS,
-            ..*self.service.limits()
+            ..self.service.limits().of_relayed()
         };
         let parts = Http1Parts {
             id: preamble.facts.request_id,
@@ -130,6 +128,7 @@ impl<S: Service> Gateway<S> {
             }
         };
         // The relaying node has admitted it.
+        exchange.record_mut().retries = request.retries;
         let answered = match self.service.confirm(&mut request).await {
             Ok(()) => self.answer_relayed(exchange, &mut request).await,
             Err(error) => self.refuse(exchange, &request.head, &error).await,
@@ -164,7 +163,9 @@ impl<S: Service> Gateway<S> {
                     if self.service.route(&request.meaning, true) == Route::Here {
                         return self.refuse(exchange, &request.head, &error).await;
                     }
+                    let retries = exchange.record().retries.to_string();
                     let told = head.with(ANSWER_FIELD, ANSWER_ELSEWHERE);
+                    let told = told.and_then(|head| head.with(RETRIES_FIELD, retries));
                     head = told.map_err(io::Error::other)?;
                 }
             }

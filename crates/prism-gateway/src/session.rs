@@ -9,7 +9,7 @@ use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
 use prism_proto::facts::Facts;
 use prism_service::{
-    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Remote, Request, Service,
+    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, LoggedHead, Remote, Request, Service,
     span_of_request,
 };
 
@@ -17,7 +17,7 @@ use crate::challenge::answer_challenge;
 use crate::connections::{ListedConnection, UnderWay};
 use crate::decision::Decision;
 use crate::gateway::Gateway;
-use crate::observe::Sight;
+use crate::observe::{Sight, end_early};
 
 /// The reason why no request was read.
 enum NoRequest {
@@ -41,6 +41,8 @@ struct End {
     record: AnswerRecord,
     /// Whether the connection lives on.
     is_open: bool,
+    /// Whether the client would take the end of the connection for that of the answer.
+    is_cut: bool,
 }
 
 impl<S: Service> Gateway<S> {
@@ -92,13 +94,14 @@ impl<S: Service> Gateway<S> {
         let id = verified.as_ref().map(|verified| verified.request_id);
         let id = id.unwrap_or_else(unguessable::number);
         let span = span_of_request(&head, id, verified.as_ref(), self.shared.requests.spans());
-        let sight = Sight::of(&client, &head, id, span);
+        let sight = Sight::of(&client, id, span);
         if !client.is_tls()
             && let Some(end) = self
                 .answer_before_service(&mut client, &head, id, bytes)
                 .await
         {
-            return self.ended(client, &sight, About::UNKNOWN, end).await;
+            let head = LoggedHead::of(&head);
+            return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
         // The source of a hand-off has counted its request.
         if verified.is_none() {
@@ -118,8 +121,10 @@ impl<S: Service> Gateway<S> {
             let end = self
                 .refuse_request(&mut client, &head, id, bytes, &error, true)
                 .await;
-            return self.ended(client, &sight, About::UNKNOWN, end).await;
+            let head = LoggedHead::of(&head);
+            return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
+        let retries = verified.as_ref().map_or(0, |facts| facts.retries);
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::new(head, id, remote, meaning).traced(span),
             Err(error) => {
@@ -131,9 +136,11 @@ impl<S: Service> Gateway<S> {
                 let end = self
                     .refuse_request(&mut client, &head, id, bytes, &error, false)
                     .await;
-                return self.ended(client, &sight, About::UNKNOWN, end).await;
+                let head = LoggedHead::of(&head);
+                return self.ended(client, &sight, About::UNKNOWN, head, end).await;
             }
         };
+        request.retries = retries;
         let about = self.service.about(&request.meaning);
         listed.begins(UnderWay {
             request_id: id,
@@ -149,7 +156,8 @@ impl<S: Service> Gateway<S> {
                 .refuse_request(&mut client, &request.head, id, bytes, &error, false)
                 .await;
             let about = self.service.about(&request.meaning);
-            return self.ended(client, &sight, about, end).await;
+            let head = LoggedHead::of(&request.head);
+            return self.ended(client, &sight, about, head, end).await;
         }
         client.caller_is_admitted();
         self.serve_admitted(client, &mut request, &sight, bytes, listed)
@@ -173,28 +181,37 @@ impl<S: Service> Gateway<S> {
         loop {
             let is_asked = matches!(decision, Decision::Ask(_));
             let mut exchange = self.exchange(&mut client, &request.head, request.id, head_bytes);
+            exchange.record_mut().retries = request.retries;
             let answered = self
                 .answer(&mut exchange, request, decision, change.take())
                 .await;
-            let end = self.end(exchange);
+            let mut end = self.end(exchange);
+            request.retries = end.record.retries;
             let to = match answered {
                 Ok(None) => {
                     if is_asked && end.record.peer.is_some() {
                         listed.relayed.update(|count| count.saturating_add(1));
                     }
-                    return self.ended(client, sight, about, end).await;
+                    let head = LoggedHead::of(&request.head);
+                    return self.ended(client, sight, about, head, end).await;
                 }
                 Ok(Some(to)) => to,
                 Err(error) => {
                     tracing::debug!(client = %client.client(), %error, "connection ended");
-                    self.observe(sight, about, &end.record, None);
+                    end_early(&mut end.record);
+                    let head = LoggedHead::of(&request.head);
+                    self.observe(sight, about, head, &end.record, None);
+                    if end.is_cut {
+                        client.reset();
+                    }
                     return None;
                 }
             };
             match Box::pin(self.hand_off(client, request, &to)).await {
                 Some(stays) => client = stays,
                 None => {
-                    self.observe(sight, about, &AnswerRecord::default(), None);
+                    let head = LoggedHead::default();
+                    self.observe(sight, about, head, &AnswerRecord::default(), None);
                     return None;
                 }
             }
@@ -256,13 +273,17 @@ impl<S: Service> Gateway<S> {
         let error = self.service.error_for(fault);
         tracing::debug!(client = %client.client(), %error, "request refused");
         let parts = Http1Parts {
+            id: unguessable::number(),
             date: self.date.now(),
             ..Http1Parts::default()
         };
+        let sight = Sight::of(&client, parts.id, None);
         let mut exchange = Http1::without_head(&mut client, parts);
         // The connection ends anyway.
         let _ = self.service.send_error(&mut exchange, &error, "").await;
-        client.close().await;
+        let end = self.end(exchange);
+        let head = LoggedHead::default();
+        self.ended(client, &sight, About::UNKNOWN, head, end).await;
     }
 
     /// The exchange of a request on its client's connection.
@@ -285,9 +306,14 @@ impl<S: Service> Gateway<S> {
 
     fn end(&self, exchange: Http1<'_, Connection>) -> End {
         let is_open = exchange.is_open();
+        let is_cut = exchange.is_cut();
         let (record, buffer) = exchange.end_exchange();
         self.buffer.replace(buffer);
-        End { record, is_open }
+        End {
+            record,
+            is_open,
+            is_cut,
+        }
     }
 
     /// Records a request whose answer has ended, and returns its connection if it lives on.
@@ -296,9 +322,10 @@ impl<S: Service> Gateway<S> {
         client: Connection,
         sight: &Sight,
         about: About<'_>,
+        head: LoggedHead<'_>,
         end: End,
     ) -> Option<Connection> {
-        self.observe(sight, about, &end.record, client.wrote_at());
+        self.observe(sight, about, head, &end.record, client.wrote_at());
         if end.is_open && !self.is_stopping() {
             return Some(client);
         }

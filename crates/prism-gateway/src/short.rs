@@ -88,7 +88,7 @@ impl<S: Service> Gateway<S> {
             head: &request.head,
             preamble: Preamble {
                 most_bytes: Some(guess.most_bytes),
-                ..self.preamble_for(request)
+                ..self.preamble_for(request, exchange)
             },
             is_repeatable: request.head.method().is_safe(),
         };

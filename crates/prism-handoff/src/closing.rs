@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -43,6 +44,15 @@ impl Connection {
         };
         // A reset would take the answer from a client that sends nevertheless.
         let _ = tokio::time::timeout(LINGER, dropping).await;
+    }
+
+    /// Ends the connection by a reset, by which the client learns that more was to come. What it
+    /// has not taken may be lost.
+    pub fn reset(self) {
+        if let Some(stream) = &self.stream {
+            // A socket that has none is closed in order.
+            let _ = SockRef::from(&stream.as_fd()).set_linger(Some(Duration::ZERO));
+        }
     }
 
     /// Ends the TLS session, and writes the rest of the output.

@@ -63,6 +63,8 @@ pub(crate) struct ConnectionState {
     pub(crate) read_bytes: usize,
     /// When the first byte since the last read was written.
     pub(crate) wrote_at: Option<Instant>,
+    /// Bytes that have left of the present file or stream.
+    pub(crate) partial_bytes: u64,
     /// The number of moves since input was last consumed.
     pub(crate) moves: u8,
     /// Whether another process of this host may take it. Default yes.
@@ -105,6 +107,7 @@ impl ConnectionState {
             io_timeout: DEFAULT_IO_TIMEOUT,
             read_bytes: 0,
             wrote_at: None,
+            partial_bytes: 0,
             moves: 0,
             may_pass: true,
             newcomer: None,

@@ -207,6 +207,19 @@ impl RelayStream {
         }
     }
 
+    /// Waits until the peer, which waits for an answer, ends the stream. Behind bytes that are not
+    /// consumed no end is seen. Dropping the future loses nothing.
+    pub async fn broken(&mut self) -> io::Error {
+        while self.buffered().is_empty() {
+            match self.fill().await {
+                Ok(0) => return io::ErrorKind::ConnectionReset.into(),
+                Err(error) if error.kind() != io::ErrorKind::TimedOut => return error,
+                _ => {}
+            }
+        }
+        std::future::pending().await
+    }
+
     /// The end of a step whose records have left.
     fn written(&mut self, sent: io::Result<()>) -> RelayStep {
         RelayStep::Written(sent.map(|()| std::mem::take(&mut self.0.sealed_bytes)))

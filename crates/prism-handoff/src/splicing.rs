@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use prism_common::input::SourceFault;
 use prism_sys::pipe::Pipe;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -59,14 +60,15 @@ impl Connection {
     /// or because the process has [`MAX_PIPES`] pipes or no descriptors left.
     ///
     /// # Errors
-    /// `UnexpectedEof` if `source` ends first, `TimedOut` if it was silent for `silence`; else as
-    /// for [`Self::write_all`].
+    /// A [`SourceFault`] if `source` breaks, ends first (`UnexpectedEof`) or is silent for
+    /// `silence` (`TimedOut`); else as for [`Self::write_all`].
     pub async fn send_stream(
         &mut self,
         source: &TcpStream,
         len: u64,
         silence: Duration,
     ) -> io::Result<u64> {
+        self.state.partial_bytes = 0;
         self.flush(true).await?;
         if self.is_tls() && !(self.enter_kernel(len).await? && self.key_lasts()?) {
             return Ok(0);
@@ -82,12 +84,14 @@ impl Connection {
             let count = count.min(PIECE_BYTES);
             let taking = || pipe.fill(source.as_fd(), count);
             let taken = tokio::time::timeout(silence, source.async_io(Interest::READABLE, taking));
-            match taken.await.map_err(|_| io::ErrorKind::TimedOut)?? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            let taken = taken.await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
+            match taken.map_err(SourceFault::error)? {
+                0 => return Err(SourceFault::error(io::ErrorKind::UnexpectedEof.into())),
                 taken => sent += taken as u64,
             }
             while pipe.held_bytes() > 0 {
-                self.written(|socket| pipe.empty(socket)).await?;
+                let emptied = self.written(|socket| pipe.empty(socket)).await?;
+                self.state.partial_bytes += emptied as u64;
             }
         }
         if self.is_tls() {

@@ -36,6 +36,7 @@ impl Connection {
     /// # Errors
     /// `UnexpectedEof` if the file ends first; else as for [`Self::write_all`].
     pub async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()> {
+        self.state.partial_bytes = 0;
         self.flush(true).await?;
         let mut at = offset;
         let end = offset.saturating_add(len);
@@ -53,6 +54,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             at += sent as u64;
+            self.state.partial_bytes += sent as u64;
         }
         if self.is_tls() {
             self.state.worker.counters.tls_kernel_bodies.add_one();
@@ -64,6 +66,12 @@ impl Connection {
         Ok(())
     }
 
+    /// Bytes that left by the last [`Self::send_file`] or [`Self::send_stream`].
+    #[must_use]
+    pub fn partial_bytes(&self) -> u64 {
+        self.state.partial_bytes
+    }
+
     async fn send_sealed(&mut self, file: &File, mut at: u64, end: u64) -> io::Result<()> {
         while at < end {
             let count = usize::try_from(end - at).unwrap_or(SEAL_BYTES);
@@ -73,6 +81,7 @@ impl Connection {
             seal_file(&mut records.session, file, at, count, output)?;
             at += count as u64;
             self.flush(at < end).await?;
+            self.state.partial_bytes += count as u64;
         }
         Ok(())
     }

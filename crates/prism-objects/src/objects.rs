@@ -187,6 +187,7 @@ impl Service for Objects {
             bucket: operation.bucket().map(BucketName::as_str),
             key: operation.object().map(|object| object.key.as_str()),
             version: operation.version(),
+            upstream: None,
         }
     }
 

@@ -33,6 +33,7 @@ mod kind {
     pub(super) const CLIENT: u8 = 8;
     pub(super) const MAY_BE_SKIPPED: u8 = 128;
     pub(super) const LINEAGE: u8 = 128;
+    pub(super) const RETRIES: u8 = 129;
 }
 
 const NOT_TRACED: u8 = 0;
@@ -55,8 +56,8 @@ pub enum Form {
     /// The list of entries.
     #[default]
     Entries,
-    /// The fixed layout of the former release. It leaves out the upstream, the client and the
-    /// lineage.
+    /// The fixed layout of the former release. It leaves out the upstream, the client, the lineage
+    /// and the retries.
     Former,
 }
 
@@ -82,6 +83,8 @@ pub struct Facts {
     /// The last change of the cluster's contents in etcd that the sender noted at least 1 s before;
     /// `None` without etcd, and from a former release.
     pub lineage: Option<LineageFacts>,
+    /// How often a server has got the request and has given no answer; 0 from a former release.
+    pub retries: u8,
 }
 
 /// A change of the cluster's contents in etcd.
@@ -181,6 +184,7 @@ impl Facts {
             upstream: None,
             client: None,
             lineage: None,
+            retries: 0,
         }
     }
 
@@ -260,6 +264,9 @@ impl Facts {
                 out.put(&lineage.count.to_be_bytes());
                 out.put(&lineage.id.to_be_bytes());
             });
+        }
+        if self.retries > 0 {
+            put_entry(out, kind::RETRIES, |out| out.put(&[self.retries]));
         }
     }
 
@@ -361,12 +368,14 @@ pub(crate) struct Draft {
     upstream: Option<String>,
     client: Option<ClientFacts>,
     lineage: Option<LineageFacts>,
+    retries: u8,
 }
 
 impl Draft {
     /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
     pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
-        if kind >= kind::MAY_BE_SKIPPED && kind != kind::LINEAGE {
+        let is_known = [kind::LINEAGE, kind::RETRIES].contains(&kind);
+        if kind >= kind::MAY_BE_SKIPPED && !is_known {
             return Ok(());
         }
         let mut r = Reader::new(value);
@@ -418,6 +427,7 @@ impl Draft {
                     id: r.u64("identifier of a change")?,
                 });
             }
+            kind::RETRIES => self.retries = r.u8("retries")?,
             _ => return Err(DecodeError::Invalid("type of an entry")),
         }
         Ok(())
@@ -437,6 +447,7 @@ impl Draft {
             upstream: self.upstream,
             client: self.client,
             lineage: self.lineage,
+            retries: self.retries,
         })
     }
 }

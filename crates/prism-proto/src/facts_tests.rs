@@ -49,6 +49,7 @@ pub(crate) fn every_form(form: Form) -> Vec<Facts> {
                             count: u64::MAX,
                             id: 1,
                         }),
+                        retries: 3,
                         ..first
                     });
                 }
@@ -92,12 +93,13 @@ fn list(entries: &[(u8, &[u8])]) -> Vec<u8> {
 fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
     let (request, caller) = ((1, &[0; 8][..]), (3, &b"key"[..]));
     let facts = Facts::decode(&list(&[request, caller])).unwrap();
-    let skipped = list(&[request, caller, (129, b"x"), (255, b"")]);
+    let skipped = list(&[request, caller, (130, b"x"), (255, b"")]);
     assert_eq!(Facts::decode(&skipped), Ok(facts));
     for refused in [
         &[request, caller, (9, b"x")][..],
         &[request, caller, (127, b"")],
         &[request, caller, (128, b"x")],
+        &[request, caller, (129, b"")],
         // Twice, and out of order.
         &[request, request, caller],
         &[caller, request],

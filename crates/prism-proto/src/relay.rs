@@ -33,6 +33,10 @@ pub const ANSWER_PARKED: &str = "parked";
 pub const ANSWER_ELSEWHERE: &str = "elsewhere";
 /// The status [`HAND_OVER`] is that of a server behind the service, and is for the client.
 pub const ANSWER_FINAL: &str = "final";
+/// With [`ANSWER_ELSEWHERE`]: [`Facts::retries`] of the request now.
+pub const RETRIES_FIELD: &str = "Prism-Retries";
+/// An interim answer with this is the node's own, and not for the client: the request is worked on.
+pub const ANSWER_AT_WORK: &str = "at-work";
 
 /// The preamble of a relayed request's head.
 #[derive(Clone, Debug, PartialEq, Eq)]

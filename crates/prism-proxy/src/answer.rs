@@ -4,10 +4,11 @@
 use std::io;
 use std::time::Duration;
 
+use prism_common::input::SourceFault;
 use prism_http::{
     BodyError, BodyReader, HeadError, Headers, Method, PlainAnswer, ResponseFraming, ResponseHead,
 };
-use prism_service::Exchange;
+use prism_service::{EndedBy, Exchange};
 
 use crate::connection::ServerStream;
 use crate::forward::{Fault, Forward, Progress};
@@ -27,6 +28,8 @@ pub struct Answer {
     body_bytes: Option<u64>,
     /// Whether the server's connection may have another request.
     server_stays: bool,
+    /// The time after which the server ends an idle connection, if it says so.
+    idle_for: Option<Duration>,
     /// The protocol of an answer that switches.
     pub(crate) upgrade: Option<Box<[u8]>>,
 }
@@ -40,6 +43,7 @@ impl Answer {
         let framing = head.framing(method)?;
         let body_bytes = head.declared_length()?;
         let server_stays = head.keep_alive() && framing != ResponseFraming::UntilClose;
+        let idle_for = announced_idle_time(head.headers());
         let upgrade = head.headers().get("upgrade").map(Into::into);
         head.remove_hop_by_hop();
         Ok(Self {
@@ -47,6 +51,7 @@ impl Answer {
             framing,
             body_bytes,
             server_stays,
+            idle_for,
             upgrade,
         })
     }
@@ -80,6 +85,16 @@ impl Answer {
 pub struct Passed {
     /// Whether the other side's connection may have another request.
     pub is_reusable: bool,
+    /// The time after which the other side ends an idle connection, if it says so.
+    pub idle_for: Option<Duration>,
+}
+
+impl Passed {
+    /// The connection has no other request.
+    pub const LAST: Self = Self {
+        is_reusable: false,
+        idle_for: None,
+    };
 }
 
 impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
@@ -110,7 +125,7 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                             return Ok(false);
                         }
                         // The next read would find an end in order.
-                        Ok(Err(_)) => return Err(Fault::malformed()),
+                        Ok(Err(error)) => return Err(Fault::malformed(error)),
                         Err(_) => return Ok(false),
                     }
                 }
@@ -128,19 +143,22 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
             framing,
             body_bytes,
             server_stays,
+            idle_for,
             ..
         } = answer;
         let mut reader = BodyReader::new(framing, u64::MAX);
         // A body that is malformed from the beginning reaches no client.
-        check(reader.clone(), self.server.buffered()).map_err(|_| Fault::malformed())?;
+        check(reader.clone(), self.server.buffered()).map_err(Fault::malformed)?;
         self.exchange.begin(&head, None, body_bytes);
         // The bytes of the body that have come leave with the head.
-        self.take_pieces(&mut reader)
-            .map_err(|_| Fault::malformed())?;
+        self.take_pieces(&mut reader).map_err(Fault::malformed)?;
         self.pass_body(&mut reader).await.map_err(broken_off)?;
         let is_reusable = server_stays && reader.is_done() && self.is_request_sent();
         self.end(&reader).await?;
-        Ok(Passed { is_reusable })
+        Ok(Passed {
+            is_reusable,
+            idle_for,
+        })
     }
 
     /// Sends the client an answer as it came, in one write if all of it is here.
@@ -161,7 +179,15 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
         self.pass_body(&mut reader).await.map_err(broken_off)?;
         let is_reusable = reader.is_done() && self.is_request_sent();
         self.end(&reader).await?;
-        Ok(Passed { is_reusable })
+        Ok(Passed {
+            is_reusable,
+            idle_for: None,
+        })
+    }
+
+    /// Notes that the answer has no end because of the other side.
+    pub(crate) fn note_end_by_server(&mut self) {
+        self.exchange.record_mut().ended_by = Some(EndedBy::Server);
     }
 
     async fn end(&mut self, reader: &BodyReader) -> Result<(), Fault> {
@@ -198,6 +224,10 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                 && let Some(silence) = self.timeout
             {
                 let sent = self.exchange.stream(socket, left, silence).await;
+                let is_of_server = sent.as_ref().is_err_and(SourceFault::is);
+                if is_of_server {
+                    self.note_end_by_server();
+                }
                 let sent = sent.map_err(Fault::Connection)?;
                 reader.skip(sent);
                 may_splice = sent > 0;
@@ -205,11 +235,19 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                 match self.step(self.timeout).await? {
                     Progress::Moved | Progress::Came => {}
                     Progress::Ended => {
-                        reader.end_of_input()?;
+                        reader
+                            .end_of_input()
+                            .inspect_err(|_| self.note_end_by_server())?;
                         break;
                     }
-                    Progress::Broken(error) => return Err(Fault::Connection(error)),
-                    Progress::Silent => return Err(Fault::silent()),
+                    Progress::Broken(error) => {
+                        self.note_end_by_server();
+                        return Err(Fault::Connection(error));
+                    }
+                    Progress::Silent => {
+                        self.note_end_by_server();
+                        return Err(Fault::silent());
+                    }
                 }
             }
         }
@@ -241,6 +279,16 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
         }
         Ok(())
     }
+}
+
+/// The `timeout` parameter of `Keep-Alive` (RFC 2068, section 19.7.1.1, as servers write it).
+fn announced_idle_time(headers: &Headers) -> Option<Duration> {
+    let parameters = headers.get_str("keep-alive")?.split(',');
+    let mut values = parameters.filter_map(|one| one.trim().split_once('='));
+    let (_, seconds) = values.find(|(name, _)| name.trim().eq_ignore_ascii_case("timeout"))?;
+    Some(Duration::from_secs(
+        seconds.trim().parse::<u32>().ok()?.into(),
+    ))
 }
 
 /// Checks the beginning of a body in chunks.

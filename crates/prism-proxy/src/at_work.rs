@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{PROCESSING, ResponseHead};
+use prism_proto::relay::{ANSWER_AT_WORK, ANSWER_FIELD};
 use prism_service::Exchange;
 use tokio::time::Instant;
 
@@ -40,6 +41,7 @@ impl AtWork {
     /// The relaying node has ended the connection.
     pub async fn tell(&mut self, exchange: &mut impl Exchange) -> io::Result<()> {
         self.next = Instant::now() + self.every;
-        exchange.interim(&ResponseHead::new(PROCESSING)).await
+        let head = ResponseHead::new(PROCESSING).with(ANSWER_FIELD, ANSWER_AT_WORK);
+        exchange.interim(&head.map_err(io::Error::other)?).await
     }
 }

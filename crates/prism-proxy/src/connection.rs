@@ -25,6 +25,12 @@ pub trait ServerStream: Input {
     /// cancelled without loss if the next write begins with the same bytes.
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step;
 
+    /// Bytes that were written and that the other side's kernel has not acknowledged; `None` if it
+    /// is not known.
+    fn unacknowledged_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Ends the direction of requests, if that is possible.
     async fn end_requests(&mut self);
 

@@ -5,9 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use prism_http::{
-    BodyError, HeadError, Limits, PlainAnswer, ResponseHead, write_chunk, write_last_chunk,
+    BodyError, HeadError, Limits, PROCESSING, PlainAnswer, ResponseHead, write_chunk,
+    write_last_chunk,
 };
-use prism_proto::relay::HAND_OVER;
+use prism_proto::facts::Form;
+use prism_proto::relay::{ANSWER_AT_WORK, ANSWER_FIELD, HAND_OVER};
 use prism_service::{BodyFailure, Exchange, Queue};
 use tokio::time::{Instant, timeout_at};
 
@@ -15,16 +17,21 @@ use crate::at_work::AtWork;
 use crate::connection::ServerStream;
 use crate::pump::{Moved, PIECE_BYTES};
 
+/// The longest beginning of a body that is kept to be sent again.
+const MAX_REPLAY_BYTES: usize = 64 << 10;
+
 /// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The connection ended before the first byte of an answer. `was_used`: it had been kept open
-    /// after an earlier request, so that the other side may have closed it at its own time.
+    /// The connection ended before the first byte of an answer.
     Ended {
-        /// Whether it had an earlier request.
+        /// Whether it had an earlier request, so that the other side may have ended it at its own
+        /// time.
         was_used: bool,
         /// Whether the other side ended it in order: it has not read the request.
         in_order: bool,
+        /// Whether no byte of the request has reached the other side.
+        is_unsent: bool,
     },
     /// The other side was silent for too long.
     Silent,
@@ -61,9 +68,9 @@ impl Fault {
         Self::NoAnswer(Failure::Silent, io::ErrorKind::TimedOut.into())
     }
 
-    /// The answer means nothing.
-    pub fn malformed() -> Self {
-        Self::NoAnswer(Failure::Malformed, io::ErrorKind::InvalidData.into())
+    /// The answer means nothing, for this reason.
+    pub fn malformed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::NoAnswer(Failure::Malformed, io::Error::other(why))
     }
 }
 
@@ -86,6 +93,8 @@ pub(crate) enum Progress {
 pub struct Outgoing {
     /// Its head, and what precedes that.
     pub head: Vec<u8>,
+    /// What was taken of its body for an earlier try: see [`Forward::into_replay`].
+    pub replay: Vec<u8>,
     /// Whether the head asks for an invitation to send the body.
     pub asks: bool,
     /// The longest wait for the invitation, after which the body is sent nevertheless; `None` to
@@ -93,11 +102,9 @@ pub struct Outgoing {
     pub invited_within: Option<Duration>,
     /// The longest silence of the other side; `None` if the connection has a limit of its own.
     pub timeout: Option<Duration>,
-    /// Whether the client gets interim answers.
-    pub passes_interim: bool,
-    /// Whether an answer may go on unchanged: it comes from a node, which writes what this one
-    /// would write.
-    pub passes_unchanged: bool,
+    /// The answer comes from a node, which writes what this one would write. So it may go on
+    /// unchanged, but for what the node says for itself.
+    pub to_node: Option<Form>,
 }
 
 /// The head of an answer.
@@ -122,8 +129,11 @@ pub struct Forward<'f, X, S> {
     /// Whether the other side takes no more bytes.
     pub(crate) is_deaf: bool,
     invited_within: Option<Duration>,
-    passes_interim: bool,
-    passes_unchanged: bool,
+    to_node: Option<Form>,
+    /// Bytes of the request that were written.
+    pub(crate) written_bytes: usize,
+    /// What was taken of the body, in the form in which it goes on, while it may be sent again.
+    replay: Option<Vec<u8>>,
 }
 
 impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
@@ -131,12 +141,13 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
     pub fn new(exchange: &'f mut X, server: &'f mut S, outgoing: Outgoing) -> Self {
         let mut to_server = Queue::default();
         *to_server.bytes_mut() = outgoing.head;
+        to_server.bytes_mut().extend_from_slice(&outgoing.replay);
         Self {
             to_server,
+            replay: server.was_used().then_some(outgoing.replay),
             sends_body: !outgoing.asks && !exchange.is_done(),
             invited_within: outgoing.invited_within,
-            passes_interim: outgoing.passes_interim,
-            passes_unchanged: outgoing.passes_unchanged,
+            to_node: outgoing.to_node,
             ..Self::begun(exchange, server, outgoing.timeout)
         }
     }
@@ -152,8 +163,9 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
             sends_body: true,
             is_deaf: false,
             invited_within: None,
-            passes_interim: false,
-            passes_unchanged: false,
+            to_node: None,
+            written_bytes: 0,
+            replay: None,
         }
     }
 
@@ -180,23 +192,22 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
                 self.await_body().await?;
             }
         }
+        let limits = match self.to_node {
+            Some(_) => &Limits::ANSWER,
+            None => &Limits::SERVER_ANSWER,
+        };
         let mut has_begun = false;
         loop {
             if let Some(plain) = self.plain_answer() {
                 return Ok(AnswerHead::Plain(plain));
             }
-            let parsed = ResponseHead::parse(self.server.buffered(), &Limits::ANSWER)?;
-            if let Some((mut head, len)) = parsed {
+            let parsed = ResponseHead::parse(self.server.buffered(), limits)?;
+            if let Some((head, len)) = parsed {
                 self.server.consume(len);
                 has_begun = true;
                 match head.status() {
                     100 => self.invite().await?,
-                    102..=199 if self.passes_interim => {
-                        head.remove_hop_by_hop();
-                        let sent = self.exchange.interim(&head).await;
-                        sent.map_err(Fault::Connection)?;
-                    }
-                    102..=199 => {}
+                    102..=199 => self.pass_interim(head).await?,
                     _ => {
                         self.at_work = None;
                         return Ok(AnswerHead::Parsed(head));
@@ -230,20 +241,55 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         } else if has_begun {
             Failure::Malformed
         } else {
-            let was_used = self.server.was_used();
-            Failure::Ended { was_used, in_order }
+            Failure::Ended {
+                was_used: self.server.was_used(),
+                in_order,
+                is_unsent: self.is_unsent(in_order),
+            }
         };
         Fault::NoAnswer(failure, error)
     }
 
+    /// What was taken of the body, if it can be sent again behind the head. Only an idle connection
+    /// ends at its own time, so none is kept for a new one.
+    pub fn into_replay(self) -> Option<Vec<u8>> {
+        self.replay
+    }
+
+    /// Whether the other side has got no byte of the request. A FIN acknowledges all that the
+    /// kernel of its sender has (RFC 9293, section 3.4). So if all of the request is still
+    /// unacknowledged behind one, the other side had ended the connection before.
+    fn is_unsent(&self, in_order: bool) -> bool {
+        let unacknowledged = || self.server.unacknowledged_bytes();
+        let is_behind_end = || unacknowledged().is_some_and(|bytes| bytes >= self.written_bytes);
+        self.written_bytes == 0 || in_order && is_behind_end()
+    }
+
     /// The answer that has come, if it can go on unchanged.
     fn plain_answer(&self) -> Option<PlainAnswer> {
-        if !self.passes_unchanged || !self.exchange.takes_unchanged() {
+        if self.to_node.is_none() || !self.exchange.takes_unchanged() {
             return None;
         }
         let plain = PlainAnswer::find(self.server.buffered(), &Limits::ANSWER);
         // The node may ask for the connection.
         plain.filter(|plain| plain.status != HAND_OVER)
+    }
+
+    /// Passes an interim answer, unless a node says by it that it is at work.
+    async fn pass_interim(&mut self, mut head: ResponseHead) -> Result<(), Fault> {
+        let is_of_node = match self.to_node {
+            // The former release does not mark it.
+            Some(Form::Former) => head.status() == PROCESSING,
+            Some(Form::Entries) => head.headers().get_str(ANSWER_FIELD) == Some(ANSWER_AT_WORK),
+            None => false,
+        };
+        if is_of_node {
+            return Ok(());
+        }
+        head.remove_hop_by_hop();
+        head.headers_mut().remove(ANSWER_FIELD);
+        let sent = self.exchange.interim(&head).await;
+        sent.map_err(Fault::Connection)
     }
 
     /// Waits for the body to begin. Before that, a relaying node that hears nothing may send the
@@ -335,7 +381,8 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
     pub(crate) fn take_body(&mut self) -> Result<(), Fault> {
         let is_chunked = self.exchange.body().is_chunked();
         let out = self.to_server.bytes_mut();
-        let room = PIECE_BYTES.saturating_sub(out.len());
+        let before_bytes = out.len();
+        let room = PIECE_BYTES.saturating_sub(before_bytes);
         self.exchange.take_body(room, |data| {
             if is_chunked {
                 write_chunk(data, out);
@@ -345,6 +392,13 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         })?;
         if is_chunked && self.exchange.is_done() {
             write_last_chunk(self.exchange.body().trailers(), out);
+        }
+        if let Some(replay) = &mut self.replay {
+            let taken = out.get(before_bytes..).unwrap_or_default();
+            replay.extend_from_slice(taken);
+            if replay.len() > MAX_REPLAY_BYTES {
+                self.replay = None;
+            }
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
             step = moving, if fills || writes => match step {
                 Step::Read(read) => Ok(Moved::FromServer(read)),
                 Step::Written(Ok(written)) => {
+                    self.written_bytes += written;
                     self.to_server.consume(written);
                     Ok(Moved::ToServer)
                 }

@@ -63,8 +63,11 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                     continue;
                 }
                 Ok(Err(error)) => return Err(Fault::Connection(error)),
-                // The client's connection ends in order, also after a reset by the server.
-                Err(_) | Ok(Ok(Moved::FromServer(Ok(0) | Err(_)))) => return Ok(()),
+                Ok(Ok(Moved::FromServer(Err(error)))) => {
+                    self.note_end_by_server();
+                    return Err(Fault::Connection(error));
+                }
+                Err(_) | Ok(Ok(Moved::FromServer(Ok(0)))) => return Ok(()),
                 Ok(Ok(Moved::FromClient(0))) => {
                     client_ended = true;
                     self.server.end_requests().await;

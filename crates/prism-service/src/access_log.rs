@@ -51,6 +51,16 @@ pub enum AccessLogTo {
     File(PathBuf),
 }
 
+/// The form of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessLogForm {
+    /// An object of JSON, with all that is known.
+    #[default]
+    Json,
+    /// The combined log format of Apache and nginx.
+    Combined,
+}
+
 /// An access log. Its last lines are written when it is dropped, if that takes no longer than 2 s.
 #[derive(Debug, Default)]
 pub struct AccessLog {
@@ -61,6 +71,7 @@ pub struct AccessLog {
 #[derive(Debug, Default)]
 struct Writer {
     to: AccessLogTo,
+    form: AccessLogForm,
     /// The thread that writes; `None` until the log is on for the first time.
     thread: Option<JoinHandle<()>>,
 }
@@ -80,9 +91,9 @@ struct Work {
     waiting: Vec<Arc<Mutex<Batch>>>,
     /// Whether any wait.
     has_requests: bool,
-    /// The new place of lines, also of requests that wait. If it is nowhere, they still go to the
-    /// old one.
-    next: Option<Output>,
+    /// The new place and form of lines, also of requests that wait. If it is nowhere, they still go
+    /// to the old one.
+    next: Option<(Output, AccessLogForm)>,
     is_ending: bool,
 }
 
@@ -106,18 +117,18 @@ impl AccessLog {
     ///
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started.
-    pub fn open(to: &AccessLogTo) -> io::Result<Self> {
+    pub fn open(to: &AccessLogTo, form: AccessLogForm) -> io::Result<Self> {
         let log = Self::default();
-        log.turn_to(to)?;
+        log.turn_to(to, form)?;
         Ok(log)
     }
 
-    /// Writes the requests that end from now on to another place.
+    /// Writes the requests that end from now on to another place, or in another form.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started. The log stays as it was.
-    pub fn turn_to(&self, to: &AccessLogTo) -> io::Result<()> {
-        self.open_in(&mut locked(&self.writer), to)
+    pub fn turn_to(&self, to: &AccessLogTo, form: AccessLogForm) -> io::Result<()> {
+        self.open_in(&mut locked(&self.writer), to, form)
     }
 
     /// Opens the file again by its name, after it was renamed.
@@ -127,10 +138,16 @@ impl AccessLog {
     pub fn reopen(&self) -> io::Result<()> {
         let mut writer = locked(&self.writer);
         let to = writer.to.clone();
-        self.open_in(&mut writer, &to)
+        let form = writer.form;
+        self.open_in(&mut writer, &to, form)
     }
 
-    fn open_in(&self, writer: &mut Writer, to: &AccessLogTo) -> io::Result<()> {
+    fn open_in(
+        &self,
+        writer: &mut Writer,
+        to: &AccessLogTo,
+        form: AccessLogForm,
+    ) -> io::Result<()> {
         let output = Output::open(to)?;
         let is_on = *to != AccessLogTo::Nowhere;
         if is_on && writer.thread.is_none() {
@@ -143,7 +160,8 @@ impl AccessLog {
             );
         }
         writer.to = to.clone();
-        locked(&self.shared.work).next = Some(output);
+        writer.form = form;
+        locked(&self.shared.work).next = Some((output, form));
         self.shared.is_on.store(is_on, Ordering::Relaxed);
         self.shared.has_work.notify_one();
         Ok(())
@@ -220,7 +238,7 @@ impl Shared {
             std::thread::sleep(GATHER);
             let next;
             (next, is_ending) = locked(&self.work).take(&mut batches);
-            let is_last = matches!(next, Some(Output::Nowhere));
+            let is_last = matches!(next, Some((Output::Nowhere, _)));
             let (before, after) = if is_last { (None, next) } else { (next, None) };
             writer.turn_to(before);
             for batch in &mut batches {
@@ -235,7 +253,7 @@ impl Shared {
 impl Work {
     /// Takes the requests that wait, in exchange for as many empty batches, the new place, and
     /// whether the log ends. A request that is added after a place was set goes to that place.
-    fn take(&mut self, batches: &mut Vec<Batch>) -> (Option<Output>, bool) {
+    fn take(&mut self, batches: &mut Vec<Batch>) -> (Option<(Output, AccessLogForm)>, bool) {
         batches.resize_with(self.waiting.len(), Batch::default);
         for (waiting, batch) in self.waiting.iter().zip(batches) {
             std::mem::swap(&mut *locked(waiting), batch);
@@ -270,9 +288,10 @@ impl<'s> LineWriter<'s> {
         }
     }
 
-    fn turn_to(&mut self, output: Option<Output>) {
-        if let Some(output) = output {
+    fn turn_to(&mut self, next: Option<(Output, AccessLogForm)>) {
+        if let Some((output, form)) = next {
             self.output = output;
+            self.maker.set_form(form);
         }
     }
 

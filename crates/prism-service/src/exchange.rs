@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use prism_handoff::Companion;
@@ -13,6 +14,26 @@ use tokio::net::TcpStream;
 
 use crate::{BodyFailure, BodySource, RequestBody};
 
+/// The side that ended an exchange before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndedBy {
+    /// The client has gone, or sent or took no byte in time.
+    Client,
+    /// The server, or the node that answers, broke off or was silent.
+    Server,
+}
+
+impl EndedBy {
+    /// The word for it in logs.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// The answer of an exchange as far as it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerRecord {
@@ -20,10 +41,25 @@ pub struct AnswerRecord {
     pub status: Option<u16>,
     /// Bytes of the body that were given.
     pub body_bytes: u64,
+    /// Bytes of the request's body that were read.
+    pub received_bytes: u64,
     /// The service's code for the error that the answer reports.
     pub error: Option<&'static str>,
     /// The node whose answer is relayed; `None` for an answer that is made here.
     pub peer: Option<Box<str>>,
+    /// How often a server has got the request and has given no answer, at other nodes too.
+    pub retries: u8,
+    /// The server of this node that the request went to last.
+    pub server: Option<SocketAddr>,
+    /// The side that ended it early; `None` for a whole answer.
+    pub ended_by: Option<EndedBy>,
+}
+
+impl AnswerRecord {
+    /// Notes that a server may have got the request, and gives no answer.
+    pub fn add_retry(&mut self) {
+        self.retries = self.retries.saturating_add(1);
+    }
 }
 
 /// The movement of bytes by [`Exchange::write_or_fill`].

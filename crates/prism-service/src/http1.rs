@@ -88,6 +88,11 @@ impl<'c, I: Io> Http1<'c, I> {
         }
     }
 
+    /// Whether an answer has begun that the end of the connection would end, and has not ended.
+    pub fn is_cut(&self) -> bool {
+        self.framing == ResponseFraming::UntilClose && !self.has_ended
+    }
+
     /// The record of the answer, and the buffer.
     pub fn end_exchange(self) -> (AnswerRecord, Vec<u8>) {
         (self.record, self.queue.into_buffer())
@@ -159,6 +164,7 @@ impl<'c, I: Io> Http1<'c, I> {
                 return false;
             };
             self.io.consume(step.consumed);
+            self.record.received_bytes += step.data.len() as u64;
             skipped_bytes += step.consumed as u64;
             if skipped_bytes > MAX_SKIP_BYTES {
                 return false;

@@ -17,6 +17,11 @@ pub trait Io: Input {
     /// Sends `len` bytes of a file from `offset` on.
     async fn send_file(&mut self, file: &File, offset: u64, len: u64) -> io::Result<()>;
 
+    /// Bytes that left by the last [`Self::send_file`] or [`Self::send_stream`], if it failed.
+    fn partial_bytes(&self) -> u64 {
+        0
+    }
+
     /// Writes some of `bytes`, or reads more if `reads` is set, whichever can be done first. With
     /// neither it waits until the connection breaks. May be cancelled without loss if the next
     /// write begins with the same bytes. `Written(0)`: only `write_all` can write them now.
@@ -36,7 +41,8 @@ pub trait Io: Input {
     }
 
     /// Sends `len` bytes that come from `source`, which may be silent for `silence`, if they
-    /// need not be copied for that. Returns how many were sent: 0 if they must be copied.
+    /// need not be copied for that. Returns how many were sent: 0 if they must be copied. A fault
+    /// of `source` is a [`SourceFault`](prism_common::input::SourceFault).
     async fn send_stream(
         &mut self,
         _source: &TcpStream,
@@ -50,6 +56,10 @@ pub trait Io: Input {
 impl Io for Connection {
     fn companion(&mut self) -> Option<&mut Companion> {
         Some(Connection::companion(self))
+    }
+
+    fn partial_bytes(&self) -> u64 {
+        Connection::partial_bytes(self)
     }
 
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -93,6 +103,9 @@ impl Io for RelayStream {
     }
 
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> io::Result<Moved> {
+        if bytes.is_empty() && !reads {
+            return Err(self.broken().await);
+        }
         match RelayStream::write_or_fill(self, bytes, reads).await {
             RelayStep::Read(read) => read.map(Moved::Read),
             RelayStep::Written(written) => written.map(Moved::Written),

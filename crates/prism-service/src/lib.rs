@@ -29,18 +29,19 @@ mod request_body;
 mod service;
 mod spans;
 
-pub use access_log::{AccessLog, AccessLogTo, request_id_text};
+pub use access_log::{AccessLog, AccessLogForm, AccessLogTo, request_id_text};
 pub use audit::{Action, Actor, AuditLog};
 pub use body_source::{BodySource, FramedBody};
 pub use counters::RequestCounters;
 pub use date::DateCache;
-pub use exchange::{AnswerRecord, Exchange, Movement, send, set};
+pub use exchange::{AnswerRecord, EndedBy, Exchange, Movement, send, set};
 pub use http1::{Http1, Http1Parts};
 pub use io::Io;
 pub use join::join_all;
 pub use link::Link;
 pub use observe::{
-    About, AnswerKind, Answered, BUCKETS_S, Durations, Requests, RequestsOfThread, Tallies, Tally,
+    About, AnswerKind, Answered, BUCKETS_S, Durations, LoggedHead, Requests, RequestsOfThread,
+    Tallies, Tally,
 };
 pub use orders::{Order, Orders, Stage};
 pub use peers::{

@@ -9,6 +9,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prism_http::{RequestHead, Version};
+
+use crate::EndedBy;
 use crate::access_log::{AccessLog, LogOfThread, request_id_text};
 use crate::audit::{Action, Actor, AuditLog};
 use crate::spans::Spans;
@@ -33,6 +36,8 @@ pub struct About<'r> {
     pub key: Option<&'r str>,
     /// The version that the request names.
     pub version: Option<&'r str>,
+    /// The name of the upstream that answers.
+    pub upstream: Option<&'r str>,
 }
 
 impl About<'_> {
@@ -44,7 +49,44 @@ impl About<'_> {
         bucket: None,
         key: None,
         version: None,
+        upstream: None,
     };
+}
+
+/// The parts of a request's head that logs have; empty for one that could not be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoggedHead<'r> {
+    /// The method.
+    pub method: &'r str,
+    /// The target, as it came.
+    pub target: &'r str,
+    /// `1.1`, or `1.0`.
+    pub version: &'static str,
+    /// `Host`, with its port.
+    pub host: Option<&'r str>,
+    /// `User-Agent`.
+    pub user_agent: Option<&'r str>,
+    /// `Referer`.
+    pub referer: Option<&'r str>,
+}
+
+impl<'r> LoggedHead<'r> {
+    /// Those of this head.
+    #[must_use]
+    pub fn of(head: &'r RequestHead) -> Self {
+        let headers = head.headers();
+        Self {
+            method: head.method().as_str(),
+            target: head.target(),
+            version: match head.version() {
+                Version::Http10 => "1.0",
+                Version::Http11 => "1.1",
+            },
+            host: head.host(),
+            user_agent: headers.get_str("user-agent"),
+            referer: headers.get_str("referer"),
+        }
+    }
 }
 
 /// One answered request.
@@ -52,19 +94,27 @@ impl About<'_> {
 pub struct Answered<'r> {
     /// The meaning of the request.
     pub about: About<'r>,
+    /// Parts of its head, for the access log only.
+    pub head: LoggedHead<'r>,
     /// The identifier that the client has got.
     pub id: u64,
     /// The identifier of its trace, if it is traced.
     pub trace_id: Option<[u8; 16]>,
     /// The address of the client.
     pub client: SocketAddr,
-    /// The status of the answer.
+    /// The status of the answer; 499, as nginx has it, if the client has gone before it got one.
     pub status: u16,
     /// The service's code for an error.
     pub error: Option<&'static str>,
-    /// The declared length of the request's body.
+    /// The side that ended the exchange early.
+    pub ended_by: Option<EndedBy>,
+    /// The server of this node that answered.
+    pub server: Option<SocketAddr>,
+    /// How often a server has got the request and has given no answer.
+    pub retries: u8,
+    /// Bytes of the request's body that were read.
     pub bytes_in: u64,
-    /// The length of the answer's body.
+    /// Bytes of the answer's body that were given.
     pub bytes_out: u64,
     /// The time until the first byte of the answer left; `None` if the connection broke.
     pub first_byte: Option<Duration>,
@@ -123,7 +173,7 @@ pub struct AnswerKind {
 pub struct Tally {
     /// Their number.
     pub count: u64,
-    /// Bytes of the bodies of the requests, as they were declared.
+    /// Bytes of the bodies of the requests.
     pub received_bytes: u64,
     /// Bytes of the bodies of the answers.
     pub sent_bytes: u64,

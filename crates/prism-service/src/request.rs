@@ -24,6 +24,8 @@ pub struct Request<M> {
     /// The number of the cluster's state by which the gateway has decided that this node answers;
     /// `None` if it has not decided.
     pub decided_in: Option<u64>,
+    /// How often a server has got it and has given no answer, before the present exchange.
+    pub retries: u8,
     /// The meaning that the service has found.
     pub meaning: M,
 }
@@ -40,6 +42,7 @@ impl<M> Request<M> {
             is_for_node: false,
             max_answer_bytes: None,
             decided_in: None,
+            retries: 0,
             meaning,
         }
     }
@@ -55,6 +58,7 @@ impl<M> Request<M> {
             is_for_node: preamble.alone,
             max_answer_bytes: preamble.most_bytes,
             decided_in: None,
+            retries: preamble.facts.retries,
             meaning,
         }
     }

@@ -17,6 +17,12 @@ pub enum Error {
     /// The body is longer than the upstream's `max_body_bytes`.
     #[error("the body of the request is too long")]
     BodyTooLong,
+    /// The path can be read in two ways, and an upstream is for some paths only.
+    #[error(
+        "the path can be read in two ways: it has an escaped slash, a backslash, `..;` or a \
+         malformed escape, or leads above the root"
+    )]
+    AmbiguousPath,
     /// No upstream gets this request.
     #[error("no upstream is for this request")]
     NoUpstream,
@@ -52,6 +58,7 @@ impl Error {
         match self {
             Self::Head(error) => error.status(),
             Self::Body(error) => error.status(),
+            Self::AmbiguousPath => 400,
             Self::TimedOut => 408,
             Self::BodyTooLong => 413,
             Self::NoUpstream => 404,
@@ -68,6 +75,7 @@ impl Error {
             Self::Body(_) => "MalformedBody",
             Self::TimedOut => "RequestTimeout",
             Self::BodyTooLong => "BodyTooLong",
+            Self::AmbiguousPath => "AmbiguousPath",
             Self::NoUpstream => "NoUpstream",
             Self::OutOfReach => "OutOfReach",
             Self::NotConnected => "NotConnected",

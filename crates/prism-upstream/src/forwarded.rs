@@ -1,5 +1,5 @@
-//! The header fields by which a server learns of the client and of the first hop, and those of the
-//! configuration. Pure.
+//! The header fields by which a server learns of the client, of the first hop and of the request's
+//! identifier, and those of the configuration. Pure.
 //!
 //! A client's own fields of these names are replaced, and all that a server may take for them:
 //! nobody has vouched for them.
@@ -7,11 +7,15 @@
 use std::net::IpAddr;
 
 use prism_http::{HeaderError, RequestHead, are_alike, is_forwarding};
-use prism_service::Remote;
+use prism_service::{Remote, request_id_text};
 
-/// Gives a request the fields for its `client`, and its `own` ones.
+/// The field with a request's identifier, as most servers and proxies have it.
+pub(crate) const REQUEST_ID: &str = "X-Request-ID";
+
+/// Gives the request `id` the fields for its `client`, and its `own` ones.
 pub(crate) fn add(
     head: &mut RequestHead,
+    id: u64,
     client: &Remote,
     own: &[String],
 ) -> Result<(), HeaderError> {
@@ -32,7 +36,9 @@ pub(crate) fn add(
     head.end_named_fields();
     head.drop_fields(|name| {
         let mut own = own.iter();
-        is_forwarding(name) || own.any(|(own, _)| are_alike(name, own.as_bytes()))
+        is_forwarding(name)
+            || are_alike(name, REQUEST_ID.as_bytes())
+            || own.any(|(own, _)| are_alike(name, own.as_bytes()))
     });
     head.set_field("X-Forwarded-For", &ip)?;
     head.set_field("X-Forwarded-Proto", proto)?;
@@ -40,6 +46,7 @@ pub(crate) fn add(
     head.set_field("X-Forwarded-Port", client.service.port().to_string())?;
     head.set_field("X-Real-IP", &ip)?;
     head.set_field("Forwarded", forwarded)?;
+    head.set_field(REQUEST_ID, request_id_text(id))?;
     for (name, value) in own {
         head.set_field(name, value.replace("{client}", &ip))?;
     }
@@ -64,7 +71,7 @@ mod tests {
             is_tls,
             has_companion: false,
         };
-        add(&mut head, &client, &own).unwrap();
+        add(&mut head, 0x12ab, &client, &own).unwrap();
         let mut out = Vec::new();
         head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
         String::from_utf8(out).unwrap()
@@ -74,7 +81,7 @@ mod tests {
     fn a_server_learns_who_asks_and_how() {
         let text = "GET /a?b HTTP/1.1\r\nHost: h.example:81\r\nX-Forwarded-For: 6.6.6.6\r\n\
                     X_Forwarded_For: 6.6.6.6\r\nX-Forwarded-Prefix: /admin\r\nENV: test\r\n\
-                    x_real_ip: 6.6.6.6\r\nx-forwarded-user: root\r\nClient_: 6.6.6.6\r\n\
+                    x_real_ip: 6.6.6.6\r\nx-forwarded-user: root\r\nX_Request_ID: 1\r\nClient_: 6.6.6.6\r\n\
                     Forwarded: for=evil\r\nConnection: forwarded, env, x-forwarded-for, a\r\n\
                     A: 1\r\nEnv: test\r\nCLIENT: 6.6.6.6\r\n\r\n";
         assert_eq!(
@@ -83,7 +90,7 @@ mod tests {
              X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n\
              X-Forwarded-Host: h.example:81\r\nX-Forwarded-Port: 8443\r\n\
              X-Real-IP: 192.0.2.7\r\nForwarded: for=192.0.2.7;host=\"h.example:81\";proto=https\r\n\
-             Client: 192.0.2.7\r\nEnv: prod\r\n\r\n"
+             X-Request-ID: 00000000000012AB\r\nClient: 192.0.2.7\r\nEnv: prod\r\n\r\n"
         );
         let six = forwarded(
             "GET / HTTP/1.1\r\nHost: h\r\n\r\n",

@@ -3,18 +3,29 @@
 use prism_config::{HashOf, Upstream};
 use prism_http::RequestHead;
 
+use crate::paths::{self, AmbiguousPath};
+
 /// Whether `upstream` gets the request.
-pub(crate) fn fits(upstream: &Upstream, head: &RequestHead) -> bool {
+///
+/// # Errors
+/// It may, and it is for some paths only; but the path can be read in two ways.
+pub(crate) fn fits(upstream: &Upstream, head: &RequestHead) -> Result<bool, AmbiguousPath> {
     let any = |patterns: &[String], fits: &dyn Fn(&str) -> bool| {
         patterns.is_empty() || patterns.iter().any(|pattern| fits(pattern))
     };
     let host = head.host_name().unwrap_or_default();
-    let path = head.path();
     let method = head.method().as_str();
-    any(&upstream.hosts, &|pattern| is_host(pattern, host))
-        && any(&upstream.paths, &|start| path.starts_with(start))
+    let others_fit = any(&upstream.hosts, &|pattern| is_host(pattern, host))
         && any(&upstream.methods, &|name| name == method)
-        && upstream.headers.iter().all(|field| has_field(field, head))
+        && upstream.headers.iter().all(|field| has_field(field, head));
+    if !others_fit || upstream.paths.is_empty() {
+        return Ok(others_fit);
+    }
+    let path = paths::plain(head.path(), upstream.ambiguous_paths)?;
+    // A rule may have escapes too.
+    let begins =
+        |start: &str| paths::plain(start, true).is_ok_and(|start| path.starts_with(&start));
+    Ok(any(&upstream.paths, &begins))
 }
 
 /// Whether both get the same requests.
@@ -102,15 +113,48 @@ mod tests {
             ("GET /api", "a.example", false),
             ("PUT /v2", "a.example", false),
             ("GET http://x.b.example/v2", "x.b.example", true),
+            ("GET http://x.b.example/v2", "X.b.example:80", true),
+            ("GET /v2", "a.example.", true),
+            ("GET /v2", "x.b.example.:8080", true),
+            ("GET /v2", "a.example..", false),
         ] {
             let head = head(start, &format!("{fields}{host}\r\n"));
-            assert_eq!(fits(&upstream, &head), expected, "{start} {host}");
+            assert_eq!(fits(&upstream, &head), Ok(expected), "{start} {host}");
         }
         let without = head("GET /v2", "X-Beta: yes\r\nHost: a.example\r\n");
-        assert!(!fits(&upstream, &without));
+        assert_eq!(fits(&upstream, &without), Ok(false));
         let other = head("GET /v2", "X-Any: 1\r\nX-Beta: no\r\nHost: a.example\r\n");
-        assert!(!fits(&upstream, &other));
-        assert!(fits(&Upstream::default(), &other));
+        assert_eq!(fits(&upstream, &other), Ok(false));
+        assert_eq!(fits(&Upstream::default(), &other), Ok(true));
+    }
+
+    #[test]
+    fn a_rule_about_paths_cannot_be_passed_by() {
+        let upstream = |ambiguous_paths, paths: &[&str]| Upstream {
+            paths: texts(paths),
+            ambiguous_paths,
+            ..Upstream::default()
+        };
+        let strict = upstream(false, &["/admin/"]);
+        let allows = upstream(true, &["/admin/", "/a%20b"]);
+        let all = upstream(false, &[]);
+        for (path, by_strict, by_allows) in [
+            ("/x/../admin/", Ok(true), true),
+            ("//admin/x", Ok(true), true),
+            ("/%61dmin/", Ok(true), true),
+            ("/admin/..", Ok(false), false),
+            ("/Admin/", Ok(false), false),
+            ("/admin%2fx", Err(AmbiguousPath), false),
+            ("/admin/a%2fx", Err(AmbiguousPath), true),
+            ("/x/..;/admin/", Err(AmbiguousPath), false),
+            ("/a%20b", Ok(false), true),
+            ("/a%20bc", Ok(false), true),
+        ] {
+            let head = head(&format!("GET {path}"), "Host: h\r\n");
+            assert_eq!(fits(&strict, &head), by_strict, "{path}");
+            assert_eq!(fits(&allows, &head), Ok(by_allows), "{path}");
+            assert_eq!(fits(&all, &head), Ok(true), "{path}");
+        }
     }
 
     #[test]

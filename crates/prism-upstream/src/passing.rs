@@ -1,26 +1,32 @@
 //! The way of a request to a server of this node, and of the answer back.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prism_http::{BodyFraming, Headers, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing, Passed, SWITCHING};
-use prism_service::{BodyFailure, Exchange, NodeRequests, Request, Served, Service, send};
+use prism_service::{
+    BodyFailure, Exchange, NodeRequests, Request, Served, Service, request_id_text, send,
+};
 
 use crate::error::Error;
+use crate::forwarded::REQUEST_ID;
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
 use crate::pool::UnderWay;
 use crate::private::{self, Own, Sharing};
 use crate::proxy_header::of_client;
-use crate::retry::{self, Step};
+use crate::retry::{self, Step, Tries};
 use crate::server::Server;
 use crate::service::{Meaning, Upstreams};
 
 /// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
 /// not know `Expect` (RFC 9110, section 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
+
+/// An answer and a request on their way, and a server that rounds down.
+const SERVER_CLOCK_SLACK: Duration = Duration::from_secs(1);
 
 /// The end of an exchange with a server.
 enum End {
@@ -39,6 +45,8 @@ struct Attempt<'a, N, X> {
     request: &'a Request<Meaning>,
     /// The requests that may use the server's connection afterwards.
     sharing: Sharing,
+    /// What was taken of the body for a try that has failed; `None` if it cannot be sent again.
+    replay: Option<Vec<u8>>,
 }
 
 impl<N: NodeRequests> Upstreams<N> {
@@ -53,6 +61,7 @@ impl<N: NodeRequests> Upstreams<N> {
             exchange,
             request,
             sharing: request.meaning.sharing,
+            replay: Some(Vec::new()),
         };
         attempt.run().await
     }
@@ -96,27 +105,58 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                     };
                     return self.refuse(&error).await;
                 }
-                Err(Fault::NoAnswer(failure, _)) => failure,
+                Err(Fault::NoAnswer(failure, error)) => {
+                    self.note_failure(&lease, failure, &error);
+                    failure
+                }
             };
-            let address = lease.under_way.address();
-            tracing::debug!(address = %address.address, ?failure, "no answer");
-            if self.exchange.is_done() && !matches!(failure, Failure::Ended { was_used: true, .. })
-            {
-                meaning.pool.learn(address, Outcome::Failed(failure.into()));
-            }
             let error = error_of(failure);
-            let has_begun = self.exchange.body().has_begun();
-            match retry::step(failure, self.request.head.method(), has_begun, is_again) {
+            let tries = Tries {
+                is_again,
+                is_last: self.exchange.record().retries > meaning.pool.settings.retries,
+                has_begun: self.exchange.body().has_begun(),
+                is_lost: self.replay.is_none(),
+            };
+            match retry::step(failure, self.request.head.method(), tries) {
                 Step::Again => match self.connect(false).await {
                     Ok(fresh) => {
                         lease = fresh;
                         is_again = true;
+                    }
+                    Err(error) if self.exchange.body().has_begun() => {
+                        return self.refuse(&error).await;
                     }
                     Err(error) => return Ok(Served::Elsewhere(error)),
                 },
                 Step::Elsewhere => return Ok(Served::Elsewhere(error)),
                 Step::GiveUp => return self.refuse(&error).await,
             }
+        }
+    }
+
+    /// Learns from a request that has no answer.
+    fn note_failure(&mut self, lease: &Lease, failure: Failure, error: &io::Error) {
+        let address = lease.under_way.address();
+        let request = request_id_text(self.request.id);
+        let retries = self.exchange.record().retries;
+        tracing::info!(request, server = %address.address, retries, %error, "a server gave no answer");
+        let (was_used, is_unsent) = match failure {
+            Failure::Ended {
+                was_used,
+                is_unsent,
+                ..
+            } => (was_used, is_unsent),
+            Failure::Silent | Failure::Malformed => (false, false),
+        };
+        if self.exchange.is_done() && !was_used {
+            let pool = &self.request.meaning.pool;
+            pool.learn(address, Outcome::Failed(failure.into()));
+        }
+        if !is_unsent {
+            self.exchange.record_mut().add_retry();
+        } else if let Some(idle_for) = lease.server.idle_for() {
+            // A request cannot cause this end.
+            address.idle_limit.learn(idle_for, Instant::now());
         }
     }
 
@@ -152,7 +192,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             let under_way = UnderWay::at(address);
             let says_client = pool.settings.proxy_protocol;
             let idle = (may_be_idle && !says_client).then(|| self.node.idle_at(address.address));
-            if let Some(server) = idle.and_then(|idle| idle.take()) {
+            if let Some(server) = idle.and_then(|idle| idle.take(&address.idle_limit)) {
                 return Ok(Lease { server, under_way });
             }
             let limit = pool.settings.connect_timeout();
@@ -178,7 +218,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     }
 
     /// The request as the server of a connection gets it.
-    fn outgoing(&self, server: &mut Server) -> Outgoing {
+    fn outgoing(&mut self, server: &mut Server) -> Outgoing {
         let head = &self.request.head;
         let is_relayed = self.request.is_relayed;
         // A relaying node holds every body back, and its client need not wait for the server.
@@ -200,11 +240,11 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         head.write_forward(head.framing(), &extra, &mut bytes);
         Outgoing {
             head: bytes,
+            replay: self.replay.take().unwrap_or_default(),
             asks,
             invited_within: Some(CONTINUE_WAIT),
             timeout: Some(self.request.meaning.pool.settings.answer_timeout()),
-            passes_interim: true,
-            passes_unchanged: false,
+            to_node: None,
         }
     }
 
@@ -213,19 +253,27 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         let request = self.request;
         let meaning = &request.meaning;
         let shared = &self.node.shared;
+        self.exchange.record_mut().server = Some(lease.under_way.address().address);
         let outgoing = self.outgoing(&mut lease.server);
         let mut forward = Forward::new(self.exchange, &mut lease.server, outgoing);
         if request.is_relayed {
             forward = forward.for_relaying_node(shared.stall_timeout);
         }
-        let AnswerHead::Parsed(head) = forward.answer().await? else {
-            return Err(Fault::malformed());
+        let head = match forward.answer().await {
+            Ok(AnswerHead::Parsed(head)) => head,
+            Ok(AnswerHead::Plain(_)) => return Err(Fault::malformed("it is that of a node")),
+            Err(fault) => {
+                self.replay = forward.into_replay();
+                return Err(fault);
+            }
         };
         let offers_login = private::is_offered(&head);
         let mut answer = Answer::new(head, request.head.method())?;
         let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
         if answer.status() == SWITCHING && !is_asked {
-            return Err(Fault::malformed());
+            return Err(Fault::malformed(
+                "it switches to a protocol that nobody asked for",
+            ));
         }
         let address = lease.under_way.address();
         let answered = Outcome::Answered(answer.status());
@@ -246,7 +294,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         if answer.status() == SWITCHING {
             let limit = meaning.pool.settings.tunnel_timeout();
             forward.tunnel(&answer, limit).await?;
-            return Ok(End::Passed(Passed { is_reusable: false }));
+            return Ok(End::Passed(Passed::LAST));
         }
         forward.pass(answer).await.map(End::Passed)
     }
@@ -261,7 +309,8 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             private::keep(self.exchange, lease);
         } else if !settings.proxy_protocol {
             let idle = self.node.idle_at(lease.under_way.address().address);
-            idle.keep(lease.server, settings.idle_connections.into());
+            let idle_for = idle_time(settings.idle_timeout(), passed.idle_for);
+            idle.keep(lease.server, idle_for, settings.idle_connections.into());
         }
     }
 
@@ -284,6 +333,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     async fn pass_parked(&mut self, parked: Parked) -> io::Result<Served<Error>> {
         let offers_login = parked.offers_login;
         let (mut answer, mut lease) = parked.resume()?;
+        self.exchange.record_mut().server = Some(lease.under_way.address().address);
         finish_head(self.node, self.request, &lease.under_way, &mut answer);
         if offers_login && !self.sharing.is_private() {
             self.sharing = Sharing::Client;
@@ -325,6 +375,12 @@ fn finish_head<N>(
     meaning
         .affinity
         .complete(settings, server, answer.headers_mut());
+    if answer.headers_mut().get(REQUEST_ID).is_none() {
+        // Never an error: name and value are well-formed.
+        let _ = answer
+            .headers_mut()
+            .append(REQUEST_ID, request_id_text(request.id));
+    }
     if !request.is_relayed {
         return node.shared.counters.served_direct.add_one();
     }
@@ -335,6 +391,13 @@ fn finish_head<N>(
         // Never an error: name and value are well-formed.
         let _ = fields.append(ANSWER_FIELD, ANSWER_FINAL);
     }
+}
+
+/// The time for which a connection waits for a request. A server that says when it ends an idle one
+/// begins to count when its answer leaves.
+fn idle_time(ours: Duration, of_server: Option<Duration>) -> Duration {
+    let of_server = of_server.map(|time| time.saturating_sub(SERVER_CLOCK_SLACK));
+    of_server.map_or(ours, |of_server| of_server.min(ours))
 }
 
 /// The error for a failure.

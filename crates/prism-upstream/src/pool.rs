@@ -14,6 +14,7 @@ use crate::choice::{self, Candidate, is_overloaded};
 use crate::duty::Duty;
 use crate::figures::{Errors, ServerFigures};
 use crate::health::{Bounds, Check, Health, Outcome, Reason};
+use crate::idle::IdleLimit;
 use crate::matcher;
 
 /// An upstream.
@@ -42,6 +43,7 @@ pub(crate) struct Address {
     ejected: AtomicU64,
     errors: Errors,
     health: Mutex<Health>,
+    pub(crate) idle_limit: IdleLimit,
 }
 
 /// A backend as this node knows it.
@@ -97,6 +99,7 @@ impl Address {
             ejected: AtomicU64::new(0),
             errors: Errors::default(),
             health: Mutex::default(),
+            idle_limit: IdleLimit::default(),
         }
     }
 

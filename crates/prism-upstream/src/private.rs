@@ -6,6 +6,7 @@
 //! connection cannot move. A relayed request never gets such a connection, so its login fails.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use prism_http::{Headers, RequestHead, ResponseHead};
 use prism_service::Exchange;
@@ -66,6 +67,13 @@ fn has_scheme(headers: &Headers, names: [&str; 2]) -> bool {
 struct Private {
     address: SocketAddr,
     server: Server,
+    since: Instant,
+}
+
+impl Private {
+    fn reused(self) -> Option<Server> {
+        self.server.reused(self.since.elapsed()).ok()
+    }
 }
 
 /// Keeps a server's connection beside that of its client. A relaying node's stream keeps none.
@@ -75,6 +83,7 @@ pub(crate) fn keep(exchange: &mut impl Exchange, lease: Lease) {
         *companion = Some(Box::new(Private {
             address,
             server: lease.server,
+            since: Instant::now(),
         }));
     }
 }
@@ -109,7 +118,7 @@ pub(crate) fn take(exchange: &mut impl Exchange, pool: &Pool) -> Own {
         };
     };
     let taken = companion.take().and_then(|any| any.downcast().ok());
-    match taken.and_then(|private: Box<Private>| private.server.reused()) {
+    match taken.and_then(|private: Box<Private>| private.reused()) {
         Some(server) => Own::Usable(Lease {
             server,
             under_way: UnderWay::at(address),

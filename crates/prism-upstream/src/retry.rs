@@ -18,14 +18,31 @@ pub(crate) enum Step {
     GiveUp,
 }
 
-/// The next step after `failure`. `has_begun`: a byte of the body was read, which cannot be sent
-/// twice. `is_again`: it was sent again already.
-pub(crate) fn step(failure: Failure, method: &Method, has_begun: bool, is_again: bool) -> Step {
+/// The tries of a request so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tries {
+    /// It was sent again here already.
+    pub(crate) is_again: bool,
+    /// It was sent as often as its upstream's `retries` allow, at all nodes.
+    pub(crate) is_last: bool,
+    /// A byte of the body was read.
+    pub(crate) has_begun: bool,
+    /// What was read of the body is not kept, and cannot be sent again.
+    pub(crate) is_lost: bool,
+}
+
+/// The next step after `failure`.
+pub(crate) fn step(failure: Failure, method: &Method, tries: Tries) -> Step {
     let is_idempotent = method.is_safe() || matches!(method, Method::Put | Method::Delete);
     match failure {
-        _ if has_begun => Step::GiveUp,
-        Failure::Ended { was_used: true, .. } if is_idempotent && !is_again => Step::Again,
-        Failure::Ended { .. } if method.is_safe() => Step::Elsewhere,
+        _ if tries.has_begun && tries.is_lost || tries.is_last => Step::GiveUp,
+        Failure::Ended {
+            was_used: true,
+            is_unsent,
+            ..
+        } if (is_idempotent || is_unsent) && !tries.is_again => Step::Again,
+        // Nobody else has what was read.
+        Failure::Ended { .. } if method.is_safe() && !tries.has_begun => Step::Elsewhere,
         Failure::Ended { .. } | Failure::Silent | Failure::Malformed => Step::GiveUp,
     }
 }
@@ -36,32 +53,57 @@ mod tests {
 
     #[test]
     fn only_what_may_run_twice_or_has_not_run_is_sent_again() {
-        let idle = Failure::Ended {
-            was_used: true,
+        let ended = |was_used, is_unsent| Failure::Ended {
+            was_used,
             in_order: true,
+            is_unsent,
         };
-        let fresh = Failure::Ended {
-            was_used: false,
-            in_order: true,
-        };
+        let idle = ended(true, false);
+        let fresh = ended(false, false);
         for (failure, method, expected) in [
             (idle, Method::Get, Step::Again),
             (idle, Method::Put, Step::Again),
             (idle, Method::Post, Step::GiveUp),
             (idle, Method::Patch, Step::GiveUp),
+            // The end was found just before.
+            (ended(true, true), Method::Post, Step::Again),
+            (ended(false, true), Method::Post, Step::GiveUp),
             (fresh, Method::Get, Step::Elsewhere),
             (fresh, Method::Delete, Step::GiveUp),
             (Failure::Silent, Method::Get, Step::GiveUp),
             (Failure::Malformed, Method::Get, Step::GiveUp),
         ] {
+            let first = Tries::default();
             assert_eq!(
-                step(failure, &method, false, false),
+                step(failure, &method, first),
                 expected,
                 "{failure:?} {method}"
             );
-            assert_eq!(step(failure, &method, true, false), Step::GiveUp);
+            for tries in [
+                Tries {
+                    has_begun: true,
+                    is_lost: true,
+                    ..first
+                },
+                Tries {
+                    is_last: true,
+                    ..first
+                },
+            ] {
+                assert_eq!(step(failure, &method, tries), Step::GiveUp);
+            }
         }
-        assert_eq!(step(idle, &Method::Get, false, true), Step::Elsewhere);
-        assert_eq!(step(idle, &Method::Delete, false, true), Step::GiveUp);
+        let again = Tries {
+            is_again: true,
+            ..Tries::default()
+        };
+        let kept = Tries {
+            has_begun: true,
+            ..Tries::default()
+        };
+        assert_eq!(step(idle, &Method::Put, kept), Step::Again);
+        assert_eq!(step(fresh, &Method::Get, kept), Step::GiveUp);
+        assert_eq!(step(idle, &Method::Get, again), Step::Elsewhere);
+        assert_eq!(step(idle, &Method::Delete, again), Step::GiveUp);
     }
 }

@@ -1,13 +1,15 @@
-//! A connection to a server, and the connections that a thread keeps open between requests.
+//! A connection to a server.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use prism_http::Input;
 use prism_proxy::{ServerStream, Step};
+use prism_sys::tcp::TcpInfo;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -16,9 +18,6 @@ use crate::pool::Address;
 /// Bytes of an answer that are read at first, and that are held at most.
 const FIRST_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 64 << 10;
-/// The longest time for which a connection waits for a request. A firewall may forget an idle one
-/// without a word, and the next request on it would wait for `answer_timeout_s`.
-const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// A connection to a server. Its buffer lives as long as a request. Nothing outside this file knows
 /// what it is made of.
@@ -28,8 +27,8 @@ pub(crate) struct Server {
     input: AnswerBytes,
     /// Bytes that the server gets in front of the request.
     pub(crate) preface: Vec<u8>,
-    /// Whether it had an earlier request.
-    was_idle: bool,
+    /// The time for which it has waited for its request; `None` if it is new.
+    idle_for: Option<Duration>,
 }
 
 /// A connection that waits for a request or a client, on no thread.
@@ -55,18 +54,39 @@ impl Server {
         Self::connect_to(address.address, limit).await
     }
 
-    async fn connect_to(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+    pub(crate) async fn connect_to(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let connecting = tokio::time::timeout(limit, TcpStream::connect(address));
         let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
         stream.set_nodelay(true)?;
-        Ok(Self::of(stream, false))
+        Ok(Self::of(stream, None))
     }
 
     /// The same connection for another request, if the server has left it open and nothing of the
-    /// last answer is left.
-    pub(crate) fn reused(self) -> Option<Self> {
-        let is_clean = self.input.buffered().is_empty() && !is_stale(&self.stream);
-        is_clean.then(|| Self::of(self.stream, true))
+    /// last answer is left. It has waited for `idle_for`.
+    ///
+    /// # Errors
+    /// The time after which the server has ended it, as far as that is known.
+    pub(crate) fn reused(self, idle_for: Duration) -> Result<Self, Duration> {
+        if self.is_clean() && !is_stale(&self.stream) {
+            return Ok(Self::of(self.stream, Some(idle_for)));
+        }
+        let heard_ms = TcpInfo::read(self.stream.as_fd()).map_or(0, |info| info.heard_ms);
+        Err(idle_for.saturating_sub(Duration::from_millis(heard_ms.into())))
+    }
+
+    /// Whether nothing is left of the last answer.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.input.buffered().is_empty()
+    }
+
+    /// Whether the server has ended the idle connection.
+    pub(crate) fn is_stale(&self) -> bool {
+        is_stale(&self.stream)
+    }
+
+    /// The time for which it has waited for its request; `None` if it is new.
+    pub(crate) fn idle_for(&self) -> Option<Duration> {
+        self.idle_for
     }
 
     /// The address of the server.
@@ -96,12 +116,12 @@ impl Server {
         })
     }
 
-    fn of(stream: TcpStream, was_idle: bool) -> Self {
+    fn of(stream: TcpStream, idle_for: Option<Duration>) -> Self {
         Self {
             stream,
             input: AnswerBytes::default(),
             preface: Vec::new(),
-            was_idle,
+            idle_for,
         }
     }
 }
@@ -115,7 +135,7 @@ impl ParkedServer {
         let stream = TcpStream::from_std(self.stream)?;
         Ok(Server {
             input: self.input,
-            ..Server::of(stream, false)
+            ..Server::of(stream, None)
         })
     }
 }
@@ -136,7 +156,7 @@ impl Input for Server {
 
 impl ServerStream for Server {
     fn was_used(&self) -> bool {
-        self.was_idle
+        self.idle_for.is_some()
     }
 
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step {
@@ -147,6 +167,10 @@ impl ServerStream for Server {
             written = write_some(stream, bytes), if !bytes.is_empty() => Step::Written(written),
             else => Step::Written(Ok(0)),
         }
+    }
+
+    fn unacknowledged_bytes(&self) -> Option<usize> {
+        prism_sys::tcp::info::send_queue_bytes(self.stream.as_fd()).ok()
     }
 
     async fn end_requests(&mut self) {
@@ -223,104 +247,10 @@ async fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Whether a server has ended an idle connection, or sent something on it.
+/// Whether a server has ended an idle connection, or sent something on it. The socket is asked: the
+/// reactor may not have heard of it yet.
 fn is_stale(stream: &TcpStream) -> bool {
-    let read = stream.try_read(&mut [0]);
-    !matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-}
-
-/// The connections of one thread to one address that wait for a request.
-#[derive(Default)]
-pub(crate) struct Idle(RefCell<VecDeque<Waiting>>);
-
-/// A connection that waits for a request.
-struct Waiting {
-    stream: TcpStream,
-    until: Instant,
-}
-
-impl Waiting {
-    fn is_usable(&self) -> bool {
-        Instant::now() < self.until && !is_stale(&self.stream)
-    }
-}
-
-impl Idle {
-    /// The connection that waits for the shortest time.
-    pub(crate) fn take(&self) -> Option<Server> {
-        let mut idle = self.0.borrow_mut();
-        loop {
-            let waiting = idle.pop_back()?;
-            if waiting.is_usable() {
-                return Some(Server::of(waiting.stream, true));
-            }
-        }
-    }
-
-    /// Keeps a connection on which nothing is left of its last request, with at most `max` others.
-    pub(crate) fn keep(&self, server: Server, max: usize) {
-        if !server.input.buffered().is_empty() {
-            return;
-        }
-        let mut idle = self.0.borrow_mut();
-        while idle.front().is_some_and(|first| !first.is_usable()) || idle.len() > max {
-            idle.pop_front();
-        }
-        if idle.len() < max {
-            idle.push_back(Waiting {
-                stream: server.stream,
-                until: Instant::now() + MAX_IDLE,
-            });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    #[test]
-    fn an_idle_connection_that_the_server_has_ended_is_not_used() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let idle = Idle::default();
-            let connect = async || {
-                let server = Server::connect_to(address, Duration::from_secs(5)).await;
-                (server.unwrap(), listener.accept().await.unwrap().0)
-            };
-            let (first, one) = connect().await;
-            let (second, mut other) = connect().await;
-            assert!(!first.was_idle);
-            idle.keep(first, 2);
-            idle.keep(second, 2);
-            other.write_all(b"HTTP/1.1 408 \r\n\r\n").await.unwrap();
-            // The loopback delivers at once; the reactor needs a turn.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let mut taken = idle.take().unwrap();
-            assert!(taken.was_idle && idle.take().is_none());
-            drop(one);
-            assert_eq!(taken.input.fill(&taken.stream).await.unwrap(), 0);
-            idle.keep(taken, 0);
-            assert!(idle.take().is_none());
-            let (third, _open) = connect().await;
-            idle.keep(third, 1);
-            idle.0.borrow_mut().front_mut().unwrap().until = Instant::now();
-            assert!(idle.take().is_none() && idle.0.borrow().is_empty());
-            drop(listener);
-            let refused = Server::connect_to(address, Duration::from_secs(5)).await;
-            assert_eq!(
-                refused.err().unwrap().kind(),
-                io::ErrorKind::ConnectionRefused
-            );
-        });
-    }
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let peeked = rustix::net::recv(stream, &mut [0], flags);
+    !matches!(peeked, Err(Errno::WOULDBLOCK))
 }

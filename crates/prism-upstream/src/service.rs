@@ -12,17 +12,19 @@ use prism_http::{BodyFraming, Headers, Limits, Method, RequestHead, ResponseHead
 use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
 use prism_proxy::wanted_protocol;
 use prism_service::{
-    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject, send,
+    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject,
+    request_id_text, send,
 };
 
+use crate::Shared;
 use crate::affinity::Affinity;
 use crate::error::Error;
+use crate::forwarded::{self, REQUEST_ID};
+use crate::idle::Idle;
 use crate::pool::{Backend, Pool};
 use crate::private::Sharing;
 use crate::proxy_header::Ends;
-use crate::server::Idle;
 use crate::shared::Pools;
-use crate::{Shared, forwarded};
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
 /// concern upstreams.
@@ -163,8 +165,10 @@ impl<N: NodeRequests> Service for Upstreams<N> {
                 // The node that admitted the request has chosen by the client's own head.
                 let chosen = verified.as_ref().and_then(|facts| facts.upstream.as_ref());
                 let chosen = chosen.and_then(|name| self.shared.pool_named(name));
-                let chosen = chosen.or_else(|| self.shared.pool_of(head));
-                chosen.ok_or(Error::NoUpstream)?
+                match chosen {
+                    Some(chosen) => chosen,
+                    None => self.shared.pool_of(head)?,
+                }
             }
         };
         let max_bytes = pool.max_body_bytes();
@@ -196,7 +200,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             request.meaning.sharing = Sharing::Present;
         }
         let own = &request.meaning.pool.settings.request_headers;
-        let added = forwarded::add(&mut request.head, &client, own);
+        let added = forwarded::add(&mut request.head, request.id, &client, own);
         added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
     }
 
@@ -246,6 +250,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         About {
             operation: meaning.operation,
             key: Some(&meaning.path),
+            upstream: Some(&meaning.pool.name),
             ..About::UNKNOWN
         }
     }
@@ -313,6 +318,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         exchange.record_mut().error = Some(error.code());
         let head = ResponseHead::new(error.status());
         let head = head.with("Content-Type", "text/plain; charset=utf-8");
+        let id = request_id_text(exchange.request_id());
+        let head = head.and_then(|head| head.with(REQUEST_ID, id));
         let text = format!("{error}\n");
         send(exchange, head.map_err(io::Error::other)?, text.as_bytes()).await
     }

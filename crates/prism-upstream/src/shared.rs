@@ -15,9 +15,11 @@ use tokio::sync::{mpsc, watch};
 use crate::affinity::Affinity;
 use crate::assign::Parcel;
 use crate::duty::{Duties, Duty};
+use crate::error::Error;
 use crate::figures::{self, ServerFigures};
 use crate::matcher;
 use crate::park::Parking;
+use crate::paths::AmbiguousPath;
 use crate::pool::{Address, Backend, Pool};
 
 /// The upstreams, in the order in which requests try them.
@@ -166,12 +168,18 @@ impl Shared {
     }
 
     /// The upstream that gets a request.
-    pub(crate) fn pool_of(&self, head: &RequestHead) -> Option<Arc<Pool>> {
-        let pools = self.pools.borrow();
-        let mut pools = pools.iter();
-        pools
-            .find(|pool| matcher::fits(&pool.settings, head))
-            .cloned()
+    ///
+    /// # Errors
+    /// There is none, or the path does not tell which.
+    pub(crate) fn pool_of(&self, head: &RequestHead) -> Result<Arc<Pool>, Error> {
+        for pool in self.pools.borrow().iter() {
+            match matcher::fits(&pool.settings, head) {
+                Ok(true) => return Ok(pool.clone()),
+                Ok(false) => {}
+                Err(AmbiguousPath) => return Err(Error::AmbiguousPath),
+            }
+        }
+        Err(Error::NoUpstream)
     }
 
     /// The upstream of this name.
@@ -237,7 +245,7 @@ impl Shared {
     /// frontend sends a returned connection on to it.
     pub fn owner_of_unread(&self, unread: &[u8]) -> Option<String> {
         let (head, _) = RequestHead::parse(unread, &self.limits).ok()??;
-        let pool = self.pool_of(&head)?;
+        let pool = self.pool_of(&head).ok()?;
         let backends = self.backends(&pool, &pool.affinity(&head));
         let best = backends.first()?;
         pool.sends(best);

@@ -169,7 +169,11 @@ fn an_interim_answer_does_not_stop_an_upload() {
         for _ in 0..2 {
             client.write_all(&put_head("/hints", 8)).await.unwrap();
             client.write_all(b"half").await.unwrap();
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let interim = head(&mut client).await;
+            assert!(
+                interim.starts_with("HTTP/1.1 103 Early Hints\r\n"),
+                "{interim}"
+            );
             client.write_all(b"rest").await.unwrap();
             assert_eq!(answer(&mut client).await, (200, "halfrest".into()));
         }

@@ -1,20 +1,25 @@
-//! Lines of the access log, in JSON.
+//! Lines of the access log, in JSON or in the combined format of Apache and nginx.
 //!
-//! The processor pays for a line of each request, so that the names of fields are copied and only
-//! texts are escaped, by `serde_json`.
+//! Signatures and tokens of presigned URLs are left out: whoever reads a log must not be able
+//! to use them. The processor pays for a line of each request, so that the names of fields are
+//! copied and only texts are escaped, by `serde_json`.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 use super::waiting::{Facts, Texts};
-use super::{request_id_digits, time_text};
+use super::{AccessLogForm, request_id_digits, time_text};
 
 /// Makes lines.
 #[derive(Debug, Default)]
 pub(super) struct LineMaker {
+    form: AccessLogForm,
     bytes: Vec<u8>,
     /// The last written second, in seconds since 1970, and its text without the `Z`.
     second: (u64, String),
@@ -31,8 +36,57 @@ impl LineMaker {
         self.bytes.clear();
     }
 
+    /// Makes the next lines in this form.
+    pub(super) fn set_form(&mut self, form: AccessLogForm) {
+        self.form = form;
+    }
+
     /// Adds the line of a request.
     pub(super) fn add(&mut self, facts: &Facts, texts: &Texts<'_>) {
+        match self.form {
+            AccessLogForm::Json => self.add_json(facts, texts),
+            AccessLogForm::Combined => self.add_combined(facts, texts),
+        }
+    }
+
+    fn add_combined(&mut self, facts: &Facts, texts: &Texts<'_>) {
+        // Writing to memory does not fail.
+        let _ = write!(self.bytes, "{} - ", facts.client.ip().to_canonical());
+        self.escaped(texts.access_key.unwrap_or("-"));
+        let ended = UNIX_EPOCH + Duration::from_millis(facts.ended_ms);
+        let form =
+            format_description!("[day]/[month repr:short]/[year]:[hour]:[minute]:[second] +0000");
+        let ended = OffsetDateTime::from(ended).format(form).unwrap_or_default();
+        let _ = write!(self.bytes, " [{ended}] \"");
+        match texts.method.filter(|method| !method.is_empty()) {
+            None => self.plain("-"),
+            Some(method) => {
+                self.escaped(method);
+                self.plain(" ");
+                self.escaped(&without_secrets(texts.target.unwrap_or_default()));
+                let _ = write!(self.bytes, " HTTP/{}", facts.http_version);
+            }
+        }
+        let _ = write!(self.bytes, "\" {} {} \"", facts.status, facts.bytes_out);
+        self.escaped(texts.referer.unwrap_or("-"));
+        self.plain("\" \"");
+        self.escaped(texts.user_agent.unwrap_or("-"));
+        self.plain("\"\n");
+    }
+
+    /// As nginx escapes a value.
+    fn escaped(&mut self, text: &str) {
+        for byte in text.bytes() {
+            match byte {
+                b'"' | b'\\' | ..b' ' | 0x7f.. => {
+                    let _ = write!(self.bytes, "\\x{byte:02X}");
+                }
+                byte => self.bytes.push(byte),
+            }
+        }
+    }
+
+    fn add_json(&mut self, facts: &Facts, texts: &Texts<'_>) {
         self.begin(facts.ended_ms);
         self.plain(r#"","request_id":""#);
         self.bytes.extend_from_slice(&request_id_digits(facts.id));
@@ -49,12 +103,33 @@ impl LineMaker {
         self.plain(r#"","operation":""#);
         self.plain(facts.operation);
         self.plain("\"");
+        let target = texts.target.filter(|target| !target.is_empty());
+        if let Some(target) = target {
+            self.text(r#","method":"#, texts.method);
+            let query = target
+                .split_once('?')
+                .map(|(_, query)| without_secrets(query));
+            self.text(r#","query":"#, query.as_deref());
+        }
+        self.text(r#","host":"#, texts.host);
+        self.text(r#","user_agent":"#, texts.user_agent);
+        self.text(r#","referer":"#, texts.referer);
         self.text(r#","access_key":"#, texts.access_key);
         self.text(r#","bucket":"#, texts.bucket);
         self.text(r#","key":"#, texts.key);
         self.text(r#","version":"#, texts.version);
         self.value(r#","status":"#, facts.status);
         self.text(r#","error":"#, facts.error);
+        self.text(r#","ended_by":"#, facts.ended_by.map(|side| side.word()));
+        self.text(r#","upstream":"#, texts.upstream);
+        if let Some(server) = facts.server {
+            self.plain(r#","server":""#);
+            self.address(server);
+            self.plain("\"");
+        }
+        if facts.retries > 0 {
+            self.value(r#","retries":"#, facts.retries);
+        }
         self.value(r#","bytes_in":"#, facts.bytes_in);
         self.value(r#","bytes_out":"#, facts.bytes_out);
         if let Some(first_byte_us) = facts.first_byte_us {
@@ -112,6 +187,26 @@ impl LineMaker {
     }
 }
 
+/// A query, or a target with one, without what gives access.
+fn without_secrets(query: &str) -> Cow<'_, str> {
+    const SECRETS: [&str; 3] = ["Signature=", "X-Amz-Signature=", "X-Amz-Security-Token="];
+    if !query.contains("Signature=") && !query.contains("X-Amz-Security-Token=") {
+        return query.into();
+    }
+    let mut shown = String::with_capacity(query.len());
+    for part in query.split_inclusive(['?', '&']) {
+        match SECRETS.iter().find(|name| part.starts_with(**name)) {
+            Some(name) => {
+                shown.push_str(name);
+                shown.push('-');
+                shown.extend(part.ends_with('&').then_some('&'));
+            }
+            None => shown.push_str(part),
+        }
+    }
+    shown.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,8 +228,10 @@ mod tests {
             concat!(
                 r#"{"time":"1970-01-01T00:00:00.000Z","request_id":"00000000000012AB","#,
                 r#""trace_id":"01010101010101010101010101010101","client":"192.0.2.1:4000","#,
-                r#""operation":"GetObject","access_key":"AK","bucket":"photos","#,
-                r#""key":"\"é\"\n","status":404,"error":"NoSuchKey","bytes_in":0,"#,
+                r#""operation":"GetObject","method":"GET","query":"a=\"&X-Amz-Signature=-","#,
+                r#""host":"h:80","user_agent":"curl/8","access_key":"AK","bucket":"photos","#,
+                r#""key":"\"é\"\n","status":404,"error":"NoSuchKey","ended_by":"client","#,
+                r#""upstream":"/","server":"127.0.0.1:9000","retries":2,"bytes_in":0,"#,
                 r#""bytes_out":7,"total_us":9,"frontend":"fe0","backend":"be0","#,
                 r#""path":"direct","hand_offs":1,"tls":true}"#,
                 "\n"
@@ -146,5 +243,41 @@ mod tests {
         assert_eq!(text("time"), Some("1970-01-01T00:00:01.950Z"));
         assert_eq!(text("version"), Some("v1"));
         assert_eq!(text("access_key"), None);
+    }
+
+    #[test]
+    fn a_line_of_the_combined_format_cannot_be_forged() {
+        let mut maker = LineMaker::default();
+        maker.set_form(AccessLogForm::Combined);
+        let mut request = request("k", Some("AK"), None);
+        let mut lines = String::new();
+        for user_agent in ["a \"b\\\u{7f}é", ""] {
+            request.head.user_agent = Some(user_agent).filter(|text| !text.is_empty());
+            let mut batch = Batch::default();
+            batch.add(&request, UNIX_EPOCH + Duration::from_secs(1_782_000_000));
+            maker.clear();
+            batch.drain(|facts, texts| maker.add(facts, texts));
+            lines += &String::from_utf8_lossy(maker.lines());
+        }
+        let start = "192.0.2.1 - AK [21/Jun/2026:00:00:00 +0000] \
+                     \"GET /photos/k?a=\\x22&X-Amz-Signature=- HTTP/1.1\" 404 7 \"-\" ";
+        let expected = format!("{start}\"a \\x22b\\x5C\\x7F\\xC3\\xA9\"\n{start}\"-\"\n");
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn what_gives_access_is_left_out() {
+        for (query, shown) in [
+            ("a=1&b", "a=1&b"),
+            ("X-Amz-Signature=abc", "X-Amz-Signature=-"),
+            (
+                "/k?X-Amz-Security-Token=t&X-Amz-Date=d&X-Amz-Signature=s&x=y",
+                "/k?X-Amz-Security-Token=-&X-Amz-Date=d&X-Amz-Signature=-&x=y",
+            ),
+            ("/k?Signature=s&Expires=1", "/k?Signature=-&Expires=1"),
+            ("NoSignature=s", "NoSignature=s"),
+        ] {
+            assert_eq!(without_secrets(query), shown);
+        }
     }
 }

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::EndedBy;
 use crate::observe::Answered;
 
 /// Most bytes of the requests of a thread that wait: some 10,000 of them.
 const MAX_BYTES: usize = 2 << 20;
-/// Access key, bucket, key, version, frontend, backend.
-const TEXTS: usize = 6;
+/// The number of [`Texts`].
+const TEXTS: usize = 12;
 /// The length of a text that is not there.
 const NONE: u32 = u32::MAX;
 
@@ -33,9 +34,13 @@ pub(super) struct Facts {
     pub(super) total_us: u64,
     pub(super) operation: &'static str,
     pub(super) error: Option<&'static str>,
+    pub(super) ended_by: Option<EndedBy>,
+    pub(super) http_version: &'static str,
     pub(super) path: &'static str,
     pub(super) client: SocketAddr,
+    pub(super) server: Option<SocketAddr>,
     pub(super) status: u16,
+    pub(super) retries: u8,
     pub(super) hand_offs: u8,
     pub(super) is_tls: bool,
     pub(super) trace_id: Option<[u8; 16]>,
@@ -46,10 +51,16 @@ pub(super) struct Facts {
 /// The texts of a request; `None` for one that does not apply.
 #[derive(Debug)]
 pub(super) struct Texts<'t> {
+    pub(super) method: Option<&'t str>,
+    pub(super) target: Option<&'t str>,
+    pub(super) host: Option<&'t str>,
+    pub(super) user_agent: Option<&'t str>,
+    pub(super) referer: Option<&'t str>,
     pub(super) access_key: Option<&'t str>,
     pub(super) bucket: Option<&'t str>,
     pub(super) key: Option<&'t str>,
     pub(super) version: Option<&'t str>,
+    pub(super) upstream: Option<&'t str>,
     pub(super) frontend: Option<&'t str>,
     pub(super) backend: Option<&'t str>,
 }
@@ -66,11 +77,18 @@ impl Batch {
     /// Adds a request.
     pub(super) fn add(&mut self, answered: &Answered<'_>, ended: SystemTime) {
         let about = &answered.about;
+        let head = &answered.head;
         let texts = [
+            Some(head.method),
+            Some(head.target),
+            head.host,
+            head.user_agent,
+            head.referer,
             about.access_key,
             about.bucket,
             about.key,
             about.version,
+            about.upstream,
             Some(answered.frontend),
             Some(answered.backend),
         ];
@@ -89,9 +107,13 @@ impl Batch {
             total_us: as_us(answered.total),
             operation: about.operation,
             error: answered.error,
+            ended_by: answered.ended_by,
+            http_version: head.version,
             path: answered.path(),
             client: answered.client,
+            server: answered.server,
             status: answered.status,
+            retries: answered.retries,
             hand_offs: answered.hand_offs,
             is_tls: answered.is_tls,
             trace_id: answered.trace_id,
@@ -103,19 +125,26 @@ impl Batch {
     pub(super) fn drain(&mut self, mut take: impl FnMut(&Facts, &Texts<'_>)) {
         let mut rest = self.texts.as_str();
         for facts in &self.requests {
-            let [access_key, bucket, key, version, frontend, backend] =
-                facts.lengths.map(|length| {
-                    let (text, behind) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-                    rest = behind;
-                    Some(text)
-                });
+            let mut next = facts.lengths.iter().map(|length| {
+                let (text, behind) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
+                rest = behind;
+                Some(text)
+            });
+            let mut next = || next.next().flatten();
+            // In the order in which they were added.
             let texts = Texts {
-                access_key,
-                bucket,
-                key,
-                version,
-                frontend,
-                backend,
+                method: next(),
+                target: next(),
+                host: next(),
+                user_agent: next(),
+                referer: next(),
+                access_key: next(),
+                bucket: next(),
+                key: next(),
+                version: next(),
+                upstream: next(),
+                frontend: next(),
+                backend: next(),
             };
             take(facts, &texts);
         }

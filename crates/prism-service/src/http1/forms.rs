@@ -31,7 +31,9 @@ impl<I: Io> BodySource for Http1<'_, I> {
             input: &mut *self.io,
             reader: self.body.reader(),
         };
-        framed.read(room).await
+        let read = framed.read(room).await?;
+        self.record.received_bytes += read as u64;
+        Ok(read)
     }
 }
 
@@ -116,6 +118,7 @@ impl<I: Io> Exchange for Http1<'_, I> {
             if !data.is_empty() {
                 take(data);
             }
+            self.record.received_bytes += data.len() as u64;
             taken_bytes += step.consumed;
             self.io.consume(step.consumed);
         }
@@ -153,7 +156,6 @@ impl<I: Io> Exchange for Http1<'_, I> {
         if self.version == Version::Http10 {
             return Ok(());
         }
-        self.touch();
         let mut bytes = Vec::with_capacity(256);
         let _ = head.write_to(&self.form(), None, &mut bytes);
         self.io.write_all(&bytes).await
@@ -266,17 +268,25 @@ impl<I: Io> Exchange for Http1<'_, I> {
             return Ok(());
         }
         self.flush_more().await?;
-        self.io.send_file(file, offset, len).await?;
+        let sent = self.io.send_file(file, offset, len).await;
         self.has_unflushed = false;
-        self.record.body_bytes += len;
-        Ok(())
+        let sent_bytes = match sent {
+            Ok(()) => len,
+            Err(_) => self.io.partial_bytes(),
+        };
+        self.record.body_bytes += sent_bytes;
+        sent
     }
 
     async fn stream(&mut self, source: &TcpStream, len: u64, silence: Duration) -> io::Result<u64> {
         self.flush().await?;
-        let sent_bytes = self.io.send_stream(source, len, silence).await?;
+        let sent = self.io.send_stream(source, len, silence).await;
+        let sent_bytes = match &sent {
+            Ok(sent_bytes) => *sent_bytes,
+            Err(_) => self.io.partial_bytes(),
+        };
         self.record.body_bytes += sent_bytes;
-        Ok(sent_bytes)
+        sent
     }
 
     async fn write_or_fill(&mut self, reads: bool) -> io::Result<Movement> {

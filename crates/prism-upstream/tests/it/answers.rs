@@ -49,7 +49,7 @@ fn an_answer_is_passed_on_in_any_pieces() {
         (
             GET,
             b"HTTP/1.1 103 Early Hints\r\nLink: </s>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
-            "HTTP/1.1 103 \r\nLink: </s>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 103 Early Hints\r\nLink: </s>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         ),
         (
             "GET /a HTTP/1.0\r\nHost: h\r\nConnection: keep-alive",
@@ -59,7 +59,7 @@ fn an_answer_is_passed_on_in_any_pieces() {
         (
             GET,
             b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: 1\r\n\r\nx",
-            "HTTP/1.1 421 \r\nContent-Length: 1\r\n\r\nx",
+            "HTTP/1.1 421 Misdirected Request\r\nContent-Length: 1\r\n\r\nx",
         ),
     ];
     for (head, answer, expected) in rows {
@@ -229,6 +229,36 @@ fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
         "{text}"
     );
     server.join();
+}
+
+#[test]
+fn server_and_client_get_the_identifier_of_the_request() {
+    for (answer, expected) in [
+        ("", "X-Request-ID: 0000000000000000\r\n"),
+        (
+            "X-Request-Id: of-the-server\r\n",
+            "X-Request-Id: of-the-server\r\n",
+        ),
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\n{answer}Content-Length: 0\r\n\r\n");
+        let server = Server::new(vec![act(move |stream| {
+            let request = read(stream, 0);
+            let ids: Vec<_> = request
+                .split("\r\n")
+                .filter(|line| line.contains("quest"))
+                .collect();
+            assert_eq!(ids, ["X-Request-ID: 0000000000000000"]);
+            write(stream, head.as_bytes(), 1);
+        })]);
+        let bed = Bed::new(server.address, 1, |_| {});
+        let end = bed.ask(&format!("{GET}\r\nx_request_id: of-the-client"), &[]);
+        server.join();
+        let text = String::from_utf8(end.client.got).unwrap();
+        let ids = text
+            .split_inclusive("\r\n")
+            .filter(|line| line.contains("quest"));
+        assert_eq!(ids.collect::<Vec<_>>(), [expected]);
+    }
 }
 
 #[test]

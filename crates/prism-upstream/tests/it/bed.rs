@@ -99,8 +99,14 @@ impl Io for Client {
 }
 
 impl Client {
+    /// What it got, without the identifiers of its requests.
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.got).into_owned()
+        let text = String::from_utf8_lossy(&self.got);
+        let mut parts = text.split("X-Request-ID: ");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| {
+            text + &part["0123456789ABCDEF\r\n".len()..]
+        })
     }
 }
 
@@ -222,6 +228,11 @@ impl Bed {
         })
     }
 
+    /// A request that servers have got so often and have not answered.
+    pub fn ask_again(&self, head: &str, retries: u8) -> End {
+        self.pass(head, NEXT, None, |request| request.retries = retries)
+    }
+
     /// The same, by a node that breaks off before it sends a byte of the body.
     pub fn ask_broken_off(&self, head: &str) -> End {
         self.pass(head, &[], Some(verified(1)), |request| {
@@ -299,6 +310,7 @@ impl Bed {
             ..Http1Parts::default()
         };
         let mut exchange = Http1::new(io, &request.head, parts);
+        exchange.record_mut().retries = request.retries;
         let served = self.service.serve(&mut exchange, &request).await;
         let served = served.map(|served| match served {
             prism_service::Served::Elsewhere(error) => Served::Elsewhere(error),

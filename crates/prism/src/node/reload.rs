@@ -11,7 +11,7 @@ use prism_config::{Change, Config, ConfigError, ConfigFile, ConfigReader, Effect
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
-use super::server::{Server, access_log_to, newcomers};
+use super::server::{Server, access_log_form, access_log_to, newcomers};
 
 /// The outcome of a reload.
 #[derive(Debug, Default)]
@@ -185,7 +185,10 @@ fn access_log_fault(error: std::io::Error) -> String {
 /// Acts by a change that may fail.
 fn act(server: &Server, new: &Config, change: &Change) -> anyhow::Result<()> {
     match change.field().as_str() {
-        "log.access" => Ok(server.requests.log.turn_to(&access_log_to(new))?),
+        "log.access" | "log.access_format" => {
+            let log = &server.requests.log;
+            Ok(log.turn_to(&access_log_to(new), access_log_form(new))?)
+        }
         "log.audit" => Ok(server.requests.audit.turn_to(&new.log.audit)?),
         "log.level" => prism_process::log::set_level(&new.log.level),
         _ => Ok(()),

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 use prism_acme::{Answer, Keeper};
-use prism_config::{Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running};
+use prism_config::{
+    AccessLogFormat, Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running,
+};
 use prism_core::{Core, Observed, StoreReport};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::{
@@ -20,7 +22,7 @@ use prism_process::notify::Notifier;
 use prism_proto::control::ControlKey;
 use prism_proto::fence::Fence;
 use prism_replicas::Node;
-use prism_service::{AccessLog, AccessLogTo, AuditLog, Link, Requests};
+use prism_service::{AccessLog, AccessLogForm, AccessLogTo, AuditLog, Link, Requests};
 use prism_store::Store;
 use tokio::sync::watch;
 
@@ -332,9 +334,17 @@ pub(super) fn access_log_to(config: &Config) -> AccessLogTo {
     }
 }
 
+/// The form of its lines.
+pub(super) fn access_log_form(config: &Config) -> AccessLogForm {
+    match config.log.access_format {
+        AccessLogFormat::Json => AccessLogForm::Json,
+        AccessLogFormat::Combined => AccessLogForm::Combined,
+    }
+}
+
 fn access_log(config: &Config) -> anyhow::Result<AccessLog> {
     let path = config.log.access.display();
-    AccessLog::open(&access_log_to(config))
+    AccessLog::open(&access_log_to(config), access_log_form(config))
         .with_context(|| format!("cannot open log.access {path}"))
 }
 

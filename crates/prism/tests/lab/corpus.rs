@@ -81,6 +81,7 @@ fn a_service_with_servers_answers_as_it_did() {
     runner.check("upstream.txt");
     runner.check("forwarded.txt");
     runner.check("faults.txt");
+    runner.check("manners.txt");
     let redirects = cluster.lab.reload(|config| {
         let tls = config.service.first_mut().tls.as_mut();
         tls.unwrap().redirect_http = true;

@@ -7,6 +7,7 @@ mod duties;
 mod faults;
 mod guests;
 mod idle;
+mod logged;
 mod logins;
 mod once;
 mod relayed;

@@ -244,13 +244,19 @@ impl Exchange {
     }
 }
 
-/// The bytes of a line, in which `$(bytes FROM LEN)` stands for many.
+/// The bytes of a line, in which `$(bytes FROM LEN)` and `$(repeat COUNT TEXT)` stand for many.
 fn bytes_of(text: &str) -> Vec<u8> {
-    let Some((before, rest)) = text.split_once("$(bytes ") else {
+    let Some((before, rest)) = text.split_once("$(") else {
         return unescape(text);
     };
-    let (numbers, after) = rest.split_once(')').unwrap();
-    let (from, len) = numbers.split_once(' ').unwrap();
-    let known = known_bytes(from.parse().unwrap(), len.parse().unwrap());
-    [unescape(before), known, bytes_of(after)].concat()
+    let (inner, after) = rest.split_once(')').unwrap();
+    let mut words = inner.splitn(3, ' ');
+    let [word, number, last] = [(); 3].map(|()| words.next().unwrap());
+    let number: usize = number.parse().unwrap();
+    let many = match word {
+        "bytes" => known_bytes(number, last.parse().unwrap()),
+        "repeat" => unescape(last).repeat(number),
+        _ => panic!("{inner:?}"),
+    };
+    [unescape(before), many, bytes_of(after)].concat()
 }

@@ -44,6 +44,12 @@ const VARYING: &[Varying] = &[
         is_value: is_id,
     },
     Varying {
+        before: "\r\nX-Request-ID: ",
+        after: "\r\n",
+        name: "request-id",
+        is_value: is_id,
+    },
+    Varying {
         before: "<RequestId>",
         after: "</RequestId>",
         name: "request-id",

@@ -39,6 +39,8 @@ pub struct Watch {
     /// The service's addresses.
     vips: Vec<IpAddr>,
     mode: Mode,
+    /// From then on servers are killed, and their resets are passed on, in milliseconds since 1970.
+    servers_killed: Option<u64>,
 }
 
 impl Watch {
@@ -69,7 +71,13 @@ impl Watch {
             file,
             vips: cluster.vips(),
             mode: cluster.lab.mode(),
+            servers_killed: None,
         }
+    }
+
+    /// The servers behind the service are killed at this time, in milliseconds since 1970.
+    pub fn servers_killed(&mut self, at_ms: u64) {
+        self.servers_killed = Some(at_ms);
     }
 
     /// Stops the capture and checks it.
@@ -96,12 +104,14 @@ impl Watch {
     /// a connection that has ended on both sides. In host mode a late packet of such a connection
     /// may get one, as with any server.
     fn check_received_resets(&self) {
-        for reset in self.packets(&self.resets("src host")) {
+        let meant = self.servers_killed.map_or(0, |at| self.resets_since(at));
+        let resets = self.packets(&self.resets("src host"));
+        for reset in &resets[..resets.len() - meant] {
             // "IP 10.1.2.3.80 > 10.1.2.4.5678: Flags [R], ..."
             let client = reset.split(' ').nth(3).unwrap().trim_end_matches(':');
             let (_, port) = client.rsplit_once('.').unwrap();
             let packets = self.packets(&format!("tcp port {port}"));
-            if self.mode == Mode::Switch || !has_ended(&packets, &reset, client) {
+            if self.mode == Mode::Switch || !has_ended(&packets, reset, client) {
                 packets.iter().for_each(|packet| say(packet));
                 panic!("the client received a reset: {reset}");
             }
@@ -126,6 +136,16 @@ impl Watch {
         }
     }
 
+    /// The number of resets from the service since this time.
+    fn resets_since(&self, at_ms: u64) -> usize {
+        let resets = self.printed(&self.resets("src host"), "-tt");
+        let is_later = |line: &&String| {
+            let (seconds, _) = line.split_once(' ').unwrap();
+            seconds.parse::<f64>().unwrap() * 1_000.0 >= at_ms as f64
+        };
+        resets.iter().rev().take_while(is_later).count()
+    }
+
     /// Resets from the service (`src host`), or to it (`dst host`).
     fn resets(&self, which: &str) -> String {
         format!("{} and {RST}", one_of(which, &self.vips))
@@ -138,9 +158,14 @@ impl Watch {
 
     /// The matching packets in the file, a line each.
     fn packets(&self, filter: &str) -> Vec<String> {
+        self.printed(filter, "-t")
+    }
+
+    /// The same with these times.
+    fn printed(&self, filter: &str, times: &str) -> Vec<String> {
         let mut tcpdump = Command::new("tcpdump");
         tcpdump
-            .args(["-n", "-t", "-S", "-r"])
+            .args(["-n", times, "-S", "-r"])
             .arg(&self.file)
             .arg(filter);
         let output = tcpdump.output().unwrap();

@@ -211,7 +211,7 @@ fn clients_notice_only_cuts(mode: Mode) {
     let mut behind = Behind::up(up, health);
     let lab = &behind.cluster.lab;
     let (namespace, url) = (format!("prism-{}-client", lab.name()), lab.endpoint());
-    let watch = Watch::events(&behind.cluster, "faults");
+    let mut watch = Watch::events(&behind.cluster, "faults");
     let clients = start_clients(&behind);
     let short = format!("{url}/bytes?n=1000&ms=5");
     let wrk = Beside::start(&behind, "wrk", &["-t1", "-c6", "-d60", &short]);
@@ -245,6 +245,7 @@ fn clients_notice_only_cuts(mode: Mode) {
     }
     check_sockets(report.values().flat_map(|seen| &seen.sockets), &times);
     check_counts(&behind, &report);
+    watch.servers_killed(times.killed);
     watch.finish(ClientResets::AtItsEnd);
 }
 

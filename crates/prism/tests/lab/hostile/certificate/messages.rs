@@ -106,6 +106,7 @@ fn verifications(caller: &Caller) -> Vec<Facts> {
                 count: u64::MAX,
                 id: 1,
             }),
+            retries: 3,
             ..Facts::of_anonymous(fastrand::u64(..))
         })
     };
