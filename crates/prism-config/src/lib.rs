@@ -24,6 +24,7 @@ mod explain;
 mod load;
 mod model;
 mod names;
+mod networks;
 mod parts;
 mod patterns;
 mod position;
@@ -51,6 +52,7 @@ pub use model::{
     Role, S3,
 };
 pub use names::{UnknownName, admin_sockets};
+pub use networks::Networks;
 pub use position::FilePosition;
 pub use problem::Problem;
 pub use relay::RelayUpTo;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::acme::Acme;
 use crate::addresses::ServiceAddrs;
 use crate::model::S3;
+use crate::networks::Networks;
 use crate::relay::RelayUpTo;
 use crate::tls::Tls;
 use crate::upstream::Upstreams;
@@ -167,6 +168,10 @@ pub struct Service {
     pub admin_listen: Option<SocketAddr>,
     /// Default: `[s3]`, which several services do not have. The users.
     pub s3: Option<S3>,
+    /// Default: none. The networks of proxies in front of the service, such as `10.0.0.0/8`. What
+    /// they say of a client in `X-Forwarded-For` counts, and bounds for one address do not apply to
+    /// them.
+    pub trusted_proxies: Networks,
     /// Bounds that differ from those of `[limits]`.
     pub limits: Option<ServiceLimits>,
 }
@@ -227,6 +232,7 @@ impl Default for Service {
             min_replicas: None,
             admin_listen: None,
             s3: None,
+            trusted_proxies: Networks::default(),
             limits: None,
         }
     }

@@ -27,6 +27,7 @@ mod gateway;
 mod https;
 mod leave;
 mod observe;
+mod proxied;
 mod relay;
 mod relayed;
 mod session;

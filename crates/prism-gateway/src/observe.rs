@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use prism_handoff::Connection;
 use prism_service::{
-    About, AnswerRecord, Answered, EndedBy, LoggedHead, RequestSpan, Service, Span,
+    About, AnswerRecord, Answered, EndedBy, LoggedHead, Remote, RequestSpan, Service, Span,
+    request_id_text,
 };
 
 use crate::gateway::Gateway;
@@ -17,22 +18,29 @@ pub(crate) struct Sight {
     frontend: String,
     hand_offs: u8,
     is_tls: bool,
+    is_proxied: bool,
     /// Its identifier, and this node's part of its trace.
     pub(crate) id: u64,
     pub(crate) span: Option<Span>,
 }
 
 impl Sight {
-    pub(crate) fn of(client: &Connection, id: u64, span: Option<Span>) -> Self {
+    pub(crate) fn of(client: &Connection, remote: &Remote, id: u64, span: Option<Span>) -> Self {
         Self {
             begun: Instant::now(),
-            client: client.client(),
+            client: remote.address,
             frontend: client.origin().to_owned(),
             hand_offs: client.moves(),
-            is_tls: client.is_tls(),
+            is_tls: remote.is_tls,
+            is_proxied: remote.is_proxied,
             id,
             span,
         }
+    }
+
+    /// Whether a trusted proxy has given the request this identifier.
+    fn is_of_proxy(&self, id: &str) -> bool {
+        self.is_proxied && id != request_id_text(self.id)
     }
 }
 
@@ -69,7 +77,10 @@ impl<S: Service> Gateway<S> {
         let Some(status) = record.status else { return };
         self.requests.add(&Answered {
             about,
-            head,
+            head: LoggedHead {
+                request_id: head.request_id.filter(|id| sight.is_of_proxy(id)),
+                ..head
+            },
             id: sight.id,
             trace_id: sight.span.map(|span| span.trace_id),
             client: sight.client,

@@ -18,6 +18,7 @@ use crate::connections::{ListedConnection, UnderWay};
 use crate::decision::Decision;
 use crate::gateway::Gateway;
 use crate::observe::{Sight, end_early};
+use crate::proxied::of_proxies;
 
 /// The reason why no request was read.
 enum NoRequest {
@@ -94,7 +95,17 @@ impl<S: Service> Gateway<S> {
         let id = verified.as_ref().map(|verified| verified.request_id);
         let id = id.unwrap_or_else(unguessable::number);
         let span = span_of_request(&head, id, verified.as_ref(), self.shared.requests.spans());
-        let sight = Sight::of(&client, id, span);
+        let config = self.config();
+        let said = verified.as_ref().and_then(|facts| facts.client);
+        let peer = remote_of(&mut client);
+        // What proxies say of this request is in its head, for every node that reads it.
+        let remote = of_proxies(&head, peer, &config.service.trusted_proxies);
+        let remote = remote.unwrap_or(Remote {
+            // The node that accepted the connection may know better than the flow.
+            address: said.map_or(peer.address, |said| said.address),
+            ..peer
+        });
+        let sight = Sight::of(&client, &remote, id, span);
         if !client.is_tls()
             && let Some(end) = self
                 .answer_before_service(&mut client, &head, id, bytes)
@@ -107,14 +118,6 @@ impl<S: Service> Gateway<S> {
         if verified.is_none() {
             self.shared.counters.requests.add_one();
         }
-        let said = verified.as_ref().and_then(|facts| facts.client);
-        let remote = Remote {
-            // The node that accepted the connection may know better than the flow.
-            address: said.map_or(client.client(), |said| said.address),
-            service: client.service(),
-            is_tls: client.is_tls(),
-            has_companion: client.companion().is_some(),
-        };
         if let Some(facts) = &verified
             && let Err(error) = self.service.hear_of(facts).await
         {
@@ -277,7 +280,8 @@ impl<S: Service> Gateway<S> {
             date: self.date.now(),
             ..Http1Parts::default()
         };
-        let sight = Sight::of(&client, parts.id, None);
+        let remote = remote_of(&mut client);
+        let sight = Sight::of(&client, &remote, parts.id, None);
         let mut exchange = Http1::without_head(&mut client, parts);
         // The connection ends anyway.
         let _ = self.service.send_error(&mut exchange, &error, "").await;
@@ -375,6 +379,17 @@ impl<S: Service> Gateway<S> {
                 Err(_) => return Err(NoRequest::End),
             }
         }
+    }
+}
+
+/// The other side of a connection.
+fn remote_of(client: &mut Connection) -> Remote {
+    Remote {
+        address: client.client(),
+        service: client.service(),
+        is_tls: client.is_tls(),
+        has_companion: client.companion().is_some(),
+        is_proxied: false,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Bounds on the client connections of a process, which may change while it runs.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use ipnet::IpNet;
 
 use crate::newcomers::NewcomerLimits;
 
@@ -26,54 +27,60 @@ pub(crate) fn counted_as(client: IpAddr) -> IpAddr {
 }
 
 /// Bounds on the client connections of a process. All of its threads share them.
-#[derive(Debug)]
-pub struct ClientLimits {
-    connections: AtomicU64,
-    per_address: AtomicU32,
-    timeout_ms: AtomicU64,
-    unknown_per_address: AtomicU32,
+#[derive(Debug, Default)]
+pub struct ClientLimits(RwLock<ClientBounds>);
+
+/// The bounds of [`ClientLimits`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientBounds {
+    /// The largest number of connections. Default 100,000.
+    pub connections: u64,
+    /// Bounds on newcomers.
+    pub newcomers: NewcomerLimits,
+    /// The networks of proxies, whose addresses stand for many clients: no bound for one address
+    /// applies.
+    pub proxies: Vec<IpNet>,
 }
 
-impl Default for ClientLimits {
+impl Default for ClientBounds {
     fn default() -> Self {
-        Self::new(CONNECTIONS, NewcomerLimits::default())
+        Self {
+            connections: CONNECTIONS,
+            newcomers: NewcomerLimits::default(),
+            proxies: Vec::new(),
+        }
     }
 }
 
 impl ClientLimits {
-    /// At most so many connections, and these bounds on newcomers.
-    pub fn new(connections: u64, newcomers: NewcomerLimits) -> Self {
-        let limits = Self {
-            connections: AtomicU64::new(connections),
-            per_address: AtomicU32::default(),
-            timeout_ms: AtomicU64::default(),
-            unknown_per_address: AtomicU32::default(),
-        };
-        limits.set(connections, newcomers);
-        limits
+    /// With these bounds.
+    #[must_use]
+    pub fn new(bounds: ClientBounds) -> Self {
+        Self(bounds.into())
     }
 
     /// Changes the bounds for connections that are accepted from now on.
-    pub fn set(&self, connections: u64, newcomers: NewcomerLimits) {
-        let timeout_ms = u64::try_from(newcomers.timeout.as_millis()).unwrap_or(u64::MAX);
-        self.connections.store(connections, Ordering::Relaxed);
-        self.per_address
-            .store(newcomers.per_address, Ordering::Relaxed);
-        self.timeout_ms.store(timeout_ms, Ordering::Relaxed);
-        self.unknown_per_address
-            .store(newcomers.unknown_per_address, Ordering::Relaxed);
+    pub fn set(&self, bounds: ClientBounds) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = bounds;
     }
 
     pub(crate) fn connections(&self) -> u64 {
-        self.connections.load(Ordering::Relaxed)
+        self.now().connections
     }
 
-    pub(crate) fn newcomers(&self) -> NewcomerLimits {
-        NewcomerLimits {
-            per_address: self.per_address.load(Ordering::Relaxed),
-            timeout: Duration::from_millis(self.timeout_ms.load(Ordering::Relaxed)),
-            unknown_per_address: self.unknown_per_address.load(Ordering::Relaxed),
+    /// The bounds for connections from `client`.
+    pub(crate) fn newcomers_of(&self, client: IpAddr) -> NewcomerLimits {
+        let now = self.now();
+        let client = client.to_canonical();
+        let mut limits = now.newcomers;
+        if now.proxies.iter().any(|network| network.contains(&client)) {
+            (limits.per_address, limits.unknown_per_address) = (u32::MAX, u32::MAX);
         }
+        limits
+    }
+
+    fn now(&self) -> RwLockReadGuard<'_, ClientBounds> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -173,7 +173,7 @@ mod wait_timer;
 mod worker;
 mod writing;
 
-pub use client_limits::ClientLimits;
+pub use client_limits::{ClientBounds, ClientLimits};
 pub use config::{EndpointConfig, Peer, TlsService, Transit};
 pub use connection::Connection;
 pub use connection_state::Companion;

@@ -174,7 +174,7 @@ fn newcomer_again(worker: &Worker, client: SocketAddr) -> Option<Newcomer> {
         per_address: u32::MAX,
         in_all: usize::MAX,
     };
-    let timeout = worker.config.clients.newcomers().timeout;
+    let timeout = worker.config.clients.newcomers_of(client.ip()).timeout;
     let address = counted_as(client.ip());
     let entered = worker.process.clients.enter(address, bounds, timeout);
     entered.map(|newcomer| newcomer.counted(&worker.counters))

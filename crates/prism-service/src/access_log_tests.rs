@@ -27,6 +27,7 @@ pub(super) fn request<'t>(
             host: Some("h:80"),
             user_agent: Some("curl/8"),
             referer: None,
+            request_id: None,
         },
         id: 0x12ab,
         trace_id: Some([1; 16]),

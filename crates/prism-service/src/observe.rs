@@ -68,6 +68,8 @@ pub struct LoggedHead<'r> {
     pub user_agent: Option<&'r str>,
     /// `Referer`.
     pub referer: Option<&'r str>,
+    /// `X-Request-ID`, which means something if a trusted proxy has sent it.
+    pub request_id: Option<&'r str>,
 }
 
 impl<'r> LoggedHead<'r> {
@@ -85,6 +87,7 @@ impl<'r> LoggedHead<'r> {
             host: head.host(),
             user_agent: headers.get_str("user-agent"),
             referer: headers.get_str("referer"),
+            request_id: headers.get_str("x-request-id"),
         }
     }
 }

@@ -100,6 +100,8 @@ pub struct Remote {
     pub is_tls: bool,
     /// Whether the service keeps something beside it ([`Exchange::companion`]).
     pub has_companion: bool,
+    /// Whether a trusted proxy is the other side of the connection, and has said the rest.
+    pub is_proxied: bool,
 }
 
 impl Remote {
@@ -110,6 +112,7 @@ impl Remote {
             service: client.service,
             is_tls: client.is_tls,
             has_companion: false,
+            is_proxied: false,
         }
     }
 }

@@ -11,11 +11,13 @@ use prism_service::{Remote, request_id_text};
 
 /// The field with a request's identifier, as most servers and proxies have it.
 pub(crate) const REQUEST_ID: &str = "X-Request-ID";
+/// The longest identifier of a proxy that is kept.
+const MAX_ID_BYTES: usize = 128;
 
-/// Gives the request `id` the fields for its `client`, and its `own` ones.
+/// Gives the request with this number the fields for its `client`, and its `own` ones.
 pub(crate) fn add(
     head: &mut RequestHead,
-    id: u64,
+    id_number: u64,
     client: &Remote,
     own: &[String],
 ) -> Result<(), HeaderError> {
@@ -27,7 +29,17 @@ pub(crate) fn add(
         IpAddr::V6(v6) => format!("\"[{v6}]\""),
     };
     let ip = ip.to_string();
+    // A trusted proxy may have had another host, and an identifier for the request.
+    let by_proxy = |name| {
+        let value = head.headers().get_str(name).filter(|_| client.is_proxied);
+        value.map(str::to_owned)
+    };
     let host = head.host().unwrap_or_default().to_owned();
+    let host = by_proxy("x-forwarded-host")
+        .filter(|host| is_host(host))
+        .unwrap_or(host);
+    let id = by_proxy(REQUEST_ID).filter(|id| (1..=MAX_ID_BYTES).contains(&id.len()));
+    let id = id.unwrap_or_else(|| request_id_text(id_number));
     // A host holds neither quotes nor backslashes.
     let forwarded = format!("for={node};host=\"{host}\";proto={proto}");
     let own = own.iter().filter_map(|field| field.split_once(':'));
@@ -46,11 +58,17 @@ pub(crate) fn add(
     head.set_field("X-Forwarded-Port", client.service.port().to_string())?;
     head.set_field("X-Real-IP", &ip)?;
     head.set_field("Forwarded", forwarded)?;
-    head.set_field(REQUEST_ID, request_id_text(id))?;
+    head.set_field(REQUEST_ID, id)?;
     for (name, value) in own {
         head.set_field(name, value.replace("{client}", &ip))?;
     }
     Ok(())
+}
+
+/// Whether a text may stand in a quoted string (RFC 9110, section 5.6.4) as a host.
+fn is_host(text: &str) -> bool {
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
+    !text.is_empty() && text.bytes().all(is_part)
 }
 
 #[cfg(test)]
@@ -61,6 +79,10 @@ mod tests {
     use super::*;
 
     fn forwarded(text: &str, client: &str, is_tls: bool) -> String {
+        forwarded_by(text, client, is_tls, false)
+    }
+
+    fn forwarded_by(text: &str, client: &str, is_tls: bool, is_proxied: bool) -> String {
         let (mut head, _) = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT)
             .unwrap()
             .unwrap();
@@ -70,6 +92,7 @@ mod tests {
             service: "192.0.2.1:8443".parse().unwrap(),
             is_tls,
             has_companion: false,
+            is_proxied,
         };
         add(&mut head, 0x12ab, &client, &own).unwrap();
         let mut out = Vec::new();
@@ -101,6 +124,30 @@ mod tests {
         assert!(
             six.contains("Forwarded: for=\"[2001:db8::7]\";host=\"h\";proto=http\r\n"),
             "{six}"
+        );
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed() {
+        let text = "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-Host: h.example\r\n\
+                    X-Forwarded-For: 6.6.6.6, 192.0.2.7\r\nX-Request-ID: of-the-proxy\r\n\r\n";
+        let seen = forwarded_by(text, "192.0.2.7:0", true, true);
+        for field in [
+            "X-Forwarded-For: 192.0.2.7",
+            "X-Forwarded-Host: h.example",
+            "Forwarded: for=192.0.2.7;host=\"h.example\";proto=https",
+            "X-Request-ID: of-the-proxy",
+        ] {
+            assert!(seen.contains(&format!("\r\n{field}\r\n")), "{seen}");
+        }
+        let odd = text
+            .replace("h.example", "a\"b")
+            .replace("of-the-proxy", &"x".repeat(129));
+        let seen = forwarded_by(&odd, "192.0.2.7:0", true, true);
+        assert!(seen.contains("\r\nX-Forwarded-Host: inner\r\n"), "{seen}");
+        assert!(
+            seen.contains("\r\nX-Request-ID: 00000000000012AB\r\n"),
+            "{seen}"
         );
     }
 }

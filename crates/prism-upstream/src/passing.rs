@@ -81,6 +81,10 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                 None => {}
             }
         }
+        // Other nodes have tried.
+        if self.exchange.record().retries > meaning.pool.settings.retries {
+            return self.refuse(&Error::Ended).await;
+        }
         let mut lease = match self.first_connection().await {
             Ok(lease) => lease,
             Err(error) => return Ok(Served::Elsewhere(error)),
@@ -377,9 +381,13 @@ fn finish_head<N>(
         .complete(settings, server, answer.headers_mut());
     if answer.headers_mut().get(REQUEST_ID).is_none() {
         // Never an error: name and value are well-formed.
-        let _ = answer
-            .headers_mut()
-            .append(REQUEST_ID, request_id_text(request.id));
+        let _ = match request.head.headers().get(REQUEST_ID) {
+            // As the server got it.
+            Some(id) => answer.headers_mut().append(REQUEST_ID, id),
+            None => answer
+                .headers_mut()
+                .append(REQUEST_ID, request_id_text(request.id)),
+        };
     }
     if !request.is_relayed {
         return node.shared.counters.served_direct.add_one();

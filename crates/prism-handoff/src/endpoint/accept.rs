@@ -175,7 +175,7 @@ impl Acceptor {
     fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
         let counters = &self.worker.counters;
         let process = &self.worker.process;
-        let limits = self.worker.config.clients.newcomers();
+        let limits = self.worker.config.clients.newcomers_of(client.ip());
         let address = counted_as(client.ip());
         let left = limits.unknown_per_address;
         let left = left.saturating_sub(process.guests.of_address(address));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use prism_handoff::{ClientLimits, NewcomerLimits};
+use prism_handoff::{ClientBounds, ClientLimits};
 use prism_proto::node::MAX_MOVES;
 
 use crate::app::{BULK, Client, Node, eventually, run, with_nodes};
@@ -64,7 +64,10 @@ fn a_connection_that_the_target_refuses_stays_with_its_source() {
         "refused",
         |name, config| {
             if name == "right" {
-                config.clients = Arc::new(ClientLimits::new(0, NewcomerLimits::default()));
+                config.clients = Arc::new(ClientLimits::new(ClientBounds {
+                    connections: 0,
+                    ..ClientBounds::default()
+                }));
             }
         },
         |nodes| {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{
-    ClientLimits, Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept, NewcomerLimits,
-    Peer, PeerError, Process, RelayStream,
+    ClientBounds, ClientLimits, Connection, Endpoint, EndpointConfig, Exported, Incoming, Kept,
+    NewcomerLimits, Peer, PeerError, Process, RelayStream,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -294,7 +294,10 @@ fn a_client_beyond_the_limit_is_closed_unless_a_newcomer_gives_way() {
     run(async {
         let process = Arc::<Process>::default();
         let mut config = cluster.config("near", cluster.pki.path());
-        config.clients = Arc::new(ClientLimits::new(1, NewcomerLimits::default()));
+        config.clients = Arc::new(ClientLimits::new(ClientBounds {
+            connections: 1,
+            ..ClientBounds::default()
+        }));
         let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
         let mut first = cluster.client().await;
         let mut newcomer = next_client(&mut near).await;
@@ -321,7 +324,10 @@ fn a_guest_gives_way_while_it_rests_and_an_address_has_its_share() {
     run(async {
         let process = Arc::<Process>::default();
         let mut config = cluster.config("near", cluster.pki.path());
-        let limits = Arc::new(ClientLimits::new(2, NewcomerLimits::default()));
+        let limits = Arc::new(ClientLimits::new(ClientBounds {
+            connections: 2,
+            ..ClientBounds::default()
+        }));
         config.clients = limits.clone();
         let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
         let (mut one, mut other) = (cluster.client().await, cluster.client().await);
@@ -358,9 +364,24 @@ fn a_guest_gives_way_while_it_rests_and_an_address_has_its_share() {
             unknown_per_address: 1,
             ..NewcomerLimits::default()
         };
-        limits.set(9, share);
+        let bounds = ClientBounds {
+            connections: 9,
+            newcomers: share,
+            proxies: Vec::new(),
+        };
+        limits.set(bounds.clone());
         assert!(is_closed(&mut cluster.client().await).await);
         assert_eq!(counters.address_over_limit.read(), 1);
+        // The address of a proxy stands for many clients.
+        limits.set(ClientBounds {
+            proxies: vec!["127.0.0.0/8".parse().unwrap()],
+            ..bounds.clone()
+        });
+        let mut of_proxy = cluster.client().await;
+        drop(next_client(&mut near).await);
+        assert!(is_closed(&mut of_proxy).await);
+        assert_eq!(counters.address_over_limit.read(), 1);
+        limits.set(bounds);
         drop(busy);
         let mut fourth = cluster.client().await;
         let mut next = next_client(&mut near).await;

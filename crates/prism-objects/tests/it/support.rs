@@ -198,6 +198,7 @@ fn remote() -> Remote {
         service: ([203, 0, 113, 10], 80).into(),
         is_tls: false,
         has_companion: false,
+        is_proxied: false,
     }
 }
 

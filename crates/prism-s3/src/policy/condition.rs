@@ -1,7 +1,8 @@
 //! Conditions of statements.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{OneOrMany, PolicyQuestion, fits};
@@ -18,7 +19,7 @@ pub(super) struct Condition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Test {
     /// The client's address is in one of these networks.
-    Address(Vec<Network>),
+    Address(Vec<IpNet>),
     /// The prefix of a listing is one of these.
     PrefixIs(Vec<String>),
     /// It matches one of these patterns.
@@ -75,7 +76,7 @@ impl Written {
         for (negated, of) in [(false, self.ip_address), (true, self.not_ip_address)] {
             if let Some(OfAddress { networks }) = of {
                 let networks = networks.into_vec()?;
-                let networks = networks.iter().map(|text| Network::parse(text));
+                let networks = networks.iter().map(|text| network(text));
                 add(negated, Test::Address(networks.collect::<Result<_, _>>()?));
             }
         }
@@ -113,8 +114,8 @@ impl Condition {
         let is_prefix = |test: &dyn Fn(&str) -> bool| question.prefix.is_some_and(test);
         let holds = match &self.test {
             Test::Address(networks) => {
-                let address = bits(question.circumstances.address);
-                networks.iter().any(|network| network.contains(address))
+                let address = question.circumstances.address.to_canonical();
+                networks.iter().any(|network| network.contains(&address))
             }
             Test::PrefixIs(texts) => is_prefix(&|prefix| texts.iter().any(|text| text == prefix)),
             Test::PrefixLike(patterns) => is_prefix(&|prefix| {
@@ -127,57 +128,15 @@ impl Condition {
     }
 }
 
-/// The addresses that begin with some bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
-    /// As in [`bits`].
-    address: u128,
-    mask: u128,
-}
-
-/// The bits of an address of IPv6. One of IPv4 counts as `::ffff:a.b.c.d` (RFC 4291, section
-/// 2.5.5.2), so that both families are compared alike.
-fn bits(address: IpAddr) -> u128 {
-    let address: Ipv6Addr = match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    };
-    address.to_bits()
-}
-
-impl Network {
-    fn parse(text: &str) -> Result<Self, S3Error> {
-        let (address, length) = match text.split_once('/') {
-            Some((address, length)) => (address, Some(length)),
-            None => (text, None),
-        };
-        let read = || {
-            let address: IpAddr = address.parse().ok()?;
-            let family_bits: u32 = match address {
-                IpAddr::V4(_) => 32,
-                IpAddr::V6(_) => 128,
-            };
-            let length = match length {
-                Some(length) => length.parse().ok()?,
-                None => family_bits,
-            };
-            let host_bits = family_bits.checked_sub(length)?;
-            let mask = u128::MAX.checked_shl(host_bits).unwrap_or_default();
-            Some(Self {
-                address: bits(address) & mask,
-                mask,
-            })
-        };
-        read().ok_or_else(|| {
-            Code::MalformedPolicy.with_message(format!(
-                "{text:.64} is not an address or a network such as 10.0.0.0/8 or 2001:db8::/32."
-            ))
-        })
-    }
-
-    const fn contains(&self, address: u128) -> bool {
-        address & self.mask == self.address
-    }
+/// A network, or one address.
+fn network(text: &str) -> Result<IpNet, S3Error> {
+    let network = text.parse::<IpNet>().ok();
+    let network = network.or_else(|| Some(text.parse::<IpAddr>().ok()?.into()));
+    network.ok_or_else(|| {
+        Code::MalformedPolicy.with_message(format!(
+            "{text:.64} is not an address or a network such as 10.0.0.0/8 or 2001:db8::/32."
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -187,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_network_has_the_addresses_that_begin_with_it() {
-        for (network, address, expected) in [
+        for (text, address, expected) in [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.1.2.3/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),
@@ -199,12 +158,12 @@ mod tests {
             ("2001:db8::/32", "2001:db8:1::9", true),
             ("2001:db8::/32", "2001:db9::", false),
             ("::/0", "2001:db9::", true),
+            ("::/0", "10.0.0.1", false),
             ("2001:db8::1", "2001:db8::1", true),
         ] {
-            let contains = Network::parse(network)
-                .unwrap()
-                .contains(bits(address.parse().unwrap()));
-            assert_eq!(contains, expected, "{network} {address}");
+            let address: IpAddr = address.parse().unwrap();
+            let contains = network(text).unwrap().contains(&address.to_canonical());
+            assert_eq!(contains, expected, "{text} {address}");
         }
         for wrong in [
             "",
@@ -215,7 +174,7 @@ mod tests {
             "10.0.0.0/-1",
             "a",
         ] {
-            assert!(Network::parse(wrong).is_err(), "{wrong}");
+            assert!(network(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -98,7 +98,9 @@ impl LineMaker {
                 u128::from_be_bytes(id)
             );
         }
-        self.plain(r#"","client":""#);
+        self.plain("\"");
+        self.text(r#","proxy_request_id":"#, texts.proxy_request_id);
+        self.plain(r#","client":""#);
         self.address(facts.client);
         self.plain(r#"","operation":""#);
         self.plain(facts.operation);

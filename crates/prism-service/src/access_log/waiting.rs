@@ -9,7 +9,7 @@ use crate::observe::Answered;
 /// Most bytes of the requests of a thread that wait: some 10,000 of them.
 const MAX_BYTES: usize = 2 << 20;
 /// The number of [`Texts`].
-const TEXTS: usize = 12;
+const TEXTS: usize = 13;
 /// The length of a text that is not there.
 const NONE: u32 = u32::MAX;
 
@@ -56,6 +56,7 @@ pub(super) struct Texts<'t> {
     pub(super) host: Option<&'t str>,
     pub(super) user_agent: Option<&'t str>,
     pub(super) referer: Option<&'t str>,
+    pub(super) proxy_request_id: Option<&'t str>,
     pub(super) access_key: Option<&'t str>,
     pub(super) bucket: Option<&'t str>,
     pub(super) key: Option<&'t str>,
@@ -84,6 +85,7 @@ impl Batch {
             head.host,
             head.user_agent,
             head.referer,
+            head.request_id,
             about.access_key,
             about.bucket,
             about.key,
@@ -138,6 +140,7 @@ impl Batch {
                 host: next(),
                 user_agent: next(),
                 referer: next(),
+                proxy_request_id: next(),
                 access_key: next(),
                 bucket: next(),
                 key: next(),

@@ -299,6 +299,7 @@ impl Bed {
             service: "203.0.113.10:443".parse().unwrap(),
             is_tls: false,
             has_companion: io.companion().is_some_and(|companion| companion.is_some()),
+            is_proxied: false,
         };
         let mut request = Request::new(head, id, remote, meaning);
         change(&mut request);

@@ -11,7 +11,7 @@ use prism_config::{Change, Config, ConfigError, ConfigFile, ConfigReader, Effect
 use prism_service::{Action, Actor};
 use serde_json::{Value, json};
 
-use super::server::{Server, access_log_form, access_log_to, newcomers};
+use super::server::{Server, access_log_form, access_log_to, client_bounds};
 
 /// The outcome of a reload.
 #[derive(Debug, Default)]
@@ -203,8 +203,7 @@ fn spread(server: &Server) {
     }
     server.gateway.reconfigure();
     server.service.reconfigure(&config);
-    let connections = config.limits.connections.into();
-    server.clients.set(connections, newcomers(&config));
+    server.clients.set(client_bounds(&config));
     if let Some(sampling) = &server.sampling {
         sampling.store(config.trace.sample_per_million, Ordering::Relaxed);
     }

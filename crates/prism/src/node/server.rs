@@ -14,7 +14,8 @@ use prism_config::{
 use prism_core::{Core, Observed, StoreReport};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
 use prism_handoff::{
-    ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey, SwitchAddress,
+    ClientBounds, ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey,
+    SwitchAddress,
 };
 use prism_membership::{Cluster, Directory};
 use prism_pki::Identity;
@@ -141,10 +142,7 @@ impl Server {
             requests,
             signing: signing.map(watch::Sender::new),
             link,
-            clients: Arc::new(ClientLimits::new(
-                config.limits.connections.into(),
-                newcomers(&config),
-            )),
+            clients: Arc::new(ClientLimits::new(client_bounds(&config))),
             sampling,
             asked: watch::Sender::new(()),
             file,
@@ -304,11 +302,15 @@ fn identity(peers: &Peers, name: &str) -> anyhow::Result<Option<Identity>> {
 }
 
 /// The bounds on newcomers.
-pub(super) fn newcomers(config: &Config) -> NewcomerLimits {
-    NewcomerLimits {
-        per_address: config.limits.unauthenticated_per_address,
-        timeout: config.limits.unauthenticated_timeout(),
-        unknown_per_address: config.limits.unknown_per_address(),
+pub(super) fn client_bounds(config: &Config) -> ClientBounds {
+    ClientBounds {
+        connections: config.limits.connections.into(),
+        newcomers: NewcomerLimits {
+            per_address: config.limits.unauthenticated_per_address,
+            timeout: config.limits.unauthenticated_timeout(),
+            unknown_per_address: config.limits.unknown_per_address(),
+        },
+        proxies: config.service.trusted_proxies.all().to_vec(),
     }
 }
 

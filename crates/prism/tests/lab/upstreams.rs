@@ -7,6 +7,7 @@ mod duties;
 mod faults;
 mod guests;
 mod idle;
+mod killers;
 mod logged;
 mod logins;
 mod once;

@@ -1,4 +1,5 @@
-//! The access log's lines of requests that break off: at the node that answers, and relayed.
+//! Requests in the access log: those that break off, and those of a trusted proxy; at the node that
+//! answers, and relayed.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -6,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use prism_config::RelayUpTo;
+use prism_config::{Networks, RelayUpTo};
 use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use serde_json::{Value, json};
 use socket2::SockRef;
@@ -49,13 +50,17 @@ fn serve(mut stream: TcpStream) -> std::io::Result<()> {
                 stream.write_all(answer(ANSWER_BYTES).as_bytes())?;
                 stream.write_all(&vec![b'x'; ANSWER_BYTES as usize])?;
             }
+            "/head" => {
+                stream.write_all(answer(head.len() as u64).as_bytes())?;
+                stream.write_all(head.as_bytes())?;
+            }
             _ => stream.write_all(answer(0).as_bytes())?,
         }
     }
 }
 
 /// One backend, to which the connections of IPv6 clients cannot move.
-fn up(log: &Path) -> Cluster {
+fn up(log: &Path, trusted: bool) -> Cluster {
     let name: LabName = format!("l{}", std::process::id()).parse().unwrap();
     let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
     (spec.family, spec.backends) = (Families::Dual, 1);
@@ -64,12 +69,41 @@ fn up(log: &Path) -> Cluster {
     spec.configure = Some(Box::new(move |config| {
         configure(config, &format!("upstream = \"{SERVER}\"\n"));
         config.log.access = log;
+        if trusted {
+            // A client whose address is not in these networks is none.
+            let networks = Networks::parse(&["10.0.0.0/8", "fd00::/8"]);
+            config.service.first_mut().trusted_proxies = networks.unwrap();
+        }
         let mut nodes = config.nodes.iter_mut();
         let be0 = nodes.find(|node| node.name == "be0").unwrap();
         be0.address.v6 = None;
         be0.gateway.as_mut().unwrap().v6 = None;
     }));
     Cluster::around(Lab::up(spec).unwrap())
+}
+
+fn start_server(cluster: &Cluster) {
+    let listener = cluster.on("be0", || TcpListener::bind(SERVER).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // It ends as the client likes.
+            std::thread::spawn(move || drop(serve(stream.unwrap())));
+        }
+    });
+    cluster.await_servers();
+}
+
+/// Waits until requests go this way.
+fn warm_up(cluster: &Cluster, family: Family, path: &str, log: &Path) {
+    eventually("requests go this way", PATIENCE, || {
+        let tag = format!("warm-{path}");
+        let mut client = cluster.connect_over(family);
+        let warm = format!("GET /?tag={tag} HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.call(warm.as_bytes());
+        drop(client);
+        let lines = lines(log, &tag);
+        lines.get("/").is_some_and(|line| line["path"] == path)
+    });
 }
 
 fn reset(stream: TcpStream) {
@@ -122,26 +156,10 @@ fn a_request_that_breaks_off_has_a_line_that_says_who_ended_it() {
     let Some(_turn) = turn() else { return };
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
-    let cluster = up(&log);
-    let listener = cluster.on("be0", || TcpListener::bind(SERVER).unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            // It ends as the client likes.
-            std::thread::spawn(move || drop(serve(stream.unwrap())));
-        }
-    });
-    cluster.await_servers();
+    let cluster = up(&log, false);
+    start_server(&cluster);
     for (family, path) in [(Family::V4, "direct"), (Family::V6, "relayed")] {
-        eventually("requests go this way", PATIENCE, || {
-            let tag = format!("warm-{path}");
-            let mut client = cluster.connect_over(family);
-            let warm = format!("GET /?tag={tag} HTTP/1.1\r\nHost: h\r\n\r\n");
-            client.call(warm.as_bytes());
-            drop(client);
-            lines(&log, &tag)
-                .get("/")
-                .is_some_and(|line| line["path"] == path)
-        });
+        warm_up(&cluster, family, path, &log);
         break_off(&cluster, family, path);
         eventually("every request has its line", PATIENCE, || {
             lines(&log, path).len() == 4
@@ -176,4 +194,59 @@ fn a_request_that_breaks_off_has_a_line_that_says_who_ended_it() {
         .lines()
         .filter(|line| line.contains("\"MalformedHead\""));
     assert_eq!(malformed.count(), 2, "{text}");
+}
+
+#[test]
+fn a_trusted_proxy_says_who_the_client_is() {
+    let Some(_turn) = turn() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("access.log");
+    let cluster = up(&log, true);
+    start_server(&cluster);
+    for (family, path) in [(Family::V4, "direct"), (Family::V6, "relayed")] {
+        warm_up(&cluster, family, path, &log);
+        let proxy = cluster.lab.addresses("client").unwrap();
+        let proxy = proxy
+            .of(cluster.service_of(family).ip())
+            .unwrap()
+            .to_string();
+        let mut client = cluster.connect_over(family);
+        // On one connection, which moves if it can: a proxy's requests are of many clients.
+        for (n, fields, seen, id) in [
+            (
+                1,
+                "X-Forwarded-For: 6.6.6.6, 192.0.2.7\r\nX-Request-ID: abc\r\n",
+                "192.0.2.7",
+                "abc",
+            ),
+            (
+                2,
+                "X-Forwarded-For: 2001:db8::9, 10.1.2.3\r\n",
+                "2001:db8::9",
+                "",
+            ),
+            (3, "", proxy.as_str(), ""),
+        ] {
+            let tag = format!("{path}-{n}");
+            let request = format!("GET /head?tag={tag} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+            let answer = client.call(request.as_bytes());
+            let head = String::from_utf8_lossy(&answer.body).into_owned();
+            for name in ["X-Forwarded-For", "X-Real-IP"] {
+                assert!(head.contains(&format!("\r\n{name}: {seen}\r\n")), "{head}");
+            }
+            assert_eq!(
+                head.contains("\r\nX-Request-ID: abc\r\n"),
+                id == "abc",
+                "{head}"
+            );
+            eventually("the request is in the log", PATIENCE, || {
+                lines(&log, &tag).contains_key("/head")
+            });
+            let line = &lines(&log, &tag)["/head"];
+            let client = line["client"].as_str().unwrap();
+            let client: std::net::SocketAddr = client.parse().unwrap();
+            assert_eq!(client.ip().to_string(), seen, "{line}");
+            assert_eq!(line["proxy_request_id"].as_str().unwrap_or_default(), id);
+        }
+    }
 }

@@ -21,9 +21,9 @@ const CLIENTS: u64 = 10;
 const LONG_CUT: usize = 4;
 /// The longest time that a client waits: a link that fails is noticed before.
 const GIVEN_UP_IN: Duration = Duration::from_secs(12);
-/// Most times that a request is carried out which may be repeated: three rounds through three
-/// servers. What HTTP calls idempotent is repeated only after the end of an idle connection.
-const MAX_REPEATED: u64 = 9;
+/// Most times that a request is carried out which may be repeated, by the default of `retries`. What
+/// HTTP calls idempotent is repeated only after the end of an idle connection.
+const MAX_REPEATED: u64 = 3;
 
 /// Methods, and how often their requests may be carried out.
 const METHODS: [(&str, u64); 6] = [
