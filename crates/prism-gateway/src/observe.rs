@@ -1,8 +1,10 @@
 //! The facts about a client's request that metrics, the access log and traces need.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use prism_common::input::SourceFault;
 use prism_handoff::Connection;
 use prism_service::{
     About, AnswerRecord, Answered, EndedBy, LoggedHead, Remote, RequestSpan, Service, Span,
@@ -47,9 +49,13 @@ impl Sight {
 /// The status in logs of a request whose client has gone before it got one, as nginx has it.
 const CLIENT_GONE: u16 = 499;
 
-/// Completes the record of an exchange that has ended early.
-pub(crate) fn end_early(record: &mut AnswerRecord) {
-    let side = *record.ended_by.get_or_insert(EndedBy::Client);
+/// Completes the record of an exchange that has ended early, by this error.
+pub(crate) fn end_early(record: &mut AnswerRecord, error: &io::Error) {
+    let side = match SourceFault::is(error) {
+        true => EndedBy::Server,
+        false => EndedBy::Client,
+    };
+    let side = *record.ended_by.get_or_insert(side);
     record.status.get_or_insert(CLIENT_GONE);
     record.error.get_or_insert(match side {
         EndedBy::Client => "ClientGone",

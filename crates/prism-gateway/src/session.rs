@@ -201,7 +201,7 @@ impl<S: Service> Gateway<S> {
                 Ok(Some(to)) => to,
                 Err(error) => {
                     tracing::debug!(client = %client.client(), %error, "connection ended");
-                    end_early(&mut end.record);
+                    end_early(&mut end.record, &error);
                     let head = LoggedHead::of(&request.head);
                     self.observe(sight, about, head, &end.record, None);
                     if end.is_cut {

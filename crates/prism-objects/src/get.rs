@@ -5,6 +5,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Arc;
 
+use prism_common::input::SourceFault;
 use prism_http::{Headers, Method, ResponseHead};
 use prism_proto::relay::HAND_OVER;
 use prism_replicas::delete::named;
@@ -120,7 +121,10 @@ impl Objects {
                 for segment in parts.segments(range.start, len) {
                     let (file, good) = match first.take() {
                         Some(opened) => opened,
-                        None => open(parts, &segment).await.map_err(io::Error::other)?,
+                        None => {
+                            let opened = open(parts, &segment).await;
+                            opened.map_err(|error| SourceFault::error(io::Error::other(error)))?
+                        }
                     };
                     let end = segment.offset + segment.len;
                     checked_file::send(exchange, &file, segment.offset..end, good).await?;

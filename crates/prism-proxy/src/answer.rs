@@ -4,7 +4,6 @@
 use std::io;
 use std::time::Duration;
 
-use prism_common::input::SourceFault;
 use prism_http::{
     BodyError, BodyReader, HeadError, Headers, Method, PlainAnswer, ResponseFraming, ResponseHead,
 };
@@ -224,10 +223,6 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                 && let Some(silence) = self.timeout
             {
                 let sent = self.exchange.stream(socket, left, silence).await;
-                let is_of_server = sent.as_ref().is_err_and(SourceFault::is);
-                if is_of_server {
-                    self.note_end_by_server();
-                }
                 let sent = sent.map_err(Fault::Connection)?;
                 reader.skip(sent);
                 may_splice = sent > 0;

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 
+use prism_common::input::SourceFault;
 use prism_service::Exchange;
 use prism_store::{CheckedFile, Error};
 
@@ -28,7 +29,8 @@ pub async fn check(file: &CheckedFile, start: u64, end: u64) -> Result<u64, Erro
 /// Checks the next block while it sends one.
 ///
 /// # Errors
-/// Fails with the errors of the connection. A damaged block ends the answer in its middle.
+/// Fails with the errors of the connection. A damaged block ends the answer in its middle, with a
+/// [`SourceFault`].
 pub async fn send(
     exchange: &mut impl Exchange,
     file: &CheckedFile,
@@ -42,7 +44,7 @@ pub async fn send(
         let (sent, next) = tokio::join!(sending, check(file, checked_until, range.end));
         sent?;
         at = checked_until;
-        checked_until = next.map_err(io::Error::other)?;
+        checked_until = next.map_err(|error| SourceFault::error(io::Error::other(error)))?;
     }
     Ok(())
 }
