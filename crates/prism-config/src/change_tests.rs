@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::model::Role;
+use crate::model::{AccessLogFormat, Role};
+use crate::networks::Networks;
 use crate::service::ServiceLimits;
 use crate::upstream::{HealthCheck, Upstream};
 
@@ -75,9 +76,15 @@ fn with_own_fields() -> ConfigFile {
     });
     let upstream = Upstream {
         health: Some(HealthCheck::default()),
+        // Defaults of these are not written.
+        ambiguous_paths: true,
+        retries: 1,
+        idle_timeout_s: 1,
         ..Upstream::default()
     };
     service.upstream = Some(vec![upstream].into());
+    service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
+    config.log.access_format = AccessLogFormat::Combined;
     config
 }
 

@@ -221,6 +221,7 @@ pub struct Log {
     /// for standard output.
     pub access: PathBuf,
     /// Default `json`. The form of its lines.
+    #[serde(skip_serializing_if = "AccessLogFormat::is_json")]
     pub access_format: AccessLogFormat,
     /// Default "": the process's own log. The file of the audit log, a line of JSON for each
     /// administrative action.
@@ -248,6 +249,13 @@ pub enum AccessLogFormat {
     Json,
     /// The combined log format of Apache and nginx.
     Combined,
+}
+
+impl AccessLogFormat {
+    /// Left out of a written file, which the former release can then read.
+    fn is_json(&self) -> bool {
+        *self == Self::Json
+    }
 }
 
 /// The form of a line of the log.

@@ -171,6 +171,7 @@ pub struct Service {
     /// Default: none. The networks of proxies in front of the service, such as `10.0.0.0/8`. What
     /// they say of a client in `X-Forwarded-For` counts, and bounds for one address do not apply to
     /// them.
+    #[serde(skip_serializing_if = "Networks::is_empty")]
     pub trusted_proxies: Networks,
     /// Bounds that differ from those of `[limits]`.
     pub limits: Option<ServiceLimits>,

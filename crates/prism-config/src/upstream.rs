@@ -68,6 +68,7 @@ pub struct Upstream {
     pub paths: Vec<String>,
     /// Default false: 400. Requests for it may have paths that can be read in two ways: with an
     /// escaped slash or backslash, a NUL or `..;`. Its server has to read them as Prism does.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous_paths: bool,
     /// Default: all. The methods of requests for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -97,6 +98,7 @@ pub struct Upstream {
     pub answer_timeout_s: u32,
     /// Default 2. How often a request is sent again that a server got and did not answer. One that
     /// may not run twice is never sent again.
+    #[serde(skip_serializing_if = "is_usual_retries")]
     pub retries: u8,
     /// Default: `limits.stall_timeout_s`. The longest time without a byte after an upgrade, such as
     /// to WebSocket.
@@ -107,6 +109,7 @@ pub struct Upstream {
     pub idle_connections: u16,
     /// Default 4 s, below the 5 s of Node. The longest time for which such a connection waits for a
     /// request. A server's `Keep-Alive: timeout=` may shorten it.
+    #[serde(skip_serializing_if = "is_usual_idle_timeout")]
     pub idle_timeout_s: u32,
     /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
     /// protocol. No connection is kept open between requests then.
@@ -114,6 +117,21 @@ pub struct Upstream {
     /// Active health checks. Without it a connection is the check of a server that is out, or that
     /// has answered nothing for 1 s.
     pub health: Option<HealthCheck>,
+}
+
+/// The default of `retries`.
+const RETRIES: u8 = 2;
+/// The default of `idle_timeout_s`.
+const IDLE_TIMEOUT_S: u32 = 4;
+
+/// Left out of a written file, which the former release can then read.
+fn is_usual_retries(retries: &u8) -> bool {
+    *retries == RETRIES
+}
+
+/// As [`is_usual_retries`].
+fn is_usual_idle_timeout(seconds: &u32) -> bool {
+    *seconds == IDLE_TIMEOUT_S
 }
 
 impl Default for Upstream {
@@ -134,11 +152,11 @@ impl Default for Upstream {
             answer_headers: Vec::new(),
             connect_timeout_s: 5,
             answer_timeout_s: 60,
-            retries: 2,
+            retries: RETRIES,
             tunnel_timeout_s: None,
             max_body_bytes: 0,
             idle_connections: 32,
-            idle_timeout_s: 4,
+            idle_timeout_s: IDLE_TIMEOUT_S,
             proxy_protocol: false,
             health: None,
         }

@@ -1,14 +1,15 @@
 //! Requests that a frontend relays, because the connection cannot move: slow servers, long uploads
 //! whose answers come meanwhile, and servers that are out.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use prism_http::Method;
-use prism_lab::{Family, LabSpec};
+use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 
-use super::behind::{Behind, pattern};
-use crate::support::turn;
+use super::behind::{Behind, configure, pattern};
+use crate::support::{Cluster, turn};
 
 /// The silence after which a node gives up another one.
 const STALL_TIMEOUT_S: u32 = 2;
@@ -76,4 +77,59 @@ fn relayed_requests_are_carried_out_once_and_answered_as_direct_ones_are() {
         let answer = client.call(request.as_bytes());
         assert_eq!(answer.status(), 502, "{method}: {}", answer.text());
     }
+}
+
+/// The address of a server that answers before it has read.
+const SERVER: &str = "127.0.0.1:9007";
+
+/// Writes an answer of [`UPLOAD_BYTES`] while it reads a body of as many.
+fn write_and_read(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let mut writer = stream.try_clone()?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {UPLOAD_BYTES}\r\n\r\n");
+            writer.write_all(head.as_bytes())?;
+            writer.write_all(&pattern(UPLOAD_BYTES))
+        });
+        std::io::copy(
+            &mut (&stream).take(UPLOAD_BYTES as u64),
+            &mut std::io::sink(),
+        )
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_relayed_client_may_send_everything_before_it_reads() {
+    let Some(_turn) = turn() else { return };
+    let name: LabName = format!("d{}", std::process::id()).parse().unwrap();
+    let mut spec = LabSpec::new(name, env!("CARGO_BIN_EXE_prism").into());
+    spec.family = Families::Dual;
+    spec.configure = Some(Box::new(|config| {
+        configure(config, &format!("upstream = \"{SERVER}\"\n"));
+    }));
+    without_ipv6(&mut spec);
+    let cluster = Cluster::around(Lab::up(spec).unwrap());
+    let listener = cluster.on("be0", || TcpListener::bind(SERVER).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::spawn(move || write_and_read(stream.unwrap()));
+        }
+    });
+    cluster.await_servers();
+    let relayed = cluster.sum("requests", "relayed");
+    let mut client = cluster.connect_over(Family::V6);
+    let head = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {UPLOAD_BYTES}\r\n\r\n");
+    client.stream.write_all(head.as_bytes()).unwrap();
+    client.stream.write_all(&pattern(UPLOAD_BYTES)).unwrap();
+    let answer = client.answer(&Method::Post);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert!(answer.body == pattern(UPLOAD_BYTES), "another body");
+    assert_eq!(cluster.sum("requests", "relayed"), relayed + 1);
 }
