@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use prism_common::input::SourceFault;
 use prism_handoff::Connection;
+use prism_http::RequestHead;
 use prism_service::{
     About, AnswerRecord, Answered, EndedBy, LoggedHead, Remote, RequestSpan, Service, Span,
     request_id_text,
@@ -70,7 +71,7 @@ impl<S: Service> Gateway<S> {
         &self,
         sight: &Sight,
         about: About<'_>,
-        head: LoggedHead<'_>,
+        head: Option<&RequestHead>,
         record: &AnswerRecord,
         wrote_at: Option<Instant>,
     ) {
@@ -81,6 +82,9 @@ impl<S: Service> Gateway<S> {
             ..span_of(sight.id, about, sight.begun, record)
         });
         let Some(status) = record.status else { return };
+        // The parts of a head are for the log alone.
+        let head = head.filter(|_| self.requests.are_logged());
+        let head = head.map(LoggedHead::of).unwrap_or_default();
         self.requests.add(&Answered {
             about,
             head: LoggedHead {

@@ -9,7 +9,7 @@ use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
 use prism_proto::facts::Facts;
 use prism_service::{
-    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, LoggedHead, Remote, Request, Service,
+    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Remote, Request, Service,
     span_of_request,
 };
 
@@ -111,7 +111,7 @@ impl<S: Service> Gateway<S> {
                 .answer_before_service(&mut client, &head, id, bytes)
                 .await
         {
-            let head = LoggedHead::of(&head);
+            let head = Some(&head);
             return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
         // The source of a hand-off has counted its request.
@@ -124,7 +124,7 @@ impl<S: Service> Gateway<S> {
             let end = self
                 .refuse_request(&mut client, &head, id, bytes, &error, true)
                 .await;
-            let head = LoggedHead::of(&head);
+            let head = Some(&head);
             return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
         let retries = verified.as_ref().map_or(0, |facts| facts.retries);
@@ -139,7 +139,7 @@ impl<S: Service> Gateway<S> {
                 let end = self
                     .refuse_request(&mut client, &head, id, bytes, &error, false)
                     .await;
-                let head = LoggedHead::of(&head);
+                let head = Some(&head);
                 return self.ended(client, &sight, About::UNKNOWN, head, end).await;
             }
         };
@@ -159,7 +159,7 @@ impl<S: Service> Gateway<S> {
                 .refuse_request(&mut client, &request.head, id, bytes, &error, false)
                 .await;
             let about = self.service.about(&request.meaning);
-            let head = LoggedHead::of(&request.head);
+            let head = Some(&request.head);
             return self.ended(client, &sight, about, head, end).await;
         }
         client.caller_is_admitted();
@@ -195,14 +195,14 @@ impl<S: Service> Gateway<S> {
                     if is_asked && end.record.peer.is_some() {
                         listed.relayed.update(|count| count.saturating_add(1));
                     }
-                    let head = LoggedHead::of(&request.head);
+                    let head = Some(&request.head);
                     return self.ended(client, sight, about, head, end).await;
                 }
                 Ok(Some(to)) => to,
                 Err(error) => {
                     tracing::debug!(client = %client.client(), %error, "connection ended");
                     end_early(&mut end.record, &error);
-                    let head = LoggedHead::of(&request.head);
+                    let head = Some(&request.head);
                     self.observe(sight, about, head, &end.record, None);
                     if end.is_cut {
                         client.reset();
@@ -213,8 +213,7 @@ impl<S: Service> Gateway<S> {
             match Box::pin(self.hand_off(client, request, &to)).await {
                 Some(stays) => client = stays,
                 None => {
-                    let head = LoggedHead::default();
-                    self.observe(sight, about, head, &AnswerRecord::default(), None);
+                    self.observe(sight, about, None, &AnswerRecord::default(), None);
                     return None;
                 }
             }
@@ -286,8 +285,7 @@ impl<S: Service> Gateway<S> {
         // The connection ends anyway.
         let _ = self.service.send_error(&mut exchange, &error, "").await;
         let end = self.end(exchange);
-        let head = LoggedHead::default();
-        self.ended(client, &sight, About::UNKNOWN, head, end).await;
+        self.ended(client, &sight, About::UNKNOWN, None, end).await;
     }
 
     /// The exchange of a request on its client's connection.
@@ -326,7 +324,7 @@ impl<S: Service> Gateway<S> {
         client: Connection,
         sight: &Sight,
         about: About<'_>,
-        head: LoggedHead<'_>,
+        head: Option<&RequestHead>,
         end: End,
     ) -> Option<Connection> {
         self.observe(sight, about, head, &end.record, client.wrote_at());

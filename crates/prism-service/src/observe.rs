@@ -262,6 +262,11 @@ impl Requests {
 }
 
 impl RequestsOfThread {
+    /// Whether the access log is on.
+    pub fn are_logged(&self) -> bool {
+        self.all.log.is_on()
+    }
+
     /// Adds a request.
     pub fn add(&self, answered: &Answered<'_>) {
         locked(&self.tallies).add(answered);
