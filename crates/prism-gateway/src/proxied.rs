@@ -1,8 +1,8 @@
-//! What a trusted proxy in front of the service says of the client of a request. Pure.
+//! The client of a request, as a trusted proxy in front of the service names it. Pure.
 //!
 //! Each proxy adds the address of its own client at the end of `X-Forwarded-For`. So the entries
 //! are believed from the last one on, as long as trusted proxies have written them: the client is
-//! the rightmost address that is none of theirs. What stands before it anybody may have written.
+//! the rightmost address that is none of theirs. Anybody may have written the entries before it.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -98,7 +98,7 @@ impl<S: Service> Gateway<S> {
         let config = self.config();
         let said = verified.as_ref().and_then(|facts| facts.client);
         let peer = remote_of(&mut client);
-        // What proxies say of this request is in its head, for every node that reads it.
+        // The words of proxies are in the request's head, for every node that reads it.
         let remote = of_proxies(&head, peer, &config.service.trusted_proxies);
         let remote = remote.unwrap_or(Remote {
             // The node that accepted the connection may know better than the flow.

@@ -93,7 +93,7 @@ pub(crate) enum Progress {
 pub struct Outgoing {
     /// Its head, and what precedes that.
     pub head: Vec<u8>,
-    /// What was taken of its body for an earlier try: see [`Forward::into_replay`].
+    /// The beginning of its body, from an earlier try: see [`Forward::into_replay`].
     pub replay: Vec<u8>,
     /// Whether the head asks for an invitation to send the body.
     pub asks: bool,
@@ -132,7 +132,7 @@ pub struct Forward<'f, X, S> {
     to_node: Option<Form>,
     /// Bytes of the request that were written.
     pub(crate) written_bytes: usize,
-    /// What was taken of the body, in the form in which it goes on, while it may be sent again.
+    /// The beginning of the body, in the form in which it goes on, while it may be sent again.
     replay: Option<Vec<u8>>,
 }
 
@@ -250,7 +250,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         Fault::NoAnswer(failure, error)
     }
 
-    /// What was taken of the body, if it can be sent again behind the head. Only an idle connection
+    /// The beginning of the body, if it can be sent again behind the head. Only an idle connection
     /// ends at its own time, so none is kept for a new one.
     pub fn into_replay(self) -> Option<Vec<u8>> {
         self.replay

@@ -73,7 +73,7 @@ pub struct LoggedHead<'r> {
 }
 
 impl<'r> LoggedHead<'r> {
-    /// Those of this head.
+    /// The parts of this head.
     #[must_use]
     pub fn of(head: &'r RequestHead) -> Self {
         let headers = head.headers();

@@ -45,7 +45,7 @@ struct Attempt<'a, N, X> {
     request: &'a Request<Meaning>,
     /// The requests that may use the server's connection afterwards.
     sharing: Sharing,
-    /// What was taken of the body for a try that has failed; `None` if it cannot be sent again.
+    /// The beginning of the body, from a try that failed; `None` if it cannot be sent again.
     replay: Option<Vec<u8>>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Tries {
     pub(crate) is_last: bool,
     /// A byte of the body was read.
     pub(crate) has_begun: bool,
-    /// What was read of the body is not kept, and cannot be sent again.
+    /// The bytes that were read of the body are not kept, and cannot be sent again.
     pub(crate) is_lost: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn step(failure: Failure, method: &Method, tries: Tries) -> Step {
             is_unsent,
             ..
         } if (is_idempotent || is_unsent) && !tries.is_again => Step::Again,
-        // Nobody else has what was read.
+        // Nobody else has the bytes that were read.
         Failure::Ended { .. } if method.is_safe() && !tries.has_begun => Step::Elsewhere,
         Failure::Ended { .. } | Failure::Silent | Failure::Malformed => Step::GiveUp,
     }
