@@ -98,6 +98,9 @@ fn note(verdict: PlacementVerdict, counters: &Counters) {
 const AGAIN: Duration = Duration::from_millis(50);
 /// The longest pause. Some attempts fit into the agent's grace for a host that was out of reach.
 const LATER: Duration = Duration::from_millis(500);
+/// The longest pause while nobody listens at the switch's address. An agent that has started waits
+/// 1 s for the nodes.
+const NOBODY_THERE: Duration = Duration::from_millis(200);
 /// The time limit of a request. TCP repeats a lost first packet only after 1 s, so a new connection
 /// is quicker.
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -168,7 +171,9 @@ impl Leaseholder {
                     } else {
                         tracing::debug!(%error, "no lease at the switch")
                     }
-                    wait = LATER.min(wait * 2);
+                    let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    let longest = if is_refused { NOBODY_THERE } else { LATER };
+                    wait = longest.min(wait * 2);
                 }
             }
             let heard = control.flows.hear_of_another(term);

@@ -6,9 +6,9 @@
 //! takes new clients, the leaving ones are listed. If none has a lease, all are listed, because
 //! the leases themselves may be broken.
 //!
-//! An agent that has just started, or whose switch has just taken over, waits until the nodes have
-//! reconnected. Until then it removes only frontends whose lease it has seen end, and keeps those
-//! that it has not heard of.
+//! An agent that has just started, or whose switch has just taken over, waits a second for the
+//! nodes to reconnect. Until then it removes only frontends whose lease it has seen end, and keeps
+//! those that it has not heard of.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -25,6 +25,10 @@ use crate::tables::{self, Lists};
 /// The time for which connections are still found by the list before a change. By then their
 /// frontends have claimed them (`prism_proto::claim`), which takes 100 ms and some round trips.
 const CHANGING: Duration = Duration::from_secs(2);
+
+/// The time in which the frontends come back to an agent that has started. They dial five times a
+/// second. A living one that needs longer gets no new connections until it is back.
+const RETURNING: Duration = Duration::from_secs(1);
 
 /// The frontends of a switch's services.
 #[derive(Debug)]
@@ -86,9 +90,9 @@ impl Frontends {
         alive: &Alive,
         now: Instant,
     ) -> Result<()> {
-        let is_settling = now.saturating_duration_since(self.started) < SETTLING;
+        let age = now.saturating_duration_since(self.started);
         for service in &mut self.services {
-            let Some(lists) = service.change(alive, is_settling, now) else {
+            let Some(lists) = service.change(alive, age, now) else {
                 continue;
             };
             tables::write_frontends(maps, &service.config, &lists, CHANGING)?;
@@ -170,17 +174,17 @@ impl Service {
         found.unwrap_or_else(|| self.config.frontends.clone())
     }
 
-    /// The lists to write, if they change. `is_settling`: nodes may not have reconnected yet.
-    fn change(&self, alive: &Alive, is_settling: bool, now: Instant) -> Option<Lists> {
+    /// The lists to write, if they change. The agent, or its term, has this `age`.
+    fn change(&self, alive: &Alive, age: Duration, now: Instant) -> Option<Lists> {
         let mut living = self.now.clone();
-        if is_settling {
+        if age < RETURNING {
             living.retain(|ip| !alive.lost.contains(ip))
         } else {
             living.retain(|ip| alive.nodes.contains(ip))
         }
         // There is one former list, so a further change waits. Dead frontends are removed at
         // once: no connection is lost with them.
-        let waits = is_settling || self.is_changing(now);
+        let waits = age < SETTLING || self.is_changing(now);
         if waits && living == self.now {
             return None;
         }
@@ -236,7 +240,7 @@ mod tests {
         alive: &[u8],
         at: Instant,
     ) -> Option<[Vec<IpAddr>; 2]> {
-        let lists = service.change(&known(taking, alive, &[]), false, at)?;
+        let lists = service.change(&known(taking, alive, &[]), SETTLING, at)?;
         Some([lists.now, lists.former])
     }
 
@@ -252,8 +256,17 @@ mod tests {
 
     /// The new lists of an agent that has just started.
     fn first_change(service: &Service, nodes: &[u8], lost: &[u8]) -> Option<[Vec<IpAddr>; 2]> {
+        change_at(service, Duration::ZERO, nodes, lost)
+    }
+
+    fn change_at(
+        service: &Service,
+        age: Duration,
+        nodes: &[u8],
+        lost: &[u8],
+    ) -> Option<[Vec<IpAddr>; 2]> {
         let alive = known(nodes, nodes, lost);
-        let lists = service.change(&alive, true, Instant::now())?;
+        let lists = service.change(&alive, age, Instant::now())?;
         Some([lists.now, lists.former])
     }
 
@@ -341,11 +354,11 @@ mod tests {
     fn a_frontend_that_died_before_the_agent_started_is_removed_while_another_change_is_pending() {
         let now = Instant::now();
         let mut service = service();
-        let died = service.change(&known(&[2], &[2], &[1]), true, now).unwrap();
-        (service.now, service.changed) = (died.now, Some(now));
+        let [died, _] = first_change(&service, &[2], &[1]).unwrap();
+        (service.now, service.changed) = (died, Some(now));
         assert_eq!(service.now, ips(&[2, 3]), "3 may be reconnecting");
         assert!(service.is_changing(now));
-        let settled = change(&service, &[2], &[2], now);
-        assert_eq!(settled, Some([ips(&[2]), ips(&[2])]));
+        let returned = change_at(&service, RETURNING, &[2], &[1]);
+        assert_eq!(returned, Some([ips(&[2]), ips(&[2])]));
     }
 }
