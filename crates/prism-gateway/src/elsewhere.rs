@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Instant;
 
+use prism_common::supervise::locked;
 use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
@@ -202,6 +203,6 @@ impl<S: Service> Gateway<S> {
 
     /// Notes that `peer` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, peer: &str) {
-        self.shared.process.health.avoid(peer, Instant::now());
+        locked(&self.shared.process.health).avoid(peer, Instant::now());
     }
 }

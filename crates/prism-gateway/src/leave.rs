@@ -149,7 +149,7 @@ impl<S: Service> Gateway<S> {
             .collect();
         fastrand::shuffle(&mut others);
         let now = std::time::Instant::now();
-        let comes_last = |name: &str| shared.process.health.comes_last(name, now);
+        let comes_last = |name: &str| shared.process.comes_last(name, now);
         others.sort_by_key(|(name, is_alike)| (comes_last(name), !is_alike));
         others.truncate(MAX_OFFERS);
         others.into_iter().map(|(name, _)| name).collect()

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use prism_common::supervise::locked;
 use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Term};
+use prism_proto::health::Health;
 use prism_proto::lease::TermNotice;
 use prism_proto::steering::{Command, CommandId, CommandOutcome, Steering};
 use prism_sys::clock::monotonic_ns;
@@ -20,7 +22,6 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::counters::Counters;
 use crate::flows::Flows;
-use crate::health::Health;
 use crate::identity::WorkerIdentity;
 use crate::outages::Outages;
 use crate::process::Process;
@@ -62,7 +63,7 @@ pub(crate) struct Control {
     pub(crate) outages: Outages,
     pub(crate) counters: Arc<Counters>,
     /// The peers' health. The way to them may be away together with the switch.
-    health: Arc<Health>,
+    health: Arc<Mutex<Health>>,
 }
 
 /// The term that a command is sent with.
@@ -285,7 +286,7 @@ impl Control {
             CommandOutcome::Answered(_) => {
                 if self.outages.on_answer(monotonic_ns()) {
                     // The way to the peers may have been away with the switch.
-                    self.health.test_suspects();
+                    locked(&self.health).test_suspects();
                 }
             }
             CommandOutcome::Unanswered => self.outages.on_silence(monotonic_ns()),

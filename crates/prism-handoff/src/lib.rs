@@ -134,7 +134,6 @@ mod frozen;
 mod given_up;
 mod guests;
 mod handle;
-mod health;
 mod held_flows;
 mod identity;
 mod import;
@@ -199,9 +198,9 @@ pub use prism_pki as pki;
 /// Counters, moves and the health of peers.
 pub mod observe {
     pub use prism_common::counter::{Count, Figure, tasks_restarted};
+    pub use prism_proto::health::Health;
 
     pub use crate::counters::Counters;
-    pub use crate::health::Health;
     pub use crate::moves::{Move, Moves};
 }
 

@@ -6,9 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use prism_common::supervise::locked;
+use prism_proto::health::Health;
 use prism_sys::clock::monotonic_ns;
 use tokio::sync::Mutex;
 
@@ -17,7 +19,6 @@ use crate::channel::{Channel, ChannelParts};
 use crate::config::{EndpointConfig, Peer, of_family, towards};
 use crate::control::Control;
 use crate::dial::dial;
-use crate::health::Health;
 use crate::node_tls::{Purpose, Secured, connect};
 use crate::relay_stream::RelayStream;
 use prism_pki::{Identity, node_name};
@@ -147,8 +148,8 @@ impl Peers {
         self.of_node(name, |node| of_family(&node.addresses, client))?
     }
 
-    pub(crate) fn health(&self) -> &Arc<Health> {
-        &self.channel_parts.process.health
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        locked(&self.channel_parts.process.health)
     }
 
     fn of_node<T>(&self, name: &str, of: impl FnOnce(&mut PeerLinks) -> T) -> Option<T> {

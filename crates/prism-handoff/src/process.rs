@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use prism_common::supervise::locked;
+use prism_proto::health::Health;
 use prism_proto::newcomers::LogThrottle;
 use prism_sys::tcp::{Freezer, InitialWindow};
 
@@ -12,7 +14,6 @@ use crate::counters::Counters;
 use crate::frozen::FrozenSockets;
 use crate::given_up::GivenUp;
 use crate::guests::GuestTable;
-use crate::health::Health;
 use crate::held_flows::HeldFlows;
 use crate::leavers::Leavers;
 use crate::listeners::Listeners;
@@ -47,7 +48,7 @@ pub struct Process {
     pub(crate) handshakes: Arc<NewcomerTable>,
     pub(crate) refusals: Mutex<LogThrottle>,
     /// Which peers answer.
-    pub health: Arc<Health>,
+    pub health: Arc<Mutex<Health>>,
     /// The listeners, which may come from another process.
     pub listeners: Listeners,
     /// The connections that pass from one process to another.
@@ -82,6 +83,11 @@ impl Process {
                 )
             });
         }
+    }
+
+    /// Whether others that could answer should be asked before `name`.
+    pub fn comes_last(&self, name: &str, now: Instant) -> bool {
+        locked(&self.health).comes_last(name, now)
     }
 
     /// Whether a peer is about to stop. It takes no connections, and others should be asked first.

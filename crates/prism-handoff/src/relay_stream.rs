@@ -13,13 +13,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use prism_proto::facts::Form;
+use prism_proto::health::DOUBT_AFTER;
 use prism_sys::tcp::TcpInfo;
 use prism_tls::MAX_PLAINTEXT_BYTES;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::buffers::{MAX_BUFFERED_BYTES, Spare};
-use crate::health::DOUBT_AFTER;
 use crate::node_tls::Secured;
 use crate::poll::poll_once;
 use crate::silence::{LOOK_EVERY, PeerState, Silence};

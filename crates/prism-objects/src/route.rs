@@ -85,8 +85,8 @@ pub(crate) fn backends(node: &Node) -> Vec<String> {
     let mut names = node.replication.in_sync();
     let now = Instant::now();
     fastrand::shuffle(&mut names);
-    let (process, health) = (&node.core.process, &node.core.process.health);
-    names.sort_by_key(|name| (process.is_leaving(name), health.comes_last(name, now)));
+    let process = &node.core.process;
+    names.sort_by_key(|name| (process.is_leaving(name), process.comes_last(name, now)));
     names
 }
 

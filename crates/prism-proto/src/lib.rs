@@ -12,6 +12,7 @@
 //! | [`relay`], [`facts`] | the preamble of relayed requests |
 //! | [`export`], [`import`], [`claim`] | the order of a hand-off at either end, and of a claim |
 //! | [`succession`] | messages to a process's successor on the same host, and their order |
+//! | [`health`] | which peers are suspect, and when they are probed |
 //! | [`newcomers`] | bounds on connections that have not authenticated |
 //! | [`wire`] | bounded reading and writing |
 //!
@@ -71,6 +72,7 @@ pub mod export;
 pub mod facts;
 pub mod fence;
 pub mod guests;
+pub mod health;
 pub mod import;
 pub mod lease;
 pub mod newcomers;

@@ -9,10 +9,11 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
+use prism_common::supervise::locked;
 use prism_core::{ActiveView, JOBS_MAX, Jobs};
 use prism_handoff::observe::Health;
 use prism_membership::{Lease, LeaseTerm};
@@ -66,7 +67,7 @@ pub struct Replication {
     /// The identity of this node's store; only with etcd.
     store: OnceLock<Arc<AtomicU64>>,
     pub(crate) jobs: Jobs<Job>,
-    health: Arc<Health>,
+    health: Arc<Mutex<Health>>,
     /// Files that are being repaired, or wait for it.
     under_repair: Mutex<HashSet<Place>>,
 }
@@ -77,7 +78,7 @@ impl Replication {
         view: Arc<ActiveView>,
         min_replicas: MinReplicas,
         lease: Lease,
-        health: Arc<Health>,
+        health: Arc<Mutex<Health>>,
     ) -> Self {
         Self {
             name: name.to_owned(),
@@ -224,7 +225,8 @@ impl Replication {
         if readers.len() > 1 {
             fastrand::shuffle(&mut readers);
             let now = Instant::now();
-            readers.sort_by_key(|name| (*name != self.name, self.health.comes_last(name, now)));
+            let health = locked(&self.health);
+            readers.sort_by_key(|name| (*name != self.name, health.comes_last(name, now)));
         }
         readers
     }
@@ -279,12 +281,12 @@ impl Replication {
 
     /// Whether the node `name` has not answered a short time ago.
     pub(crate) fn is_avoided(&self, name: &str) -> bool {
-        self.health.comes_last(name, Instant::now())
+        locked(&self.health).comes_last(name, Instant::now())
     }
 
     /// Notes that the node `name` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, name: &str) {
-        self.health.avoid(name, Instant::now());
+        locked(&self.health).avoid(name, Instant::now());
     }
 
     /// Notes that the repair of `fault` is over.
@@ -373,9 +375,6 @@ fn file_of(place: &Place) -> Place {
 }
 
 /// Locks a mutex. A poisoned one is still valid, because no holder panics between two changes.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 #[path = "replication_tests.rs"]

@@ -194,7 +194,7 @@ impl Shared {
         let process = &self.process;
         let now = Instant::now();
         pool.backends(affinity, &|name| {
-            process.is_leaving(name) || process.health.comes_last(name, now)
+            process.is_leaving(name) || process.comes_last(name, now)
         })
     }
 

@@ -14,6 +14,7 @@ use prism_proto::export::{
     ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
 use prism_proto::fence::Fence;
+use prism_proto::health::DOUBT_AFTER;
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
 use prism_sys::tcp::Paused;
 use zeroize::Zeroize;
@@ -23,7 +24,6 @@ use super::socket::{Socket, end_silently, go_live, is_alive, rebuild, thaw};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::control::{Control, Stamp};
-use crate::health::DOUBT_AFTER;
 use crate::kernel_tx::KernelTx;
 use crate::peers::Peers;
 use crate::permits::permit;

@@ -1,17 +1,16 @@
 //! The health of peers: one record for all workers of a process and all kinds of requests
 //! (docs/design/relay.md). A request that waits long starts a probe: a handshake. A peer that
-//! leaves probes unanswered is suspect, and gets no requests until it answers one. `peers` does the
-//! I/O.
+//! leaves probes unanswered is suspect, and gets no requests until it answers one.
+//!
+//! Not here: the probes (`prism-handoff`).
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use prism_common::supervise::locked;
-
 /// A wait for a peer that lasts this long starts a probe.
-pub(crate) const DOUBT_AFTER: Duration = Duration::from_millis(500);
+pub const DOUBT_AFTER: Duration = Duration::from_millis(500);
 /// Handshakes in a row without an answer that make a peer suspect: one may get lost on a busy
 /// host. A refusal counts at once.
 const MAX_MISSES: u8 = 2;
@@ -22,7 +21,7 @@ const AVOIDED_FOR: Duration = Duration::from_secs(2);
 
 /// The state of all peers of the process.
 #[derive(Debug, Default)]
-pub struct Health(Mutex<HashMap<String, PeerHealth>>);
+pub struct Health(HashMap<String, PeerHealth>);
 
 /// The state of one peer.
 #[derive(Debug, Default)]
@@ -70,33 +69,30 @@ impl State {
 impl Health {
     /// Whether `name` is suspect, and gets no requests.
     pub fn is_suspect(&self, name: &str) -> bool {
-        let peers = locked(&self.0);
-        peers.get(name).is_some_and(|p| p.state == State::Suspect)
+        self.0.get(name).is_some_and(|p| p.state == State::Suspect)
     }
 
     /// The number of failed handshakes with `name`. A connection from before one of them may be
     /// slow to recover: TCP doubles the time between its attempts.
-    pub(crate) fn times_missed(&self, name: &str) -> u64 {
-        locked(&self.0).get(name).map_or(0, |peer| peer.missed)
+    pub fn times_missed(&self, name: &str) -> u64 {
+        self.0.get(name).map_or(0, |peer| peer.missed)
     }
 
     /// Whether others that could answer should be asked before `name`.
     pub fn comes_last(&self, name: &str, now: Instant) -> bool {
-        locked(&self.0).get(name).is_some_and(|peer| {
+        self.0.get(name).is_some_and(|peer| {
             peer.state == State::Suspect || peer.avoided_until.is_some_and(|until| now < until)
         })
     }
 
     /// Notes that `name` failed a request: others are asked first for a while.
-    pub fn avoid(&self, name: &str, now: Instant) {
-        let mut peers = locked(&self.0);
-        peers.entry(name.to_owned()).or_default().avoided_until = Some(now + AVOIDED_FOR);
+    pub fn avoid(&mut self, name: &str, now: Instant) {
+        self.0.entry(name.to_owned()).or_default().avoided_until = Some(now + AVOIDED_FOR);
     }
 
     /// Notes a completed handshake with `name`. Returns whether it was suspect.
-    pub(crate) fn reached(&self, name: &str, now: Instant) -> bool {
-        let mut peers = locked(&self.0);
-        let peer = peers.entry(name.to_owned()).or_default();
+    pub fn reached(&mut self, name: &str, now: Instant) -> bool {
+        let peer = self.0.entry(name.to_owned()).or_default();
         let sure_until = now + SURE_FOR;
         let before = std::mem::replace(&mut peer.state, State::Well { sure_until });
         before == State::Suspect
@@ -104,8 +100,8 @@ impl Health {
 
     /// Notes a report that `name` lives again. The next request tests it, without waiting for a
     /// probe.
-    pub fn lives(&self, name: &str) {
-        if let Some(peer) = locked(&self.0).get_mut(name)
+    pub fn lives(&mut self, name: &str) {
+        if let Some(peer) = self.0.get_mut(name)
             && peer.state == State::Suspect
         {
             peer.state = State::default();
@@ -113,8 +109,8 @@ impl Health {
     }
 
     /// Lets the next request to each suspect test it: this host may have been cut off itself.
-    pub(crate) fn test_suspects(&self) {
-        for peer in locked(&self.0).values_mut() {
+    pub fn test_suspects(&mut self) {
+        for peer in self.0.values_mut() {
             if peer.state == State::Suspect {
                 peer.state = State::default();
             }
@@ -122,9 +118,8 @@ impl Health {
     }
 
     /// Notes a failed handshake with `name`. Returns whether that makes it suspect.
-    pub(crate) fn missed(&self, name: &str, error: io::ErrorKind) -> bool {
-        let mut peers = locked(&self.0);
-        let peer = peers.entry(name.to_owned()).or_default();
+    pub fn missed(&mut self, name: &str, error: io::ErrorKind) -> bool {
+        let peer = self.0.entry(name.to_owned()).or_default();
         let before = peer.state;
         peer.state = before.missed(error);
         peer.missed += 1;
@@ -133,9 +128,8 @@ impl Health {
 
     /// The right to probe `name`, until it is dropped; `None` if a probe is under way or would tell
     /// nothing new.
-    pub(crate) fn begin_probe(&self, name: &str, now: Instant) -> Option<Arc<()>> {
-        let mut peers = locked(&self.0);
-        let peer = peers.entry(name.to_owned()).or_default();
+    pub fn begin_probe(&mut self, name: &str, now: Instant) -> Option<Arc<()>> {
+        let peer = self.0.entry(name.to_owned()).or_default();
         if peer.probe.strong_count() > 0 || peer.state.is_sure(now) {
             return None;
         }
@@ -145,8 +139,8 @@ impl Health {
     }
 
     /// Forgets all peers but these.
-    pub(crate) fn keep(&self, names: &HashSet<&str>) {
-        locked(&self.0).retain(|name, _| names.contains(name.as_str()));
+    pub fn keep(&mut self, names: &HashSet<&str>) {
+        self.0.retain(|name, _| names.contains(name.as_str()));
     }
 }
 
@@ -158,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_suspect_after_two_timeouts_or_a_refusal_until_it_is_reached() {
-        let (health, now) = (Health::default(), Instant::now());
+        let (mut health, now) = (Health::default(), Instant::now());
         assert!(!health.is_suspect("a"));
         for round in 0..3 {
             assert!(!health.missed("a", TimedOut) && !health.is_suspect("a"));
@@ -185,7 +179,7 @@ mod tests {
 
     #[test]
     fn one_probes_and_not_what_has_just_answered() {
-        let (health, now) = (Health::default(), Instant::now());
+        let (mut health, now) = (Health::default(), Instant::now());
         let probe = health.begin_probe("a", now);
         assert!(probe.is_some() && health.begin_probe("a", now).is_none());
         assert!(health.begin_probe("b", now).is_some());
@@ -203,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_failed_comes_last_for_a_while_and_one_that_is_gone_is_forgotten() {
-        let (health, now) = (Health::default(), Instant::now());
+        let (mut health, now) = (Health::default(), Instant::now());
         health.avoid("a", now);
         assert!(health.comes_last("a", now) && !health.is_suspect("a"));
         assert!(!health.comes_last("a", now + AVOIDED_FOR));
